@@ -1,0 +1,49 @@
+# Everything runs in .venv, which `make setup` builds from requirements.lock; nothing else is needed than Python and make.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+SECONDS ?= 60
+SEED ?=
+CASES ?=
+KIND ?=
+
+.PHONY: help setup demo test check bench soak interop clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## make .venv with everything the other targets use
+
+$(STAMP): pyproject.toml requirements.lock
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(STAMP)
+
+demo: setup ## write ledgers, kill the writer, reopen, recover, verify, print what survived
+	$(BIN)/python -m bookstand.demo
+
+test: setup ## all tests
+	$(BIN)/python -m pytest
+
+check: setup ## lint, types, import rules, contents of the wheel
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/packaging
+
+bench: setup ## every figure beside its baseline
+	$(BIN)/python -m benchmarks
+
+soak: setup ## long campaigns: SECONDS=… SEED=… or CASES=… KIND=…; writes build/soak.json
+	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES)) $(if $(KIND),--kind $(KIND))
+
+interop: setup ## let the original Java classes read what bookstand writes (needs Maven and a JDK)
+	$(BIN)/python -m tests.interop
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,283 @@
+"""Every error bookstand raises.
+
+One root, :class:`BookstandError`. Below it two families:
+
+* :class:`LedgerError`: what BookKeeper would answer, with BookKeeper's ``code``. These are answers, and a program
+  written for BookKeeper handles them as it did there.
+* :class:`StoreError`: what only a store on one machine can say (damaged, full, forked, of a newer format). Where
+  BookKeeper has a code for the situation, the class is in both families.
+
+``by_code`` maps a code to the class that carries it; unknown codes give :class:`UnexpectedConditionError`, as
+BookKeeper's own factory does.
+"""
+
+from __future__ import annotations
+
+
+class BookstandError(Exception):
+    """Root of everything bookstand raises."""
+
+
+class LedgerError(BookstandError):
+    """An answer of the ledger service, with BookKeeper's code."""
+
+    code = -999
+    default_message = "unexpected condition"
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(self.default_message if message is None else message)
+
+
+class StoreError(BookstandError):
+    """Something about the store itself: its files, its format, its process."""
+
+
+# -- answers with a code ---------------------------------------------------------------------------------------------
+
+
+class ReadError(LedgerError):
+    code = -1
+    default_message = "error while reading ledger"
+
+
+class QuorumError(LedgerError):
+    code = -2
+    default_message = "invalid quorum size on ensemble size"
+
+
+class NoBookieAvailableError(LedgerError):
+    code = -3
+    default_message = "no bookie available"
+
+
+class DigestNotInitializedError(LedgerError):
+    code = -4
+    default_message = "digest engine not initialized"
+
+
+class DigestMismatchError(LedgerError):
+    code = -5
+    default_message = "entry digest does not match"
+
+
+class NotEnoughBookiesError(LedgerError):
+    code = -6
+    default_message = "not enough non-faulty bookies available"
+
+
+class NoSuchLedgerOnBookieError(LedgerError):
+    code = -7
+    default_message = "no such ledger exists on bookies"
+
+
+class BookieHandleNotAvailableError(LedgerError):
+    code = -8
+    default_message = "bookie handle is not available"
+
+
+class MetadataServiceError(LedgerError):
+    code = -9
+    default_message = "error while using the metadata service"
+
+
+class LedgerRecoveryError(LedgerError):
+    code = -10
+    default_message = "error while recovering ledger"
+
+
+class LedgerClosedError(LedgerError):
+    code = -11
+    default_message = "attempt to write to a closed ledger"
+
+
+class WriteError(LedgerError):
+    code = -12
+    default_message = "write failed on bookie"
+
+
+class NoSuchEntryError(LedgerError):
+    code = -13
+    default_message = "no such entry"
+
+
+class IncorrectParameterError(LedgerError, ValueError):
+    code = -14
+    default_message = "incorrect parameter"
+
+
+class InterruptedOperationError(LedgerError):
+    code = -15
+    default_message = "interrupted while waiting for permit"
+
+
+class ProtocolVersionError(LedgerError):
+    code = -16
+    default_message = "bookie protocol version is incompatible with client"
+
+
+class MetadataVersionError(LedgerError):
+    code = -17
+    default_message = "bad metadata version"
+
+
+class MetaStoreError(LedgerError):
+    code = -18
+    default_message = "error while using metastore"
+
+
+class ClientClosedError(LedgerError):
+    code = -19
+    default_message = "the store is closed"
+
+
+class LedgerExistsError(LedgerError):
+    code = -20
+    default_message = "ledger exists"
+
+
+class AddEntryQuorumTimeoutError(LedgerError):
+    code = -21
+    default_message = "add entry quorum wait timed out"
+
+
+class DuplicateEntryIdError(LedgerError):
+    code = -22
+    default_message = "attempted to add a duplicate entry id"
+
+
+class OperationTimeoutError(LedgerError, TimeoutError):
+    code = -23
+    default_message = "operation timed out"
+
+
+class SecurityError(LedgerError):
+    code = -24
+    default_message = "failed to establish a secure connection"
+
+
+class NoSuchLedgerError(LedgerError):
+    code = -25
+    default_message = "no such ledger"
+
+
+class IllegalOperationError(LedgerError):
+    code = -100
+    default_message = "invalid operation"
+
+
+class LedgerFencedError(LedgerError):
+    code = -101
+    default_message = "ledger has been fenced off; some other client must have opened it for recovery"
+
+
+class UnauthorizedAccessError(LedgerError):
+    code = -102
+    default_message = "attempted to access ledger using the wrong password"
+
+
+class UnclosedFragmentError(LedgerError):
+    code = -103
+    default_message = "attempting to use an unclosed fragment; this is not safe"
+
+
+class WriteOnReadOnlyError(LedgerError):
+    code = -104
+    default_message = "attempting to write on a store opened read-only"
+
+
+class TooManyRequestsError(LedgerError):
+    code = -105
+    default_message = "too many requests"
+
+
+class LedgerIdOverflowError(LedgerError):
+    code = -106
+    default_message = "next ledger id is too large"
+
+
+class MetadataSerializationError(LedgerError):
+    code = -107
+    default_message = "failed to serialize metadata"
+
+
+class DataUnknownError(LedgerError):
+    code = -108
+    default_message = "ledger in limbo: it is not known whether the entry was stored"
+
+
+class ReplicationError(LedgerError):
+    code = -200
+    default_message = "errors in replication pipeline"
+
+
+class UnexpectedConditionError(LedgerError):
+    code = -999
+    default_message = "unexpected condition"
+
+
+# -- the store -------------------------------------------------------------------------------------------------------
+
+
+class StoreNotFoundError(StoreError):
+    """There is no store at the path, and ``create`` was False."""
+
+
+class NotAStoreError(StoreError):
+    """The path holds something else: a file, another program's data, an LMDB file without our superblock."""
+
+
+class StoreFormatError(StoreError):
+    """The store's format version is not this library's; the message names the way out."""
+
+
+class StoreDamagedError(StoreError):
+    """Damage in the store's files. Never used for something that is merely absent."""
+
+
+class StoreRolledBackError(StoreDamagedError):
+    """The file is older than the last commit that its witness has seen."""
+
+
+class StoreInUseError(StoreError):
+    """The store is open already in a way that excludes this one."""
+
+
+class ForkedStoreError(StoreError):
+    """A store opened before a fork was used in the child."""
+
+
+class StoreAccessError(StoreError):
+    """The operating system refuses access to the store's files."""
+
+
+class DiskFullError(StoreError):
+    """No space left; the store answers reads, and takes writes again once there is space."""
+
+
+class OutcomeUnknownError(StoreError):
+    """A commit failed where it cannot be told whether it took effect; re-read before trying again."""
+
+
+class EntryTooLargeError(IncorrectParameterError):
+    """The entry is larger than the store's ``max_entry_bytes``."""
+
+
+class NoSuchNodeError(StoreError, KeyError):
+    """There is no node at the path."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
+
+
+class MissingExtraError(BookstandError, ImportError):
+    """A part was used whose optional packages are not installed; the message names the extra."""
+
+
+_CODED: dict[int, type[LedgerError]] = {
+    cls.code: cls for cls in LedgerError.__subclasses__() if not issubclass(cls, StoreError)
+}
+
+
+def by_code(code: int) -> type[LedgerError]:
+    """The class that carries ``code``; :class:`UnexpectedConditionError` for a code nobody defined."""
+    return _CODED.get(code, UnexpectedConditionError)
