@@ -1,0 +1,1 @@
+"""The bookie: stored entries, group commit, fences and versioned metadata on LMDB."""

@@ -1,0 +1,77 @@
+"""A stored entry, byte for byte as a bookie stores it. This module is the only place that knows the layout.
+
+::
+
+    0        8        16       24       32          32 + d
+    +--------+--------+--------+--------+-----------+---------
+    | ledger | entry  | LAC    | length | digest(d) | payload
+    +--------+--------+--------+--------+-----------+---------
+      four big-endian int64              0, 4, 8 or 20 bytes
+
+LAC is the writer's last-add-confirmed when the entry was sent, length the cumulative payload length of the ledger up
+to and including this entry. The digest covers the 32 header bytes and the payload.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from bookstand.errors import DigestMismatchError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.storage.digest import Digest
+
+HEADER = struct.Struct(">qqqq")
+HEADER_BYTES = HEADER.size
+assert HEADER_BYTES == 32
+
+_EXPLICIT_LAC = struct.Struct(">qq")
+
+
+def encode(
+    digest: Digest, ledger_id: int, entry_id: int, last_add_confirmed: int, cumulative_length: int, payload: bytes
+) -> bytes:
+    header = HEADER.pack(ledger_id, entry_id, last_add_confirmed, cumulative_length)
+    return header + digest.of(header, payload) + payload
+
+
+def decode(digest: Digest, ledger_id: int, entry_id: int, stored: bytes) -> tuple[int, int, bytes]:
+    """(last add confirmed, cumulative length, payload), or :class:`DigestMismatchError` naming what is wrong."""
+    stored_entry, last_add_confirmed, length, payload = _verified(digest, ledger_id, stored, f"{ledger_id}:{entry_id}")
+    if stored_entry != entry_id:
+        raise DigestMismatchError(f"entry {ledger_id}:{entry_id}: the stored bytes are those of entry {stored_entry}")
+    return last_add_confirmed, length, payload
+
+
+def decode_last_confirmed(digest: Digest, ledger_id: int, stored: bytes) -> tuple[int, int]:
+    """(last add confirmed, cumulative length) of whatever entry of the ledger this is."""
+    _, last_add_confirmed, length, _ = _verified(digest, ledger_id, stored, f"{ledger_id}:last")
+    return last_add_confirmed, length
+
+
+def _verified(digest: Digest, ledger_id: int, stored: bytes, name: str) -> tuple[int, int, int, bytes]:
+    start = HEADER_BYTES + digest.size
+    if len(stored) < start:
+        raise DigestMismatchError(f"entry {name}: {len(stored)} bytes are too few for header and {digest.name} digest")
+    header, payload = stored[:HEADER_BYTES], stored[start:]
+    if digest.of(header, payload) != stored[HEADER_BYTES:start]:
+        raise DigestMismatchError(f"entry {name}: its {digest.name} digest does not match its bytes")
+    stored_ledger, entry_id, last_add_confirmed, length = HEADER.unpack(header)
+    if stored_ledger != ledger_id:
+        raise DigestMismatchError(f"entry {name}: the stored bytes are those of ledger {stored_ledger}")
+    return entry_id, last_add_confirmed, length, payload
+
+
+def header_of(stored: bytes) -> tuple[int, int, int, int]:
+    """(ledger id, entry id, last add confirmed, cumulative length) without a look at the digest."""
+    if len(stored) < HEADER_BYTES:
+        raise DigestMismatchError(f"a stored entry of {len(stored)} bytes is too short for its header")
+    ledger_id, entry_id, last_add_confirmed, length = HEADER.unpack_from(stored)
+    return ledger_id, entry_id, last_add_confirmed, length
+
+
+def encode_explicit_lac(digest: Digest, ledger_id: int, last_add_confirmed: int) -> bytes:
+    """The body by which a writer tells its LAC without adding an entry: ledger id, LAC, digest over those 16 bytes."""
+    body = _EXPLICIT_LAC.pack(ledger_id, last_add_confirmed)
+    return body + digest.of(body, b"")
