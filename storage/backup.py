@@ -1,0 +1,64 @@
+"""Copies of a store, and giving back space."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import lmdb
+
+from bookstand.errors import IncorrectParameterError, StoreInUseError
+from bookstand.storage import files, owners
+from bookstand.storage.environment import DATA_FILE, data_file
+from bookstand.storage.lmdb_errors import translate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.storage.storage import Storage
+
+_COPYING = "creating-copy"
+
+
+def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:
+    """A consistent copy in a folder that must be empty or new. It has its name only once it is whole and synced."""
+    folder = files.folder_name(destination)
+    storage.flush_if_queued()
+    try:
+        if not os.path.isdir(folder):
+            os.mkdir(folder)
+        if os.listdir(folder):
+            raise IncorrectParameterError(f"the folder {folder} for the backup is not empty")
+        _copy(storage, folder, compact=False)
+    except OSError as error:
+        raise files.os_error(error, f"cannot back up store {storage.path} to {folder}") from error
+
+
+def compact(storage: Storage, now: int) -> int:
+    """Remove deleted ledgers' entries and write the data file anew; returns the bytes given back."""
+    storage.collect_deleted(now)
+    try:
+        before = os.path.getsize(data_file(storage.path))
+        try:
+            storage.replace_data_file(lambda: _copy(storage, storage.path, compact=True))
+        except StoreInUseError:
+            return 0
+        return max(0, before - os.path.getsize(data_file(storage.path)))
+    except OSError as error:
+        raise files.os_error(error, f"cannot compact store {storage.path}") from error
+
+
+def _copy(storage: Storage, folder: str, compact: bool) -> None:
+    """Write a copy of the data file into the folder under another name, sync it, and give it its name."""
+    work = os.path.join(folder, _COPYING)
+    shutil.rmtree(work, ignore_errors=True)
+    os.mkdir(work)
+    try:
+        storage.copy(work, compact)
+        copied = os.path.join(work, DATA_FILE)
+        files.sync_file(copied)
+        os.rename(copied, data_file(folder))
+    except lmdb.Error as error:
+        raise translate(error, storage.path, f"copying it to {folder}") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    owners.sync_folder(folder)

@@ -1,0 +1,411 @@
+"""Operations on the store, and how a change made of several is checked and applied as one.
+
+Every operation has an ``apply(staging)`` that reads and writes through a :class:`Staging`. A staging is one change's
+view inside a write transaction: what it stages is seen by the operations after it, and reaches the transaction only
+when all of them have passed. An operation that raises refuses its whole change, and only that.
+"""
+
+from __future__ import annotations
+
+from bookstand.errors import (
+    LedgerExistsError,
+    LedgerFencedError,
+    LedgerIdOverflowError,
+    MetadataVersionError,
+    NoSuchLedgerError,
+    NoSuchNodeError,
+    WriteError,
+)
+from bookstand.storage import keys, record, state
+from bookstand.storage.state import LedgerState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Protocol
+
+    from bookstand.storage.digest import Digest
+
+    class Operation(Protocol):
+        """One step of a change."""
+
+        def apply(self, staging: Staging) -> Any:
+            """Check, stage, and return the operation's result; or raise, and nothing of the change happens."""
+
+    class View(Protocol):
+        """The write transaction as stagings see it."""
+
+        def get(self, database: bytes, key: bytes) -> bytes | None: ...
+        def state(self, ledger_id: int) -> LedgerState | None: ...
+        def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]: ...
+
+
+ANY_VERSION = None
+MUST_NOT_EXIST = -1
+
+
+class Staging:
+    """What one change has written so far, over the view of the transaction."""
+
+    __slots__ = ("_view", "entries", "removed_entries", "states", "writes")
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.writes: dict[tuple[bytes, bytes], bytes | None] = {}
+        self.states: dict[int, LedgerState | None] = {}
+        self.entries: list[tuple[Sequence[bytes], Sequence[bytes]]] = []
+        self.removed_entries: list[bytes] = []
+
+    def get(self, database: bytes, key: bytes) -> bytes | None:
+        if (database, key) in self.writes:
+            return self.writes[database, key]
+        return self._view.get(database, key)
+
+    def put(self, database: bytes, key: bytes, value: bytes | None) -> None:
+        self.writes[database, key] = value
+
+    def state(self, ledger_id: int) -> LedgerState | None:
+        """The ledger's state, ready to be changed."""
+        if ledger_id not in self.states:
+            current = self._view.state(ledger_id)
+            self.states[ledger_id] = None if current is None else current.copy()
+        return self.states[ledger_id]
+
+    def versioned(self, database: bytes, key: bytes) -> tuple[bytes, int] | None:
+        sealed = self.get(database, key)
+        return None if sealed is None else record.unseal_versioned(database, key, sealed)
+
+    def has_entry(self, key: bytes) -> bool:
+        return self._view.get(keys.ENTRIES, key) is not None or any(key in staged for staged, _ in self.entries)
+
+    def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]:
+        return self._view.entry_keys(ledger_id, limit)
+
+    def next_number(self, name: bytes) -> int:
+        sealed = self.get(keys.META, name)
+        number = 0 if sealed is None else int.from_bytes(record.unseal(keys.META, name, sealed), "big")
+        self.put(keys.META, name, record.seal(name, (number + 1).to_bytes(8, "big")))
+        return number
+
+
+class AddEntries:
+    """Consecutive entries of one ledger that carry the same last-add-confirmed.
+
+    With an ``incarnation`` the entries are those of a writer that created the ledger: they are refused where the
+    ledger is gone or was created anew. ``in_order`` says that the first of them must follow the last one stored, so
+    that a failed add can never leave a hole behind it.
+    """
+
+    __slots__ = (
+        "_keys",
+        "_stored",
+        "digest",
+        "first_entry",
+        "in_order",
+        "incarnation",
+        "last_add_confirmed",
+        "ledger_id",
+        "length_before",
+        "master_key",
+        "payloads",
+    )
+
+    def __init__(
+        self,
+        ledger_id: int,
+        incarnation: int,
+        master_key: bytes,
+        digest: Digest,
+        first_entry: int,
+        last_add_confirmed: int,
+        length_before: int,
+        payloads: list[bytes],
+        in_order: bool,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.incarnation = incarnation
+        self.master_key = master_key
+        self.digest = digest
+        self.first_entry = first_entry
+        self.last_add_confirmed = last_add_confirmed
+        self.length_before = length_before
+        self.payloads = payloads
+        self.in_order = in_order
+        self._keys: Sequence[bytes] = ()
+        self._stored: Sequence[bytes] = ()
+
+    @property
+    def last_entry(self) -> int:
+        return self.first_entry + len(self.payloads) - 1
+
+    def encode(self) -> None:
+        """Make the stored bytes; done before the transaction begins, so that it is short."""
+        if not self._keys:
+            from bookstand.storage.batch import encode_entries
+
+            self._keys, self._stored = encode_entries(
+                self.digest,
+                self.ledger_id,
+                self.first_entry,
+                self.last_add_confirmed,
+                self.length_before,
+                self.payloads,
+            )
+
+    def apply(self, staging: Staging) -> range:
+        self.encode()
+        ledger_id, first = self.ledger_id, self.first_entry
+        ledger = staging.state(ledger_id)
+        if ledger is None or ledger.incarnation != self.incarnation:
+            raise LedgerFencedError(f"ledger {ledger_id} was deleted and its entries collected; it takes no more")
+        state.authorize(ledger, ledger_id, self.master_key)
+        if ledger.fenced:
+            raise LedgerFencedError(f"entry {ledger_id}:{first} refused: the ledger is fenced")
+        if self.in_order and first != ledger.last_entry + 1:
+            raise WriteError(f"entry {ledger_id}:{first} refused: the last one stored is {ledger.last_entry}")
+        ledger.lac = max(ledger.lac, self.last_add_confirmed)
+        entry_keys, stored = self._keys, self._stored
+        if first <= ledger.last_entry:
+            # As on a bookie, what is there already stays, and the add is confirmed.
+            fresh = [(k, v) for k, v in zip(entry_keys, stored, strict=True) if not staging.has_entry(k)]
+            entry_keys, stored = [k for k, _ in fresh], [v for _, v in fresh]
+        if entry_keys:
+            largest = max(map(len, stored))
+            state.added(ledger, first, len(entry_keys), largest)
+            staging.entries.append((entry_keys, stored))
+        return range(first, self.last_entry + 1)
+
+
+class ReserveLedger:
+    """Take a ledger id and an incarnation for a ledger that is created later; result: both."""
+
+    __slots__ = ()
+
+    def apply(self, staging: Staging) -> tuple[int, int]:
+        return _next_free(staging), _next_incarnation(staging)
+
+
+class CreateLedger:
+    """A new ledger; result: (ledger id, incarnation). Both may have been reserved; else they are the next free ones."""
+
+    __slots__ = ("incarnation", "ledger_id", "master_key", "metadata")
+
+    def __init__(
+        self, ledger_id: int | None, master_key: bytes, metadata: bytes, incarnation: int | None = None
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = master_key
+        self.metadata = metadata
+        self.incarnation = incarnation
+
+    def apply(self, staging: Staging) -> tuple[int, int]:
+        ledger_id = _next_free(staging) if self.ledger_id is None else self.ledger_id
+        key = keys.LEDGER_KEY.pack(ledger_id)
+        if staging.get(keys.LEDGERS, key) is not None:
+            raise LedgerExistsError(f"ledger {ledger_id} exists")
+        leftover = staging.state(ledger_id)
+        if leftover is not None and leftover.count:
+            raise LeftoverEntriesError(f"ledger {ledger_id} was deleted, but its entries are not collected yet")
+        incarnation = _next_incarnation(staging) if self.incarnation is None else self.incarnation
+        staging.states[ledger_id] = LedgerState(incarnation, self.master_key)
+        staging.put(keys.LEDGERS, key, record.seal_versioned(key, 0, self.metadata))
+        return ledger_id, incarnation
+
+
+class LeftoverEntriesError(LedgerExistsError):
+    """The id is that of a deleted ledger whose entries are still there: collect them, then create again."""
+
+
+class UpdateLedger:
+    """Replace a ledger's metadata if it has the expected version; result: the new version.
+
+    With an ``incarnation`` it must also still be the ledger that was created with it.
+    """
+
+    __slots__ = ("expected_version", "incarnation", "ledger_id", "metadata")
+
+    def __init__(
+        self, ledger_id: int, metadata: bytes, expected_version: int | None, incarnation: int | None = None
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.metadata = metadata
+        self.expected_version = expected_version
+        self.incarnation = incarnation
+
+    def apply(self, staging: Staging) -> int:
+        key = keys.LEDGER_KEY.pack(self.ledger_id)
+        if self.incarnation is not None:
+            ledger = staging.state(self.ledger_id)
+            if ledger is None or ledger.incarnation != self.incarnation:
+                raise NoSuchLedgerError(f"ledger {self.ledger_id} was deleted; what has its id now is another one")
+        version = _expect_ledger(staging, key, self.ledger_id, self.expected_version) + 1
+        staging.put(keys.LEDGERS, key, record.seal_versioned(key, version, self.metadata))
+        return version
+
+
+class DeleteLedger:
+    """Remove a ledger's metadata. Its entries stay until they are collected, as on a bookie."""
+
+    __slots__ = ("expected_version", "ledger_id", "now")
+
+    def __init__(self, ledger_id: int, now: int, expected_version: int | None = ANY_VERSION) -> None:
+        self.ledger_id = ledger_id
+        self.now = now
+        self.expected_version = expected_version
+
+    def apply(self, staging: Staging) -> None:
+        key = keys.LEDGER_KEY.pack(self.ledger_id)
+        _expect_ledger(staging, key, self.ledger_id, self.expected_version)
+        staging.put(keys.LEDGERS, key, None)
+        ledger = staging.state(self.ledger_id)
+        if ledger is not None:
+            ledger.deleted_at = max(1, self.now)
+
+
+class CollectEntries:
+    """Remove up to ``limit`` entries of a ledger that has no metadata any more; result: how many are left to do."""
+
+    __slots__ = ("ledger_id", "limit")
+
+    def __init__(self, ledger_id: int, limit: int = 10_000) -> None:
+        self.ledger_id = ledger_id
+        self.limit = limit
+
+    def apply(self, staging: Staging) -> int:
+        if staging.get(keys.LEDGERS, keys.LEDGER_KEY.pack(self.ledger_id)) is not None:
+            return 0
+        ledger = staging.state(self.ledger_id)
+        if ledger is None:
+            return 0
+        doomed = staging.entry_keys(self.ledger_id, self.limit)
+        staging.removed_entries += doomed
+        ledger.count = max(0, ledger.count - len(doomed))
+        if len(doomed) < self.limit:
+            staging.states[self.ledger_id] = None
+            return 0
+        return max(1, ledger.count)
+
+
+class Fence:
+    """Stop a ledger's writers for good; result: True the first time, False afterwards."""
+
+    __slots__ = ("ledger_id", "master_key")
+
+    def __init__(self, ledger_id: int, master_key: bytes) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = master_key
+
+    def apply(self, staging: Staging) -> bool:
+        ledger = _expect_state(staging, self.ledger_id, self.master_key)
+        first = not ledger.fenced
+        ledger.fenced = True
+        return first
+
+
+class SetExplicitLac:
+    """Record a last-add-confirmed that no entry carries yet."""
+
+    __slots__ = ("last_add_confirmed", "ledger_id", "master_key")
+
+    def __init__(self, ledger_id: int, master_key: bytes, last_add_confirmed: int) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = master_key
+        self.last_add_confirmed = last_add_confirmed
+
+    def apply(self, staging: Staging) -> None:
+        ledger = _expect_state(staging, self.ledger_id, self.master_key)
+        ledger.explicit_lac = max(ledger.explicit_lac, self.last_add_confirmed)
+
+
+class PutNode:
+    """Write a node; result: its new version. ``expected_version``: None any, -1 it must not exist yet."""
+
+    __slots__ = ("expected_version", "path", "value")
+
+    def __init__(self, path: str, value: bytes, expected_version: int | None) -> None:
+        self.path = path
+        self.value = value
+        self.expected_version = expected_version
+
+    def apply(self, staging: Staging) -> int:
+        key = self.path.encode()
+        found = staging.versioned(keys.NODES, key)
+        version = MUST_NOT_EXIST if found is None else found[1]
+        if self.expected_version is not ANY_VERSION and self.expected_version != version:
+            raise _version_conflict(f"node {self.path!r}", version, self.expected_version)
+        staging.put(keys.NODES, key, record.seal_versioned(key, version + 1, self.value))
+        return version + 1
+
+
+class DeleteNode:
+    """Remove a node if it has the expected version."""
+
+    __slots__ = ("expected_version", "path")
+
+    def __init__(self, path: str, expected_version: int | None) -> None:
+        self.path = path
+        self.expected_version = expected_version
+
+    def apply(self, staging: Staging) -> None:
+        key = self.path.encode()
+        found = staging.versioned(keys.NODES, key)
+        if found is None:
+            raise NoSuchNodeError(f"there is no node {self.path!r}")
+        if self.expected_version is not ANY_VERSION and self.expected_version != found[1]:
+            raise _version_conflict(f"node {self.path!r}", found[1], self.expected_version)
+        staging.put(keys.NODES, key, None)
+
+
+def _next_free(staging: Staging) -> int:
+    while True:
+        ledger_id = staging.next_number(keys.META_NEXT_LEDGER)
+        if ledger_id > keys.MAX_LEDGER_ID:
+            raise LedgerIdOverflowError("the store has no ledger ids left")
+        key = keys.LEDGER_KEY.pack(ledger_id)
+        if staging.get(keys.LEDGERS, key) is None and staging.state(ledger_id) is None:
+            return ledger_id
+
+
+def _next_incarnation(staging: Staging) -> int:
+    # From 1 on.
+    return staging.next_number(keys.META_NEXT_INCARNATION) + 1
+
+
+def _expect_ledger(staging: Staging, key: bytes, ledger_id: int, expected_version: int | None) -> int:
+    found = staging.versioned(keys.LEDGERS, key)
+    if found is None:
+        raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+    if expected_version is not ANY_VERSION and expected_version != found[1]:
+        raise _version_conflict(f"metadata of ledger {ledger_id}", found[1], expected_version)
+    return found[1]
+
+
+def _expect_state(staging: Staging, ledger_id: int, master_key: bytes) -> LedgerState:
+    """A bookie that is asked to fence a ledger it never saw makes it first; so do we."""
+    ledger = staging.state(ledger_id)
+    if ledger is None:
+        ledger = LedgerState(_next_incarnation(staging), None)
+        staging.states[ledger_id] = ledger
+    state.authorize(ledger, ledger_id, master_key)
+    return ledger
+
+
+def _version_conflict(what: str, found: int, expected: int) -> MetadataVersionError:
+    if found == MUST_NOT_EXIST:
+        return MetadataVersionError(f"{what} does not exist, but version {expected} was expected")
+    if expected == MUST_NOT_EXIST:
+        return MetadataVersionError(f"{what} exists already, with version {found}")
+    return MetadataVersionError(f"{what} has version {found}, not {expected}")
+
+
+# What a full store refuses. Deleting, collecting, fencing and closing stay possible, for they are the way out.
+TAKES_SPACE = (AddEntries, CreateLedger, PutNode)
+
+
+class Change:
+    """Operations that happen together or not at all."""
+
+    __slots__ = ("operations",)
+
+    def __init__(self, *operations: Operation) -> None:
+        self.operations = operations

@@ -1,0 +1,225 @@
+"""Group commit: whoever waits commits for all.
+
+Submissions gather in the open :class:`Batch`. The first thread that waits for one of them becomes the leader: it takes
+the whole batch and commits it in one transaction, in its own thread, so that a lone durable append pays for no
+hand-over. Threads that come meanwhile wait on their batch's gate. A finished leader opens the gate of the batch it
+committed, and of the one that gathered meanwhile; each woken thread passes the gate on to the next, and the first one
+whose batch is not committed yet leads it.
+
+A background thread commits what nobody waits for. It starts with the first such submission, and gives the submitter
+``LINGER`` seconds to come and wait itself, because one thread is cheaper than two.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from threading import Event, Lock, Thread
+from time import monotonic
+
+from bookstand.errors import BookstandError, OutcomeUnknownError
+from bookstand.storage.pending import Completion
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from bookstand.storage.changes import Operation
+
+    Outcome = tuple[Any, BaseException | None]
+
+LINGER = 0.005
+
+
+class Submission(Completion):
+    """Operations on their way to the store, and whoever waits for them."""
+
+    __slots__ = ("batch", "operations")
+
+    def __init__(self, committer: Committer | None, operations: Sequence[Operation]) -> None:
+        super().__init__(committer)
+        self.operations = operations
+        self.batch: Batch | None = None
+
+    def taken(self) -> None:
+        """A leader has taken the batch: nothing may be added to the operations any more. Called under the lock."""
+
+    def finished(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
+        """The commit has come to its end. Runs in the leader; what users may see happens through ``later``."""
+        later += self.settle(value, error)
+
+
+class Batch:
+    """What one commit will cover. ``gate`` is open while there is something that a waiting thread should look at."""
+
+    __slots__ = ("committed", "gate", "submissions")
+
+    def __init__(self) -> None:
+        self.submissions: list[Submission] = []
+        self.committed = False
+        self.gate = Lock()
+        self.gate.acquire()
+
+    def wake(self) -> None:
+        """Let one waiting thread through. A gate that is open already stays open."""
+        try:
+            self.gate.release()
+        except RuntimeError:
+            pass
+
+
+class Committer:
+    """Owns the open batch. ``lock`` guards it, and all that writers must keep consistent with what they submit."""
+
+    def __init__(self, commit: Callable[[list[Submission]], list[Outcome]]) -> None:
+        self.lock = Lock()
+        self._commit = commit
+        self._open: Batch | None = None
+        self._leading = Lock()
+        self._background: Thread | None = None
+        self._nudged = Event()
+        self._hurried = Event()
+        self._stopped = False
+        self._abandoned: BookstandError | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is queued. Says nothing of a commit under way."""
+        return self._open is None
+
+    def submit(self, submission: Submission, awaited: bool = True) -> None:
+        with self.lock:
+            self.enqueue(submission)
+        if not awaited:
+            self.nudge()
+
+    def enqueue(self, submission: Submission) -> None:
+        """Put it into the open batch; the caller holds ``lock``."""
+        batch = self._open
+        if batch is None:
+            batch = self._open = Batch()
+        batch.submissions.append(submission)
+        submission.batch = batch
+
+    def drive(self, completion: Completion, deadline: float | None = None) -> None:
+        """Return when the completion's batch has been committed, by this thread or another, or at the deadline."""
+        assert isinstance(completion, Submission)
+        batch = completion.batch
+        if self._abandoned is not None:
+            raise self._abandoned
+        if batch is None:
+            return
+        while not batch.committed:
+            if self._leading.acquire(False):
+                self._lead()
+            elif deadline is None:
+                batch.gate.acquire()
+            elif not batch.gate.acquire(timeout=max(0.0, deadline - monotonic())):
+                return
+        batch.wake()
+
+    def flush(self) -> None:
+        """Commit whatever has been submitted before the call."""
+        with self.lock:
+            batch = self._open
+        if batch is not None:
+            probe = Submission(self, ())
+            probe.batch = batch
+            self.drive(probe)
+        with self.paused():
+            # A commit that was under way when we came is over once its leader lets go.
+            pass
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Commit nothing inside the block; what is submitted meanwhile waits."""
+        self._leading.acquire()
+        try:
+            yield
+        finally:
+            self._leading.release()
+            self._wake_open_batch()
+
+    def nudge(self) -> None:
+        """Something was submitted that its submitter does not wait for."""
+        if self._background is None:
+            with self.lock:
+                if self._background is None and not self._stopped:
+                    self._background = Thread(target=self._run_background, name="bookstand-commit", daemon=True)
+                    self._background.start()
+        if not self._nudged.is_set():
+            self._nudged.set()
+
+    def hurry(self) -> None:
+        """Have the background commit now."""
+        self._hurried.set()
+        self.nudge()
+
+    def stop(self) -> None:
+        """Commit what is queued, and end the background thread."""
+        self.flush()
+        self._stopped = True
+        background = self._background
+        if background is not None:
+            self.hurry()
+            from threading import current_thread
+
+            if background is not current_thread():
+                background.join()
+
+    def abandon(self, reason: BookstandError) -> None:
+        """In a forked child: threads and locks are the parent's. Whoever waits here is told ``reason``."""
+        self._abandoned = reason
+        self._stopped = True
+        self._open = None
+        self.lock = Lock()
+        self._leading = Lock()
+
+    def _lead(self) -> None:
+        """Commit the open batch; the caller has acquired ``_leading``, and this releases it."""
+        later: list[Callable[[], None]] = []
+        batch = None
+        try:
+            with self.lock:
+                batch, self._open = self._open, None
+                if batch is None:
+                    return
+                for submission in batch.submissions:
+                    submission.taken()
+            try:
+                outcomes = self._commit(batch.submissions)
+            except BaseException as interruption:
+                unknown = OutcomeUnknownError(f"the commit was interrupted by {interruption!r}")
+                outcomes = [(None, unknown)] * len(batch.submissions)
+                raise
+            finally:
+                for submission, (value, error) in zip(batch.submissions, outcomes, strict=True):
+                    submission.finished(value, error, later)
+        finally:
+            if batch is not None:
+                batch.committed = True
+                self._leading.release()
+                batch.wake()
+            else:
+                self._leading.release()
+            self._wake_open_batch()
+        for callback in later:
+            callback()
+
+    def _wake_open_batch(self) -> None:
+        gathering = self._open
+        if gathering is not None:
+            gathering.wake()
+
+    def _run_background(self) -> None:
+        while not self._stopped:
+            self._nudged.wait()
+            self._nudged.clear()
+            batch = self._open
+            while batch is not None:
+                self._hurried.wait(LINGER)
+                self._hurried.clear()
+                if batch is self._open and self._leading.acquire(False):
+                    self._lead()
+                # Somebody is at it, or has come meanwhile with more: stay until nothing is left.
+                batch = self._open

@@ -1,0 +1,43 @@
+"""A store whose disk is full takes nothing more until there is space again, as a bookie does; reads go on."""
+
+from __future__ import annotations
+
+import os
+
+from bookstand.errors import DiskFullError, NotEnoughBookiesError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.errors import BookstandError
+
+# Free bytes at which a store that was full takes writes again.
+LOW_WATER = 128 << 10
+
+
+class DiskSpace:
+    """Remembers that a write found the disk full."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._full: BookstandError | None = None
+
+    def note(self, error: BookstandError) -> None:
+        """A write failed with this."""
+        if isinstance(error.__cause__, DiskFullError):
+            self._full = error
+
+    def note_freed(self) -> None:
+        """Pages inside the file became free: what the disk has left does not tell any more."""
+        self._full = None
+
+    def refusal(self) -> BookstandError | None:
+        """What to answer to changes that take space; None where there is some."""
+        if self._full is None:
+            return None
+        disk = os.statvfs(self._folder)
+        if disk.f_bavail * disk.f_frsize >= LOW_WATER:
+            self._full = None
+            return None
+        refusal = NotEnoughBookiesError(str(self._full))
+        refusal.__cause__ = DiskFullError(str(self._full))
+        return refusal

@@ -1,0 +1,267 @@
+"""The LMDB environment of one store: transactions, growth of the map, and reopening after a failed commit.
+
+LMDB forbids changing the map while this process has a transaction open, so every read goes through :class:`Gate`, and
+whoever changes the map shuts it first. Read transactions are short: nothing here is held across a user's code.
+"""
+
+from __future__ import annotations
+
+import os
+from threading import Condition
+
+import lmdb
+
+from bookstand.errors import BookstandError, ClientClosedError, NotAStoreError, StoreDamagedError
+from bookstand.storage import keys
+from bookstand.storage.lmdb_errors import translate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"
+
+FIRST_MAP_SIZE = 1 << 30
+# Doubling is right for small maps; for large ones it would reserve absurd amounts of address space.
+LARGEST_GROWTH = 64 << 30
+MAX_READERS = 510
+# What LMDB makes of the lock file for that many readers; written beforehand, for LMDB maps it without checking
+# whether the disk has room for it, and touching the map of a file without room ends in SIGBUS.
+LOCK_FILE_BYTES = 32 << 10
+
+
+class Gate:
+    """Open to any number of readers, or shut by one who changes the map."""
+
+    def __init__(self) -> None:
+        self._condition = Condition()
+        self._inside = 0
+        self._shut = False
+
+    def enter(self) -> None:
+        with self._condition:
+            while self._shut:
+                self._condition.wait()
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._condition:
+            self._inside -= 1
+            if self._shut and not self._inside:
+                self._condition.notify_all()
+
+    def __enter__(self) -> None:
+        """Shut it, and wait until everybody has left."""
+        with self._condition:
+            while self._shut:
+                self._condition.wait()
+            self._shut = True
+            while self._inside:
+                self._condition.wait()
+
+    def __exit__(self, *_: object) -> None:
+        with self._condition:
+            self._shut = False
+            self._condition.notify_all()
+
+
+class Environment:
+    """An open LMDB environment with its sub-databases. ``lib_version=0`` pins the format of LMDB 0.9."""
+
+    def __init__(self, path: str, *, read_only: bool, durable: bool, map_size: int = FIRST_MAP_SIZE) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._durable = durable
+        self._map_size = map_size
+        self._gate = Gate()
+        self._env: lmdb.Environment | None = None
+        self._databases: dict[bytes, lmdb._Database] = {}
+        self._open()
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        try:
+            env = lmdb.open(
+                self.path,
+                map_size=self._map_size,
+                readonly=self.read_only,
+                create=False,
+                max_dbs=len(keys.DATABASES),
+                max_readers=MAX_READERS,
+                sync=self._durable,
+                metasync=self._durable,
+                writemap=False,
+                lib_version=0,
+            )
+        except lmdb.Error as error:
+            raise translate(error, self.path, "opening it") from error
+        try:
+            env.reader_check()
+            self._databases = {name: env.open_db(name, create=False) for name in keys.DATABASES}
+        except lmdb.NotFoundError as error:
+            ours = env.stat()["entries"] > 1 and _has_superblock(env)
+            env.close()
+            if not ours:
+                raise NotAStoreError(f"{self.path} holds an LMDB file of another program") from error
+            raise StoreDamagedError(f"store {self.path}: one of its sub-databases is missing") from error
+        except lmdb.Error as error:
+            env.close()
+            raise translate(error, self.path, "opening its sub-databases") from error
+        self._env = env
+
+    def close(self) -> None:
+        with self._gate:
+            if self._env is not None:
+                self._env.close()
+                self._env = None
+
+    def reopen(self) -> None:
+        """Close and open again: the only way on after LMDB has given up on an environment."""
+        with self._gate:
+            if self._env is not None:
+                self._env.close()
+                self._env = None
+            self._open()
+
+    def quiet(self) -> Gate:
+        """``with environment.quiet()``: no read transaction of this process is open."""
+        return self._gate
+
+    # -- transactions ----------------------------------------------------------------------------------------------
+
+    def read(self) -> Read:
+        return Read(self)
+
+    def begin_read(self) -> lmdb.Transaction:
+        """A read transaction; end it with :meth:`end_read`. :meth:`read` does both."""
+        while True:
+            self._gate.enter()
+            entered = True
+            try:
+                return self._current().begin()
+            except lmdb.MapResizedError:
+                self._gate.leave()
+                entered = False
+                self._adopt_map_size()
+            except lmdb.ReadersFullError as error:
+                # Slots of processes that died are never freed unasked.
+                if not self._current().reader_check():
+                    self._gate.leave()
+                    raise translate(error, self.path, "beginning to read") from error
+                self._gate.leave()
+                entered = False
+            except lmdb.Error as error:
+                self._gate.leave()
+                raise translate(error, self.path, "beginning to read") from error
+            except BaseException:
+                if entered:
+                    self._gate.leave()
+                raise
+
+    def end_read(self, transaction: lmdb.Transaction) -> None:
+        transaction.abort()
+        self._gate.leave()
+
+    def begin_write(self) -> lmdb.Transaction:
+        """A write transaction: LMDB errors are the caller's to handle, except a map that another process has grown."""
+        while True:
+            try:
+                return self._current().begin(write=True)
+            except lmdb.MapResizedError:
+                self._adopt_map_size()
+
+    def database(self, name: bytes) -> lmdb._Database:
+        return self._databases[name]
+
+    def _current(self) -> lmdb.Environment:
+        env = self._env
+        if env is None:
+            raise ClientClosedError(f"store {self.path} is closed")
+        return env
+
+    # -- the map and the file --------------------------------------------------------------------------------------
+
+    def _adopt_map_size(self) -> None:
+        with self._gate:
+            self._current().set_mapsize(0)
+
+    def grow(self, needed: int = 0) -> None:
+        """Make the map larger, by at least ``needed`` bytes. No write transaction of this process may be open."""
+        with self._gate:
+            env = self._current()
+            env.set_mapsize(0)
+            size = env.info()["map_size"]
+            self._map_size = size + max(min(size, LARGEST_GROWTH), needed)
+            self._map_size += -self._map_size % 65536
+            try:
+                env.set_mapsize(self._map_size)
+            except (lmdb.Error, MemoryError, OverflowError) as error:
+                raise BookstandError(f"store {self.path}: cannot map {self._map_size} bytes: {error}") from error
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes between the end of the file and the end of the map; freed pages come on top."""
+        info = self._current().info()
+        return info["map_size"] - (info["last_pgno"] + 1) * 4096
+
+    @property
+    def last_commit(self) -> int:
+        """Number of the newest commit by any process."""
+        self._gate.enter()
+        try:
+            return self._current().info()["last_txnid"]
+        finally:
+            self._gate.leave()
+
+    def sync(self) -> None:
+        self._current().sync(True)
+
+    def reader_check(self) -> int:
+        return self._current().reader_check()
+
+    def copy(self, destination: str, compact: bool) -> None:
+        """A consistent copy of the data file into the folder ``destination``, while writers go on."""
+        self._gate.enter()
+        try:
+            self._current().copy(destination, compact=compact)
+        finally:
+            self._gate.leave()
+
+
+class Read:
+    """``with environment.read() as transaction``; LMDB's errors become ours on the way out."""
+
+    __slots__ = ("_environment", "_transaction")
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+
+    def __enter__(self) -> lmdb.Transaction:
+        self._transaction = self._environment.begin_read()
+        return self._transaction
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._environment.end_read(self._transaction)
+        if isinstance(error, lmdb.Error):
+            raise translate(error, self._environment.path, "reading") from error
+
+
+def _has_superblock(env: lmdb.Environment) -> bool:
+    try:
+        meta = env.open_db(keys.META, create=False)
+        with env.begin() as transaction:
+            return transaction.get(keys.META_FORMAT, db=meta) is not None
+    except lmdb.Error:
+        return False
+
+
+def data_file(path: str) -> str:
+    return os.path.join(path, DATA_FILE)
+
+
+def lock_file(path: str) -> str:
+    return os.path.join(path, LOCK_FILE)

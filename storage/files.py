@@ -1,0 +1,217 @@
+"""The files of a store: made so that a crash at any moment leaves a whole store or none, and looked at before use.
+
+LMDB believes what it reads. A file that was cut short ends in SIGBUS, and one that a crash left before its first
+commit never opens again. Hence creation under another name, and the checks before LMDB sees a file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import subprocess
+import sys
+
+import lmdb
+
+from bookstand.errors import (
+    BookstandError,
+    IncorrectParameterError,
+    NotAStoreError,
+    StoreAccessError,
+    StoreDamagedError,
+    StoreError,
+    StoreFormatError,
+    StoreNotFoundError,
+)
+from bookstand.storage import keys, owners, record, witness
+from bookstand.storage.environment import DATA_FILE, LOCK_FILE, LOCK_FILE_BYTES, data_file, lock_file
+from bookstand.storage.lmdb_errors import disk_full, translate
+
+_CREATING = "creating-"
+
+# LMDB 0.9: two meta pages, each a page header of 16 bytes and then magic, version, address, map size, two database
+# records of 48 bytes (the first one's first word is the page size), last page in use, transaction id.
+_META = struct.Struct("<16xIIQQI44x48xQQ")
+_META_MAGIC = 0xBEEFC0DE
+_META_PAGES = 2
+_SMALLEST_PAGE = 4096
+
+
+def folder_name(path: str | os.PathLike[str]) -> str:
+    try:
+        name = os.fsdecode(os.fspath(path))
+    except TypeError:
+        raise IncorrectParameterError(f"a store's path is a string or path, not {path!r}") from None
+    if not name or "\0" in name:
+        raise IncorrectParameterError(f"{name!r} is no path for a store")
+    return name
+
+
+def prepare_folder(path: str, create: bool, read_only: bool) -> None:
+    """Make sure that a folder is there which holds a store, or may become one."""
+    if os.path.isdir(path):
+        return
+    if os.path.lexists(path) and not (os.path.islink(path) and not os.path.exists(path)):
+        raise NotAStoreError(f"{path} is not a folder, so it is no store")
+    if not create or read_only:
+        raise StoreNotFoundError(f"there is no store at {path}")
+    try:
+        os.makedirs(path)
+        owners.sync_folder(os.path.dirname(os.path.abspath(path)))
+    except OSError as error:
+        raise os_error(error, f"cannot make the folder {path}") from error
+
+
+def create_if_missing(path: str, create: bool, read_only: bool, durable: bool) -> bool:
+    """Under the folder's lock: make the data file if there is none; True if it was made."""
+    if has_data_file(path):
+        return False
+    others = [name for name in os.listdir(path) if not _is_ours(name)]
+    if others:
+        raise NotAStoreError(f"{path} holds other files ({sorted(others)[0]}, …) and no store")
+    if not create or read_only:
+        raise StoreNotFoundError(f"there is no store at {path}")
+    for name in os.listdir(path):
+        if name.startswith(_CREATING):
+            os.unlink(os.path.join(path, name))
+    temporary = os.path.join(path, f"{_CREATING}{os.getpid()}")
+    try:
+        _write_superblock(temporary)
+        if durable:
+            sync_file(temporary)
+        os.rename(temporary, data_file(path))
+        if durable:
+            owners.sync_folder(path)
+    except lmdb.Error as error:
+        raise translate(error, path, "creating it") from error
+    except OSError as error:
+        raise os_error(error, f"cannot create the store {path}") from error
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+    return True
+
+
+def has_data_file(path: str) -> bool:
+    return os.path.lexists(data_file(path))
+
+
+def _write_superblock(path: str) -> None:
+    # sync=False: nobody knows the file yet, and it is synced as a whole before it gets its name.
+    env = lmdb.open(
+        path, subdir=False, lock=False, sync=False, map_size=1 << 20, max_dbs=len(keys.DATABASES), lib_version=0
+    )
+    try:
+        databases = {name: env.open_db(name) for name in keys.DATABASES}
+        with env.begin(write=True, db=databases[keys.META]) as transaction:
+            transaction.put(keys.META_FORMAT, keys.FORMAT.pack(keys.FORMAT_VERSION))
+            transaction.put(keys.META_STORE_ID, record.seal(keys.META_STORE_ID, os.urandom(16)))
+    finally:
+        env.close()
+
+
+def preallocate_lock_file(path: str) -> None:
+    """LMDB maps the lock file without asking whether the disk has room for it."""
+    name = lock_file(path)
+    try:
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if os.fstat(descriptor).st_size < LOCK_FILE_BYTES:
+                os.posix_fallocate(descriptor, 0, LOCK_FILE_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise os_error(error, f"cannot make the lock file {name}") from error
+
+
+def size_gate(path: str) -> None:
+    """Refuse a data file that LMDB would crash on: no header, or shorter than its own header says.
+
+    A valid file may be shorter than that where its last pages are free, which only a look at all of it can tell.
+    """
+    name = data_file(path)
+    try:
+        with open(name, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            first = file.read(_SMALLEST_PAGE)
+            metas = [_parse_meta(first)]
+            page_size = metas[0][2] if metas[0] else _SMALLEST_PAGE
+            file.seek(page_size if page_size >= _SMALLEST_PAGE else _SMALLEST_PAGE)
+            metas.append(_parse_meta(file.read(_META.size)))
+    except OSError as error:
+        raise os_error(error, f"cannot read {name}") from error
+    valid = [meta for meta in metas if meta]
+    if len(valid) < _META_PAGES:
+        raise StoreDamagedError(f"{name} is damaged: {len(valid)} of its {_META_PAGES} header pages can be read")
+    _, last_page, page_size = max(valid)
+    if size < (last_page + 1) * page_size and not _whole_despite_its_size(name):
+        raise StoreDamagedError(
+            f"{name} is damaged: it has {size} bytes, but its header tells of {(last_page + 1) * page_size}"
+        )
+
+
+def _parse_meta(page: bytes) -> tuple[int, int, int] | None:
+    """(transaction id, last page, page size) of a meta page, or None if it is none."""
+    if len(page) < _META.size:
+        return None
+    magic, version, _, _, page_size, last_page, transaction = _META.unpack_from(page)
+    if magic != _META_MAGIC:
+        return None
+    if version != 1:
+        raise StoreFormatError(f"the data file is of LMDB's data format {version}; bookstand's is 1 (LMDB 0.9)")
+    return transaction, last_page, page_size
+
+
+def _whole_despite_its_size(name: str) -> bool:
+    from lmdb.verify import VerifyError, verify
+
+    try:
+        return not verify(name, subdir=False)
+    except VerifyError:
+        return False
+
+
+def verify_structure(path: str) -> None:
+    """LMDB's trees, page by page, without LMDB: raises :class:`StoreDamagedError` with what was found first."""
+    from lmdb.verify import VerifyError, verify
+
+    name = data_file(path)
+    try:
+        problems = verify(name, subdir=False)
+    except VerifyError as error:
+        raise StoreDamagedError(f"{name} is damaged: {error}") from error
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise StoreDamagedError(f"{name} is damaged: {problems[0]}{more}")
+
+
+def probe_in_subprocess(path: str) -> None:
+    """Let a child read all of the store first, so that what would kill a process kills that one."""
+    probe = subprocess.run(
+        [sys.executable, "-m", "bookstand.storage.probe", path], capture_output=True, text=True, check=False
+    )
+    if probe.returncode < 0:
+        raise StoreDamagedError(f"store {path} is damaged: reading it killed a process with signal {-probe.returncode}")
+    if probe.returncode:
+        raise StoreDamagedError(f"store {path} is damaged: {probe.stderr.strip() or probe.stdout.strip()}")
+
+
+def os_error(error: OSError, doing: str) -> BookstandError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return disk_full(doing, error)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StoreAccessError(f"{doing}: {error.strerror}")
+    return StoreError(f"{doing}: {error.strerror or error}")
+
+
+def _is_ours(name: str) -> bool:
+    return name in (DATA_FILE, LOCK_FILE, witness.FILE) or name.startswith((_CREATING, owners.WRITER, owners.READER))
+
+
+def sync_file(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

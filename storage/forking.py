@@ -1,0 +1,69 @@
+"""What becomes of open stores when the process forks.
+
+A child must not use its parent's LMDB environment: a transaction that it commits really commits, and closing the
+environment frees reader slots of the parent. So a fork waits until no transaction is open anywhere in the process; the
+child closes what it inherited while the parent still holds everything still, and refuses every use of it. It may then
+open the same store for itself.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+    from typing import Protocol
+
+    class Forkable(Protocol):
+        def still(self) -> AbstractContextManager[None]:
+            """No transaction is open, and none begins, inside the block."""
+
+        def forked(self) -> None:
+            """In the child: let go of everything."""
+
+
+class ForkGuard:
+    """Call ``install`` once. ``opened`` gives what is open at the moment."""
+
+    def __init__(self, opened: Callable[[], Iterable[Forkable]]) -> None:
+        self._opened = opened
+        self._stack = ExitStack()
+        self._pipe: tuple[int, int] | None = None
+
+    def install(self) -> None:
+        os.register_at_fork(
+            before=self._before, after_in_parent=self._after_in_parent, after_in_child=self._after_in_child
+        )
+
+    def _before(self) -> None:
+        stack = ExitStack()
+        for store in self._opened():
+            stack.enter_context(store.still())
+            if self._pipe is None:
+                self._pipe = os.pipe()
+        self._stack = stack
+
+    def _after_in_parent(self) -> None:
+        stack, self._stack = self._stack, ExitStack()
+        if self._pipe is not None:
+            done, told = self._pipe
+            self._pipe = None
+            os.close(told)
+            # Returns once the child has let go, or is gone: then its end of the pipe is closed.
+            os.read(done, 1)
+            os.close(done)
+        stack.close()
+
+    def _after_in_child(self) -> None:
+        stack, self._stack = self._stack, ExitStack()
+        stack.close()
+        for store in list(self._opened()):
+            store.forked()
+        if self._pipe is not None:
+            done, told = self._pipe
+            self._pipe = None
+            os.close(done)
+            os.close(told)

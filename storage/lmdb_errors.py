@@ -1,0 +1,64 @@
+"""The one place where LMDB's errors become ours."""
+
+from __future__ import annotations
+
+import errno
+
+import lmdb
+
+from bookstand.errors import (
+    BookstandError,
+    DiskFullError,
+    NotEnoughBookiesError,
+    StoreAccessError,
+    StoreDamagedError,
+    StoreError,
+    StoreFormatError,
+    StoreInUseError,
+    WriteError,
+)
+
+_DAMAGE = (
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.InvalidError,
+    lmdb.BadTxnError,
+    lmdb.PanicError,
+    lmdb.ProblemError,
+    lmdb.NotFoundError,
+    lmdb.BadValsizeError,
+)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def translate(error: lmdb.Error, path: str, doing: str) -> BookstandError:
+    """What to raise instead of ``error``, which LMDB gave for the store at ``path`` while ``doing``."""
+    code = getattr(error, "code", 0)
+    about = f"store {path}: {doing}: {error}"
+    if code in _FULL:
+        return disk_full(about, error)
+    if isinstance(error, lmdb.MapFullError):
+        return disk_full(f"store {path}: {doing}: the map cannot grow any further", error)
+    if code in _REFUSED:
+        return StoreAccessError(about)
+    if isinstance(error, _DAMAGE):
+        return StoreDamagedError(about)
+    if isinstance(error, lmdb.VersionMismatchError | lmdb.IncompatibleError):
+        return StoreFormatError(about)
+    if isinstance(error, lmdb.ReadersFullError):
+        return StoreError(f"store {path}: {doing}: more threads and processes read at once than there are slots for")
+    if "already open in this process" in str(error):
+        return StoreInUseError(about)
+    if code == errno.EIO:
+        return WriteError(about)
+    return StoreError(about)
+
+
+def disk_full(about: str, error: BaseException) -> NotEnoughBookiesError:
+    """BookKeeper's answer to a full disk, with the full disk as its cause."""
+    cause = DiskFullError(f"{about} (no space left; reads go on, writes again once there is space)")
+    cause.__cause__ = error
+    answer = NotEnoughBookiesError(str(cause))
+    answer.__cause__ = cause
+    return answer

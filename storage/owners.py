@@ -1,0 +1,91 @@
+"""Who has the store open, and whether the last ones left in good order.
+
+Every process that opens a store for writing keeps a file ``open-…`` in its folder, locked as long as the process lives
+and removed when it closes the store. A marker that nobody holds the lock of was left by a process that died: the store
+was not closed, and is looked at more closely when it is opened next. Processes that only read keep a file ``read-…``
+where they may write to the folder, so that the data file is not replaced under them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+WRITER = "open-"
+READER = "read-"
+
+
+class FolderLock:
+    """Held while a store is created or opened, so that this happens in one process at a time."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        self._file = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+
+class Owner:
+    """This process's marker."""
+
+    def __init__(self, folder: str, read_only: bool = False) -> None:
+        prefix = READER if read_only else WRITER
+        self.path = os.path.join(folder, f"{prefix}{os.getpid()}-{os.urandom(4).hex()}")
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        if not read_only:
+            # Without this the marker might be missing after a power cut, which is when it is wanted.
+            sync_folder(folder)
+
+    def leave(self) -> None:
+        """The store was closed in good order."""
+        os.unlink(self.path)
+        os.close(self._file)
+
+    def forget(self) -> None:
+        """In a forked child: let go of the lock that the parent holds."""
+        os.close(self._file)
+
+
+class Survey:
+    """Who else has a store open: ``writers`` and ``readers`` alive, and the markers of those who died."""
+
+    def __init__(self, folder: str, besides: Owner | None = None) -> None:
+        self.writers = 0
+        self.readers = 0
+        self.died_writing: list[str] = []
+        self.died_reading: list[str] = []
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            if name.startswith((WRITER, READER)) and (besides is None or path != besides.path):
+                self._look_at(path, name.startswith(WRITER))
+
+    def _look_at(self, path: str, writer: bool) -> None:
+        try:
+            marker = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if writer:
+                self.writers += 1
+            else:
+                self.readers += 1
+        else:
+            (self.died_writing if writer else self.died_reading).append(path)
+        finally:
+            os.close(marker)
+
+
+def sync_folder(folder: str) -> None:
+    """Make names created, renamed or removed in the folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

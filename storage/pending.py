@@ -1,0 +1,175 @@
+"""What a submit returns at once: a :class:`Pending` that completes later.
+
+Many Pendings may share one :class:`Completion` (all appends that travel in one commit do), so that completing costs
+the same for one append as for two thousand. A Completion has no thread of its own: whoever waits drives it.
+"""
+
+from __future__ import annotations
+
+from threading import Event, Lock
+from time import monotonic
+
+from bookstand.errors import OperationTimeoutError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+    from typing import Any, Protocol
+
+    class Driver(Protocol):
+        """Whoever can move a completion forward."""
+
+        def drive(self, completion: Completion, deadline: float | None) -> None:
+            """Work on it in this thread, or wait for the thread that does, until it is done or the deadline passes."""
+
+        def hurry(self) -> None:
+            """Somebody wants the result without waiting for it in a thread: let the background do the work."""
+
+
+# Guards the rare paths only: registering callbacks and events, against completing.
+_guard = Lock()
+
+
+class Completion:
+    """Done or not, with a value or an error. ``driver`` is None where another thread completes it unasked."""
+
+    __slots__ = ("_callbacks", "_event", "done", "driver", "error", "value")
+
+    def __init__(self, driver: Driver | None = None) -> None:
+        self.driver = driver
+        self.done = False
+        self.error: BaseException | None = None
+        self.value: Any = None
+        self._callbacks: list[Callable[[], None]] | None = None
+        self._event: Event | None = None
+
+    def settle(self, value: Any = None, error: BaseException | None = None) -> Sequence[Callable[[], None]]:
+        """Make it done, and return the callbacks that are to be called now. The first outcome stands."""
+        with _guard:
+            if self.done:
+                return ()
+            self.value = value
+            self.error = error
+            self.done = True
+            callbacks, self._callbacks = self._callbacks, None
+            event = self._event
+        if event is not None:
+            event.set()
+        return callbacks or ()
+
+    def complete(self, value: Any = None, error: BaseException | None = None) -> None:
+        for callback in self.settle(value, error):
+            callback()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Until done; :class:`OperationTimeoutError` if that takes longer than ``timeout`` seconds."""
+        deadline = None if timeout is None else monotonic() + timeout
+        if self.driver is not None:
+            self.driver.drive(self, deadline)
+            if self.done:
+                return
+        with _guard:
+            if self.done:
+                return
+            if self._event is None:
+                self._event = Event()
+            event = self._event
+        if not event.wait(None if deadline is None else max(0.0, deadline - monotonic())):
+            raise OperationTimeoutError(f"not complete after {timeout} s")
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        with _guard:
+            if not self.done:
+                if self._callbacks is None:
+                    self._callbacks = []
+                self._callbacks.append(callback)
+                callback = _nothing
+        callback()
+
+    def hurry(self) -> None:
+        if self.driver is not None and not self.done:
+            self.driver.hurry()
+
+
+def _nothing() -> None:
+    pass
+
+
+class Pending:
+    """The result of an operation that may still be under way.
+
+    What a Pending completed for without an error is durable, as far as the store's durability reaches.
+    """
+
+    __slots__ = ("_completion", "_value")
+
+    def __init__(self, completion: Completion, value: Any = None) -> None:
+        """``value`` is the result where it is known beforehand; else the completion brings it."""
+        self._completion = completion
+        self._value = value
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait, and return the result or raise the error; :class:`OperationTimeoutError` after ``timeout`` seconds."""
+        completion = self._completion
+        if not completion.done:
+            completion.wait(timeout)
+        if completion.error is not None:
+            raise completion.error.with_traceback(None)
+        return completion.value if self._value is None else self._value
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait, and return the error or None."""
+        if not self._completion.done:
+            self._completion.wait(timeout)
+        return self._completion.error
+
+    def done(self) -> bool:
+        return self._completion.done
+
+    def add_done_callback(self, callback: Callable[[Pending], object]) -> None:
+        """Call ``callback(self)`` when done: at once if it is, else in the thread that completes it."""
+
+        def call() -> None:
+            try:
+                callback(self)
+            except Exception:
+                import logging
+
+                logging.getLogger("bookstand").exception("a callback of a Pending failed")
+
+        self._completion.when_done(call)
+        self._completion.hurry()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self._completion.done:
+            import asyncio
+
+            loop = asyncio.get_running_loop()
+            woken = loop.create_future()
+
+            def wake() -> None:
+                if not woken.done():
+                    woken.set_result(None)
+
+            def wake_from_any_thread() -> None:
+                try:
+                    loop.call_soon_threadsafe(wake)
+                except RuntimeError:
+                    # The loop was closed: nobody awaits any more.
+                    pass
+
+            self._completion.when_done(wake_from_any_thread)
+            self._completion.hurry()
+            yield from woken.__await__()
+        return self.result()
+
+    def __repr__(self) -> str:
+        state = "pending" if not self.done() else "failed" if self._completion.error else "done"
+        return f"<Pending {state}>"
+
+
+def completed(value: Any = None, error: BaseException | None = None) -> Pending:
+    """A Pending that is done already."""
+    completion = Completion()
+    completion.complete(value, error)
+    return Pending(completion)

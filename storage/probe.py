@@ -1,0 +1,35 @@
+"""``python -m bookstand.storage.probe PATH``: read all of a store, and say what is wrong with it.
+
+Run as a child process by ``check="subprocess"``: what would kill a process that opens a damaged file kills this one.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from bookstand.errors import BookstandError
+from bookstand.storage import files
+from bookstand.storage.storage import open_storage
+from bookstand.storage.verify import verify
+
+
+def main(path: str) -> int:
+    try:
+        files.size_gate(path)
+        files.verify_structure(path)
+        storage = open_storage(path, create=False, read_only=True)
+        try:
+            report = verify(storage)
+        finally:
+            storage.close()
+    except BookstandError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if not report.ok:
+        print("\n".join(problem.message for problem in report.problems), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

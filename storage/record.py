@@ -1,0 +1,57 @@
+"""Sealed records: small values that carry a CRC32C over their key and themselves.
+
+LMDB does not checksum its pages, so a flipped bit in a value would be believed. Entries carry their own digests;
+everything else the store keeps is sealed here.
+
+::
+
+    0          4
+    +----------+------
+    | CRC32C   | body
+    +----------+------
+"""
+
+from __future__ import annotations
+
+import struct
+
+import google_crc32c
+
+from bookstand.errors import StoreDamagedError
+
+_CRC = struct.Struct(">I")
+VERSION = struct.Struct(">q")
+
+
+def seal(key: bytes, body: bytes) -> bytes:
+    return _CRC.pack(google_crc32c.value(key + body)) + body
+
+
+def unseal(database: bytes, key: bytes, sealed: bytes) -> bytes:
+    """The body, or :class:`StoreDamagedError` naming the record."""
+    body = sealed[_CRC.size :]
+    if len(sealed) < _CRC.size or _CRC.unpack_from(sealed)[0] != google_crc32c.value(key + body):
+        raise StoreDamagedError(f"{describe(database, key)} is damaged: its checksum does not match")
+    return body
+
+
+def seal_versioned(key: bytes, version: int, value: bytes) -> bytes:
+    return seal(key, VERSION.pack(version) + value)
+
+
+def unseal_versioned(database: bytes, key: bytes, sealed: bytes) -> tuple[bytes, int]:
+    """(value, version)."""
+    body = unseal(database, key, sealed)
+    if len(body) < VERSION.size:
+        raise StoreDamagedError(f"{describe(database, key)} is damaged: it is too short for its version")
+    return body[VERSION.size :], VERSION.unpack_from(body)[0]
+
+
+def describe(database: bytes, key: bytes) -> str:
+    """The record in words, for error messages."""
+    if database == b"nodes":
+        return f"node {key.decode('utf-8', 'replace')!r}"
+    if database in (b"ledgers", b"state"):
+        what = "metadata" if database == b"ledgers" else "state"
+        return f"{what} of ledger {int.from_bytes(key, 'big')}"
+    return f"record {key.decode('ascii', 'replace')!r} of {database.decode()}"

@@ -1,0 +1,128 @@
+"""What the bookie remembers of one ledger, and how operations change it. Plain values, no I/O.
+
+::
+
+    offset  0      8            16      24          32       40            48       56          64           84
+            +------+------------+-------+-----------+--------+-------------+--------+-----------+------------+
+            | flags| incarnation| count | last entry| LAC    | explicit LAC| largest| deleted at| master key |
+            +------+------------+-------+-----------+--------+-------------+--------+-----------+------------+
+              uint64 each, ids and LACs as int64 (-1: none), deleted at in ms (0: not deleted), master key 20 bytes
+"""
+
+from __future__ import annotations
+
+import struct
+
+from bookstand.errors import StoreDamagedError, UnauthorizedAccessError
+from bookstand.storage.digest import MASTER_KEY_BYTES
+
+_LAYOUT = struct.Struct(f">QQQqqqQQ{MASTER_KEY_BYTES}s")
+_FENCED = 1
+_KEYED = 2
+_OUT_OF_ORDER = 4
+
+
+class LedgerState:
+    """``count`` entries are stored, the highest id is ``last_entry``; ``lac`` is the highest LAC any of them carries.
+
+        ``incarnation`` tells apart two ledgers that had the same id one after the other. ``largest`` is the size of the
+    XX"""
+
+    __slots__ = (
+        "count",
+        "deleted_at",
+        "explicit_lac",
+        "fenced",
+        "in_order",
+        "incarnation",
+        "lac",
+        "largest",
+        "last_entry",
+        "master_key",
+    )
+
+    def __init__(self, incarnation: int, master_key: bytes | None) -> None:
+        self.incarnation = incarnation
+        self.master_key = master_key
+        self.fenced = False
+        self.in_order = True
+        self.count = 0
+        self.last_entry = -1
+        self.lac = -1
+        self.explicit_lac = -1
+        self.largest = 0
+        self.deleted_at = 0
+
+    def copy(self) -> LedgerState:
+        other = LedgerState.__new__(LedgerState)
+        for name in LedgerState.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
+    @property
+    def heard_of(self) -> bool:
+        """Whether a bookie would know the ledger: it does once it was sent an entry, a fence or an explicit LAC."""
+        return self.last_entry >= 0 or self.fenced or self.explicit_lac >= 0
+
+    @property
+    def known_lac(self) -> int:
+        """The highest LAC that any entry carries, or that was told explicitly."""
+        return max(self.lac, self.explicit_lac)
+
+    def must_have(self, entry_id: int) -> bool:
+        """Whether the entry was stored for certain (confirmed, or before another), so that its absence is damage."""
+        return 0 <= entry_id <= (max(self.last_entry, self.known_lac) if self.in_order else self.known_lac)
+
+    def pack(self) -> bytes:
+        key = self.master_key
+        return _LAYOUT.pack(
+            (_FENCED if self.fenced else 0)
+            | (_KEYED if key is not None else 0)
+            | (0 if self.in_order else _OUT_OF_ORDER),
+            self.incarnation,
+            self.count,
+            self.last_entry,
+            self.lac,
+            self.explicit_lac,
+            self.largest,
+            self.deleted_at,
+            key if key is not None else bytes(MASTER_KEY_BYTES),
+        )
+
+
+def unpack(ledger_id: int, body: bytes) -> LedgerState:
+    if len(body) != _LAYOUT.size:
+        raise StoreDamagedError(f"state of ledger {ledger_id} is damaged: {len(body)} bytes, not {_LAYOUT.size}")
+    state = LedgerState.__new__(LedgerState)
+    (
+        flags,
+        state.incarnation,
+        state.count,
+        state.last_entry,
+        state.lac,
+        state.explicit_lac,
+        state.largest,
+        state.deleted_at,
+        key,
+    ) = _LAYOUT.unpack(body)
+    state.fenced = bool(flags & _FENCED)
+    state.in_order = not flags & _OUT_OF_ORDER
+    state.master_key = key if flags & _KEYED else None
+    return state
+
+
+def authorize(state: LedgerState, ledger_id: int, master_key: bytes) -> None:
+    """The first key that a ledger is given is its key; any other is refused."""
+    if state.master_key is None:
+        state.master_key = master_key
+    elif state.master_key != master_key:
+        raise UnauthorizedAccessError(f"ledger {ledger_id}: the master key is not the one it was created with")
+
+
+def added(state: LedgerState, first_entry: int, count: int, largest: int) -> None:
+    """``count`` new entries from ``first_entry`` on, none of which was there."""
+    if first_entry != state.last_entry + 1:
+        state.in_order = False
+    state.count += count
+    state.last_entry = max(state.last_entry, first_entry + count - 1)
+    state.largest = max(state.largest, largest)

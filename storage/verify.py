@@ -1,0 +1,185 @@
+"""Reads a whole store, and says what is wrong with it: every sealed record, every digest, every invariant."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+from bookstand.errors import DigestMismatchError, MetadataSerializationError, StoreDamagedError
+from bookstand.storage import entry as layout
+from bookstand.storage import keys
+from bookstand.storage import metadata as metadata_format
+from bookstand.storage.batch import decode_entries
+from bookstand.storage.digest import DIGEST_NAMES, digest_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+
+    from bookstand.storage.digest import Digest
+    from bookstand.storage.metadata import LedgerMetadata
+    from bookstand.storage.state import LedgerState
+    from bookstand.storage.storage import Storage
+
+    class Problem(NamedTuple):
+        """One finding. ``ledger_id`` and ``entry_id`` are None where it concerns no single ledger or entry."""
+
+        ledger_id: int | None
+        entry_id: int | None
+        message: str
+
+else:
+    Problem = namedtuple("Problem", ["ledger_id", "entry_id", "message"])
+
+
+class Report:
+    """What :func:`verify` found."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.ledgers = 0
+        self.entries = 0
+        self.nodes = 0
+        self.bytes = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def add(self, message: str, ledger_id: int | None = None, entry_id: int | None = None) -> None:
+        self.problems.append(Problem(ledger_id, entry_id, message))
+
+    def __repr__(self) -> str:
+        found = f"{len(self.problems)} problems" if self.problems else "no problems"
+        return f"<Report: {found} in {self.ledgers} ledgers, {self.entries} entries, {self.nodes} nodes>"
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self), *(problem.message for problem in self.problems)])
+
+
+def verify(storage: Storage) -> Report:
+    """Look at everything while others go on: what is being added meanwhile is not looked at."""
+    report = Report()
+    storage.check_usable()
+    with_state = set(storage.ledger_ids(keys.STATE))
+    with_metadata = set(storage.ledger_ids(keys.LEDGERS))
+    for ledger_id in sorted(with_state | with_metadata):
+        try:
+            _verify_ledger(storage, ledger_id, report)
+        except StoreDamagedError as damage:
+            report.add(str(damage), ledger_id)
+    for ledger_id in storage.ledgers_with_entries():
+        if ledger_id not in with_state and storage.state(ledger_id) is None:
+            report.add(f"ledger {ledger_id} has entries, but the store knows nothing of it", ledger_id)
+    for path in storage.node_paths(""):
+        report.nodes += 1
+        try:
+            storage.node(path)
+        except StoreDamagedError as damage:
+            report.add(str(damage))
+    return report
+
+
+def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
+    report.ledgers += 1
+    found = storage.metadata(ledger_id)
+    state = storage.state(ledger_id)
+    metadata = None
+    if found is not None:
+        try:
+            metadata = metadata_format.parse(found[0], ledger_id)
+        except MetadataSerializationError as damage:
+            report.add(str(damage), ledger_id)
+    if state is None:
+        if storage.metadata(ledger_id) is not None:
+            report.add(f"ledger {ledger_id} has metadata, but the store has no state for it", ledger_id)
+        return
+    digest = _digest_of(storage, ledger_id, metadata)
+    count, length = _verify_entries(storage, ledger_id, state, digest, report)
+    now = storage.state(ledger_id)
+    # Collected or added to meanwhile: the numbers are of another moment, and say nothing.
+    if now is not None and now.pack() == state.pack():
+        _verify_numbers(ledger_id, state, metadata, count, length, report)
+
+
+def _digest_of(storage: Storage, ledger_id: int, metadata: LedgerMetadata | None) -> Digest | None:
+    if metadata is not None and metadata.digest_type is not None:
+        return digest_for(metadata.digest_type, metadata.password)
+    # A deleted ledger, or metadata of the oldest format: the first entry shows it, unless its key is a secret.
+    for entry_id in storage.entry_ids(ledger_id):
+        stored = storage.entry_as_stored(ledger_id, entry_id)
+        if stored is not None:
+            for name in DIGEST_NAMES:
+                try:
+                    layout.decode(digest_for(name, b""), ledger_id, entry_id, stored)
+                except DigestMismatchError:
+                    continue
+                return digest_for(name, b"")
+        return None
+    return None
+
+
+def _verify_entries(
+    storage: Storage, ledger_id: int, state: LedgerState, digest: Digest | None, report: Report
+) -> tuple[int, int]:
+    """(how many entries there are, cumulative length of the last one)."""
+    count = 0
+    length = 0
+    expected = 0
+    for first, stored in storage.runs(ledger_id, state.last_entry):
+        for missing in range(expected, min(first, expected + 100)):
+            if state.must_have(missing):
+                report.add(f"entry {ledger_id}:{missing} was stored, but is missing", ledger_id, missing)
+        expected = first + len(stored)
+        count += len(stored)
+        report.bytes += sum(map(len, stored))
+        lengths = _verify_digests(ledger_id, first, stored, digest, report)
+        if state.in_order:
+            length = _verify_lengths(ledger_id, first, lengths, length, report)
+        elif lengths:
+            length = lengths[-1][0]
+    report.entries += count
+    return count, length
+
+
+def _verify_digests(
+    ledger_id: int, first: int, stored: list[bytes], digest: Digest | None, report: Report
+) -> list[tuple[int, int]]:
+    """(cumulative length, own length) of each good entry."""
+    if digest is None:
+        return []
+    try:
+        lengths, payloads = decode_entries(digest, ledger_id, first, stored)
+        return list(zip(lengths, map(len, payloads), strict=True))
+    except DigestMismatchError:
+        pass
+    good = []
+    for entry_id, entry in enumerate(stored, first):
+        try:
+            _, length, payload = layout.decode(digest, ledger_id, entry_id, entry)
+            good.append((length, len(payload)))
+        except DigestMismatchError as damage:
+            report.add(str(damage), ledger_id, entry_id)
+    return good
+
+
+def _verify_lengths(ledger_id: int, first: int, lengths: list[tuple[int, int]], before: int, report: Report) -> int:
+    """Where entries came in order, none has a smaller cumulative length than those before it and itself."""
+    for number, (cumulative, own) in enumerate(lengths):
+        if cumulative < before + own:
+            report.add(
+                f"entry {ledger_id}:{first + number} has cumulative length {cumulative}, less than {before} before it "
+                f"and its own {own}",
+                ledger_id,
+                first + number,
+            )
+        before = cumulative
+    return before
+
+
+def _verify_numbers(
+    ledger_id: int, state: LedgerState, metadata: LedgerMetadata | None, count: int, length: int, report: Report
+) -> None:
+    if state.count != count:
+        report.add(f"ledger {ledger_id} has {count} entries, but {state.count} were stored", ledger_id)
+    if state.in_order and not state.deleted_at and state.count != state.last_entry + 1:
+        report.add(f"ledger {ledger_id}: {state.count} entries in order cannot end at {state.last_entry}", ledger_id)

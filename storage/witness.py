@@ -1,0 +1,76 @@
+"""A small file beside the store that remembers the newest commit.
+
+A rollback of the whole data file to an earlier commit (a restored backup, a lying disk) is a perfect store: nothing
+inside the file can show it. With the witness it shows, unless both files went back together.
+
+::
+
+    0        8                 20
+    +--------+--------+--------+--------+--------+
+    | magic  | commit | CRC32C | commit | CRC32C |     two slots, written in turn, so that a torn write loses one
+    +--------+--------+--------+--------+--------+
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+
+import google_crc32c
+
+from bookstand.errors import StoreDamagedError, StoreRolledBackError
+
+FILE = "witness"
+_MAGIC = b"bkstwit1"
+_COMMIT = struct.Struct(">Q")
+_CRC = struct.Struct(">I")
+_SLOT_BYTES = _COMMIT.size + _CRC.size
+_FILE_BYTES = len(_MAGIC) + 2 * _SLOT_BYTES
+
+
+class Witness:
+    """Open while the store is. ``saw`` returns once the commit's number is on the disk."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, FILE)
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if os.fstat(self._file).st_size == 0:
+            os.pwrite(self._file, _MAGIC.ljust(_FILE_BYTES, b"\0"), 0)
+            os.fsync(self._file)
+
+    def check(self, last_commit: int) -> None:
+        """:class:`StoreRolledBackError` if the file has fewer commits than were witnessed."""
+        witnessed = self._newest()
+        if last_commit < witnessed:
+            raise StoreRolledBackError(
+                f"{self._path}: commit {witnessed} was witnessed, but the store's newest is {last_commit}: "
+                "the data file is an earlier state of itself"
+            )
+
+    def saw(self, commit: int) -> None:
+        # Other processes witness their commits too; the number must never go back.
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            if self._newest() < commit:
+                number = _COMMIT.pack(commit)
+                slot = number + _CRC.pack(google_crc32c.value(number))
+                os.pwrite(self._file, slot, len(_MAGIC) + (commit & 1) * _SLOT_BYTES)
+                os.fdatasync(self._file)
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _newest(self) -> int:
+        content = os.pread(self._file, _FILE_BYTES, 0)
+        if len(content) != _FILE_BYTES or not content.startswith(_MAGIC):
+            raise StoreDamagedError(f"{self._path} is not a witness file")
+        newest = 0
+        for start in (len(_MAGIC), len(_MAGIC) + _SLOT_BYTES):
+            number = content[start : start + _COMMIT.size]
+            (crc,) = _CRC.unpack_from(content, start + _COMMIT.size)
+            if crc == google_crc32c.value(number):
+                newest = max(newest, _COMMIT.unpack(number)[0])
+        return newest
