@@ -1,0 +1,261 @@
+"""The front door: a store, which wires the rooms and loads each on first use."""
+
+from __future__ import annotations
+
+from bookstand.errors import IncorrectParameterError
+from bookstand.ledger.arguments import MISSING, as_ledger_id
+from bookstand.ledger.client import Client, Settings
+from bookstand.ledger.defaults import defaults as one_machine
+from bookstand.storage.clock import SystemClock
+from bookstand.storage.metadata import LedgerMetadata
+from bookstand.storage.nodes import Nodes
+from bookstand.storage.storage import open_storage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from bookstand.ledger.defaults import LedgerDefaults
+    from bookstand.ledger.reader import LedgerReader
+    from bookstand.ledger.transaction import Transaction
+    from bookstand.ledger.writer import LedgerWriter, LedgerWriterAdv
+    from bookstand.storage.clock import Clock
+    from bookstand.storage.hooks import Hooks
+    from bookstand.storage.storage import Storage
+    from bookstand.storage.verify import Report
+
+# How long the entries of a deleted ledger stay, for those who still read it.
+COLLECTION_GRACE_MILLIS = 600_000
+
+
+def open(
+    path: str | os.PathLike[str],
+    create: bool = True,
+    read_only: bool = False,
+    durability: str = "commit",
+    check: str = "fast",
+    max_entry_bytes: int = 5 << 20,
+    explicit_lac_interval: float | None = None,
+    wire: str = "v3",
+    witness: bool = False,
+    bookies: int = 3,
+    digest_autodetect: bool = True,
+    metadata_format: int = 3,
+    add_quorum_timeout: float | None = None,
+    cluster: str = "standalone",
+    clock: Clock | None = None,
+    hooks: Hooks | None = None,
+    defaults: LedgerDefaults = one_machine,
+) -> Store:
+    """Open the store at ``path``, a folder, and create it if it is not there and ``create`` is true.
+
+    ``durability="commit"``: what was confirmed survives kill -9 and power loss. ``"none"`` is for throw-away stores: a
+    crash may destroy the file. ``check`` is how closely a store is looked at that was not closed in good order:
+    ``"fast"`` its structure, ``"full"`` every entry as well (always), ``"subprocess"`` all of it in another process
+    first, for files that are not trusted. ``witness=True`` notices a rollback of the whole file to an earlier commit.
+
+    ``wire`` is which of BookKeeper's protocols handles behave like, ``bookies`` the largest ensemble a ledger may ask
+    for, ``defaults`` what ledgers are created and opened with (``bookstand.bookkeeper_defaults`` for the original's).
+    Intervals and time-outs are in seconds.
+
+    The same path may be opened several times in a process: each Store is a client of its own over shared files.
+    """
+    settings = Settings(
+        defaults=defaults,
+        clock=clock if clock is not None else SystemClock(),
+        max_entry_bytes=max_entry_bytes,
+        explicit_lac_interval=explicit_lac_interval,
+        wire=wire,
+        bookies=bookies,
+        digest_autodetect=digest_autodetect,
+        metadata_format=metadata_format,
+        add_quorum_timeout=add_quorum_timeout,
+    )
+    storage = open_storage(
+        path,
+        create=create,
+        read_only=read_only,
+        durability=durability,
+        check=check,
+        witness=witness,
+        hooks=hooks,
+    )
+    return Store(Client(storage, settings), cluster)
+
+
+class Store:
+    """An open store. Use :func:`bookstand.open`; a context manager. All methods may be called from any thread."""
+
+    def __init__(self, client: Client, cluster: str) -> None:
+        self._client = client
+        self._storage = client.storage
+        self.cluster = cluster
+
+    @property
+    def path(self) -> str:
+        return self._storage.path
+
+    @property
+    def storage(self) -> Storage:
+        """The bookie below; shared by all who have the path open in this process."""
+        return self._storage
+
+    # -- ledgers ---------------------------------------------------------------------------------------------------
+
+    def create_ledger(
+        self,
+        ensemble: int = MISSING,
+        write_quorum: int = MISSING,
+        ack_quorum: int = MISSING,
+        digest: str = MISSING,
+        password: bytes | str = MISSING,
+        custom_metadata: Mapping[str, bytes] = MISSING,
+        deferred_sync: bool = False,
+    ) -> LedgerWriter:
+        """A new ledger with the next free id; what is not given comes from the store's defaults.
+
+        ``deferred_sync``: appends are answered early, and promised only after ``force()``.
+        """
+        return self._client.create(  # type: ignore[return-value]
+            None, False, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata, deferred_sync
+        )
+
+    def create_ledger_adv(
+        self,
+        ledger_id: int | None = None,
+        ensemble: int = MISSING,
+        write_quorum: int = MISSING,
+        ack_quorum: int = MISSING,
+        digest: str = MISSING,
+        password: bytes | str = MISSING,
+        custom_metadata: Mapping[str, bytes] = MISSING,
+        deferred_sync: bool = False,
+    ) -> LedgerWriterAdv:
+        """A new ledger whose writer chooses the entry ids, and with an id of the caller's choice if one is given."""
+        if ledger_id is not None:
+            ledger_id = as_ledger_id(ledger_id)
+        return self._client.create(  # type: ignore[return-value]
+            ledger_id, True, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata, deferred_sync
+        )
+
+    def open_ledger(
+        self,
+        ledger_id: int,
+        recovery: bool | None = None,
+        password: bytes | str = MISSING,
+        digest: str | None = None,
+    ) -> LedgerReader:
+        """Read a ledger. With ``recovery`` its writer is fenced, and the ledger closed where it ends; without, the
+        writer goes on, and the reader follows a little behind. The password is checked first."""
+        return self._client.open(ledger_id, recovery, password, digest)
+
+    def delete_ledger(self, ledger_id: int, missing_ok: bool = False) -> None:
+        """Delete a ledger's metadata. Its entries stay readable through open handles, until they are collected: by
+        :meth:`compact`, or some time after."""
+        self._client.delete(ledger_id, missing_ok)
+        self._storage.collect_deleted(self._client.clock.now() - COLLECTION_GRACE_MILLIS)
+
+    def list_ledgers(self) -> Iterator[int]:
+        """The ids of all ledgers, ascending."""
+        return self._client.list()
+
+    def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        return self._client.read_metadata(ledger_id)
+
+    def write_ledger_metadata(self, metadata: LedgerMetadata, expected_version: int | None = None) -> int:
+        """Replace a ledger's metadata if it has the expected version (None: any), past all handles; returns the new
+        version."""
+        if not isinstance(metadata, LedgerMetadata):
+            raise IncorrectParameterError(f"this is no ledger metadata: {metadata!r}")
+        return self._client.write_metadata(metadata, expected_version).version
+
+    def is_closed(self, ledger_id: int) -> bool:
+        return self._client.read_metadata(ledger_id).state == "CLOSED"
+
+    # -- everything else -------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Nodes:
+        """Values under paths, with versions."""
+        self._client.check_usable()
+        return Nodes(self._storage)
+
+    def transaction(self) -> Transaction:
+        """Appends to several ledgers, ledgers created and deleted, nodes written: in one commit, or none of it."""
+        from bookstand.ledger.transaction import Transaction
+
+        return Transaction(self._client)
+
+    def verify(self) -> Report:
+        """Read everything, and say what is wrong."""
+        self._client.check_usable()
+        from bookstand.storage.verify import verify
+
+        self._storage.flush_if_queued()
+        return verify(self._storage)
+
+    def backup(self, destination: str | os.PathLike[str]) -> None:
+        """Copy the store, as it is at one moment, into a new folder, while writers go on."""
+        self._client.check_usable()
+        from bookstand.storage.backup import backup
+
+        backup(self._storage, destination)
+
+    def compact(self) -> int:
+        """Remove what deleted ledgers left, and give the space back to the disk; returns the bytes freed.
+
+        The file is written anew, for which no other process may have the store open; where one has, only the entries
+        are removed, and the space is used again by the store itself.
+        """
+        self._client.check_usable()
+        from bookstand.storage.backup import compact
+
+        return compact(self._storage, self._client.clock.now())
+
+    def close(self) -> None:
+        """Commit what is queued, and close. Ledgers that are being written stay open in the store."""
+        if not self._client.closed:
+            self._client.close()
+            self._storage.close()
+
+    def __enter__(self) -> Self:
+        self._client.check_usable()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Store at {self.path}{', closed' if self._client.closed else ''}>"
+
+
+class temporary:  # noqa: N801 - reads as the function it is used as
+    """``with bookstand.temporary() as store``: a throw-away store, without durability, gone when the block ends.
+
+    Takes the options of :func:`open`.
+    """
+
+    def __init__(self, **options: object) -> None:
+        self._options = {"durability": "none"} | options
+
+    def __enter__(self) -> Store:
+        from tempfile import TemporaryDirectory
+
+        self._folder = TemporaryDirectory(prefix="bookstand-")
+        try:
+            self._store = open(self._folder.name, **self._options)  # type: ignore[arg-type]
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        return self._store
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._store.close()
+        finally:
+            self._folder.cleanup()

@@ -1,0 +1,1 @@
+"""The client: append-only ledgers, digests, last-add-confirmed, fencing and recovery, as BookKeeper's client."""

@@ -1,0 +1,58 @@
+"""What happens without being asked for: telling explicit LACs, and giving up on adds that wait for too long."""
+
+from __future__ import annotations
+
+from threading import Event, Thread, current_thread
+from time import monotonic
+from weakref import ref
+
+from bookstand.errors import BookstandError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.ledger.client import Client
+
+
+class Background:
+    """One thread for all writers of a client, and only where a setting asks for it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = ref(client)
+        self._stopped = Event()
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="bookstand-background", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        next_telling = monotonic()
+        while True:
+            client = self._client()
+            if client is None:
+                return
+            interval, timeout = client.explicit_lac_interval, client.add_quorum_timeout
+            now = monotonic()
+            for writer in client.writers():
+                if timeout is not None:
+                    writer.expire(now)
+                if interval is not None and now >= next_telling:
+                    try:
+                        writer.tell_lac()
+                    except BookstandError:
+                        # Fenced, deleted, full: the writer itself hears of it with its next add.
+                        continue
+            if interval is not None and now >= next_telling:
+                next_telling = now + interval
+            del client
+            pauses = [interval] if interval is not None else []
+            if timeout is not None:
+                pauses.append(timeout / 10)
+            if self._stopped.wait(min(pauses)):
+                return

@@ -1,0 +1,324 @@
+"""One client of a storage: what a BookKeeper client object is in the original. Settings, and the ledgers' metadata.
+
+Several clients may share a storage, in this process and in others. All they know of each other goes through it.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakSet
+
+from bookstand.errors import (
+    ClientClosedError,
+    DigestMismatchError,
+    IncorrectParameterError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    UnauthorizedAccessError,
+)
+from bookstand.ledger import arguments
+from bookstand.ledger.arguments import MISSING
+from bookstand.ledger.defaults import LedgerDefaults
+from bookstand.storage import metadata as metadata_format
+from bookstand.storage.changes import Change, CreateLedger, DeleteLedger, LeftoverEntriesError, UpdateLedger
+from bookstand.storage.digest import DIGEST_NAMES, digest_for, digest_name, master_key
+from bookstand.storage.metadata import CLOSED, FORMATS, LedgerMetadata
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from bookstand.ledger.reader import LedgerReader
+    from bookstand.ledger.writer import LedgerWriter, LedgerWriterAdv, Writer
+    from bookstand.storage.clock import Clock
+    from bookstand.storage.digest import Digest
+    from bookstand.storage.storage import Storage
+
+WIRES = ("v3", "v2")
+
+# Ids of the machines that a ledger's metadata names; there is one machine, and it answers for all of them.
+_BOOKIE_ID = "bookstand-{}:3181"
+
+
+class NewLedger:
+    """What a ledger is about to be created with."""
+
+    __slots__ = ("digest", "master_key", "metadata")
+
+    def __init__(self, metadata: LedgerMetadata, digest: Digest, master_key: bytes) -> None:
+        self.metadata = metadata
+        self.digest = digest
+        self.master_key = master_key
+
+
+class Settings:
+    """How a client behaves; checked before anything is opened."""
+
+    __slots__ = (
+        "add_quorum_timeout",
+        "bookies",
+        "clock",
+        "defaults",
+        "digest_autodetect",
+        "explicit_lac_interval",
+        "max_entry_bytes",
+        "metadata_format",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        *,
+        defaults: LedgerDefaults,
+        clock: Clock,
+        max_entry_bytes: int,
+        explicit_lac_interval: float | None,
+        wire: str,
+        bookies: int,
+        digest_autodetect: bool,
+        metadata_format: int,
+        add_quorum_timeout: float | None,
+    ) -> None:
+        if not isinstance(defaults, LedgerDefaults):
+            raise IncorrectParameterError(f"defaults must be a LedgerDefaults, not {type(defaults).__name__}")
+        if wire not in WIRES:
+            raise IncorrectParameterError(f"wire must be one of {WIRES}, not {wire!r}")
+        if metadata_format not in FORMATS:
+            raise IncorrectParameterError(f"metadata_format must be one of {FORMATS}, not {metadata_format!r}")
+        self.defaults = defaults
+        self.clock = clock
+        self.max_entry_bytes = arguments.as_positive("max_entry_bytes", max_entry_bytes)
+        self.explicit_lac_interval = arguments.as_interval("explicit_lac_interval", explicit_lac_interval)
+        self.wire = wire
+        self.bookies = arguments.as_positive("bookies", bookies)
+        self.digest_autodetect = bool(digest_autodetect)
+        self.metadata_format = metadata_format
+        self.add_quorum_timeout = arguments.as_interval("add_quorum_timeout", add_quorum_timeout)
+
+
+class Client:
+    """Open ledgers keep a reference to their client, and go with it when it is closed."""
+
+    def __init__(self, storage: Storage, settings: Settings) -> None:
+        self.storage = storage
+        self.defaults = settings.defaults
+        self.clock = settings.clock
+        self.max_entry_bytes = settings.max_entry_bytes
+        self.explicit_lac_interval = settings.explicit_lac_interval
+        self.v3 = settings.wire == "v3"
+        self.bookies = settings.bookies
+        self.digest_autodetect = settings.digest_autodetect
+        self.add_quorum_timeout = settings.add_quorum_timeout
+        self.closed = False
+        self._metadata_version = settings.metadata_format
+        self._writers: WeakSet[Writer] = WeakSet()
+        self._background: Any = None
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def check_usable(self) -> None:
+        if self.closed:
+            raise ClientClosedError(f"store {self.storage.path} is closed")
+        self.storage.check_usable()
+
+    def close(self) -> None:
+        """Commit what is queued, then fail what is still under way. Open ledgers stay open in the store."""
+        if self.closed:
+            return
+        try:
+            self.storage.flush_if_queued()
+        finally:
+            self.closed = True
+            if self._background is not None:
+                self._background.stop()
+            for writer in list(self._writers):
+                writer.client_closed()
+
+    def register(self, writer: Writer) -> None:
+        self._writers.add(writer)
+        if self.explicit_lac_interval is not None or self.add_quorum_timeout is not None:
+            if self._background is None:
+                from bookstand.ledger.background import Background
+
+                self._background = Background(self)
+            self._background.start()
+
+    def writers(self) -> list[Writer]:
+        return list(self._writers)
+
+    # -- ledgers ---------------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        ledger_id: Any = None,
+        adv: bool = False,
+        ensemble: Any = MISSING,
+        write_quorum: Any = MISSING,
+        ack_quorum: Any = MISSING,
+        digest: Any = MISSING,
+        password: Any = MISSING,
+        custom_metadata: Any = MISSING,
+        deferred_sync: bool = False,
+    ) -> LedgerWriter | LedgerWriterAdv:
+        self.check_usable()
+        new = self.prepare(ledger_id, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata)
+        if deferred_sync is None:
+            raise IncorrectParameterError("deferred_sync is True or False, not None")
+        operation = CreateLedger(ledger_id, new.master_key, metadata_format.serialize(new.metadata))
+        while True:
+            try:
+                ((new_id, incarnation),) = self.storage.apply(Change(operation))
+                break
+            except LeftoverEntriesError:
+                self.storage.collect(ledger_id)
+        return self.writer_for(new, new_id, incarnation, adv, deferred_sync)
+
+    def writer_for(
+        self, new: NewLedger, ledger_id: int, incarnation: int, adv: bool, deferred_sync: bool
+    ) -> LedgerWriter | LedgerWriterAdv:
+        """The handle of a ledger that has just been created, or is about to be."""
+        from bookstand.ledger.writer import LedgerWriter, LedgerWriterAdv
+
+        kind = LedgerWriterAdv if adv else LedgerWriter
+        metadata = new.metadata.replace(ledger_id=ledger_id)
+        writer = kind(self, metadata, new.digest, new.master_key, incarnation, deferred_sync)
+        self.register(writer)
+        return writer
+
+    def prepare(
+        self,
+        ledger_id: int | None,
+        ensemble: Any,
+        write_quorum: Any,
+        ack_quorum: Any,
+        digest: Any,
+        password: Any,
+        custom_metadata: Any,
+    ) -> NewLedger:
+        """Check what a ledger is to be created with, and fill in the defaults."""
+        defaults = self.defaults
+        ensemble = arguments.as_count("ensemble", defaults.ensemble if ensemble is MISSING else ensemble)
+        write_quorum = arguments.as_count(
+            "write_quorum", defaults.write_quorum if write_quorum is MISSING else write_quorum
+        )
+        ack_quorum = arguments.as_count("ack_quorum", defaults.ack_quorum if ack_quorum is MISSING else ack_quorum)
+        if not 0 < ack_quorum <= write_quorum <= ensemble:
+            raise IncorrectParameterError(
+                "quorums must be 0 < ack_quorum <= write_quorum <= ensemble, "
+                f"not {ack_quorum}, {write_quorum}, {ensemble}"
+            )
+        name = digest_name(defaults.digest if digest is MISSING else digest)
+        secret = arguments.as_password(defaults.password if password is MISSING else password)
+        if custom_metadata is not MISSING and not hasattr(custom_metadata, "items"):
+            raise IncorrectParameterError(f"custom_metadata is a mapping, {{}} for none, not {custom_metadata!r}")
+        if ensemble > self.bookies:
+            raise NotEnoughBookiesError(f"an ensemble of {ensemble} is more than the store's {self.bookies} bookies")
+        # Format 1 has no place for password, digest and custom metadata.
+        oldest = self._metadata_version < 2
+        metadata = LedgerMetadata(
+            0 if ledger_id is None else ledger_id,
+            format_version=self._metadata_version,
+            ensemble_size=ensemble,
+            write_quorum_size=write_quorum,
+            ack_quorum_size=ack_quorum,
+            ensembles=[(0, [_BOOKIE_ID.format(number) for number in range(ensemble)])],
+            digest_type=None if oldest else name,
+            password=None if oldest else secret,
+            ctime=-1 if oldest else self.clock.now(),
+            stores_ctime=not oldest,
+            custom_metadata=None if oldest or custom_metadata is MISSING else custom_metadata,
+        )
+        return NewLedger(metadata, digest_for(name, secret), master_key(secret))
+
+    def open(self, ledger_id: Any, recovery: bool | None, password: Any, digest: Any) -> LedgerReader:
+        self.check_usable()
+        password = b"" if password is MISSING else arguments.as_password(password)
+        digest = None if digest is None else digest_name(digest)
+        metadata = self.read_metadata(ledger_id)
+        if metadata.has_password and metadata.password != password:
+            raise UnauthorizedAccessError(f"ledger {ledger_id} has another password")
+        digest_type = metadata.digest_type
+        if digest is not None and not self.digest_autodetect and digest_type not in (None, digest):
+            raise DigestMismatchError(f"ledger {ledger_id} has {digest_type} digests, not {digest}")
+        name = digest_type or digest or self._digest_by_entry(ledger_id, password)
+        from bookstand.ledger.reader import LedgerReader
+
+        if recovery is None:
+            recovery = self.defaults.recovery
+        reader = LedgerReader(self, metadata, digest_for(name, password), master_key(password), watching=not recovery)
+        if metadata.state == CLOSED:
+            return reader
+        if recovery:
+            from bookstand.ledger.recovery import recover
+
+            recover(reader)
+        else:
+            reader.learn_at_open()
+        return reader
+
+    def _digest_by_entry(self, ledger_id: int, password: bytes) -> str:
+        """The oldest metadata format has no digest type: the first entry shows which it is."""
+        from bookstand.storage import entry as layout
+
+        stored = self.storage.entry_as_stored(ledger_id, 0)
+        if stored is not None:
+            for name in DIGEST_NAMES:
+                try:
+                    layout.decode(digest_for(name, password), ledger_id, 0, stored)
+                except DigestMismatchError:
+                    continue
+                return name
+        return self.defaults.digest
+
+    def delete(self, ledger_id: Any, missing_ok: bool) -> None:
+        self.check_usable()
+        ledger_id = arguments.as_ledger_id(ledger_id)
+        try:
+            self.storage.apply(Change(DeleteLedger(ledger_id, self.clock.now())))
+        except NoSuchLedgerError:
+            if not missing_ok:
+                raise
+
+    def list(self) -> Iterator[int]:
+        self.check_usable()
+        self.storage.flush_if_queued()
+        return self._list()
+
+    def _list(self) -> Iterator[int]:
+        for ledger_id in self.storage.ledger_ids():
+            self.check_usable()
+            yield ledger_id
+        self.check_usable()
+
+    # -- metadata --------------------------------------------------------------------------------------------------
+
+    def read_metadata(self, ledger_id: Any) -> LedgerMetadata:
+        """The newest; :class:`NoSuchLedgerError` also for what can be no ledger's id."""
+        self.check_usable()
+        try:
+            ledger_id = arguments.as_ledger_id(ledger_id)
+        except IncorrectParameterError as error:
+            raise NoSuchLedgerError(str(error)) from None
+        self.storage.flush_if_queued()
+        found = self.storage.metadata(ledger_id)
+        if found is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        data, version = found
+        return metadata_format.parse(data, ledger_id, version=version)
+
+    def newer_metadata(self, known: LedgerMetadata) -> LedgerMetadata | None:
+        """The ledger's metadata if it is not the version that is known already; None also if it was deleted."""
+        found = self.storage.metadata(known.ledger_id)
+        if found is None or found[1] == known.version:
+            return None
+        return metadata_format.parse(found[0], known.ledger_id, version=found[1])
+
+    def write_metadata(
+        self, metadata: LedgerMetadata, expected_version: int | None, incarnation: int | None = None
+    ) -> LedgerMetadata:
+        """Compare and set; returns it with its new version."""
+        self.check_usable()
+        serialized = metadata_format.serialize(metadata)
+        operation = UpdateLedger(metadata.ledger_id, serialized, expected_version, incarnation)
+        (version,) = self.storage.apply(Change(operation))
+        return metadata.replace(version=version)

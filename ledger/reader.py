@@ -1,0 +1,52 @@
+"""The handle that opening a ledger gives."""
+
+from __future__ import annotations
+
+from bookstand.errors import ClientClosedError, LedgerError, ReadError, StoreDamagedError
+from bookstand.ledger.handle import LedgerHandle, entries_of
+from bookstand.storage.batch import decode_entries
+from bookstand.storage.keys import MAX_ENTRY_ID
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.ledger.client import Client
+    from bookstand.ledger.entry import Entry
+    from bookstand.storage.digest import Digest
+    from bookstand.storage.metadata import LedgerMetadata
+
+
+class LedgerReader(LedgerHandle):
+    """Reads a ledger. Opened without recovery it watches the ledger's metadata, and so learns of its close."""
+
+    def __init__(
+        self, client: Client, metadata: LedgerMetadata, digest: Digest, master_key: bytes, watching: bool
+    ) -> None:
+        super().__init__(client, metadata, digest, master_key)
+        self._watching = watching
+
+    def _refresh(self) -> None:
+        if self._watching and not self._client.closed:
+            newest = self._client.newer_metadata(self._metadata)
+            if newest is not None:
+                with self._lock:
+                    self._adopt(newest)
+
+    def learn_at_open(self) -> None:
+        """Ask for the LAC once, as opening without recovery does."""
+        try:
+            self.read_last_confirmed()
+        except (ClientClosedError, StoreDamagedError):
+            raise
+        except LedgerError as error:
+            raise ReadError(f"ledger {self._id}: the last confirmed entry cannot be read: {error}") from error
+
+    def recovery_read(self, first: int) -> list[Entry]:
+        """Entries from ``first`` on, as many as one slice holds; at least one, or the reason why there is none."""
+        for start, stored in self._storage.slices(self._id, first, MAX_ENTRY_ID):
+            lengths, payloads = decode_entries(self._digest, self._id, start, stored)
+            return list(entries_of(self._id, start, lengths, payloads))
+        raise self.absent(first)
+
+    def close(self) -> None:
+        """Stop watching. Reading goes on; the ledger is not affected."""
+        self._watching = False

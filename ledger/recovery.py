@@ -1,0 +1,88 @@
+"""Recovery: fence a ledger, find its last entry, close it there.
+
+After it no entry can be added any more, every entry that was acknowledged is kept, and all who open the ledger agree
+on its end. It may be run by several at once, and again after a crash at any of its steps.
+"""
+
+from __future__ import annotations
+
+from bookstand.errors import (
+    LedgerError,
+    LedgerRecoveryError,
+    MetadataVersionError,
+    NoSuchEntryError,
+    NoSuchLedgerOnBookieError,
+    UnauthorizedAccessError,
+)
+from bookstand.ledger.reader import LedgerReader
+from bookstand.storage.changes import Change, Fence
+from bookstand.storage.metadata import CLOSED, IN_RECOVERY, OPEN
+
+
+def recover(reader: LedgerReader) -> None:
+    """Bring a reader of a ledger that is not closed to its closed state."""
+    _Recovery(reader).run()
+
+
+class _Recovery:
+    """Works on a reader's numbers, which are nobody else's yet."""
+
+    def __init__(self, reader: LedgerReader) -> None:
+        self._reader = reader
+        self._client = reader._client
+        self._storage = reader._storage
+
+    def run(self) -> None:
+        if not self._mark_in_recovery():
+            return
+        try:
+            self._fence()
+            self._read_to_the_end()
+        except UnauthorizedAccessError:
+            raise
+        except LedgerError as error:
+            raise LedgerRecoveryError(f"ledger {self._reader._id} could not be recovered: {error}") from error
+        self._close()
+
+    def _mark_in_recovery(self) -> bool:
+        """OPEN to IN_RECOVERY; False if it turns out to be closed by now."""
+        reader = self._reader
+        while reader._metadata.state == OPEN:
+            try:
+                marked = reader._metadata.replace(state=IN_RECOVERY)
+                reader._adopt(self._client.write_metadata(marked, reader._metadata.version))
+            except MetadataVersionError:
+                reader._adopt(self._client.read_metadata(reader._id))
+        return reader._metadata.state != CLOSED
+
+    def _fence(self) -> None:
+        reader = self._reader
+        if self._storage.hooks is not None:
+            self._storage.hooks.on_fence(reader._id)
+        self._storage.apply(Change(Fence(reader._id, reader._master_key)))
+
+    def _read_to_the_end(self) -> None:
+        """From the last LAC that an entry carries forward to the first entry that is not there."""
+        reader = self._reader
+        newest = reader._newest()
+        if newest is not None and newest[0] >= 0:
+            reader._learn(*newest)
+        while True:
+            try:
+                entries = reader.recovery_read(reader._lac + 1)
+            except (NoSuchEntryError, NoSuchLedgerOnBookieError):
+                return
+            last = entries[-1]
+            reader._lac = reader._lap = last.entry_id
+            reader._length = last.cumulative_length
+
+    def _close(self) -> None:
+        """IN_RECOVERY to CLOSED; a close by somebody else wins."""
+        reader = self._reader
+        lac, length = reader._lac, reader._length
+        while reader._metadata.state != CLOSED:
+            closed = reader._metadata.replace(state=CLOSED, last_entry_id=lac, length=length)
+            try:
+                reader._adopt(self._client.write_metadata(closed, reader._metadata.version))
+            except MetadataVersionError:
+                reader._adopt(self._client.read_metadata(reader._id))

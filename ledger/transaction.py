@@ -1,0 +1,174 @@
+"""Several changes in one commit: appends to several ledgers, ledgers created and deleted, nodes written.
+
+Everything is gathered first and happens when the ``with`` block ends, together or not at all. An exception inside the
+block drops it all.
+"""
+
+from __future__ import annotations
+
+from bookstand.errors import IllegalOperationError, IncorrectParameterError
+from bookstand.ledger import arguments
+from bookstand.ledger.arguments import MISSING
+from bookstand.ledger.writer import LedgerWriter
+from bookstand.storage import metadata as metadata_format
+from bookstand.storage.changes import Change, CreateLedger, DeleteLedger, DeleteNode, PutNode, ReserveLedger
+from bookstand.storage.committer import Submission
+from bookstand.storage.nodes import check_path, check_value, check_version
+from bookstand.storage.pending import Completion, Pending
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any, Self
+
+    from bookstand.ledger.client import Client
+    from bookstand.ledger.writer import Add
+    from bookstand.storage.changes import Operation
+
+
+class _Together(Submission):
+    """The whole transaction on its way; afterwards it tells everybody who takes part."""
+
+    __slots__ = ("adds", "answers")
+
+    def __init__(self, client: Client, operations: list[Operation], adds: list[Add], answers: list[Completion]) -> None:
+        super().__init__(client.storage.committer, operations)
+        self.adds = adds
+        self.answers = answers
+
+    def finished(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
+        if error is None:
+            for add in self.adds:
+                add.writer.add_finished(add, None, later)
+        for number, answer in enumerate(self.answers):
+            later += answer.settle(None if value is None else value[number], error)
+        later += self.settle(value, error)
+
+
+class Transaction:
+    """``with store.transaction() as t``. While a writer takes part, it takes no other appends."""
+
+    def __init__(self, client: Client) -> None:
+        client.check_usable()
+        client.storage.check_writable()
+        self._client = client
+        self._operations: list[Operation] = []
+        self._answers: list[Completion] = []
+        self._appends: dict[LedgerWriter, list[bytes]] = {}
+        self._next_entry: dict[LedgerWriter, int] = {}
+        self._created: list[LedgerWriter] = []
+        self._gathering = True
+
+    # -- what can be part of it ------------------------------------------------------------------------------------
+
+    def append(self, writer: LedgerWriter, data: bytes) -> int:
+        """Add an entry to a ledger of this store; returns the id it will have."""
+        self._check_gathering()
+        if not isinstance(writer, LedgerWriter) or writer.client is not self._client:
+            raise IncorrectParameterError(f"{writer!r} is no writer of this store that hands out its entry ids itself")
+        payload = arguments.as_payload(data)
+        if writer not in self._appends:
+            self._next_entry[writer] = writer.reserve()
+            self._appends[writer] = []
+        entry_id = self._next_entry[writer] + len(self._appends[writer])
+        writer.check_size(entry_id, payload)
+        self._appends[writer].append(payload)
+        return entry_id
+
+    def create_ledger(
+        self,
+        ensemble: int = MISSING,
+        write_quorum: int = MISSING,
+        ack_quorum: int = MISSING,
+        digest: str = MISSING,
+        password: bytes = MISSING,
+        custom_metadata: dict[str, bytes] = MISSING,
+    ) -> LedgerWriter:
+        """Create a ledger. Its id is known at once, its writer can be appended to in this transaction; should the
+        transaction be dropped, the id is not used again."""
+        self._check_gathering()
+        client = self._client
+        new = client.prepare(None, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata)
+        ((ledger_id, incarnation),) = client.storage.apply(Change(ReserveLedger()))
+        metadata = metadata_format.serialize(new.metadata)
+        self._add(CreateLedger(ledger_id, new.master_key, metadata, incarnation))
+        writer = client.writer_for(new, ledger_id, incarnation, adv=False, deferred_sync=False)
+        assert isinstance(writer, LedgerWriter)
+        self._created.append(writer)
+        return writer
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """Delete a ledger; the transaction is refused if it does not exist."""
+        self._check_gathering()
+        self._add(DeleteLedger(arguments.as_ledger_id(ledger_id), self._client.clock.now()))
+
+    def put_node(self, path: str, value: bytes, expected_version: int | None = None) -> Pending:
+        """Write a node; the Pending's result is its new version, once the transaction has ended."""
+        self._check_gathering()
+        return self._add(PutNode(check_path(path), check_value(value), check_version(expected_version)))
+
+    def delete_node(self, path: str, expected_version: int | None = None) -> None:
+        self._check_gathering()
+        self._add(DeleteNode(check_path(path), check_version(expected_version)))
+
+    def _add(self, operation: Operation) -> Pending:
+        self._operations.append(operation)
+        self._answers.append(Completion())
+        return Pending(self._answers[-1])
+
+    def _check_gathering(self) -> None:
+        if not self._gathering:
+            raise IllegalOperationError("the transaction has ended")
+
+    # -- its end ---------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._check_gathering()
+        self._gathering = False
+        committed = False
+        try:
+            if error is None:
+                self._commit()
+                committed = True
+        finally:
+            for writer in self._appends:
+                writer.release()
+            if not committed:
+                for writer in self._created:
+                    writer.never_created()
+
+    def _commit(self) -> None:
+        storage = self._client.storage
+        adds: list[Add] = []
+        with storage.committer_lock:
+            try:
+                for writer, payloads in self._appends.items():
+                    adds.append(writer.stage(payloads))
+                operations = [*self._operations, *(add.entries for add in adds)]
+                together = _Together(self._client, operations, adds, self._answers)
+                if operations:
+                    storage.enqueue_locked(together)
+            except BaseException:
+                self._unstage(adds)
+                raise
+        if not operations:
+            return
+        try:
+            together.wait()
+            if together.error is not None:
+                raise together.error.with_traceback(None)
+        except BaseException:
+            if together.error is not None:
+                with storage.committer_lock:
+                    self._unstage(adds)
+            raise
+
+    def _unstage(self, adds: list[Add]) -> None:
+        for add in adds:
+            add.writer.unstage(add)
