@@ -19,7 +19,7 @@ from itertools import repeat
 from time import monotonic
 
 from bookstand.errors import (
-    ClientClosedError,
+    BookstandError,
     IllegalOperationError,
     IncorrectParameterError,
     LedgerClosedError,
@@ -149,9 +149,10 @@ class LedgerHandle:
         return self._read_range(first, last)
 
     def batch_read(self, start: int, max_count: int, max_size: int) -> list[Entry]:
-        """Confirmed entries from ``start`` on: as many as there are, up to ``max_count`` (0: any number) and to
-        ``max_size`` bytes on the wire (0: the store's ``max_entry_bytes``), but one at least."""
+        """Confirmed entries from ``start`` on: as many as there are, up to ``max_count`` (0 or less: any number) and
+        to ``max_size`` bytes on the wire (0 or less: the store's ``max_entry_bytes``), but one at least."""
         start, max_count, max_size = _batch_arguments(start, max_count, max_size)
+        max_count, max_size = max(0, max_count), max(0, max_size)
         self._refresh()
         if start > self._lac:
             self._client.check_usable()
@@ -162,6 +163,8 @@ class LedgerHandle:
     def batch_read_unconfirmed(self, start: int, max_count: int, max_size: int) -> list[Entry]:
         """The same up to the last entry that is stored, or the first gap."""
         start, max_count, max_size = _batch_arguments(start, max_count, max_size)
+        if max_count < 0 or max_size < 0:
+            raise IncorrectParameterError(f"a batch has no negative count or size: {max_count}, {max_size}")
         return self._batch(start, max_count, max_size)
 
     def read_last_entry(self) -> Entry:
@@ -198,8 +201,8 @@ class LedgerHandle:
     def _read_range(self, first: int, last: int) -> list[Entry]:
         self._client.check_usable()
         self._storage.flush_if_queued()
+        entries: list[Entry] = []
         try:
-            entries: list[Entry] = []
             for start, stored in self._storage.slices(self._id, first, last):
                 lengths, payloads = decode_entries(self._digest, self._id, start, stored)
                 entries += entries_of(self._id, start, lengths, payloads)
@@ -207,12 +210,15 @@ class LedgerHandle:
                 raise self.absent(first + len(entries))
             return entries
         finally:
-            self._learn_from_read()
+            # All of them are asked for at once, so that one that is there answers even if one before it is not.
+            if entries or self._storage.first_entry_from(self._id, first, last) is not None:
+                self._learn_from_read()
 
     def _learn_from_read(self) -> None:
+        """Over v3 every entry that is read brings the highest LAC that the bookie knows."""
         if self._client.v3:
             state = self._storage.state(self._id)
-            if state is not None and state.known_lac > self._lac:
+            if state is not None and state.known_lac > self._lap:
                 self._learn(state.known_lac, 0)
 
     def absent(self, entry_id: int) -> LedgerError:
@@ -246,7 +252,8 @@ class LedgerHandle:
             if not entries:
                 raise
         finally:
-            self._learn_from_read()
+            if entries:
+                self._learn_from_read()
         if not entries:
             raise self.absent(start)
         return entries
@@ -257,12 +264,19 @@ class LedgerHandle:
         """Ask the store for the LAC; what it says may be behind what a writer knows."""
         self._refresh()
         if self._metadata.state == CLOSED:
+            if self._client.v3:
+                self._return_to_end()
             return self._metadata.last_entry_id
         self._client.check_usable()
         self._storage.flush_if_queued()
         lac, length = self._ask_for_lac()
         self._learn(lac, length)
         return lac
+
+    def _return_to_end(self) -> None:
+        """Reading may have taught a closed handle of a LAC beyond its ledger's end; asking puts that right."""
+        with self._lock:
+            self._lac, self._length = self._metadata.last_entry_id, self._metadata.length
 
     def _ask_for_lac(self) -> tuple[int, int]:
         """v3 has a request for it, which knows explicit LACs and no length; v2 reads the newest entry."""
@@ -315,12 +329,15 @@ class LedgerHandle:
         newest = self._newest()
         if newest is not None and newest[0] > self._lac:
             self._learn(*newest)
+        else:
+            self._learn(self._lac, 0)
         return self._lac
 
     def read_explicit_last_confirmed(self) -> int:
         """Ask for the LAC that a writer told without adding an entry, or the newest entry's if that is higher."""
         self._refresh()
         if self._metadata.state == CLOSED:
+            self._return_to_end()
             return self._metadata.last_entry_id
         self._client.check_usable()
         self._storage.flush_if_queued()
@@ -339,10 +356,11 @@ class LedgerHandle:
             self._client.check_usable()
             self._storage.flush_if_queued()
             state = self._storage.state(self._id)
-            if state is None or not state.heard_of:
+            if state is None or state.last_entry < 0:
                 raise self.absent(entry_id)
         if self._confirmed_in_time(entry_id, timeout, listen=self._client.v3):
-            return self._lac, self._read_range(entry_id, entry_id)[0]
+            entry = self._read_range(entry_id, entry_id)[0]
+            return self._lac, entry
         return self._lac, None
 
     def follow(self, timeout: float | None = None) -> Iterator[Entry]:
@@ -403,9 +421,10 @@ class LedgerHandle:
 
     def force_async(self) -> Pending:
         try:
-            return completed(self.force())
-        except (LedgerError, ClientClosedError) as error:
+            self.force()
+        except BookstandError as error:
             return completed(error=error)
+        return completed()
 
     def close(self) -> None:
         raise TypeError("use one of the handles that a store gives")
@@ -433,16 +452,12 @@ def entries_of(ledger_id: int, first: int, lengths: Sequence[int], payloads: Seq
 def _range(first: Any, last: Any) -> tuple[int, int]:
     first, last = as_entry_id(first), as_entry_id(last)
     if first < 0 or first > last:
-        raise IncorrectParameterError(
-            f"a range of entries begins at 0 or later, and ends there or after: {first}-{last}"
-        )
+        raise IncorrectParameterError(f"entries are read from 0 or later up to there or later, not {first} to {last}")
     return first, last
 
 
 def _batch_arguments(start: Any, max_count: Any, max_size: Any) -> tuple[int, int, int]:
     start, max_count, max_size = as_entry_id(start), as_count("max_count", max_count), as_count("max_size", max_size)
-    if start < 0 or max_count < 0 or max_size < 0:
-        raise IncorrectParameterError(
-            f"a batch begins at 0 or later with no negative count or size, not {start}, {max_count}, {max_size}"
-        )
+    if start < 0:
+        raise IncorrectParameterError(f"a batch begins at 0 or later, not {start}")
     return start, max_count, max_size

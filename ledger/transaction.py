@@ -14,7 +14,7 @@ from bookstand.storage import metadata as metadata_format
 from bookstand.storage.changes import Change, CreateLedger, DeleteLedger, DeleteNode, PutNode, ReserveLedger
 from bookstand.storage.committer import Submission
 from bookstand.storage.nodes import check_path, check_value, check_version
-from bookstand.storage.pending import Completion, Pending
+from bookstand.storage.pending import Completion, Pending, pending_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Transaction:
     def _add(self, operation: Operation) -> Pending:
         self._operations.append(operation)
         self._answers.append(Completion())
-        return Pending(self._answers[-1])
+        return pending_on(self._answers[-1])
 
     def _check_gathering(self) -> None:
         if not self._gathering:

@@ -30,7 +30,7 @@ from bookstand.storage.changes import AddEntries, Change, SetExplicitLac
 from bookstand.storage.committer import Submission
 from bookstand.storage.entry import HEADER_BYTES
 from bookstand.storage.metadata import CLOSED, IN_RECOVERY
-from bookstand.storage.pending import Completion, Pending, completed
+from bookstand.storage.pending import Completion, Pending, completed, pending_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _CLOSING_ERRORS_THAT_STAND = (MetadataVersionError, NoSuchLedgerError)
 class Add(Submission):
     """Consecutive entries on their way, from ``first_entry`` on."""
 
-    __slots__ = ("entries", "payloads", "started", "stored", "writer")
+    __slots__ = ("entries", "full_at", "full_length", "payloads", "started", "stored", "writer")
 
     def __init__(self, writer: Writer, entries: AddEntries) -> None:
         super().__init__(writer.committer, (entries,))
@@ -64,6 +64,9 @@ class Add(Submission):
         self.payloads = entries.payloads
         self.stored = False
         self.started = monotonic() if writer.timed else 0.0
+        # Entry id and cumulative length from which on it has gathered enough.
+        self.full_at = entries.first_entry + _ADD_ENTRIES
+        self.full_length = entries.length_before + _ADD_BYTES
 
     @property
     def payload_bytes(self) -> int:
@@ -137,11 +140,11 @@ class Writer(LedgerHandle):
         )
         return Add(self, entries)
 
-    def _new_add(self, first_entry: int, payloads: list[bytes]) -> Add:
+    def _new_add(self, payloads: list[bytes]) -> Add:
         """Queue an Add of entries that follow the last one; the caller accounts for its payloads."""
-        add = self._make_add(first_entry, payloads, self._lac, in_order=True)
+        add = self._make_add(self._lap + 1, payloads, self._lac, in_order=True)
         self._storage.enqueue_locked(add)
-        self._adds[first_entry] = add
+        self._adds[add.entries.first_entry] = add
         return add
 
     # -- submitting one entry on its own: where ids are chosen, hooks are to see it, or the answer comes early -------
@@ -150,14 +153,14 @@ class Writer(LedgerHandle):
     def _alone(self) -> bool:
         return self._hooks is not None or self._deferred
 
-    def _submit_alone(self, data: bytes, entry_id: int | None, lac: int | None = None) -> Pending:
+    def _submit_alone(self, data: bytes, entry_id: int | None, lac: int | None = None) -> tuple[Completion, int]:
         """``entry_id`` None: the next one. ``lac`` is what the entry carries, by default what holds now."""
         with self._lock:
             chosen = entry_id is not None
             if entry_id is None:
                 entry_id = self._lap + 1
             elif entry_id <= self._lac or entry_id in self._adds:
-                return completed(error=DuplicateEntryIdError(f"entry {self._id}:{entry_id} was added already"))
+                return _failed(DuplicateEntryIdError(f"entry {self._id}:{entry_id} was added already"))
             refusal = self._refusal()
             if refusal is None:
                 self._storage.check_writable()
@@ -171,7 +174,7 @@ class Writer(LedgerHandle):
         hooks = self._hooks
         if hooks is None or not hooks.before_add(self._id, entry_id, lambda error=None: self._enter(add, error)):
             self._enter(add)
-        return Pending(add, entry_id)
+        return add, entry_id
 
     def _enter(self, add: Add, error: BaseException | None = None) -> None:
         """An entry goes to the store, and with deferred sync its answer comes before it is there."""
@@ -207,10 +210,52 @@ class Writer(LedgerHandle):
         else:
             self.committer.nudge()
 
-    def _refused(self, refusal: BookstandError) -> Pending:
+    def _refused(self, refusal: BookstandError) -> tuple[Completion, int]:
         if isinstance(refusal, IllegalOperationError):
             self._fail(refusal)
-        return completed(error=refusal)
+        return _failed(refusal)
+
+    # -- as part of a transaction --------------------------------------------------------------------------------------
+
+    def reserve(self) -> int:
+        """Take no appends until :meth:`release`; returns the id that the next entry will have."""
+        self._client.check_usable()
+        self._storage.flush_if_queued()
+        with self._lock:
+            refusal = self._refusal()
+            if refusal is not None:
+                raise refusal
+            self.gathering = None
+            self._reserved = True
+            return self._lap + 1
+
+    def release(self) -> None:
+        self._reserved = False
+
+    def stage(self, payloads: list[bytes]) -> Add:
+        """Count the payloads in, as entries that travel with somebody else's submission; the lock is held."""
+        self._reserved = False
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+        add = self._make_add(self._lap + 1, payloads, self._lac, in_order=not self._alone)
+        self._adds[add.entries.first_entry] = add
+        self._lap += len(payloads)
+        self._length += add.payload_bytes
+        self._reserved = True
+        return add
+
+    def unstage(self, add: Add) -> None:
+        """The transaction was refused: as if it had not been; the lock is held."""
+        if self._adds.pop(add.entries.first_entry, None) is add:
+            self._lap -= len(add.payloads)
+            self._length -= add.payload_bytes
+
+    def never_created(self) -> None:
+        """The transaction that was to create the ledger was refused."""
+        with self._lock:
+            self._closing = Completion()
+        self._closing.complete(error=NoSuchLedgerError(f"ledger {self._id} was never created"))
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
@@ -247,13 +292,11 @@ class Writer(LedgerHandle):
     def _acknowledge(self) -> list[Add]:
         """Answer what is stored and in turn; the lock is held."""
         acknowledged = []
-        add = self._next_in_turn()
-        while add is not None and add.stored:
-            first = add.entries.first_entry
-            del self._adds[first]
-            self._head = max(self._head, add.entries.last_entry)
+        while self._adds and (add := self._next_in_turn()) is not None and add.stored:
+            entries = add.entries
+            del self._adds[entries.first_entry]
+            self._head = max(self._head, entries.first_entry + len(add.payloads) - 1)
             acknowledged.append(add)
-            add = self._next_in_turn()
         if acknowledged and not self._deferred and self._head > self._lac:
             self._lac = self._head
             # Entries submitted from now on carry the new LAC.
@@ -354,7 +397,7 @@ class Writer(LedgerHandle):
                 return completed(error=ClientClosedError(f"store {self._storage.path} is closed"))
             closing = self._closing
         if closing is not None:
-            return Pending(closing)
+            return pending_on(closing)
         self._storage.flush_if_queued()
         with self._lock:
             doomed, first_time = self._begin_close()
@@ -364,7 +407,7 @@ class Writer(LedgerHandle):
         if first_time:
             self._write_end()
         assert closing is not None
-        return Pending(closing)
+        return pending_on(closing)
 
     def _begin_close(self) -> tuple[list[Add], bool]:
         """No adds from here on; the lock is held. Returns what was under way, and whether the end is to be written."""
@@ -404,18 +447,63 @@ class Writer(LedgerHandle):
 class LedgerWriter(Writer):
     """Appends entries with ids 0, 1, 2, …"""
 
-    @property
-    def _next_entry(self) -> int:
-        return self._lap + 1
-
     def append(self, data: bytes) -> int:
         """Add an entry, and return its id once it is durable (with deferred sync: accepted)."""
-        pending = self._submit(data, awaited=True)
-        return pending.result()  # type: ignore[no-any-return]
+        add, entry_id = self._gather(data)
+        if not add.done:
+            self.committer.drive(add)
+            if not add.done:
+                add.wait()
+        if add.error is not None:
+            raise add.error.with_traceback(None)
+        return entry_id
 
     def append_async(self, data: bytes) -> Pending:
         """Add an entry; the Pending's result is its id. Never blocks for long, and raises only for bad arguments."""
-        return self._submit(data, awaited=False)
+        if type(data) is bytes and len(data) <= self._largest_payload:
+            # The shortest way for the most frequent call: join the Add that others have begun.
+            lock = self._lock
+            lock.acquire()
+            add = self.gathering
+            if add is not None:
+                add.payloads.append(data)
+                entry_id = self._lap = self._lap + 1
+                self._length += len(data)
+                lock.release()
+                pending = Pending()
+                pending._completion = add
+                pending._value = entry_id
+                if entry_id >= add.full_at or self._length >= add.full_length:
+                    self.committer.drive(add)
+                return pending
+            lock.release()
+        completion, entry_id = self._gather(data)
+        if not completion.done:
+            self.committer.nudge()
+        return pending_on(completion, entry_id)
+
+    def _gather(self, data: bytes) -> tuple[Completion, int]:
+        """Queue an entry; returns what it travels with, and its id."""
+        if type(data) is not bytes:
+            data = as_payload(data)
+        if len(data) > self._largest_payload:
+            self.check_size(self._lap + 1, data)
+        if self._alone:
+            return self._submit_alone(data, None)
+        refusal = None
+        with self._lock:
+            add = self.gathering
+            if add is None:
+                refusal = self._refusal()
+                if refusal is None:
+                    add = self.gathering = self._new_add([])
+            if add is not None:
+                add.payloads.append(data)
+                self._lap += 1
+                self._length += len(data)
+                return add, self._lap
+        assert refusal is not None
+        return self._refused(refusal)
 
     def append_many(self, payloads: Iterable[bytes]) -> range:
         """Add many entries, the fast way; returns their ids once all are durable.
@@ -423,109 +511,40 @@ class LedgerWriter(Writer):
         They are committed some thousand at a time, each commit whole or not at all: after an error the first of them
         may have been added. Entries of one commit all carry the last-add-confirmed from before it.
         """
-        first = self._next_entry
+        first = self._lap + 1
         count = 0
-        for part in _parts(payloads, self._largest_payload):
-            for data in part:
-                if len(data) > self._largest_payload:
-                    self.check_size(self._next_entry, data)
-            if self._hooks is not None or self._deferred:
-                pendings = self._submit_together(part)
-            else:
-                pendings = [self._submit_part(part)]
+        for part, size, largest in _parts(payloads):
+            if largest > self._largest_payload:
+                for data in part:
+                    self.check_size(self._lap + 1, data)
+            submitted = self._submit_each(part) if self._alone else [self._submit_part(part, size)]
             if not count:
-                first = self._next_entry - len(part)
-            for pending in pendings:
-                pending.result()
+                first = submitted[0][1]
+            for add, _ in submitted:
+                add.wait()
+                if add.error is not None:
+                    raise add.error.with_traceback(None)
             count += len(part)
         return range(first, first + count)
 
-    # -- as part of a transaction --------------------------------------------------------------------------------------
-
-    def reserve(self) -> int:
-        """Take no appends until :meth:`release`; returns the id that the next entry will have."""
-        self._client.check_usable()
-        self._storage.flush_if_queued()
-        with self._lock:
-            refusal = self._refusal()
-            if refusal is not None:
-                raise refusal
-            self.gathering = None
-            self._reserved = True
-            return self._next_entry
-
-    def release(self) -> None:
-        self._reserved = False
-
-    def stage(self, payloads: list[bytes]) -> Add:
-        """Count the payloads in, as entries that travel with somebody else's submission; the lock is held."""
-        self._reserved = False
-        refusal = self._refusal()
-        if refusal is not None:
-            raise refusal
-        add = self._make_add(self._lap + 1, payloads, self._lac, in_order=not self._alone)
-        self._adds[add.entries.first_entry] = add
-        self._lap += len(payloads)
-        self._length += add.payload_bytes
-        self._reserved = True
-        return add
-
-    def unstage(self, add: Add) -> None:
-        """The transaction was refused: as if it had not been; the lock is held."""
-        if self._adds.pop(add.entries.first_entry, None) is add:
-            self._lap -= len(add.payloads)
-            self._length -= add.payload_bytes
-
-    def never_created(self) -> None:
-        """The transaction that was to create the ledger was refused."""
-        with self._lock:
-            self._closing = Completion()
-        self._closing.complete(error=NoSuchLedgerError(f"ledger {self._id} was never created"))
-
-    def _submit_part(self, part: list[bytes]) -> Pending:
+    def _submit_part(self, part: list[bytes], size: int) -> tuple[Completion, int]:
         with self._lock:
             refusal = self._refusal()
             if refusal is None:
                 # Nothing may be put in front of these entries any more.
                 self.gathering = None
-                add = self._new_add(self._lap + 1, part)
+                add = self._new_add(part)
+                first = self._lap + 1
                 self._lap += len(part)
-                self._length += add.payload_bytes
-        return self._refused(refusal) if refusal is not None else Pending(add, self._lap)
+                self._length += size
+                return add, first
+        return self._refused(refusal)
 
-    def _submit_together(self, part: list[bytes]) -> list[Pending]:
+    def _submit_each(self, part: list[bytes]) -> list[tuple[Completion, int]]:
         lac = self._lac
         return [self._submit_alone(data, None, lac) for data in part]
 
-    def _submit(self, data: bytes, awaited: bool) -> Pending:
-        if type(data) is not bytes:
-            data = as_payload(data)
-        if len(data) > self._largest_payload:
-            self.check_size(self._next_entry, data)
-        if self._alone:
-            return self._submit_alone(data, None)
-        with self._lock:
-            add = self.gathering
-            started = add is None
-            if add is None:
-                refusal = self._refusal()
-                if refusal is None:
-                    add = self.gathering = self._new_add(self._lap + 1, [])
-            if add is not None:
-                payloads = add.payloads
-                payloads.append(data)
-                entry_id = self._lap = self._lap + 1
-                self._length = length = self._length + len(data)
-        if add is None:
-            assert refusal is not None
-            return self._refused(refusal)
-        if len(payloads) >= _ADD_ENTRIES or length - add.entries.length_before >= _ADD_BYTES:
-            self.committer.drive(add)
-        elif started and not awaited:
-            self.committer.nudge()
-        return Pending(add, entry_id)
-
-    def _refused(self, refusal: BookstandError) -> Pending:
+    def _refused(self, refusal: BookstandError) -> tuple[Completion, int]:
         if isinstance(refusal, ClientClosedError):
             # As the original does: the id is spent, though no entry will have it.
             self._lap += 1
@@ -545,29 +564,37 @@ class LedgerWriterAdv(Writer):
         if type(data) is not bytes:
             data = as_payload(data)
         self.check_size(entry_id, data)
-        return self._submit_alone(data, entry_id)
+        return pending_on(*self._submit_alone(data, entry_id))
 
 
-def _parts(payloads: Iterable[bytes], largest: int) -> Iterator[list[bytes]]:
-    """The payloads as bytes, in lists that are worth a commit each."""
-    from itertools import islice
+def _failed(error: BookstandError) -> tuple[Completion, int]:
+    completion = Completion()
+    completion.complete(error=error)
+    return completion, -1
 
+
+def _parts(payloads: Iterable[bytes]) -> Iterator[tuple[list[bytes], int, int]]:
+    """The payloads as bytes, in lists that are worth a commit each, with the sum and the largest of their sizes."""
+    if isinstance(payloads, list | tuple) and len(payloads) <= _MANY_ENTRIES:
+        part = [data if type(data) is bytes else as_payload(data) for data in payloads]
+        sizes = list(map(len, part))
+        if part and sum(sizes) <= _MANY_BYTES:
+            yield part, sum(sizes), max(sizes)
+            return
     try:
         source = iter(payloads)
     except TypeError:
         raise IncorrectParameterError(f"payloads come in an iterable, not in {payloads!r}") from None
-    # Each is copied as it comes: the source may use one buffer for all.
-    while part := [data if type(data) is bytes else as_payload(data) for data in islice(source, _MANY_ENTRIES)]:
-        if sum(map(len, part)) <= _MANY_BYTES:
-            yield part
-            continue
-        gathered: list[bytes] = []
-        size = 0
-        for data in part:
-            gathered.append(data)
-            size += len(data)
-            if size >= _MANY_BYTES:
-                yield gathered
-                gathered, size = [], 0
-        if gathered:
-            yield gathered
+    part, size, largest = [], 0, 0
+    for data in source:
+        if type(data) is not bytes:
+            # Copied as it comes: the source may use one buffer for all.
+            data = as_payload(data)
+        part.append(data)
+        size += len(data)
+        largest = max(largest, len(data))
+        if size >= _MANY_BYTES or len(part) >= _MANY_ENTRIES:
+            yield part, size, largest
+            part, size, largest = [], 0, 0
+    if part:
+        yield part, size, largest

@@ -17,6 +17,7 @@ from bookstand.errors import (
     WriteError,
 )
 from bookstand.storage import keys, record, state
+from bookstand.storage.batch import encode_entries
 from bookstand.storage.state import LedgerState
 
 TYPE_CHECKING = False
@@ -91,23 +92,23 @@ class Staging:
 class AddEntries:
     """Consecutive entries of one ledger that carry the same last-add-confirmed.
 
-    With an ``incarnation`` the entries are those of a writer that created the ledger: they are refused where the
-    ledger is gone or was created anew. ``in_order`` says that the first of them must follow the last one stored, so
-    that a failed add can never leave a hole behind it.
+    They are those of the writer that created the ledger with this ``incarnation``: refused where the ledger is gone or
+    was created anew. ``in_order`` says that the first of them must follow the last one stored, so that a failed add can
+    never leave a hole behind it. ``payloads`` may grow until :meth:`encode`, which makes ``keys`` and ``stored``.
     """
 
     __slots__ = (
-        "_keys",
-        "_stored",
         "digest",
         "first_entry",
         "in_order",
         "incarnation",
+        "keys",
         "last_add_confirmed",
         "ledger_id",
         "length_before",
         "master_key",
         "payloads",
+        "stored",
     )
 
     def __init__(
@@ -131,8 +132,8 @@ class AddEntries:
         self.length_before = length_before
         self.payloads = payloads
         self.in_order = in_order
-        self._keys: Sequence[bytes] = ()
-        self._stored: Sequence[bytes] = ()
+        self.keys: Sequence[bytes] = ()
+        self.stored: Sequence[bytes] = ()
 
     @property
     def last_entry(self) -> int:
@@ -140,40 +141,40 @@ class AddEntries:
 
     def encode(self) -> None:
         """Make the stored bytes; done before the transaction begins, so that it is short."""
-        if not self._keys:
-            from bookstand.storage.batch import encode_entries
+        self.keys, self.stored = encode_entries(
+            self.digest, self.ledger_id, self.first_entry, self.last_add_confirmed, self.length_before, self.payloads
+        )
 
-            self._keys, self._stored = encode_entries(
-                self.digest,
-                self.ledger_id,
-                self.first_entry,
-                self.last_add_confirmed,
-                self.length_before,
-                self.payloads,
+    def admit(self, ledger: LedgerState | None) -> LedgerState:
+        """The ledger's state, if it takes the entries."""
+        if ledger is None or ledger.incarnation != self.incarnation:
+            raise LedgerFencedError(f"ledger {self.ledger_id} was deleted and its entries collected; it takes no more")
+        if ledger.master_key != self.master_key:
+            state.authorize(ledger, self.ledger_id, self.master_key)
+        if ledger.fenced:
+            raise LedgerFencedError(f"entry {self.ledger_id}:{self.first_entry} refused: the ledger is fenced")
+        if self.in_order and self.first_entry != ledger.last_entry + 1:
+            raise WriteError(
+                f"entry {self.ledger_id}:{self.first_entry} refused: the last one stored is {ledger.last_entry}"
             )
+        return ledger
+
+    def count_in(self, ledger: LedgerState) -> None:
+        """The state with all of the entries, none of which is there yet."""
+        state.added(ledger, self.first_entry, self.stored, self.last_add_confirmed)
 
     def apply(self, staging: Staging) -> range:
-        self.encode()
-        ledger_id, first = self.ledger_id, self.first_entry
-        ledger = staging.state(ledger_id)
-        if ledger is None or ledger.incarnation != self.incarnation:
-            raise LedgerFencedError(f"ledger {ledger_id} was deleted and its entries collected; it takes no more")
-        state.authorize(ledger, ledger_id, self.master_key)
-        if ledger.fenced:
-            raise LedgerFencedError(f"entry {ledger_id}:{first} refused: the ledger is fenced")
-        if self.in_order and first != ledger.last_entry + 1:
-            raise WriteError(f"entry {ledger_id}:{first} refused: the last one stored is {ledger.last_entry}")
-        ledger.lac = max(ledger.lac, self.last_add_confirmed)
-        entry_keys, stored = self._keys, self._stored
-        if first <= ledger.last_entry:
+        ledger = self.admit(staging.state(self.ledger_id))
+        if self.first_entry > ledger.last_entry:
+            self.count_in(ledger)
+            staging.entries.append((self.keys, self.stored))
+        else:
             # As on a bookie, what is there already stays, and the add is confirmed.
-            fresh = [(k, v) for k, v in zip(entry_keys, stored, strict=True) if not staging.has_entry(k)]
-            entry_keys, stored = [k for k, _ in fresh], [v for _, v in fresh]
-        if entry_keys:
-            largest = max(map(len, stored))
-            state.added(ledger, first, len(entry_keys), largest)
-            staging.entries.append((entry_keys, stored))
-        return range(first, self.last_entry + 1)
+            fresh = [(k, v) for k, v in zip(self.keys, self.stored, strict=True) if not staging.has_entry(k)]
+            state.added(ledger, self.first_entry, [stored for _, stored in fresh], self.last_add_confirmed)
+            if fresh:
+                staging.entries.append(([key for key, _ in fresh], [stored for _, stored in fresh]))
+        return range(self.first_entry, self.last_entry + 1)
 
 
 class ReserveLedger:

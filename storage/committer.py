@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Outcome = tuple[Any, BaseException | None]
 
-LINGER = 0.005
+LINGER = 0.03
 
 
 class Submission(Completion):

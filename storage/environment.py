@@ -11,12 +11,13 @@ from threading import Condition
 
 import lmdb
 
-from bookstand.errors import BookstandError, ClientClosedError, NotAStoreError, StoreDamagedError
+from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError
 from bookstand.storage import keys
-from bookstand.storage.lmdb_errors import translate
+from bookstand.storage.lmdb_errors import disk_full, translate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 DATA_FILE = "data.mdb"
@@ -76,7 +77,7 @@ class Environment:
         self._map_size = map_size
         self._gate = Gate()
         self._env: lmdb.Environment | None = None
-        self._databases: dict[bytes, lmdb._Database] = {}
+        self.databases: dict[bytes, lmdb._Database] = {}
         self._open()
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ class Environment:
             raise translate(error, self.path, "opening it") from error
         try:
             env.reader_check()
-            self._databases = {name: env.open_db(name, create=False) for name in keys.DATABASES}
+            self.databases = {name: env.open_db(name, create=False) for name in keys.DATABASES}
         except lmdb.NotFoundError as error:
             ours = env.stat()["entries"] > 1 and _has_superblock(env)
             env.close()
@@ -172,9 +173,6 @@ class Environment:
             except lmdb.MapResizedError:
                 self._adopt_map_size()
 
-    def database(self, name: bytes) -> lmdb._Database:
-        return self._databases[name]
-
     def _current(self) -> lmdb.Environment:
         env = self._env
         if env is None:
@@ -198,13 +196,7 @@ class Environment:
             try:
                 env.set_mapsize(self._map_size)
             except (lmdb.Error, MemoryError, OverflowError) as error:
-                raise BookstandError(f"store {self.path}: cannot map {self._map_size} bytes: {error}") from error
-
-    @property
-    def free_bytes(self) -> int:
-        """Bytes between the end of the file and the end of the map; freed pages come on top."""
-        info = self._current().info()
-        return info["map_size"] - (info["last_pgno"] + 1) * 4096
+                raise disk_full(f"store {self.path}: cannot map {self._map_size} bytes: {error}", error) from error
 
     @property
     def last_commit(self) -> int:
@@ -217,9 +209,6 @@ class Environment:
 
     def sync(self) -> None:
         self._current().sync(True)
-
-    def reader_check(self) -> int:
-        return self._current().reader_check()
 
     def copy(self, destination: str, compact: bool) -> None:
         """A consistent copy of the data file into the folder ``destination``, while writers go on."""
@@ -248,6 +237,11 @@ class Read:
         self._environment.end_read(self._transaction)
         if isinstance(error, lmdb.Error):
             raise translate(error, self._environment.path, "reading") from error
+
+
+def values(found: Iterator[bytes | memoryview]) -> Iterator[bytes]:
+    """What LMDB gives, as bytes: it gives memoryviews only to those who ask for buffers, and nobody here does."""
+    return found  # type: ignore[return-value]
 
 
 def _has_superblock(env: lmdb.Environment) -> bool:

@@ -167,7 +167,7 @@ def _whole_despite_its_size(name: str) -> bool:
     from lmdb.verify import VerifyError, verify
 
     try:
-        return not verify(name, subdir=False)
+        return not verify(name, subdir=False)  # type: ignore[no-untyped-call]
     except VerifyError:
         return False
 
@@ -178,7 +178,7 @@ def verify_structure(path: str) -> None:
 
     name = data_file(path)
     try:
-        problems = verify(name, subdir=False)
+        problems = verify(name, subdir=False)  # type: ignore[no-untyped-call]
     except VerifyError as error:
         raise StoreDamagedError(f"{name} is damaged: {error}") from error
     if problems:

@@ -182,6 +182,9 @@ class LedgerMetadata:
         """A copy with some fields changed. A closed ledger's last entry and length stay unless they are changed too,
         so that taking it out of CLOSED needs ``last_entry_id=None, length=None``."""
         arguments = self._arguments()
+        leaves_closed = self.state == CLOSED and changes.get("state", CLOSED) != CLOSED
+        if leaves_closed and not {"last_entry_id", "length"} <= changes.keys():
+            _refuse("a ledger that is not closed has no last entry and no length: they must be set to None")
         unknown = changes.keys() - arguments.keys()
         if unknown:
             _refuse(f"ledger metadata has no {sorted(unknown)[0]!r}")

@@ -101,12 +101,11 @@ class Pending:
     What a Pending completed for without an error is durable, as far as the store's durability reaches.
     """
 
+    # Filled in by who makes it: an __init__ would double what an append costs.
     __slots__ = ("_completion", "_value")
 
-    def __init__(self, completion: Completion, value: Any = None) -> None:
-        """``value`` is the result where it is known beforehand; else the completion brings it."""
-        self._completion = completion
-        self._value = value
+    _completion: Completion
+    _value: Any
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait, and return the result or raise the error; :class:`OperationTimeoutError` after ``timeout`` seconds."""
@@ -168,8 +167,16 @@ class Pending:
         return f"<Pending {state}>"
 
 
+def pending_on(completion: Completion, value: Any = None) -> Pending:
+    """``value`` is the result where it is known beforehand; else the completion brings it."""
+    pending = Pending()
+    pending._completion = completion
+    pending._value = value
+    return pending
+
+
 def completed(value: Any = None, error: BaseException | None = None) -> Pending:
     """A Pending that is done already."""
     completion = Completion()
     completion.complete(value, error)
-    return Pending(completion)
+    return pending_on(completion)

@@ -16,6 +16,10 @@ import struct
 from bookstand.errors import StoreDamagedError, UnauthorizedAccessError
 from bookstand.storage.digest import MASTER_KEY_BYTES
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _LAYOUT = struct.Struct(f">QQQqqqQQ{MASTER_KEY_BYTES}s")
 _FENCED = 1
 _KEYED = 2
@@ -119,10 +123,17 @@ def authorize(state: LedgerState, ledger_id: int, master_key: bytes) -> None:
         raise UnauthorizedAccessError(f"ledger {ledger_id}: the master key is not the one it was created with")
 
 
-def added(state: LedgerState, first_entry: int, count: int, largest: int) -> None:
-    """``count`` new entries from ``first_entry`` on, none of which was there."""
+def added(state: LedgerState, first_entry: int, stored: Sequence[bytes], lac: int) -> None:
+    """Entries came from ``first_entry`` on that were not there before, sent when ``lac`` was confirmed."""
+    if lac > state.lac:
+        state.lac = lac
+    if not stored:
+        return
     if first_entry != state.last_entry + 1:
         state.in_order = False
+    count = len(stored)
     state.count += count
     state.last_entry = max(state.last_entry, first_entry + count - 1)
-    state.largest = max(state.largest, largest)
+    largest = len(stored[0]) if count == 1 else max(map(len, stored))
+    if largest > state.largest:
+        state.largest = largest

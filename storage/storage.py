@@ -11,48 +11,38 @@ from contextlib import contextmanager
 from threading import Condition, Lock
 from time import monotonic
 
-import lmdb
-
 from bookstand.errors import (
     BookstandError,
     ClientClosedError,
     ForkedStoreError,
     IncorrectParameterError,
-    NoSuchEntryError,
     NotAStoreError,
-    OutcomeUnknownError,
     StoreDamagedError,
     StoreFormatError,
     StoreInUseError,
-    WriteError,
     WriteOnReadOnlyError,
 )
 from bookstand.storage import files, keys, owners, record
-from bookstand.storage.changes import TAKES_SPACE, AddEntries, Change, CollectEntries, Staging
+from bookstand.storage.changes import Change, CollectEntries
 from bookstand.storage.committer import Committer, Submission
 from bookstand.storage.diskspace import DiskSpace
 from bookstand.storage.environment import FIRST_MAP_SIZE, Environment
 from bookstand.storage.forking import ForkGuard
-from bookstand.storage.lmdb_errors import translate
-from bookstand.storage.pending import Pending
-from bookstand.storage.state import LedgerState, unpack
+from bookstand.storage.pending import Pending, pending_on
+from bookstand.storage.reading import Reads
 from bookstand.storage.witness import Witness
+from bookstand.storage.writing import Commits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from typing import Any
 
-    from bookstand.storage.changes import Operation
     from bookstand.storage.committer import Outcome
     from bookstand.storage.hooks import Hooks
 
 DURABILITIES = ("commit", "none")
 CHECKS = ("fast", "full", "subprocess")
-
-# A scan's slice: enough entries to pay for a read transaction and numpy, few enough bytes to stay small.
-SLICE_ENTRIES = 2_000
-SLICE_BYTES = 4 << 20
 
 # How often a waiting reader looks for what other processes have committed.
 WATCH_INTERVAL = 0.01
@@ -97,7 +87,7 @@ def open_storage(
         return storage
 
 
-class Storage:
+class Storage(Reads):
     """Use :func:`open_storage`. All methods may be called from any thread."""
 
     identity: tuple[int, int]
@@ -145,6 +135,7 @@ class Storage:
         for marker in abandoned:
             if not read_only:
                 os.unlink(marker)
+        self._commits = Commits(self._environment, self._disk, self._witness)
         self.committer = Committer(self._commit)
         self.committer_lock = self.committer.lock
 
@@ -172,7 +163,7 @@ class Storage:
 
     def _check_superblock(self) -> None:
         with self._environment.read() as transaction:
-            sealed = transaction.get(keys.META_FORMAT, db=self._environment.database(keys.META))
+            sealed = transaction.get(keys.META_FORMAT, db=self._environment.databases[keys.META])
         if sealed is None:
             raise NotAStoreError(f"{self.path} holds an LMDB file of another program")
         if len(sealed) != keys.FORMAT.size:
@@ -273,7 +264,7 @@ class Storage:
         """Queue a change; the result is the list of its operations' results."""
         submission = Submission(self.committer, change.operations)
         self.enqueue(submission)
-        return Pending(submission)
+        return pending_on(submission)
 
     def apply(self, change: Change) -> list[Any]:
         """Submit, and wait until it is committed."""
@@ -305,252 +296,18 @@ class Storage:
             raise WriteOnReadOnlyError(f"store {self.path} was opened read-only")
 
     def _commit(self, submissions: list[Submission]) -> list[Outcome]:
-        """One transaction for all of them; returns (result, error) for each. Runs in one thread at a time."""
-        for submission in submissions:
-            for operation in submission.operations:
-                if isinstance(operation, AddEntries):
-                    operation.encode()
-        if self.hooks is not None:
-            try:
-                self.hooks.point("commit.before_write")
-            except BookstandError as refusal:
-                return _all_fail(submissions, refusal)
-        full = self._disk.refusal()
-        while True:
-            writing = None
-            try:
-                self.check_usable()
-                writing = Writing(self._environment)
-                outcomes = [writing.attempt(submission.operations, full) for submission in submissions]
-                if not writing.dirty:
-                    writing.abort()
-                    return outcomes
-                writing.write_states()
-                self._sync(writing)
-            except lmdb.MapFullError as error:
-                if writing is not None:
-                    writing.abort()
-                try:
-                    self._environment.grow(_size_of(submissions))
-                except BookstandError:
-                    return _all_fail(submissions, translate(error, self.path, "growing its map"))
-                continue
-            except lmdb.Error as error:
-                if writing is not None:
-                    writing.abort()
-                answer = translate(error, self.path, "writing")
-                self._disk.note(answer)
-                return _all_fail(submissions, answer)
-            except BookstandError as error:
-                if writing is not None:
-                    writing.abort()
-                self._disk.note(error)
-                return _all_fail(submissions, error)
-            except BaseException:
-                if writing is not None:
-                    writing.abort()
-                raise
-            if self._watchers:
-                with self._watch:
-                    self._watch.notify_all()
-            return outcomes
+        """(results, error) for each; runs in one thread at a time."""
+        if self._refusal is not None:
+            return [(None, self._refusal)] * len(submissions)
+        outcomes = self._commits.commit(submissions, self.hooks)
+        if self._commits.broken is not None:
+            self._refusal = self._commits.broken
+        if self._watchers:
+            with self._watch:
+                self._watch.notify_all()
+        return outcomes
 
-    def _sync(self, writing: Writing) -> None:
-        """Commit, and find out what became of a commit that failed half-way."""
-        hooks = self.hooks
-        if hooks is not None:
-            hooks.point("commit.before_sync")
-        number = writing.number
-        try:
-            writing.commit()
-        except lmdb.MapFullError:
-            raise
-        except lmdb.Error as error:
-            answer = translate(error, self.path, "committing")
-            if not isinstance(answer, StoreDamagedError | WriteError):
-                raise
-            self._settle_unknown(writing, answer)
-        if self._witness is not None:
-            try:
-                self._witness.saw(number)
-            except OSError as error:
-                raise OutcomeUnknownError(
-                    f"store {self.path}: commit {number} is on disk, but its witness could not be written: {error}"
-                ) from error
-        if hooks is not None:
-            hooks.point("commit.after_sync")
-
-    def _settle_unknown(self, writing: Writing, error: BookstandError) -> None:
-        """The device failed under the commit. Reopen, and look whether it took effect."""
-        try:
-            self._environment.reopen()
-            if writing.took_effect():
-                self._environment.sync()
-                return
-        except (BookstandError, lmdb.Error) as second:
-            self._refusal = OutcomeUnknownError(
-                f"store {self.path}: a commit failed ({error}), and the store cannot be opened again ({second}); "
-                "whether the commit took effect shows when it can"
-            )
-            raise self._refusal from error
-        raise error
-
-    # -- reads -----------------------------------------------------------------------------------------------------
-
-    def state(self, ledger_id: int) -> LedgerState | None:
-        """What the bookie remembers of the ledger; None if it has never heard of it."""
-        sealed = self._get(keys.STATE, keys.LEDGER_KEY.pack(ledger_id))
-        if sealed is None:
-            return None
-        return unpack(ledger_id, record.unseal(keys.STATE, keys.LEDGER_KEY.pack(ledger_id), sealed))
-
-    def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """The stored bytes, or None if there is no such entry."""
-        stored = self.entry_as_stored(ledger_id, entry_id)
-        if self.hooks is None:
-            return stored
-        changed = self.hooks.on_read(ledger_id, entry_id, stored)
-        if changed is None and stored is not None:
-            raise NoSuchEntryError(f"ledger {ledger_id} has no entry {entry_id}")
-        return changed
-
-    def entry_as_stored(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """The same past the hooks: what lies in the file."""
-        return self._get(keys.ENTRIES, keys.ENTRY_KEY.pack(ledger_id, entry_id))
-
-    def metadata(self, ledger_id: int) -> tuple[bytes, int] | None:
-        """(metadata bytes, version), or None."""
-        return self._versioned(keys.LEDGERS, keys.LEDGER_KEY.pack(ledger_id))
-
-    def node(self, path: str) -> tuple[bytes, int] | None:
-        """(value, version), or None."""
-        return self._versioned(keys.NODES, path.encode())
-
-    def ledger_ids(self, database: bytes = keys.LEDGERS) -> Iterator[int]:
-        """Ids in the sub-database, ascending; read page by page, so that a slow caller holds nothing."""
-        start = bytes(keys.LEDGER_KEY.size)
-        while True:
-            page = self._key_page(database, start)
-            for key in page:
-                yield keys.LEDGER_KEY.unpack(key)[0]
-            if len(page) < SLICE_ENTRIES:
-                return
-            start = page[-1] + b"\0"
-
-    def node_paths(self, prefix: str) -> Iterator[str]:
-        """Paths that begin with ``prefix``, in the order of their bytes."""
-        wanted = start = prefix.encode()
-        while True:
-            page = self._key_page(keys.NODES, start)
-            for key in page:
-                if not key.startswith(wanted):
-                    return
-                yield key.decode()
-            if len(page) < SLICE_ENTRIES:
-                return
-            start = page[-1] + b"\0"
-
-    def slices(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Stored entries ``first`` to ``last`` in slices: (id of the slice's first entry, consecutive entries).
-
-        Ends at the first entry that is not there. Each slice has a read transaction of its own, which is over before
-        the slice is handed out, and at most about ``SLICE_BYTES`` of entries.
-        """
-        while first <= last:
-            part = self._slice(ledger_id, first, last)
-            if not part:
-                return
-            yield first, part
-            first += len(part)
-
-    def _slice(self, ledger_id: int, first: int, last: int) -> list[bytes]:
-        wanted = 1 if self.hooks is not None else min(last - first + 1, SLICE_ENTRIES)
-        if wanted == 1:
-            stored = self.entry(ledger_id, first)
-            return [] if stored is None else [stored]
-        self.check_usable()
-        from itertools import islice
-
-        environment = self._environment
-        ledger_key = keys.LEDGER_KEY.pack(ledger_id)
-        last_key = keys.ENTRY_KEY.pack(ledger_id, first + wanted - 1)
-        with environment.read() as transaction:
-            sealed = transaction.get(ledger_key, db=environment.database(keys.STATE))
-            if sealed is None:
-                return []
-            state = unpack(ledger_id, record.unseal(keys.STATE, ledger_key, sealed))
-            cursor = transaction.cursor(environment.database(keys.ENTRIES))
-            if not cursor.set_key(keys.ENTRY_KEY.pack(ledger_id, first)):
-                return []
-            if state.in_order and state.largest * wanted <= SLICE_BYTES * 4:
-                # Nothing is missing between first and last, so the values alone tell all there is to know.
-                wanted = min(wanted, state.last_entry - first + 1)
-                return list(islice(cursor.iternext(keys=False, values=True), wanted))
-            return _consecutive(cursor, first, last_key)
-
-    def runs(self, ledger_id: int, last: int) -> Iterator[tuple[int, list[bytes]]]:
-        """All entries up to ``last`` that there are, gaps or not, past the hooks: (first id, consecutive entries)."""
-        first = 0
-        while first <= last:
-            self.check_usable()
-            with self._environment.read() as transaction:
-                cursor = transaction.cursor(self._environment.database(keys.ENTRIES))
-                if not cursor.set_range(keys.ENTRY_KEY.pack(ledger_id, first)):
-                    return
-                found, first = keys.ENTRY_KEY.unpack(cursor.key())
-                if found != ledger_id or first > last:
-                    return
-                beyond = keys.ENTRY_KEY.pack(ledger_id, min(last, first + SLICE_ENTRIES - 1))
-                part = _consecutive(cursor, first, beyond)
-            yield first, part
-            first += len(part)
-
-    def ledgers_with_entries(self) -> Iterator[int]:
-        """Ids of all ledgers that have an entry, known or not, ascending."""
-        ledger_id = -1
-        while True:
-            self.check_usable()
-            with self._environment.read() as transaction:
-                cursor = transaction.cursor(self._environment.database(keys.ENTRIES))
-                if not cursor.set_range(keys.ENTRY_KEY.pack(ledger_id + 1, 0)):
-                    return
-                ledger_id = keys.ENTRY_KEY.unpack(cursor.key())[0]
-            yield ledger_id
-
-    def entry_ids(self, ledger_id: int) -> Iterator[int]:
-        """Ids of all entries stored for a ledger, ascending."""
-        start = keys.ENTRY_KEY.pack(ledger_id, 0)
-        while True:
-            page = self._key_page(keys.ENTRIES, start)
-            for key in page:
-                found, entry_id = keys.ENTRY_KEY.unpack(key)
-                if found != ledger_id:
-                    return
-                yield entry_id
-            if len(page) < SLICE_ENTRIES:
-                return
-            start = page[-1] + b"\0"
-
-    def _key_page(self, database: bytes, start: bytes) -> list[bytes]:
-        self.check_usable()
-        from itertools import islice
-
-        with self._environment.read() as transaction:
-            cursor = transaction.cursor(self._environment.database(database))
-            if not cursor.set_range(start):
-                return []
-            return list(islice(cursor.iternext(keys=True, values=False), SLICE_ENTRIES))
-
-    def _get(self, database: bytes, key: bytes) -> bytes | None:
-        self.check_usable()
-        environment = self._environment
-        with environment.read() as transaction:
-            found: bytes | None = transaction.get(key, db=environment.database(database))
-            return found
-
-    def _versioned(self, database: bytes, key: bytes) -> tuple[bytes, int] | None:
-        sealed = self._get(database, key)
-        return None if sealed is None else record.unseal_versioned(database, key, sealed)
+    # -- waiting for others -------------------------------------------------------------------------------------------
 
     def watch(self, deadline: float | None) -> bool:
         """Wait a little for another commit, of this process or any other; False once the deadline has passed."""
@@ -608,152 +365,18 @@ class Storage:
             others = owners.Survey(self.path, besides=self._owner)
             if others.writers or others.readers:
                 raise StoreInUseError(f"store {self.path} is open in another process")
+            if self._witness is not None:
+                # The new file counts its commits from the beginning.
+                self._witness.restart()
             write_anew()
             self._environment.reopen()
+            self._commits.forget_states()
+            if self._witness is not None:
+                self._witness.saw(self._environment.last_commit)
 
     def copy(self, destination: str, compact: bool) -> None:
         self.check_usable()
         self._environment.copy(destination, compact)
-
-
-class Writing:
-    """One write transaction, as the stagings of the changes in it see it."""
-
-    __slots__ = ("_databases", "_environment", "_evidence", "_states", "_transaction", "dirty", "number")
-
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-        self._transaction = environment.begin_write()
-        self.number: int = self._transaction.id()
-        self._states: dict[int, LedgerState | None] = {}
-        self._evidence: tuple[bytes, bytes, bytes | None] | None = None
-        self.dirty = False
-
-    def get(self, database: bytes, key: bytes) -> bytes | None:
-        found: bytes | None = self._transaction.get(key, db=self._environment.database(database))
-        return found
-
-    def state(self, ledger_id: int) -> LedgerState | None:
-        if ledger_id not in self._states:
-            key = keys.LEDGER_KEY.pack(ledger_id)
-            sealed = self.get(keys.STATE, key)
-            self._states[ledger_id] = (
-                None if sealed is None else unpack(ledger_id, record.unseal(keys.STATE, key, sealed))
-            )
-        return self._states[ledger_id]
-
-    def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]:
-        from itertools import islice, takewhile
-
-        cursor = self._transaction.cursor(self._environment.database(keys.ENTRIES))
-        prefix = keys.LEDGER_KEY.pack(ledger_id)
-        if not cursor.set_range(prefix):
-            return []
-        found = takewhile(lambda key: key.startswith(prefix), cursor.iternext(keys=True, values=False))
-        return list(islice(found, limit))
-
-    def attempt(self, operations: Sequence[Operation], full: BookstandError | None) -> Outcome:
-        """Apply one change, or refuse it and leave no trace. ``full`` is what to say to changes that take space."""
-        if full is not None and any(isinstance(operation, TAKES_SPACE) for operation in operations):
-            return None, full
-        staging = Staging(self)
-        try:
-            results = [operation.apply(staging) for operation in operations]
-        except BookstandError as refusal:
-            return None, refusal
-        self._merge(staging)
-        return results, None
-
-    def _merge(self, staging: Staging) -> None:
-        for (database, key), value in staging.writes.items():
-            self._put(database, key, value)
-        for entry_keys, stored in staging.entries:
-            self._add(entry_keys, stored)
-        entries = self._environment.database(keys.ENTRIES)
-        for key in staging.removed_entries:
-            self._transaction.delete(key, db=entries)
-            self.dirty = True
-        if staging.states:
-            self._states.update(staging.states)
-            self.dirty = True
-
-    def _put(self, database: bytes, key: bytes, value: bytes | None) -> None:
-        if value is None:
-            self._transaction.delete(key, db=self._environment.database(database))
-        else:
-            self._transaction.put(key, value, db=self._environment.database(database))
-        self._evidence = database, key, value
-        self.dirty = True
-
-    def _add(self, entry_keys: Any, stored: Any) -> None:
-        database = self._environment.database(keys.ENTRIES)
-        if len(entry_keys) == 1:
-            self._transaction.put(entry_keys[0], stored[0], db=database)
-        else:
-            cursor = self._transaction.cursor(database)
-            # LMDB packs its pages tighter and searches less where it knows that keys come in at the very end.
-            at_end = not cursor.last() or cursor.key() < entry_keys[0]
-            cursor.putmulti(zip(entry_keys, stored, strict=True), append=at_end)
-        self.dirty = True
-
-    def write_states(self) -> None:
-        """States are written once a transaction, however many changes touched them."""
-        for ledger_id, state in self._states.items():
-            key = keys.LEDGER_KEY.pack(ledger_id)
-            if state is not None:
-                self._put(keys.STATE, key, record.seal(key, state.pack()))
-            elif self.get(keys.STATE, key) is not None:
-                self._put(keys.STATE, key, None)
-
-    def commit(self) -> None:
-        self._transaction.commit()
-
-    def abort(self) -> None:
-        try:
-            self._transaction.abort()
-        except lmdb.Error:
-            # A transaction that LMDB has ended itself.
-            pass
-
-    def took_effect(self) -> bool:
-        """After reopening: whether the last thing this transaction wrote is there."""
-        if self._evidence is None:
-            return False
-        database, key, value = self._evidence
-        with self._environment.read() as transaction:
-            found: bytes | None = transaction.get(key, db=self._environment.database(database))
-            return found == value
-
-
-def _consecutive(cursor: lmdb.Cursor, first: int, last_key: bytes) -> list[bytes]:
-    """Values from the cursor on, as long as the keys have no gap and the bytes are not too many."""
-    from itertools import count
-
-    ledger_id = keys.ENTRY_KEY.unpack(last_key)[0]
-    stored = []
-    size = 0
-    for expected, (key, value) in zip(count(first), cursor.iternext(), strict=False):
-        if key != keys.ENTRY_KEY.pack(ledger_id, expected) or key > last_key:
-            break
-        stored.append(value)
-        size += len(value)
-        if size >= SLICE_BYTES:
-            break
-    return stored
-
-
-def _size_of(submissions: list[Submission]) -> int:
-    """About how many bytes of the map the submissions will take."""
-    payloads = 0
-    for submission in submissions:
-        for operation in submission.operations:
-            if isinstance(operation, AddEntries):
-                payloads += sum(map(len, operation.payloads)) + 200 * len(operation.payloads)
-    return 2 * payloads + (1 << 20)
-
-
-def _all_fail(submissions: list[Submission], error: BookstandError) -> list[Outcome]:
-    return [(None, error)] * len(submissions)
 
 
 ForkGuard(_opened.values).install()

@@ -60,6 +60,11 @@ class Witness:
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
+    def restart(self) -> None:
+        """Forget all commits: the data file is about to be replaced by one that counts from the beginning."""
+        os.pwrite(self._file, bytes(2 * _SLOT_BYTES), len(_MAGIC))
+        os.fsync(self._file)
+
     def close(self) -> None:
         os.close(self._file)
 

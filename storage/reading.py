@@ -1,0 +1,209 @@
+"""What can be read of a store. Every method has a transaction of its own, which is over before anything is returned."""
+
+from __future__ import annotations
+
+from itertools import count, islice
+
+import lmdb
+
+from bookstand.errors import NoSuchEntryError
+from bookstand.storage import keys, record
+from bookstand.storage.environment import Environment, values
+from bookstand.storage.state import LedgerState, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bookstand.storage.hooks import Hooks
+
+# A scan's slice: enough entries to pay for a read transaction and numpy, few enough bytes to stay small.
+SLICE_ENTRIES = 2_000
+SLICE_BYTES = 4 << 20
+
+
+class Reads:
+    """The reading half of a storage."""
+
+    _environment: Environment
+    hooks: Hooks | None
+
+    def check_usable(self) -> None:
+        """Raise if the store is closed, or was opened before a fork."""
+
+    def state(self, ledger_id: int) -> LedgerState | None:
+        """What the bookie remembers of the ledger; None if it has never heard of it."""
+        sealed = self._get(keys.STATE, keys.LEDGER_KEY.pack(ledger_id))
+        if sealed is None:
+            return None
+        return unpack(ledger_id, record.unseal(keys.STATE, keys.LEDGER_KEY.pack(ledger_id), sealed))
+
+    def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The stored bytes, or None if there is no such entry."""
+        stored = self.entry_as_stored(ledger_id, entry_id)
+        if self.hooks is None:
+            return stored
+        changed = self.hooks.on_read(ledger_id, entry_id, stored)
+        if changed is None and stored is not None:
+            raise NoSuchEntryError(f"ledger {ledger_id} has no entry {entry_id}")
+        return changed
+
+    def entry_as_stored(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The same past the hooks: what lies in the file."""
+        return self._get(keys.ENTRIES, keys.ENTRY_KEY.pack(ledger_id, entry_id))
+
+    def metadata(self, ledger_id: int) -> tuple[bytes, int] | None:
+        """(metadata bytes, version), or None."""
+        return self._versioned(keys.LEDGERS, keys.LEDGER_KEY.pack(ledger_id))
+
+    def node(self, path: str) -> tuple[bytes, int] | None:
+        """(value, version), or None."""
+        return self._versioned(keys.NODES, path.encode())
+
+    def ledger_ids(self, database: bytes = keys.LEDGERS) -> Iterator[int]:
+        """Ids in the sub-database, ascending; read page by page, so that a slow caller holds nothing."""
+        start = bytes(keys.LEDGER_KEY.size)
+        while True:
+            page = self._key_page(database, start)
+            for key in page:
+                yield keys.LEDGER_KEY.unpack(key)[0]
+            if len(page) < SLICE_ENTRIES:
+                return
+            start = page[-1] + b"\0"
+
+    def node_paths(self, prefix: str) -> Iterator[str]:
+        """Paths that begin with ``prefix``, in the order of their bytes."""
+        wanted = start = prefix.encode()
+        while True:
+            page = self._key_page(keys.NODES, start)
+            for key in page:
+                if not key.startswith(wanted):
+                    return
+                yield key.decode()
+            if len(page) < SLICE_ENTRIES:
+                return
+            start = page[-1] + b"\0"
+
+    def slices(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[int, list[bytes]]]:
+        """Stored entries ``first`` to ``last`` in slices: (id of the slice's first entry, consecutive entries).
+
+        Ends at the first entry that is not there. Each slice has a read transaction of its own, which is over before
+        the slice is handed out, and at most about ``SLICE_BYTES`` of entries.
+        """
+        while first <= last:
+            part = self._slice(ledger_id, first, last)
+            if not part:
+                return
+            yield first, part
+            first += len(part)
+
+    def _slice(self, ledger_id: int, first: int, last: int) -> list[bytes]:
+        wanted = 1 if self.hooks is not None else min(last - first + 1, SLICE_ENTRIES)
+        if wanted == 1:
+            stored = self.entry(ledger_id, first)
+            return [] if stored is None else [stored]
+        self.check_usable()
+        environment = self._environment
+        ledger_key = keys.LEDGER_KEY.pack(ledger_id)
+        last_key = keys.ENTRY_KEY.pack(ledger_id, first + wanted - 1)
+        with environment.read() as transaction:
+            sealed: bytes | None = transaction.get(ledger_key, None, environment.databases[keys.STATE])  # type: ignore[assignment]
+            if sealed is None:
+                return []
+            state = unpack(ledger_id, record.unseal(keys.STATE, ledger_key, sealed))
+            cursor = transaction.cursor(environment.databases[keys.ENTRIES])
+            if not cursor.set_key(keys.ENTRY_KEY.pack(ledger_id, first)):
+                return []
+            if state.in_order and state.largest * wanted <= SLICE_BYTES * 4:
+                # Nothing is missing between first and last, so the values alone tell all there is to know.
+                wanted = min(wanted, state.last_entry - first + 1)
+                return list(islice(values(cursor.iternext(False, True)), wanted))
+            return _consecutive(cursor, first, last_key)
+
+    def runs(self, ledger_id: int, last: int) -> Iterator[tuple[int, list[bytes]]]:
+        """All entries up to ``last`` that there are, gaps or not, past the hooks: (first id, consecutive entries)."""
+        first = 0
+        while first <= last:
+            self.check_usable()
+            with self._environment.read() as transaction:
+                cursor = transaction.cursor(self._environment.databases[keys.ENTRIES])
+                if not cursor.set_range(keys.ENTRY_KEY.pack(ledger_id, first)):
+                    return
+                found, first = keys.ENTRY_KEY.unpack(cursor.key())
+                if found != ledger_id or first > last:
+                    return
+                beyond = keys.ENTRY_KEY.pack(ledger_id, min(last, first + SLICE_ENTRIES - 1))
+                part = _consecutive(cursor, first, beyond)
+            yield first, part
+            first += len(part)
+
+    def first_entry_from(self, ledger_id: int, first: int, last: int) -> int | None:
+        """Id of the first entry from ``first`` to ``last`` that is there."""
+        self.check_usable()
+        with self._environment.read() as transaction:
+            cursor = transaction.cursor(self._environment.databases[keys.ENTRIES])
+            if not cursor.set_range(keys.ENTRY_KEY.pack(ledger_id, first)):
+                return None
+            found, entry_id = keys.ENTRY_KEY.unpack(cursor.key())
+            return entry_id if found == ledger_id and entry_id <= last else None
+
+    def ledgers_with_entries(self) -> Iterator[int]:
+        """Ids of all ledgers that have an entry, known or not, ascending."""
+        ledger_id = -1
+        while True:
+            self.check_usable()
+            with self._environment.read() as transaction:
+                cursor = transaction.cursor(self._environment.databases[keys.ENTRIES])
+                if not cursor.set_range(keys.ENTRY_KEY.pack(ledger_id + 1, 0)):
+                    return
+                ledger_id = keys.ENTRY_KEY.unpack(cursor.key())[0]
+            yield ledger_id
+
+    def entry_ids(self, ledger_id: int) -> Iterator[int]:
+        """Ids of all entries stored for a ledger, ascending."""
+        start = keys.ENTRY_KEY.pack(ledger_id, 0)
+        while True:
+            page = self._key_page(keys.ENTRIES, start)
+            for key in page:
+                found, entry_id = keys.ENTRY_KEY.unpack(key)
+                if found != ledger_id:
+                    return
+                yield entry_id
+            if len(page) < SLICE_ENTRIES:
+                return
+            start = page[-1] + b"\0"
+
+    def _key_page(self, database: bytes, start: bytes) -> list[bytes]:
+        self.check_usable()
+        with self._environment.read() as transaction:
+            cursor = transaction.cursor(self._environment.databases[database])
+            if not cursor.set_range(start):
+                return []
+            return list(islice(values(cursor.iternext(True, False)), SLICE_ENTRIES))
+
+    def _get(self, database: bytes, key: bytes) -> bytes | None:
+        self.check_usable()
+        environment = self._environment
+        with environment.read() as transaction:
+            found: bytes | None = transaction.get(key, db=environment.databases[database])
+            return found
+
+    def _versioned(self, database: bytes, key: bytes) -> tuple[bytes, int] | None:
+        sealed = self._get(database, key)
+        return None if sealed is None else record.unseal_versioned(database, key, sealed)
+
+
+def _consecutive(cursor: lmdb.Cursor, first: int, last_key: bytes) -> list[bytes]:
+    """Values from the cursor on, as long as the keys have no gap and the bytes are not too many."""
+    ledger_id = keys.ENTRY_KEY.unpack(last_key)[0]
+    stored = []
+    size = 0
+    items: Iterable[tuple[bytes, bytes]] = cursor.iternext()  # type: ignore[assignment]
+    for expected, (key, value) in zip(count(first), items, strict=False):
+        if key != keys.ENTRY_KEY.pack(ledger_id, expected) or key > last_key:
+            break
+        stored.append(value)
+        size += len(value)
+        if size >= SLICE_BYTES:
+            break
+    return stored

@@ -1,0 +1,260 @@
+"""One commit: a write transaction in which many changes are each applied or refused, and what becomes of it."""
+
+from __future__ import annotations
+
+from itertools import islice, takewhile
+
+import lmdb
+
+from bookstand.errors import BookstandError, OutcomeUnknownError, StoreDamagedError, WriteError
+from bookstand.storage import keys, record
+from bookstand.storage.changes import TAKES_SPACE, AddEntries, Staging
+from bookstand.storage.diskspace import DiskSpace
+from bookstand.storage.environment import Environment, values
+from bookstand.storage.lmdb_errors import translate
+from bookstand.storage.state import LedgerState, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bookstand.storage.changes import Operation
+    from bookstand.storage.committer import Outcome, Submission
+    from bookstand.storage.hooks import Hooks
+    from bookstand.storage.witness import Witness
+
+# States of ledgers kept from one commit to the next.
+_KEPT_STATES = 1_000
+
+
+class Commits:
+    """Commits batches, one at a time. After each the disk holds all of the batch that was not refused, or none."""
+
+    def __init__(self, environment: Environment, disk: DiskSpace, witness: Witness | None) -> None:
+        self._environment = environment
+        self._disk = disk
+        self._witness = witness
+        # States as of the commit with this number; worth nothing as soon as another process has committed.
+        self._states: dict[int, LedgerState | None] = {}
+        self._states_at = -1
+        # Set where nothing can be written any more.
+        self.broken: BookstandError | None = None
+
+    def forget_states(self) -> None:
+        """The file was replaced, and counts its commits anew."""
+        self._states, self._states_at = {}, -1
+
+    def commit(self, submissions: Sequence[Submission], hooks: Hooks | None) -> list[Outcome]:
+        """(results, error) for each submission."""
+        try:
+            for submission in submissions:
+                for operation in submission.operations:
+                    if type(operation) is AddEntries:
+                        operation.encode()
+            if hooks is not None:
+                hooks.point("commit.before_write")
+            return self._write(submissions, hooks)
+        except lmdb.Error as error:
+            answer = translate(error, self._environment.path, "writing")
+        except BookstandError as error:
+            answer = error
+        self._disk.note(answer)
+        return [(None, answer)] * len(submissions)
+
+    def _write(self, submissions: Sequence[Submission], hooks: Hooks | None) -> list[Outcome]:
+        full = self._disk.refusal()
+        while True:
+            transaction = self._environment.begin_write()
+            number = transaction.id()
+            states = self._states if self._states_at == number - 1 and len(self._states) < _KEPT_STATES else {}
+            # Until the commit has succeeded they are worth nothing: it changes them as it goes.
+            self._states_at = -1
+            writing = Writing(self._environment, transaction, states)
+            try:
+                outcomes = [writing.attempt(submission.operations, full) for submission in submissions]
+                if not writing.dirty:
+                    transaction.abort()
+                    return outcomes
+                writing.write_states()
+                if hooks is not None:
+                    hooks.point("commit.before_sync")
+                transaction.commit()
+            except lmdb.MapFullError:
+                _abort(transaction)
+                self._environment.grow(_size_of(submissions))
+                continue
+            except lmdb.Error as error:
+                _abort(transaction)
+                answer = translate(error, self._environment.path, "committing")
+                if not isinstance(answer, StoreDamagedError | WriteError):
+                    raise
+                self._settle_unknown(writing, answer)
+            except BaseException:
+                _abort(transaction)
+                raise
+            self._states, self._states_at = states, number
+            self._after_sync(number, hooks)
+            return outcomes
+
+    def _after_sync(self, number: int, hooks: Hooks | None) -> None:
+        if self._witness is not None:
+            try:
+                self._witness.saw(number)
+            except OSError as error:
+                raise OutcomeUnknownError(
+                    f"store {self._environment.path}: commit {number} is on disk, but its witness could not be "
+                    f"written: {error}"
+                ) from error
+        if hooks is not None:
+            hooks.point("commit.after_sync")
+
+    def _settle_unknown(self, writing: Writing, error: BookstandError) -> None:
+        """The device failed under the commit. Reopen, and look whether it took effect; raise unless it did."""
+        environment = self._environment
+        try:
+            environment.reopen()
+            if writing.took_effect():
+                environment.sync()
+                return
+        except (BookstandError, lmdb.Error) as second:
+            self.broken = OutcomeUnknownError(
+                f"store {environment.path}: a commit failed ({error}), and the store cannot be opened again "
+                f"({second}); whether the commit took effect shows when it can"
+            )
+            raise self.broken from error
+        raise error
+
+
+class Writing:
+    """One write transaction, as the stagings of the changes in it see it. ``states`` are those known beforehand."""
+
+    __slots__ = ("_changed", "_databases", "_environment", "_evidence", "_states", "_transaction", "dirty")
+
+    def __init__(
+        self, environment: Environment, transaction: lmdb.Transaction, states: dict[int, LedgerState | None]
+    ) -> None:
+        self._environment = environment
+        self._databases = environment.databases
+        self._transaction = transaction
+        self._states = states
+        self._changed: set[int] = set()
+        self._evidence: tuple[bytes, bytes, bytes | None] | None = None
+        self.dirty = False
+
+    # -- what stagings read ------------------------------------------------------------------------------------------
+
+    def get(self, database: bytes, key: bytes) -> bytes | None:
+        # Positional arguments: py-lmdb takes twice as long over keywords.
+        return self._transaction.get(key, None, self._databases[database])  # type: ignore[return-value]
+
+    def state(self, ledger_id: int) -> LedgerState | None:
+        if ledger_id in self._states:
+            return self._states[ledger_id]
+        key = keys.LEDGER_KEY.pack(ledger_id)
+        sealed = self.get(keys.STATE, key)
+        state = None if sealed is None else unpack(ledger_id, record.unseal(keys.STATE, key, sealed))
+        self._states[ledger_id] = state
+        return state
+
+    def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]:
+        cursor = self._transaction.cursor(self._databases[keys.ENTRIES])
+        prefix = keys.LEDGER_KEY.pack(ledger_id)
+        if not cursor.set_range(prefix):
+            return []
+        found = takewhile(lambda key: key.startswith(prefix), values(cursor.iternext(True, False)))
+        return list(islice(found, limit))
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    def attempt(self, operations: Sequence[Operation], full: BookstandError | None) -> Outcome:
+        """Apply one change, or refuse it and leave no trace. ``full`` is what to say to changes that take space."""
+        try:
+            if full is not None and any(isinstance(operation, TAKES_SPACE) for operation in operations):
+                raise full
+            operation = operations[0] if len(operations) == 1 else None
+            if type(operation) is AddEntries:
+                ledger_id = operation.ledger_id
+                ledger = operation.admit(self._states.get(ledger_id) or self.state(ledger_id))
+                if operation.first_entry > ledger.last_entry:
+                    # By far the most frequent change, and nothing can refuse it from here on: no need to stage it.
+                    operation.count_in(ledger)
+                    self._changed.add(ledger_id)
+                    self._add(operation.keys, operation.stored)
+                    return None, None
+            staging = Staging(self)
+            results = [operation.apply(staging) for operation in operations]
+        except BookstandError as refusal:
+            return None, refusal
+        self._merge(staging)
+        return results, None
+
+    def _merge(self, staging: Staging) -> None:
+        for (database, key), value in staging.writes.items():
+            self._put(database, key, value)
+        for entry_keys, stored in staging.entries:
+            self._add(entry_keys, stored)
+        entries = self._databases[keys.ENTRIES]
+        for key in staging.removed_entries:
+            self._transaction.delete(key, b"", entries)
+            self.dirty = True
+        if staging.states:
+            self._states.update(staging.states)
+            self._changed.update(staging.states)
+            self.dirty = True
+
+    def _put(self, database: bytes, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self._transaction.delete(key, b"", self._databases[database])
+        else:
+            self._transaction.put(key, value, True, True, False, self._databases[database])
+        self._evidence = database, key, value
+        self.dirty = True
+
+    def _add(self, entry_keys: Sequence[bytes], stored: Sequence[bytes]) -> None:
+        database = self._databases[keys.ENTRIES]
+        if len(entry_keys) == 1:
+            self._transaction.put(entry_keys[0], stored[0], True, True, False, database)
+        else:
+            cursor = self._transaction.cursor(database)
+            # LMDB packs its pages tighter and searches less where it knows that keys come in at the very end.
+            at_end = not cursor.last() or bytes(cursor.key()) < entry_keys[0]
+            cursor.putmulti(zip(entry_keys, stored, strict=True), True, True, at_end)
+        self.dirty = True
+
+    def write_states(self) -> None:
+        """States are written once a transaction, however many changes touched them."""
+        for ledger_id in self._changed:
+            state = self._states[ledger_id]
+            key = keys.LEDGER_KEY.pack(ledger_id)
+            if state is not None:
+                sealed = record.seal(key, state.pack())
+                self._transaction.put(key, sealed, True, True, False, self._databases[keys.STATE])
+                self._evidence = keys.STATE, key, sealed
+            elif self.get(keys.STATE, key) is not None:
+                self._put(keys.STATE, key, None)
+
+    def took_effect(self) -> bool:
+        """After reopening: whether the last thing this transaction wrote is there."""
+        if self._evidence is None:
+            return False
+        database, key, value = self._evidence
+        with self._environment.read() as transaction:
+            return transaction.get(key, None, self._environment.databases[database]) == value
+
+
+def _abort(transaction: lmdb.Transaction) -> None:
+    try:
+        transaction.abort()
+    except lmdb.Error:
+        # LMDB has ended it itself.
+        pass
+
+
+def _size_of(submissions: Sequence[Submission]) -> int:
+    """About how many bytes of the map the submissions will take."""
+    payloads = 0
+    for submission in submissions:
+        for operation in submission.operations:
+            if type(operation) is AddEntries:
+                payloads += sum(map(len, operation.payloads)) + 200 * len(operation.payloads)
+    return 2 * payloads + (1 << 20)
