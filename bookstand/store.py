@@ -73,6 +73,7 @@ def open(
         digest_autodetect=digest_autodetect,
         metadata_format=metadata_format,
         add_quorum_timeout=add_quorum_timeout,
+        read_only=read_only,
     )
     storage = open_storage(
         path,
@@ -181,7 +182,7 @@ class Store:
     def nodes(self) -> Nodes:
         """Values under paths, with versions."""
         self._client.check_usable()
-        return Nodes(self._storage)
+        return Nodes(self._storage, self._client.check_writable)
 
     def transaction(self) -> Transaction:
         """Appends to several ledgers, ledgers created and deleted, nodes written: in one commit, or none of it."""
@@ -210,7 +211,7 @@ class Store:
         The file is written anew, for which no other process may have the store open; where one has, only the entries
         are removed, and the space is used again by the store itself.
         """
-        self._client.check_usable()
+        self._client.check_writable()
         from bookstand.storage.backup import compact
 
         return compact(self._storage, self._client.clock.now())

@@ -14,6 +14,7 @@ from bookstand.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
     UnauthorizedAccessError,
+    WriteOnReadOnlyError,
 )
 from bookstand.ledger import arguments
 from bookstand.ledger.arguments import MISSING
@@ -63,6 +64,7 @@ class Settings:
         "explicit_lac_interval",
         "max_entry_bytes",
         "metadata_format",
+        "read_only",
         "wire",
     )
 
@@ -78,6 +80,7 @@ class Settings:
         digest_autodetect: bool,
         metadata_format: int,
         add_quorum_timeout: float | None,
+        read_only: bool,
     ) -> None:
         if not isinstance(defaults, LedgerDefaults):
             raise IncorrectParameterError(f"defaults must be a LedgerDefaults, not {type(defaults).__name__}")
@@ -93,6 +96,7 @@ class Settings:
         self.bookies = arguments.as_positive("bookies", bookies)
         self.digest_autodetect = bool(digest_autodetect)
         self.metadata_format = metadata_format
+        self.read_only = bool(read_only)
         self.add_quorum_timeout = arguments.as_interval("add_quorum_timeout", add_quorum_timeout)
 
 
@@ -109,6 +113,7 @@ class Client:
         self.bookies = settings.bookies
         self.digest_autodetect = settings.digest_autodetect
         self.add_quorum_timeout = settings.add_quorum_timeout
+        self.read_only = settings.read_only
         self.closed = False
         self._metadata_version = settings.metadata_format
         self._writers: WeakSet[Writer] = WeakSet()
@@ -120,6 +125,11 @@ class Client:
         if self.closed:
             raise ClientClosedError(f"store {self.storage.path} is closed")
         self.storage.check_usable()
+
+    def check_writable(self) -> None:
+        self.check_usable()
+        if self.read_only:
+            raise WriteOnReadOnlyError(f"store {self.storage.path} was opened read-only")
 
     def close(self) -> None:
         """Commit what is queued, then fail what is still under way. Open ledgers stay open in the store."""
@@ -160,7 +170,7 @@ class Client:
         custom_metadata: Any = MISSING,
         deferred_sync: bool = False,
     ) -> LedgerWriter | LedgerWriterAdv:
-        self.check_usable()
+        self.check_writable()
         new = self.prepare(ledger_id, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata)
         if deferred_sync is None:
             raise IncorrectParameterError("deferred_sync is True or False, not None")
@@ -271,7 +281,7 @@ class Client:
         return self.defaults.digest
 
     def delete(self, ledger_id: Any, missing_ok: bool) -> None:
-        self.check_usable()
+        self.check_writable()
         ledger_id = arguments.as_ledger_id(ledger_id)
         try:
             self.storage.apply(Change(DeleteLedger(ledger_id, self.clock.now())))
@@ -317,7 +327,7 @@ class Client:
         self, metadata: LedgerMetadata, expected_version: int | None, incarnation: int | None = None
     ) -> LedgerMetadata:
         """Compare and set; returns it with its new version."""
-        self.check_usable()
+        self.check_writable()
         serialized = metadata_format.serialize(metadata)
         operation = UpdateLedger(metadata.ledger_id, serialized, expected_version, incarnation)
         (version,) = self.storage.apply(Change(operation))

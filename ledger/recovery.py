@@ -57,6 +57,7 @@ class _Recovery:
 
     def _fence(self) -> None:
         reader = self._reader
+        self._client.check_writable()
         if self._storage.hooks is not None:
             self._storage.hooks.on_fence(reader._id)
         self._storage.apply(Change(Fence(reader._id, reader._master_key)))

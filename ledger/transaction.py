@@ -50,8 +50,7 @@ class Transaction:
     """``with store.transaction() as t``. While a writer takes part, it takes no other appends."""
 
     def __init__(self, client: Client) -> None:
-        client.check_usable()
-        client.storage.check_writable()
+        client.check_writable()
         self._client = client
         self._operations: list[Operation] = []
         self._answers: list[Completion] = []

@@ -99,6 +99,8 @@ class Writer(LedgerHandle):
         self._incarnation = incarnation
         self._deferred = bool(deferred_sync)
         self._hooks = client.storage.hooks
+        # Entries go one by one, not many in one Add.
+        self._alone = self._hooks is not None or self._deferred
         self._largest_payload = client.max_entry_bytes - HEADER_BYTES - digest.size
         # Adds under way by the id of their first entry.
         self._adds: dict[int, Add] = {}
@@ -148,10 +150,6 @@ class Writer(LedgerHandle):
         return add
 
     # -- submitting one entry on its own: where ids are chosen, hooks are to see it, or the answer comes early -------
-
-    @property
-    def _alone(self) -> bool:
-        return self._hooks is not None or self._deferred
 
     def _submit_alone(self, data: bytes, entry_id: int | None, lac: int | None = None) -> tuple[Completion, int]:
         """``entry_id`` None: the next one. ``lac`` is what the entry carries, by default what holds now."""
@@ -449,6 +447,10 @@ class LedgerWriter(Writer):
 
     def append(self, data: bytes) -> int:
         """Add an entry, and return its id once it is durable (with deferred sync: accepted)."""
+        if type(data) is bytes and len(data) <= self._largest_payload and not self._alone and self.committer.claim():
+            entry_id = self._append_now(data)
+            if entry_id >= 0:
+                return entry_id
         add, entry_id = self._gather(data)
         if not add.done:
             self.committer.drive(add)
@@ -456,6 +458,53 @@ class LedgerWriter(Writer):
                 add.wait()
         if add.error is not None:
             raise add.error.with_traceback(None)
+        return entry_id
+
+    def _append_now(self, data: bytes) -> int:
+        """Commit one entry in this thread, which has claimed the committer and gives it back; -1: it takes the way
+        that all others take."""
+        committer, lock = self.committer, self._lock
+        entry = None
+        lock.acquire()
+        try:
+            if (
+                not (self._adds or self._reserved or self._closing or self._client.closed)
+                and self._metadata.state != CLOSED
+            ):
+                entry_id = self._lap + 1
+                entry = AddEntries(
+                    self._id,
+                    self._incarnation,
+                    self._master_key,
+                    self._digest,
+                    entry_id,
+                    self._lac,
+                    self._length,
+                    [data],
+                    True,
+                )
+                self._lap = entry_id
+                self._length += len(data)
+        finally:
+            lock.release()
+            if entry is None:
+                committer.release()
+        if entry is None:
+            return -1
+        try:
+            error = self._storage.commit_entry(entry)
+            if error is None:
+                # No lock: nobody else moves these up before the committer is released.
+                self._head = self._lac = entry_id
+                # Entries submitted from now on carry the new LAC.
+                self.gathering = None
+        finally:
+            committer.release()
+        if error is not None:
+            with lock:
+                self._length -= len(data)
+            self._fail(error)
+            raise error.with_traceback(None)
         return entry_id
 
     def append_async(self, data: bytes) -> Pending:

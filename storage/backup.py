@@ -10,7 +10,7 @@ import lmdb
 from bookstand.errors import IncorrectParameterError, StoreInUseError
 from bookstand.storage import files, owners
 from bookstand.storage.environment import DATA_FILE, data_file
-from bookstand.storage.lmdb_errors import translate
+from bookstand.storage.lmdb_errors import reraise
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:
             raise IncorrectParameterError(f"the folder {folder} for the backup is not empty")
         _copy(storage, folder, compact=False)
     except OSError as error:
-        raise files.os_error(error, f"cannot back up store {storage.path} to {folder}") from error
+        files.raise_os_error(error, f"cannot back up store {storage.path} to {folder}")
 
 
 def compact(storage: Storage, now: int) -> int:
@@ -44,7 +44,7 @@ def compact(storage: Storage, now: int) -> int:
             return 0
         return max(0, before - os.path.getsize(data_file(storage.path)))
     except OSError as error:
-        raise files.os_error(error, f"cannot compact store {storage.path}") from error
+        files.raise_os_error(error, f"cannot compact store {storage.path}")
 
 
 def _copy(storage: Storage, folder: str, compact: bool) -> None:
@@ -58,7 +58,7 @@ def _copy(storage: Storage, folder: str, compact: bool) -> None:
         files.sync_file(copied)
         os.rename(copied, data_file(folder))
     except lmdb.Error as error:
-        raise translate(error, storage.path, f"copying it to {folder}") from error
+        reraise(error, storage.path, f"copying it to {folder}")
     finally:
         shutil.rmtree(work, ignore_errors=True)
     owners.sync_folder(folder)

@@ -141,6 +141,8 @@ class AddEntries:
 
     def encode(self) -> None:
         """Make the stored bytes; done before the transaction begins, so that it is short."""
+        if self.keys:
+            return
         self.keys, self.stored = encode_entries(
             self.digest, self.ledger_id, self.first_entry, self.last_add_confirmed, self.length_before, self.payloads
         )

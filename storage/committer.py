@@ -101,6 +101,20 @@ class Committer:
         batch.submissions.append(submission)
         submission.batch = batch
 
+    def claim(self) -> bool:
+        """Become the leader without a batch, if nothing is queued and nobody commits; :meth:`release` ends it."""
+        if not self._leading.acquire(False):
+            return False
+        if self._open is None and not self._stopped:
+            return True
+        self.release()
+        return False
+
+    def release(self) -> None:
+        self._leading.release()
+        if self._open is not None:
+            self._open.wake()
+
     def drive(self, completion: Completion, deadline: float | None = None) -> None:
         """Return when the completion's batch has been committed, by this thread or another, or at the deadline."""
         assert isinstance(completion, Submission)

@@ -19,25 +19,26 @@ class DiskSpace:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._full: BookstandError | None = None
+        # What a write was told that found the disk full.
+        self.full: BookstandError | None = None
 
     def note(self, error: BookstandError) -> None:
         """A write failed with this."""
         if isinstance(error.__cause__, DiskFullError):
-            self._full = error
+            self.full = error
 
     def note_freed(self) -> None:
         """Pages inside the file became free: what the disk has left does not tell any more."""
-        self._full = None
+        self.full = None
 
     def refusal(self) -> BookstandError | None:
         """What to answer to changes that take space; None where there is some."""
-        if self._full is None:
+        if self.full is None:
             return None
         disk = os.statvfs(self._folder)
         if disk.f_bavail * disk.f_frsize >= LOW_WATER:
-            self._full = None
+            self.full = None
             return None
-        refusal = NotEnoughBookiesError(str(self._full))
-        refusal.__cause__ = DiskFullError(str(self._full))
+        refusal = NotEnoughBookiesError(str(self.full))
+        refusal.__cause__ = DiskFullError(str(self.full))
         return refusal

@@ -9,13 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import struct
-import subprocess
 import sys
 
 import lmdb
 
+from bookstand import errors
 from bookstand.errors import (
-    BookstandError,
     IncorrectParameterError,
     NotAStoreError,
     StoreAccessError,
@@ -26,7 +25,11 @@ from bookstand.errors import (
 )
 from bookstand.storage import keys, owners, record, witness
 from bookstand.storage.environment import DATA_FILE, LOCK_FILE, LOCK_FILE_BYTES, data_file, lock_file
-from bookstand.storage.lmdb_errors import disk_full, translate
+from bookstand.storage.lmdb_errors import disk_full, reraise
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _CREATING = "creating-"
 
@@ -60,7 +63,7 @@ def prepare_folder(path: str, create: bool, read_only: bool) -> None:
         os.makedirs(path)
         owners.sync_folder(os.path.dirname(os.path.abspath(path)))
     except OSError as error:
-        raise os_error(error, f"cannot make the folder {path}") from error
+        raise_os_error(error, f"cannot make the folder {path}")
 
 
 def create_if_missing(path: str, create: bool, read_only: bool, durable: bool) -> bool:
@@ -84,9 +87,9 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool) -
         if durable:
             owners.sync_folder(path)
     except lmdb.Error as error:
-        raise translate(error, path, "creating it") from error
+        reraise(error, path, "creating it")
     except OSError as error:
-        raise os_error(error, f"cannot create the store {path}") from error
+        raise_os_error(error, f"cannot create the store {path}")
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
@@ -122,7 +125,7 @@ def preallocate_lock_file(path: str) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise os_error(error, f"cannot make the lock file {name}") from error
+        raise_os_error(error, f"cannot make the lock file {name}")
 
 
 def size_gate(path: str) -> None:
@@ -140,7 +143,7 @@ def size_gate(path: str) -> None:
             file.seek(page_size if page_size >= _SMALLEST_PAGE else _SMALLEST_PAGE)
             metas.append(_parse_meta(file.read(_META.size)))
     except OSError as error:
-        raise os_error(error, f"cannot read {name}") from error
+        raise_os_error(error, f"cannot read {name}")
     valid = [meta for meta in metas if meta]
     if len(valid) < _META_PAGES:
         raise StoreDamagedError(f"{name} is damaged: {len(valid)} of its {_META_PAGES} header pages can be read")
@@ -188,21 +191,30 @@ def verify_structure(path: str) -> None:
 
 def probe_in_subprocess(path: str) -> None:
     """Let a child read all of the store first, so that what would kill a process kills that one."""
+    import subprocess
+
     probe = subprocess.run(
-        [sys.executable, "-m", "bookstand.storage.probe", path], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "bookstand.storage.probe", path],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if probe.returncode < 0:
         raise StoreDamagedError(f"store {path} is damaged: reading it killed a process with signal {-probe.returncode}")
     if probe.returncode:
-        raise StoreDamagedError(f"store {path} is damaged: {probe.stderr.strip() or probe.stdout.strip()}")
+        name, _, message = probe.stdout.strip().partition(": ")
+        kind = getattr(errors, name, StoreDamagedError)
+        raise kind(message or f"store {path} is damaged: {probe.stderr.strip()}")
 
 
-def os_error(error: OSError, doing: str) -> BookstandError:
+def raise_os_error(error: OSError, doing: str) -> NoReturn:
+    """The error of ours for an operating system's."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return disk_full(doing, error)
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return StoreAccessError(f"{doing}: {error.strerror}")
-    return StoreError(f"{doing}: {error.strerror or error}")
+        answer = disk_full(doing, error)
+        raise answer from answer.__cause__
+    kind = StoreAccessError if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else StoreError
+    raise kind(f"{doing}: {error.strerror or error}") from error
 
 
 def _is_ours(name: str) -> bool:

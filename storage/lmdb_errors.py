@@ -18,6 +18,10 @@ from bookstand.errors import (
     WriteError,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 _DAMAGE = (
     lmdb.CorruptedError,
     lmdb.PageNotFoundError,
@@ -53,6 +57,12 @@ def translate(error: lmdb.Error, path: str, doing: str) -> BookstandError:
     if code == errno.EIO:
         return WriteError(about)
     return StoreError(about)
+
+
+def reraise(error: lmdb.Error, path: str, doing: str) -> NoReturn:
+    """Raise what :func:`translate` makes of it, with the cause that this gives it."""
+    answer = translate(error, path, doing)
+    raise answer from answer.__cause__ or error
 
 
 def disk_full(about: str, error: BaseException) -> NotEnoughBookiesError:

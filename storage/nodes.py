@@ -7,6 +7,8 @@ from bookstand.storage.changes import ANY_VERSION, MUST_NOT_EXIST, Change, Delet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bookstand.storage.storage import Storage
 
 # What LMDB takes for a key.
@@ -16,8 +18,9 @@ LONGEST_PATH = 511
 class Nodes:
     """``expected_version`` is None for any version, -1 where the node must not exist yet."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, check_writable: Callable[[], None]) -> None:
         self._storage = storage
+        self._check_writable = check_writable
 
     def get(self, path: str) -> tuple[bytes, int]:
         """(value, version); :class:`NoSuchNodeError` if there is none."""
@@ -30,12 +33,14 @@ class Nodes:
 
     def put(self, path: str, value: bytes, expected_version: int | None = ANY_VERSION) -> int:
         """Write it, and return its new version: 0 for a new node, one more with each write."""
+        self._check_writable()
         operation = PutNode(check_path(path), check_value(value), check_version(expected_version))
         (version,) = self._storage.apply(Change(operation))
         return version  # type: ignore[no-any-return]
 
     def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         """Remove it; nodes below it stay."""
+        self._check_writable()
         self._storage.apply(Change(DeleteNode(check_path(path), check_version(expected_version))))
 
     def children(self, path: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""``python -m bookstand.storage.probe PATH``: read all of a store, and say what is wrong with it.
+"""``python -m bookstand.storage.probe PATH``: read all of a store, and print the error it gives, if any.
 
 Run as a child process by ``check="subprocess"``: what would kill a process that opens a damaged file kills this one.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from bookstand.errors import BookstandError
+from bookstand.errors import BookstandError, StoreDamagedError
 from bookstand.storage import files
 from bookstand.storage.storage import open_storage
 from bookstand.storage.verify import verify
@@ -23,10 +23,10 @@ def main(path: str) -> int:
         finally:
             storage.close()
     except BookstandError as error:
-        print(error, file=sys.stderr)
+        print(f"{type(error).__name__}: {error}")
         return 1
     if not report.ok:
-        print("\n".join(problem.message for problem in report.problems), file=sys.stderr)
+        print(f"{StoreDamagedError.__name__}: store {path} is damaged: {report.problems[0].message}")
         return 1
     return 0
 

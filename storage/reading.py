@@ -185,8 +185,7 @@ class Reads:
         self.check_usable()
         environment = self._environment
         with environment.read() as transaction:
-            found: bytes | None = transaction.get(key, db=environment.databases[database])
-            return found
+            return transaction.get(key, None, environment.databases[database])  # type: ignore[return-value]
 
     def _versioned(self, database: bytes, key: bytes) -> tuple[bytes, int] | None:
         sealed = self._get(database, key)

@@ -127,11 +127,11 @@ def added(state: LedgerState, first_entry: int, stored: Sequence[bytes], lac: in
     """Entries came from ``first_entry`` on that were not there before, sent when ``lac`` was confirmed."""
     if lac > state.lac:
         state.lac = lac
-    if not stored:
+    count = len(stored)
+    if not count:
         return
     if first_entry != state.last_entry + 1:
         state.in_order = False
-    count = len(stored)
     state.count += count
     state.last_entry = max(state.last_entry, first_entry + count - 1)
     largest = len(stored[0]) if count == 1 else max(map(len, stored))

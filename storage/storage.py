@@ -23,7 +23,7 @@ from bookstand.errors import (
     WriteOnReadOnlyError,
 )
 from bookstand.storage import files, keys, owners, record
-from bookstand.storage.changes import Change, CollectEntries
+from bookstand.storage.changes import AddEntries, Change, CollectEntries
 from bookstand.storage.committer import Committer, Submission
 from bookstand.storage.diskspace import DiskSpace
 from bookstand.storage.environment import FIRST_MAP_SIZE, Environment
@@ -128,7 +128,7 @@ class Storage(Reads):
             self._owner = self._announce()
         except OSError as error:
             self._environment.close()
-            raise files.os_error(error, f"cannot open the store {path}") from error
+            files.raise_os_error(error, f"cannot open the store {path}")
         except BaseException:
             self._environment.close()
             raise
@@ -300,12 +300,23 @@ class Storage(Reads):
         if self._refusal is not None:
             return [(None, self._refusal)] * len(submissions)
         outcomes = self._commits.commit(submissions, self.hooks)
+        self._after_commit()
+        return outcomes
+
+    def commit_entry(self, entry: AddEntries) -> BookstandError | None:
+        """Commit a lone entry in this thread, which has claimed the committer."""
+        if self._refusal is not None:
+            return self._refusal
+        error = self._commits.commit_entry(entry, self.hooks)
+        self._after_commit()
+        return error
+
+    def _after_commit(self) -> None:
         if self._commits.broken is not None:
             self._refusal = self._commits.broken
         if self._watchers:
             with self._watch:
                 self._watch.notify_all()
-        return outcomes
 
     # -- waiting for others -------------------------------------------------------------------------------------------
 

@@ -17,11 +17,22 @@ from bookstand.storage.state import LedgerState, unpack
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Protocol
 
     from bookstand.storage.changes import Operation
-    from bookstand.storage.committer import Outcome, Submission
+    from bookstand.storage.committer import Outcome
     from bookstand.storage.hooks import Hooks
     from bookstand.storage.witness import Witness
+
+    # A record by which to tell whether a transaction took effect: (database, key, value).
+    Evidence = tuple[bytes, bytes, bytes | None]
+
+    class Submitted(Protocol):
+        """What a commit needs to know of a submission."""
+
+        @property
+        def operations(self) -> Sequence[Operation]: ...
+
 
 # States of ledgers kept from one commit to the next.
 _KEPT_STATES = 1_000
@@ -44,7 +55,7 @@ class Commits:
         """The file was replaced, and counts its commits anew."""
         self._states, self._states_at = {}, -1
 
-    def commit(self, submissions: Sequence[Submission], hooks: Hooks | None) -> list[Outcome]:
+    def commit(self, submissions: Sequence[Submitted], hooks: Hooks | None) -> list[Outcome]:
         """(results, error) for each submission."""
         try:
             for submission in submissions:
@@ -61,7 +72,7 @@ class Commits:
         self._disk.note(answer)
         return [(None, answer)] * len(submissions)
 
-    def _write(self, submissions: Sequence[Submission], hooks: Hooks | None) -> list[Outcome]:
+    def _write(self, submissions: Sequence[Submitted], hooks: Hooks | None) -> list[Outcome]:
         full = self._disk.refusal()
         while True:
             transaction = self._environment.begin_write()
@@ -78,17 +89,11 @@ class Commits:
                 writing.write_states()
                 if hooks is not None:
                     hooks.point("commit.before_sync")
-                transaction.commit()
+                self._sync(transaction, writing.evidence)
             except lmdb.MapFullError:
                 _abort(transaction)
                 self._environment.grow(_size_of(submissions))
                 continue
-            except lmdb.Error as error:
-                _abort(transaction)
-                answer = translate(error, self._environment.path, "committing")
-                if not isinstance(answer, StoreDamagedError | WriteError):
-                    raise
-                self._settle_unknown(writing, answer)
             except BaseException:
                 _abort(transaction)
                 raise
@@ -108,12 +113,78 @@ class Commits:
         if hooks is not None:
             hooks.point("commit.after_sync")
 
-    def _settle_unknown(self, writing: Writing, error: BookstandError) -> None:
-        """The device failed under the commit. Reopen, and look whether it took effect; raise unless it did."""
+    def commit_entry(self, entry: AddEntries, hooks: Hooks | None) -> BookstandError | None:
+        """A batch that is one entry of a known ledger: the same as :meth:`commit`, without what only many need.
+
+        A lone durable append is what people wait for most, and waits for nothing but this. Whatever is out of the
+        ordinary goes the long way.
+        """
+        if hooks is not None or self._witness is not None or self._disk.full is not None:
+            return self._commit_alone(entry, hooks)
         environment = self._environment
+        entry.encode()
+        transaction = None
+        try:
+            transaction = environment.begin_write()
+            number = transaction.id()
+            ledger = self._states.get(entry.ledger_id) if self._states_at == number - 1 else None
+            if ledger is None:
+                transaction.abort()
+                return self._commit_alone(entry, hooks)
+            # Until the commit has succeeded the states are worth nothing: it changes them as it goes.
+            self._states_at = -1
+            entry.admit(ledger)
+            entry.count_in(ledger)
+            databases = environment.databases
+            key = keys.LEDGER_KEY.pack(entry.ledger_id)
+            sealed = record.seal(key, ledger.pack())
+            transaction.put(entry.keys[0], entry.stored[0], True, True, False, databases[keys.ENTRIES])
+            transaction.put(key, sealed, True, True, False, databases[keys.STATE])
+            self._sync(transaction, (keys.STATE, key, sealed))
+            self._states_at = number
+            return None
+        except BookstandError as error:
+            answer: BookstandError = error
+        except lmdb.MapFullError:
+            _abort(transaction)
+            return self._commit_alone(entry, hooks)
+        except lmdb.Error as error:
+            answer = translate(error, environment.path, "writing")
+        except BaseException:
+            _abort(transaction)
+            raise
+        _abort(transaction)
+        self._disk.note(answer)
+        return answer
+
+    def _commit_alone(self, entry: AddEntries, hooks: Hooks | None) -> BookstandError | None:
+        ((_, error),) = self.commit([_Lone(entry)], hooks)
+        return error  # type: ignore[return-value]
+
+    def _sync(self, transaction: lmdb.Transaction, evidence: Evidence) -> None:
+        """Commit. Raises where the transaction took no effect, and where that cannot be told."""
+        try:
+            transaction.commit()
+        except lmdb.MapFullError:
+            raise
+        except lmdb.Error as error:
+            answer = translate(error, self._environment.path, "committing")
+            if not isinstance(answer, StoreDamagedError | WriteError):
+                raise answer from answer.__cause__ or error
+            self._settle_unknown(evidence, answer)
+
+    def _settle_unknown(self, evidence: Evidence, error: BookstandError) -> None:
+        """The device failed under the commit. Reopen, and look whether it took effect; raise unless it did.
+
+        ``evidence`` is a record that the transaction wrote, and that was another one before.
+        """
+        environment = self._environment
+        database, key, value = evidence
         try:
             environment.reopen()
-            if writing.took_effect():
+            with environment.read() as transaction:
+                took_effect = transaction.get(key, None, environment.databases[database]) == value
+            if took_effect:
                 environment.sync()
                 return
         except (BookstandError, lmdb.Error) as second:
@@ -128,17 +199,16 @@ class Commits:
 class Writing:
     """One write transaction, as the stagings of the changes in it see it. ``states`` are those known beforehand."""
 
-    __slots__ = ("_changed", "_databases", "_environment", "_evidence", "_states", "_transaction", "dirty")
+    __slots__ = ("_changed", "_databases", "_states", "_transaction", "dirty", "evidence")
 
     def __init__(
         self, environment: Environment, transaction: lmdb.Transaction, states: dict[int, LedgerState | None]
     ) -> None:
-        self._environment = environment
         self._databases = environment.databases
         self._transaction = transaction
         self._states = states
         self._changed: set[int] = set()
-        self._evidence: tuple[bytes, bytes, bytes | None] | None = None
+        self.evidence: Evidence = (keys.META, keys.META_FORMAT, None)
         self.dirty = False
 
     # -- what stagings read ------------------------------------------------------------------------------------------
@@ -207,7 +277,7 @@ class Writing:
             self._transaction.delete(key, b"", self._databases[database])
         else:
             self._transaction.put(key, value, True, True, False, self._databases[database])
-        self._evidence = database, key, value
+        self.evidence = database, key, value
         self.dirty = True
 
     def _add(self, entry_keys: Sequence[bytes], stored: Sequence[bytes]) -> None:
@@ -229,28 +299,30 @@ class Writing:
             if state is not None:
                 sealed = record.seal(key, state.pack())
                 self._transaction.put(key, sealed, True, True, False, self._databases[keys.STATE])
-                self._evidence = keys.STATE, key, sealed
+                self.evidence = keys.STATE, key, sealed
             elif self.get(keys.STATE, key) is not None:
                 self._put(keys.STATE, key, None)
 
-    def took_effect(self) -> bool:
-        """After reopening: whether the last thing this transaction wrote is there."""
-        if self._evidence is None:
-            return False
-        database, key, value = self._evidence
-        with self._environment.read() as transaction:
-            return transaction.get(key, None, self._environment.databases[database]) == value
+
+class _Lone:
+    """An entry that nobody submitted: its writer commits it itself."""
+
+    __slots__ = ("operations",)
+
+    def __init__(self, entry: AddEntries) -> None:
+        self.operations = (entry,)
 
 
-def _abort(transaction: lmdb.Transaction) -> None:
+def _abort(transaction: lmdb.Transaction | None) -> None:
     try:
-        transaction.abort()
+        if transaction is not None:
+            transaction.abort()
     except lmdb.Error:
         # LMDB has ended it itself.
         pass
 
 
-def _size_of(submissions: Sequence[Submission]) -> int:
+def _size_of(submissions: Sequence[Submitted]) -> int:
     """About how many bytes of the map the submissions will take."""
     payloads = 0
     for submission in submissions:

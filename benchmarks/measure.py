@@ -1,0 +1,154 @@
+"""Clocks, interleaved rounds, child processes and private memory."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Missing(Exception):  # noqa: N818
+    """A candidate that cannot run here; the text says why."""
+
+
+class Sample(NamedTuple):
+    """Seconds per operation: CPU of the whole process (user and system, all threads), and wall."""
+
+    cpu: float
+    wall: float
+
+
+@dataclass
+class Series:
+    """The samples of one candidate, one a round."""
+
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def cpu(self) -> float:
+        return statistics.median(sample.cpu for sample in self.samples)
+
+    @property
+    def wall(self) -> float:
+        return statistics.median(sample.wall for sample in self.samples)
+
+
+def timed(operation: Callable[[], object], count: int) -> Sample:
+    """One sample of `operation`, which does `count` operations."""
+    gc.collect()
+    wall, cpu = time.perf_counter(), time.process_time()
+    operation()
+    return Sample((time.process_time() - cpu) / count, (time.perf_counter() - wall) / count)
+
+
+def interleave(
+    candidates: Mapping[str, Callable[[], Sample]], rounds: int, warm_up: int = 1
+) -> dict[str, Series | Missing]:
+    """Run every candidate once a round, the order turned by one each round, after `warm_up` uncounted rounds."""
+    measured: dict[str, Series | Missing] = {name: Series() for name in candidates}
+    names = list(candidates)
+    for turn in range(-warm_up, rounds):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            series = measured[name]
+            if isinstance(series, Missing):
+                continue
+            try:
+                sample = candidates[name]()
+            except Missing as missing:
+                measured[name] = missing
+                continue
+            if turn >= 0:
+                series.samples.append(sample)
+    return measured
+
+
+def child(code: str, *arguments: str, bytecode: Path) -> Sample:
+    """Run `python -c code` to its end: CPU of the child from exec to exit, and wall.
+
+    Compiled modules are kept in the folder `bytecode`, so that all runs but the first find them, as an installation
+    does, whatever this process was told about writing them.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
+    command = [sys.executable, "-c", code, *arguments]
+    start = time.perf_counter()
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"a child process ended with {process.returncode}")
+    return Sample(usage.ru_utime + usage.ru_stime, wall)
+
+
+def private_mib(pid: int | str = "self") -> float:
+    """RssAnon of a process in MiB: what the process holds itself, without pages of mapped files."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii") as status:
+            for line in status:
+                if line.startswith("RssAnon:"):
+                    return int(line.split()[1]) / 1024
+    except OSError as error:
+        raise Missing("RssAnon is read from /proc, which is not here") from error
+    raise Missing("/proc does not show RssAnon")
+
+
+class Memory(NamedTuple):
+    """Private memory of a child in MiB: when it was ready, the most that was seen while it worked, and after."""
+
+    start: float
+    peak: float
+    end: float
+    said: str
+
+
+def child_memory(code: str, *arguments: str) -> Memory:
+    """Watch a child that calls `ready()`, works, and calls `done(text)`; both are defined for it.
+
+    Between the two its RssAnon is read as often as the parent can, so that a short peak is seen.
+    """
+    prelude = (
+        "import sys\n"
+        "def ready():\n    print('ready', flush=True)\n    sys.stdin.readline()\n"
+        "def done(text):\n    print(text, flush=True)\n    sys.stdin.readline()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", prelude + code, *arguments],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        if process.stdout.readline().strip() != "ready":
+            raise RuntimeError("the child ended before it was ready")
+        start = peak = private_mib(process.pid)
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        # A child that ends closes its side, which wakes the select, too.
+        while not select.select([process.stdout], [], [], 0.0002)[0]:
+            try:
+                peak = max(peak, private_mib(process.pid))
+            except Missing:
+                break
+        said = process.stdout.readline().strip()
+        if not said:
+            raise RuntimeError("the child ended before it was done")
+        end = private_mib(process.pid)
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return Memory(start, max(peak, end), end, said)

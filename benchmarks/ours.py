@@ -1,0 +1,52 @@
+"""bookstand behind the same interface as the baselines."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import bookstand
+
+WINDOW = 2_000
+
+
+class Many:
+    """`append_many`, one call and one commit a batch."""
+
+    def __init__(self, directory: Path) -> None:
+        self._store = bookstand.open(directory / "store")
+        self._writer = self._store.create_ledger()
+
+    def stored(self, payloads: list[bytes]) -> list[bytes]:
+        return payloads
+
+    def append_batches(self, payloads: list[bytes], batches: int) -> None:
+        append_many = self._writer.append_many
+        for _ in range(batches):
+            append_many(payloads)
+
+    def append_one(self, value: bytes) -> None:
+        self._writer.append(value)
+
+    def count(self) -> int:
+        return self._writer.last_add_confirmed + 1
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class Handles(Many):
+    """`append_async` with a handle each: at most WINDOW appends are under way, and every handle is waited for."""
+
+    def append_batches(self, payloads: list[bytes], batches: int) -> None:
+        submit = self._writer.append_async
+        window: deque[Any] = deque()
+        push, oldest = window.append, window.popleft
+        for _ in range(batches):
+            for payload in payloads:
+                if len(window) == WINDOW:
+                    oldest().result()
+                push(submit(payload))
+        while window:
+            oldest().result()

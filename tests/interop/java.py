@@ -1,0 +1,48 @@
+"""The way to the Java classes: a file of requests, one run of Maven, a file of answers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+POM = Path(__file__).resolve().parent / "java" / "pom.xml"
+BUILD = ROOT / "build" / "interop"
+
+
+def missing_tools() -> list[str]:
+    return [tool for tool in ("mvn", "java") if shutil.which(tool) is None]
+
+
+def request(kind: str, **arguments: object) -> str:
+    """One line for the Java side; bytes go in hex, text is not for it to quote."""
+    words = [f"{name}={value.hex() if isinstance(value, bytes) else value}" for name, value in arguments.items()]
+    return "\t".join([kind, *words])
+
+
+def ask(requests: list[str]) -> list[dict[str, str]]:
+    """The answer to each request, in order."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    asked, answered = BUILD / "requests.txt", BUILD / "answers.txt"
+    asked.write_text("".join(f"{line}\n" for line in requests), encoding="ascii")
+    answered.unlink(missing_ok=True)
+    command = [
+        "mvn",
+        "-q",
+        "-B",
+        "-f",
+        str(POM),
+        "compile",
+        "exec:java",
+        f"-Drequests={asked}",
+        f"-Danswers={answered}",
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"Maven ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    lines = answered.read_text("utf-8").removesuffix("\n").split("\n")
+    answers = [dict(word.partition("=")[::2] for word in line.split("\t")) for line in lines]
+    if len(answers) != len(requests):
+        raise RuntimeError(f"{len(requests)} requests, {len(answers)} answers")
+    return answers

@@ -1,0 +1,32 @@
+"""The areas that can be replayed, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.replay import bookkeeper
+from tests.replay.outcome import Outcome
+
+
+class Area(NamedTuple):
+    name: str
+    what: str
+    fields: str  # what is compared, for --help
+    argued_at_most: float  # share of the samples
+    replay: Callable[[list[Path]], Iterator[Outcome]]
+
+
+AREAS: dict[str, Area] = {
+    area.name: area
+    for area in (
+        Area(
+            "bookkeeper",
+            "what BookKeeper's client answered, and bytes that it wrote",
+            bookkeeper.FIELDS,
+            0.25,
+            bookkeeper.replay,
+        ),
+    )
+}
