@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import Any
 
 import bookstand
 
@@ -41,12 +41,11 @@ class Handles(Many):
 
     def append_batches(self, payloads: list[bytes], batches: int) -> None:
         submit = self._writer.append_async
-        window: deque[Any] = deque()
+        stream = chain.from_iterable(repeat(payloads, batches))
+        window = deque(map(submit, islice(stream, WINDOW)))
         push, oldest = window.append, window.popleft
-        for _ in range(batches):
-            for payload in payloads:
-                if len(window) == WINDOW:
-                    oldest().result()
-                push(submit(payload))
-        while window:
+        for payload in stream:
             oldest().result()
+            push(submit(payload))
+        for pending in window:
+            pending.result()

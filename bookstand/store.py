@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from bookstand.ledger.adv import LedgerWriterAdv
     from bookstand.ledger.defaults import LedgerDefaults
     from bookstand.ledger.reader import LedgerReader
     from bookstand.ledger.transaction import Transaction
-    from bookstand.ledger.writer import LedgerWriter, LedgerWriterAdv
+    from bookstand.ledger.writer import LedgerWriter
     from bookstand.storage.clock import Clock
     from bookstand.storage.hooks import Hooks
     from bookstand.storage.storage import Storage

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from bookstand.ledger.adv import LedgerWriterAdv
     from bookstand.ledger.reader import LedgerReader
-    from bookstand.ledger.writer import LedgerWriter, LedgerWriterAdv, Writer
+    from bookstand.ledger.writer import LedgerWriter
+    from bookstand.ledger.writing import Writer
     from bookstand.storage.clock import Clock
     from bookstand.storage.digest import Digest
     from bookstand.storage.storage import Storage
@@ -187,9 +189,19 @@ class Client:
         self, new: NewLedger, ledger_id: int, incarnation: int, adv: bool, deferred_sync: bool
     ) -> LedgerWriter | LedgerWriterAdv:
         """The handle of a ledger that has just been created, or is about to be."""
-        from bookstand.ledger.writer import LedgerWriter, LedgerWriterAdv
+        kind: type[LedgerWriter | LedgerWriterAdv]
+        if adv:
+            from bookstand.ledger.adv import LedgerWriterAdv
 
-        kind = LedgerWriterAdv if adv else LedgerWriter
+            kind = LedgerWriterAdv
+        elif deferred_sync and self.storage.hooks is None:
+            from bookstand.ledger.deferred import DeferredLedgerWriter
+
+            kind = DeferredLedgerWriter
+        else:
+            from bookstand.ledger.writer import LedgerWriter
+
+            kind = LedgerWriter
         metadata = new.metadata.replace(ledger_id=ledger_id)
         writer = kind(self, metadata, new.digest, new.master_key, incarnation, deferred_sync)
         self.register(writer)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from bookstand.ledger.client import Client
-    from bookstand.ledger.writer import Add
+    from bookstand.ledger.writing import Add
     from bookstand.storage.changes import Operation
 
 

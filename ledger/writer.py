@@ -1,445 +1,20 @@
-"""The handles that creating a ledger gives: the only ones that can add entries to it.
-
-An append is on its way from its submission until it is answered. What travels together is an :class:`Add`: appends
-that come while the same last-add-confirmed holds and the commit has not begun share one. Answers come strictly in the
-order of entry ids, also where the store is done with a later entry before an earlier one.
-
-An add that fails ends the handle: all adds under way fail with the same error, and the handle closes the ledger at its
-last-add-confirmed.
-"""
+"""The handle that creating a ledger gives: it hands out the entry ids."""
 
 from __future__ import annotations
 
-from time import monotonic
-
-from bookstand.errors import (
-    AddEntryQuorumTimeoutError,
-    BookstandError,
-    ClientClosedError,
-    DuplicateEntryIdError,
-    IllegalOperationError,
-    IncorrectParameterError,
-    LedgerClosedError,
-    LedgerFencedError,
-    MetadataVersionError,
-    NoSuchLedgerError,
-)
-from bookstand.ledger.arguments import as_entry_id, as_payload
-from bookstand.ledger.handle import LedgerHandle
-from bookstand.storage.changes import AddEntries, Change, SetExplicitLac
-from bookstand.storage.committer import Submission
-from bookstand.storage.entry import HEADER_BYTES
-from bookstand.storage.metadata import CLOSED, IN_RECOVERY
-from bookstand.storage.pending import Completion, Pending, completed, pending_on
+from bookstand.errors import BookstandError, ClientClosedError, IncorrectParameterError
+from bookstand.ledger.arguments import as_payload
+from bookstand.ledger.writing import Writer
+from bookstand.storage.changes import AddEntries
+from bookstand.storage.pending import Completion, Pending, pending_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
-
-    from bookstand.ledger.client import Client
-    from bookstand.storage.digest import Digest
-    from bookstand.storage.metadata import LedgerMetadata
-
-# What one Add may gather. Beyond that the submitter commits it, so that a caller who never waits is held back.
-_ADD_ENTRIES = 16_384
-_ADD_BYTES = 4 << 20
+    from collections.abc import Iterable, Iterator
 
 # What append_many hands over at a time: large enough for a commit to be cheap, small enough to stay in the cache.
 _MANY_ENTRIES = 10_000
 _MANY_BYTES = 8 << 20
-
-_CLOSING_ERRORS_THAT_STAND = (MetadataVersionError, NoSuchLedgerError)
-
-
-class Add(Submission):
-    """Consecutive entries on their way, from ``first_entry`` on."""
-
-    __slots__ = ("entries", "full_at", "full_length", "payloads", "started", "stored", "writer")
-
-    def __init__(self, writer: Writer, entries: AddEntries) -> None:
-        super().__init__(writer.committer, (entries,))
-        self.writer = writer
-        self.entries = entries
-        self.payloads = entries.payloads
-        self.stored = False
-        self.started = monotonic() if writer.timed else 0.0
-        # Entry id and cumulative length from which on it has gathered enough.
-        self.full_at = entries.first_entry + _ADD_ENTRIES
-        self.full_length = entries.length_before + _ADD_BYTES
-
-    @property
-    def payload_bytes(self) -> int:
-        return sum(map(len, self.payloads))
-
-    def taken(self) -> None:
-        if self.writer.gathering is self:
-            self.writer.gathering = None
-
-    def finished(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
-        self.writer.add_finished(self, error, later)
-
-
-class Writer(LedgerHandle):
-    """What both kinds of writers share. ``self._lock`` guards all of the state below."""
-
-    def __init__(
-        self,
-        client: Client,
-        metadata: LedgerMetadata,
-        digest: Digest,
-        master_key: bytes,
-        incarnation: int,
-        deferred_sync: bool,
-    ) -> None:
-        super().__init__(client, metadata, digest, master_key)
-        self.committer = client.storage.committer
-        self.timed = client.add_quorum_timeout is not None
-        self.gathering: Add | None = None
-        self._incarnation = incarnation
-        self._deferred = bool(deferred_sync)
-        self._hooks = client.storage.hooks
-        # Entries go one by one, not many in one Add.
-        self._alone = self._hooks is not None or self._deferred
-        self._largest_payload = client.max_entry_bytes - HEADER_BYTES - digest.size
-        # Adds under way by the id of their first entry.
-        self._adds: dict[int, Add] = {}
-        # The last entry answered in order; with deferred sync it runs ahead of the LAC.
-        self._head = -1
-        # An early answer that turned out to be wrong, to be told by the next force.
-        self._broken_promise: BaseException | None = None
-        self._closing: Completion | None = None
-        # Part of a transaction that is being gathered: entry ids are spoken for.
-        self._reserved = False
-        self._length_flushed = 0
-        self._told_lac = -1
-        self._lac_at_tick = -1
-
-    # -- submitting; the lock is held --------------------------------------------------------------------------------
-
-    def _refusal(self) -> BookstandError | None:
-        if self._reserved:
-            raise IllegalOperationError(f"ledger {self._id} is part of a transaction that has not ended")
-        if self._closing is not None or self._metadata.state == CLOSED:
-            return LedgerClosedError(f"ledger {self._id} is closed")
-        if self._client.closed:
-            return ClientClosedError(f"store {self._storage.path} is closed")
-        if self._deferred and not self._client.v3:
-            return IllegalOperationError(f"ledger {self._id}: the v2 wire has no deferred sync")
-        return None
-
-    def _make_add(self, first_entry: int, payloads: list[bytes], lac: int, in_order: bool) -> Add:
-        entries = AddEntries(
-            self._id,
-            self._incarnation,
-            self._master_key,
-            self._digest,
-            first_entry,
-            lac,
-            self._length,
-            payloads,
-            in_order,
-        )
-        return Add(self, entries)
-
-    def _new_add(self, payloads: list[bytes]) -> Add:
-        """Queue an Add of entries that follow the last one; the caller accounts for its payloads."""
-        add = self._make_add(self._lap + 1, payloads, self._lac, in_order=True)
-        self._storage.enqueue_locked(add)
-        self._adds[add.entries.first_entry] = add
-        return add
-
-    # -- submitting one entry on its own: where ids are chosen, hooks are to see it, or the answer comes early -------
-
-    def _submit_alone(self, data: bytes, entry_id: int | None, lac: int | None = None) -> tuple[Completion, int]:
-        """``entry_id`` None: the next one. ``lac`` is what the entry carries, by default what holds now."""
-        with self._lock:
-            chosen = entry_id is not None
-            if entry_id is None:
-                entry_id = self._lap + 1
-            elif entry_id <= self._lac or entry_id in self._adds:
-                return _failed(DuplicateEntryIdError(f"entry {self._id}:{entry_id} was added already"))
-            refusal = self._refusal()
-            if refusal is None:
-                self._storage.check_writable()
-                add = self._make_add(entry_id, [data], self._lac if lac is None else lac, in_order=False)
-                self._adds[entry_id] = add
-                self._length += len(data)
-                if not chosen:
-                    self._lap = entry_id
-        if refusal is not None:
-            return self._refused(refusal)
-        hooks = self._hooks
-        if hooks is None or not hooks.before_add(self._id, entry_id, lambda error=None: self._enter(add, error)):
-            self._enter(add)
-        return add, entry_id
-
-    def _enter(self, add: Add, error: BaseException | None = None) -> None:
-        """An entry goes to the store, and with deferred sync its answer comes before it is there."""
-        early = self._deferred and self._hooks is None
-        if error is None and early:
-            error = self._foreseen_refusal()
-        if error is None:
-            try:
-                self._storage.enqueue(add)
-            except BookstandError as refusal:
-                error = refusal
-        if error is None and not early:
-            self.committer.nudge()
-            return
-        callbacks: list[Callable[[], None]] = []
-        self._answer(add, error, callbacks)
-        for callback in callbacks:
-            callback()
-        if early:
-            self._limit_early_answers()
-
-    def _foreseen_refusal(self) -> BookstandError | None:
-        state = self._storage.state(self._id)
-        if state is None or state.incarnation != self._incarnation or state.fenced:
-            return LedgerFencedError(f"ledger {self._id} is fenced")
-        return None
-
-    def _limit_early_answers(self) -> None:
-        """What was answered early waits in memory; commit it when it becomes much."""
-        if self._length - self._length_flushed >= _ADD_BYTES:
-            self._length_flushed = self._length
-            self._storage.flush()
-        else:
-            self.committer.nudge()
-
-    def _refused(self, refusal: BookstandError) -> tuple[Completion, int]:
-        if isinstance(refusal, IllegalOperationError):
-            self._fail(refusal)
-        return _failed(refusal)
-
-    # -- as part of a transaction --------------------------------------------------------------------------------------
-
-    def reserve(self) -> int:
-        """Take no appends until :meth:`release`; returns the id that the next entry will have."""
-        self._client.check_usable()
-        self._storage.flush_if_queued()
-        with self._lock:
-            refusal = self._refusal()
-            if refusal is not None:
-                raise refusal
-            self.gathering = None
-            self._reserved = True
-            return self._lap + 1
-
-    def release(self) -> None:
-        self._reserved = False
-
-    def stage(self, payloads: list[bytes]) -> Add:
-        """Count the payloads in, as entries that travel with somebody else's submission; the lock is held."""
-        self._reserved = False
-        refusal = self._refusal()
-        if refusal is not None:
-            raise refusal
-        add = self._make_add(self._lap + 1, payloads, self._lac, in_order=not self._alone)
-        self._adds[add.entries.first_entry] = add
-        self._lap += len(payloads)
-        self._length += add.payload_bytes
-        self._reserved = True
-        return add
-
-    def unstage(self, add: Add) -> None:
-        """The transaction was refused: as if it had not been; the lock is held."""
-        if self._adds.pop(add.entries.first_entry, None) is add:
-            self._lap -= len(add.payloads)
-            self._length -= add.payload_bytes
-
-    def never_created(self) -> None:
-        """The transaction that was to create the ledger was refused."""
-        with self._lock:
-            self._closing = Completion()
-        self._closing.complete(error=NoSuchLedgerError(f"ledger {self._id} was never created"))
-
-    # -- answers -----------------------------------------------------------------------------------------------------
-
-    def add_finished(self, add: Add, error: BaseException | None, later: list[Callable[[], None]]) -> None:
-        """The store is done with an Add. Runs in the thread that led the commit."""
-        hooks = self._hooks
-        if hooks is not None and error is None:
-
-            def proceed(error: BaseException | None = None) -> None:
-                callbacks: list[Callable[[], None]] = []
-                self._answer(add, error, callbacks)
-                for callback in callbacks:
-                    callback()
-
-            if hooks.after_add(self._id, add.entries.first_entry, proceed):
-                return
-        self._answer(add, error, later)
-
-    def _answer(self, add: Add, error: BaseException | None, later: list[Callable[[], None]]) -> None:
-        with self._lock:
-            if self._adds.get(add.entries.first_entry) is not add:
-                if error is not None and self._deferred:
-                    self._broken_promise = error
-                return
-            if error is None:
-                add.stored = True
-                acknowledged = self._acknowledge()
-        if error is not None:
-            later.append(lambda: self._fail(error))
-            return
-        for done in acknowledged:
-            later += done.settle()
-
-    def _acknowledge(self) -> list[Add]:
-        """Answer what is stored and in turn; the lock is held."""
-        acknowledged = []
-        while self._adds and (add := self._next_in_turn()) is not None and add.stored:
-            entries = add.entries
-            del self._adds[entries.first_entry]
-            self._head = max(self._head, entries.first_entry + len(add.payloads) - 1)
-            acknowledged.append(add)
-        if acknowledged and not self._deferred and self._head > self._lac:
-            self._lac = self._head
-            # Entries submitted from now on carry the new LAC.
-            self.gathering = None
-        return acknowledged
-
-    def _next_in_turn(self) -> Add | None:
-        add = self._adds.get(self._head + 1)
-        if add is None and self._adds:
-            # With deferred sync an id up to the head may be written again; nothing is before it.
-            lowest = min(self._adds)
-            if lowest <= self._head:
-                return self._adds[lowest]
-        return add
-
-    def _fail(self, error: BaseException) -> None:
-        """An add failed: so do all under way, and the handle closes itself."""
-        with self._lock:
-            if self._metadata.state == IN_RECOVERY:
-                doomed = self._drop_adds()
-                first_time = False
-            else:
-                doomed, first_time = self._begin_close()
-        if first_time:
-            self._write_end()
-        for add in doomed:
-            add.complete(error=error)
-
-    def _drop_adds(self) -> list[Add]:
-        """Take all adds off their way; the lock is held."""
-        doomed = [self._adds[first] for first in sorted(self._adds)]
-        self._adds.clear()
-        self.gathering = None
-        for add in doomed:
-            self._length -= add.payload_bytes
-        return doomed
-
-    def expire(self, now: float) -> None:
-        """Fail if the oldest add has waited longer than the add quorum timeout."""
-        timeout = self._client.add_quorum_timeout
-        with self._lock:
-            oldest = min((add.started for add in self._adds.values()), default=now)
-        if timeout is not None and now - oldest > timeout:
-            self._fail(AddEntryQuorumTimeoutError(f"ledger {self._id}: an add was not answered within {timeout} s"))
-
-    def client_closed(self) -> None:
-        with self._lock:
-            doomed = self._drop_adds()
-        for add in doomed:
-            add.complete(error=ClientClosedError(f"store {self._storage.path} was closed"))
-
-    # -- force, explicit LAC, close ----------------------------------------------------------------------------------
-
-    def force(self) -> None:
-        """Make durable what is acknowledged. With deferred sync this is what moves the last-add-confirmed."""
-        with self._lock:
-            if self._closing is not None or self._metadata.state == CLOSED:
-                raise LedgerClosedError(f"ledger {self._id} is closed")
-            head = self._head
-            if head < 0:
-                return
-            self._client.check_usable()
-            if not self._client.v3:
-                raise IllegalOperationError(f"ledger {self._id}: the v2 wire has no force")
-        self._storage.flush()
-        with self._lock:
-            broken, self._broken_promise = self._broken_promise, None
-            length = self._length
-        if broken is not None:
-            self._fail(broken)
-            raise broken.with_traceback(None)
-        self._learn(head, length)
-        with self._lock:
-            self.gathering = None
-
-    def tell_lac(self) -> None:
-        """Store the LAC explicitly if it has stood still since the last call, and no entry carries it yet."""
-        with self._lock:
-            lac, seen = self._lac, self._lac_at_tick
-            self._lac_at_tick = lac
-            if self._closing is not None or lac < 0 or lac != seen or lac <= self._told_lac:
-                return
-        self._storage.apply(Change(SetExplicitLac(self._id, self._master_key, lac)))
-        self._told_lac = lac
-
-    def close(self) -> None:
-        """Commit what is queued, fail what cannot be answered, and write the ledger's end into its metadata.
-
-        Closing again gives the same answer. :class:`MetadataVersionError` says that the ledger was closed elsewhere,
-        at another end, which the handle then shows.
-        """
-        self.close_async().result()
-
-    def close_async(self) -> Pending:
-        """The same; done when it returns, apart from what a callback sees."""
-        with self._lock:
-            if self._client.closed:
-                return completed(error=ClientClosedError(f"store {self._storage.path} is closed"))
-            closing = self._closing
-        if closing is not None:
-            return pending_on(closing)
-        self._storage.flush_if_queued()
-        with self._lock:
-            doomed, first_time = self._begin_close()
-            closing = self._closing
-        for add in doomed:
-            add.complete(error=LedgerClosedError(f"ledger {self._id} was closed before the add was answered"))
-        if first_time:
-            self._write_end()
-        assert closing is not None
-        return pending_on(closing)
-
-    def _begin_close(self) -> tuple[list[Add], bool]:
-        """No adds from here on; the lock is held. Returns what was under way, and whether the end is to be written."""
-        first_time = self._closing is None
-        if self._closing is None:
-            self._closing = Completion()
-        self._lap = self._lac
-        return self._drop_adds(), first_time
-
-    def _write_end(self) -> None:
-        """Compare and set the metadata to CLOSED at this handle's LAC and length."""
-        closing = self._closing
-        assert closing is not None
-        last_entry, length = self._lac, self._length
-        try:
-            while self._metadata.state != CLOSED:
-                closed = self._metadata.replace(state=CLOSED, last_entry_id=last_entry, length=length)
-                try:
-                    self._adopt(self._client.write_metadata(closed, self._metadata.version, self._incarnation))
-                except MetadataVersionError:
-                    self._adopt(self._client.read_metadata(self._id))
-            if (self._metadata.last_entry_id, self._metadata.length) != (last_entry, length):
-                raise MetadataVersionError(
-                    f"ledger {self._id} was closed elsewhere at entry {self._metadata.last_entry_id} with length "
-                    f"{self._metadata.length}, not at {last_entry} with {length}"
-                )
-        except BookstandError as error:
-            if not isinstance(error, _CLOSING_ERRORS_THAT_STAND):
-                # Nothing is decided: the disk may be full, say. The next close tries again.
-                with self._lock:
-                    self._closing = None
-            closing.complete(error=error)
-        else:
-            closing.complete()
 
 
 class LedgerWriter(Writer):
@@ -467,10 +42,7 @@ class LedgerWriter(Writer):
         entry = None
         lock.acquire()
         try:
-            if (
-                not (self._adds or self._reserved or self._closing or self._client.closed)
-                and self._metadata.state != CLOSED
-            ):
+            if not self._adds and not self._reserved and self._refusal() is None:
                 entry_id = self._lap + 1
                 entry = AddEntries(
                     self._id,
@@ -533,10 +105,7 @@ class LedgerWriter(Writer):
 
     def _gather(self, data: bytes) -> tuple[Completion, int]:
         """Queue an entry; returns what it travels with, and its id."""
-        if type(data) is not bytes:
-            data = as_payload(data)
-        if len(data) > self._largest_payload:
-            self.check_size(self._lap + 1, data)
+        data = self._checked(data)
         if self._alone:
             return self._submit_alone(data, None)
         refusal = None
@@ -554,6 +123,18 @@ class LedgerWriter(Writer):
         assert refusal is not None
         return self._refused(refusal)
 
+    def _checked(self, data: bytes) -> bytes:
+        if type(data) is not bytes:
+            data = as_payload(data)
+        if len(data) > self._largest_payload:
+            self.check_size(self._lap + 1, data)
+        return data
+
+    def _check_sizes(self, part: list[bytes], largest: int) -> None:
+        if largest > self._largest_payload:
+            for number, data in enumerate(part, self._lap + 1):
+                self.check_size(number, data)
+
     def append_many(self, payloads: Iterable[bytes]) -> range:
         """Add many entries, the fast way; returns their ids once all are durable.
 
@@ -562,10 +143,8 @@ class LedgerWriter(Writer):
         """
         first = self._lap + 1
         count = 0
-        for part, size, largest in _parts(payloads):
-            if largest > self._largest_payload:
-                for data in part:
-                    self.check_size(self._lap + 1, data)
+        for part, size, largest in parts_of(payloads):
+            self._check_sizes(part, largest)
             submitted = self._submit_each(part) if self._alone else [self._submit_part(part, size)]
             if not count:
                 first = submitted[0][1]
@@ -600,35 +179,16 @@ class LedgerWriter(Writer):
         return super()._refused(refusal)
 
 
-class LedgerWriterAdv(Writer):
-    """The caller chooses the entry ids, and may write them in any order; answers come in their order all the same."""
-
-    def write(self, entry_id: int, data: bytes) -> int:
-        """Add an entry; returns its id once it and all before it are durable."""
-        return self.write_async(entry_id, data).result()  # type: ignore[no-any-return]
-
-    def write_async(self, entry_id: int, data: bytes) -> Pending:
-        """The same; the Pending's result is the id."""
-        entry_id = as_entry_id(entry_id)
-        if type(data) is not bytes:
-            data = as_payload(data)
-        self.check_size(entry_id, data)
-        return pending_on(*self._submit_alone(data, entry_id))
-
-
-def _failed(error: BookstandError) -> tuple[Completion, int]:
-    completion = Completion()
-    completion.complete(error=error)
-    return completion, -1
-
-
-def _parts(payloads: Iterable[bytes]) -> Iterator[tuple[list[bytes], int, int]]:
+def parts_of(payloads: Iterable[bytes]) -> Iterator[tuple[list[bytes], int, int]]:
     """The payloads as bytes, in lists that are worth a commit each, with the sum and the largest of their sizes."""
     if isinstance(payloads, list | tuple) and len(payloads) <= _MANY_ENTRIES:
-        part = [data if type(data) is bytes else as_payload(data) for data in payloads]
+        part = list(payloads)
+        if list(map(type, part)).count(bytes) < len(part):
+            part = [data if type(data) is bytes else as_payload(data) for data in part]
         sizes = list(map(len, part))
-        if part and sum(sizes) <= _MANY_BYTES:
-            yield part, sum(sizes), max(sizes)
+        size = sum(sizes)
+        if part and size <= _MANY_BYTES:
+            yield part, size, max(sizes)
             return
     try:
         source = iter(payloads)

@@ -81,9 +81,12 @@ def _encode_slice(
 
     count = len(payloads)
     sizes = list(map(len, payloads))
-    lengths = np.array(sizes, np.int64)
-    lengths[0] += length_before
-    np.cumsum(lengths, out=lengths)
+    if sizes.count(sizes[0]) == count:
+        lengths = np.arange(1, count + 1) * sizes[0] + length_before
+    else:
+        lengths = np.array(sizes, np.int64)
+        lengths[0] += length_before
+        np.cumsum(lengths, out=lengths)
     rows = np.empty(count, [("header", ">i8", 4), ("digest", f">u{digest.size}")])
     header = rows["header"]
     header[:, 0] = ledger_id

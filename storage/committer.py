@@ -211,6 +211,8 @@ class Committer:
                     submission.finished(value, error, later)
         finally:
             if batch is not None:
+                # A submission knows its batch: both would live on until the next garbage collection.
+                batch.submissions = []
                 batch.committed = True
                 self._leading.release()
                 batch.wake()
