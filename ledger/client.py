@@ -21,7 +21,7 @@ from bookstand.ledger.arguments import MISSING
 from bookstand.ledger.defaults import LedgerDefaults
 from bookstand.storage import metadata as metadata_format
 from bookstand.storage.changes import Change, CreateLedger, DeleteLedger, LeftoverEntriesError, UpdateLedger
-from bookstand.storage.digest import DIGEST_NAMES, digest_for, digest_name, master_key
+from bookstand.storage.digest import digest_for, digest_name, master_key
 from bookstand.storage.metadata import CLOSED, FORMATS, LedgerMetadata
 
 TYPE_CHECKING = False
@@ -138,7 +138,7 @@ class Client:
         if self.closed:
             return
         try:
-            self.storage.flush_if_queued()
+            self.storage.flush()
         finally:
             self.closed = True
             if self._background is not None:
@@ -176,7 +176,7 @@ class Client:
         new = self.prepare(ledger_id, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata)
         if deferred_sync is None:
             raise IncorrectParameterError("deferred_sync is True or False, not None")
-        operation = CreateLedger(ledger_id, new.master_key, metadata_format.serialize(new.metadata))
+        operation = CreateLedger(ledger_id, new.master_key, new.digest.name, metadata_format.serialize(new.metadata))
         while True:
             try:
                 ((new_id, incarnation),) = self.storage.apply(Change(operation))
@@ -262,7 +262,7 @@ class Client:
         digest_type = metadata.digest_type
         if digest is not None and not self.digest_autodetect and digest_type not in (None, digest):
             raise DigestMismatchError(f"ledger {ledger_id} has {digest_type} digests, not {digest}")
-        name = digest_type or digest or self._digest_by_entry(ledger_id, password)
+        name = digest_type or digest or self._digest_of_state(ledger_id)
         from bookstand.ledger.reader import LedgerReader
 
         if recovery is None:
@@ -278,19 +278,10 @@ class Client:
             reader.learn_at_open()
         return reader
 
-    def _digest_by_entry(self, ledger_id: int, password: bytes) -> str:
-        """The oldest metadata format has no digest type: the first entry shows which it is."""
-        from bookstand.storage import entry as layout
-
-        stored = self.storage.entry_as_stored(ledger_id, 0)
-        if stored is not None:
-            for name in DIGEST_NAMES:
-                try:
-                    layout.decode(digest_for(name, password), ledger_id, 0, stored)
-                except DigestMismatchError:
-                    continue
-                return name
-        return self.defaults.digest
+    def _digest_of_state(self, ledger_id: int) -> str:
+        """The oldest metadata format has no digest type; the bookie knows it."""
+        state = self.storage.state(ledger_id)
+        return state.digest if state is not None and state.digest else self.defaults.digest
 
     def delete(self, ledger_id: Any, missing_ok: bool) -> None:
         self.check_writable()

@@ -40,9 +40,9 @@ class DeferredLedgerWriter(LedgerWriter):
         """The same for many entries."""
         first = self._lap + 1
         count = 0
-        for part, size, largest in parts_of(payloads):
-            self._check_sizes(part, largest)
-            last = self._accept(part, size)
+        for part, sizes in parts_of(payloads):
+            self._check_sizes(part, sizes)
+            last = self._accept(part, sum(sizes))
             if not count:
                 first = last - len(part) + 1
             count += len(part)

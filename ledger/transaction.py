@@ -91,7 +91,7 @@ class Transaction:
         new = client.prepare(None, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata)
         ((ledger_id, incarnation),) = client.storage.apply(Change(ReserveLedger()))
         metadata = metadata_format.serialize(new.metadata)
-        self._add(CreateLedger(ledger_id, new.master_key, metadata, incarnation))
+        self._add(CreateLedger(ledger_id, new.master_key, new.digest.name, metadata, incarnation))
         writer = client.writer_for(new, ledger_id, incarnation, adv=False, deferred_sync=False)
         assert isinstance(writer, LedgerWriter)
         self._created.append(writer)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bookstand.errors import BookstandError, ClientClosedError, IncorrectParameterError
+from bookstand.errors import BookstandError, ClientClosedError, IncorrectParameterError, OutcomeUnknownError
 from bookstand.ledger.arguments import as_payload
 from bookstand.ledger.writing import Writer
+from bookstand.storage.batch import largest_of
 from bookstand.storage.changes import AddEntries
 from bookstand.storage.pending import Completion, Pending, pending_on
 
@@ -63,8 +64,13 @@ class LedgerWriter(Writer):
                 committer.release()
         if entry is None:
             return -1
+        interruption = None
         try:
-            error = self._storage.commit_entry(entry)
+            try:
+                error = self._storage.commit_entry(entry)
+            except BaseException as caught:
+                interruption = caught
+                error = OutcomeUnknownError(f"adding entry {self._id}:{entry_id} was interrupted by {caught!r}")
             if error is None:
                 # No lock: nobody else moves these up before the committer is released.
                 self._head = self._lac = entry_id
@@ -76,28 +82,27 @@ class LedgerWriter(Writer):
             with lock:
                 self._length -= len(data)
             self._fail(error)
-            raise error.with_traceback(None)
+            raise interruption or error.with_traceback(None)
         return entry_id
 
     def append_async(self, data: bytes) -> Pending:
         """Add an entry; the Pending's result is its id. Never blocks for long, and raises only for bad arguments."""
-        if type(data) is bytes and len(data) <= self._largest_payload:
+        if type(data) is bytes and (size := len(data)) <= self._largest_payload:
             # The shortest way for the most frequent call: join the Add that others have begun.
-            lock = self._lock
-            lock.acquire()
+            self._acquire()
             add = self.gathering
             if add is not None:
                 add.payloads.append(data)
                 entry_id = self._lap = self._lap + 1
-                self._length += len(data)
-                lock.release()
+                length = self._length = self._length + size
+                self._release()
                 pending = Pending()
                 pending._completion = add
                 pending._value = entry_id
-                if entry_id >= add.full_at or self._length >= add.full_length:
+                if length >= add.full_length or entry_id >= add.full_at:
                     self.committer.drive(add)
                 return pending
-            lock.release()
+            self._release()
         completion, entry_id = self._gather(data)
         if not completion.done:
             self.committer.nudge()
@@ -130,8 +135,8 @@ class LedgerWriter(Writer):
             self.check_size(self._lap + 1, data)
         return data
 
-    def _check_sizes(self, part: list[bytes], largest: int) -> None:
-        if largest > self._largest_payload:
+    def _check_sizes(self, part: list[bytes], sizes: list[int]) -> None:
+        if largest_of(sizes) > self._largest_payload:
             for number, data in enumerate(part, self._lap + 1):
                 self.check_size(number, data)
 
@@ -143,9 +148,9 @@ class LedgerWriter(Writer):
         """
         first = self._lap + 1
         count = 0
-        for part, size, largest in parts_of(payloads):
-            self._check_sizes(part, largest)
-            submitted = self._submit_each(part) if self._alone else [self._submit_part(part, size)]
+        for part, sizes in parts_of(payloads):
+            self._check_sizes(part, sizes)
+            submitted = self._submit_each(part) if self._alone else [self._submit_part(part, sizes)]
             if not count:
                 first = submitted[0][1]
             for add, _ in submitted:
@@ -155,16 +160,17 @@ class LedgerWriter(Writer):
             count += len(part)
         return range(first, first + count)
 
-    def _submit_part(self, part: list[bytes], size: int) -> tuple[Completion, int]:
+    def _submit_part(self, part: list[bytes], sizes: list[int]) -> tuple[Completion, int]:
         with self._lock:
             refusal = self._refusal()
             if refusal is None:
                 # Nothing may be put in front of these entries any more.
                 self.gathering = None
                 add = self._new_add(part)
+                add.entries.sizes = sizes
                 first = self._lap + 1
                 self._lap += len(part)
-                self._length += size
+                self._length += sum(sizes)
                 return add, first
         return self._refused(refusal)
 
@@ -179,31 +185,30 @@ class LedgerWriter(Writer):
         return super()._refused(refusal)
 
 
-def parts_of(payloads: Iterable[bytes]) -> Iterator[tuple[list[bytes], int, int]]:
-    """The payloads as bytes, in lists that are worth a commit each, with the sum and the largest of their sizes."""
-    if isinstance(payloads, list | tuple) and len(payloads) <= _MANY_ENTRIES:
+def parts_of(payloads: Iterable[bytes]) -> Iterator[tuple[list[bytes], list[int]]]:
+    """The payloads as bytes, in lists that are worth a commit each, with their sizes."""
+    if isinstance(payloads, list | tuple) and 0 < len(payloads) <= _MANY_ENTRIES:
         part = list(payloads)
         if list(map(type, part)).count(bytes) < len(part):
             part = [data if type(data) is bytes else as_payload(data) for data in part]
         sizes = list(map(len, part))
-        size = sum(sizes)
-        if part and size <= _MANY_BYTES:
-            yield part, size, max(sizes)
+        if sum(sizes) <= _MANY_BYTES:
+            yield part, sizes
             return
     try:
         source = iter(payloads)
     except TypeError:
         raise IncorrectParameterError(f"payloads come in an iterable, not in {payloads!r}") from None
-    part, size, largest = [], 0, 0
+    part, sizes, size = [], [], 0
     for data in source:
         if type(data) is not bytes:
             # Copied as it comes: the source may use one buffer for all.
             data = as_payload(data)
         part.append(data)
+        sizes.append(len(data))
         size += len(data)
-        largest = max(largest, len(data))
         if size >= _MANY_BYTES or len(part) >= _MANY_ENTRIES:
-            yield part, size, largest
-            part, size, largest = [], 0, 0
+            yield part, sizes
+            part, sizes, size = [], [], 0
     if part:
-        yield part, size, largest
+        yield part, sizes

@@ -72,7 +72,7 @@ class Add(Submission):
 
     def finished(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
         # The stored bytes have done their work; the Add itself may live as long as the caller keeps its answer.
-        self.entries.keys = self.entries.stored = ()
+        self.entries.encoded = None
         self.writer.add_finished(self, error, later)
 
 
@@ -90,6 +90,9 @@ class Writer(LedgerHandle):
     ) -> None:
         super().__init__(client, metadata, digest, master_key)
         self.committer = client.storage.committer
+        # Bound once, for the way that every append takes.
+        self._acquire = self._lock.acquire
+        self._release = self._lock.release
         self.timed = client.add_quorum_timeout is not None
         self.gathering: Add | None = None
         self._incarnation = incarnation
@@ -392,7 +395,7 @@ class Writer(LedgerHandle):
             closing = self._closing
         if closing is not None:
             return pending_on(closing)
-        self._storage.flush_if_queued()
+        self._storage.flush()
         with self._lock:
             doomed, first_time = self._begin_close()
             closing = self._closing

@@ -17,12 +17,11 @@ from bookstand.errors import (
     WriteError,
 )
 from bookstand.storage import keys, record, state
-from bookstand.storage.batch import encode_entries
+from bookstand.storage.batch import Encoded, encode_entries
 from bookstand.storage.state import LedgerState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any, Protocol
 
     from bookstand.storage.digest import Digest
@@ -54,7 +53,7 @@ class Staging:
         self._view = view
         self.writes: dict[tuple[bytes, bytes], bytes | None] = {}
         self.states: dict[int, LedgerState | None] = {}
-        self.entries: list[tuple[Sequence[bytes], Sequence[bytes]]] = []
+        self.entries: list[Encoded] = []
         self.removed_entries: list[bytes] = []
 
     def get(self, database: bytes, key: bytes) -> bytes | None:
@@ -77,7 +76,7 @@ class Staging:
         return None if sealed is None else record.unseal_versioned(database, key, sealed)
 
     def has_entry(self, key: bytes) -> bool:
-        return self._view.get(keys.ENTRIES, key) is not None or any(key in staged for staged, _ in self.entries)
+        return self._view.get(keys.ENTRIES, key) is not None or any(key in staged.keys for staged in self.entries)
 
     def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]:
         return self._view.entry_keys(ledger_id, limit)
@@ -99,16 +98,16 @@ class AddEntries:
 
     __slots__ = (
         "digest",
+        "encoded",
         "first_entry",
         "in_order",
         "incarnation",
-        "keys",
         "last_add_confirmed",
         "ledger_id",
         "length_before",
         "master_key",
         "payloads",
-        "stored",
+        "sizes",
     )
 
     def __init__(
@@ -132,20 +131,28 @@ class AddEntries:
         self.length_before = length_before
         self.payloads = payloads
         self.in_order = in_order
-        self.keys: Sequence[bytes] = ()
-        self.stored: Sequence[bytes] = ()
+        # Of the payloads, where they are known beforehand.
+        self.sizes: list[int] | None = None
+        self.encoded: Encoded | None = None
 
     @property
     def last_entry(self) -> int:
         return self.first_entry + len(self.payloads) - 1
 
-    def encode(self) -> None:
-        """Make the stored bytes; done before the transaction begins, so that it is short."""
-        if self.keys:
-            return
-        self.keys, self.stored = encode_entries(
-            self.digest, self.ledger_id, self.first_entry, self.last_add_confirmed, self.length_before, self.payloads
-        )
+    def encode(self) -> Encoded:
+        """Make keys, headers and digests; called first before the transaction begins, so that it is short."""
+        encoded = self.encoded
+        if encoded is None:
+            encoded = self.encoded = encode_entries(
+                self.digest,
+                self.ledger_id,
+                self.first_entry,
+                self.last_add_confirmed,
+                self.length_before,
+                self.payloads,
+                self.sizes,
+            )
+        return encoded
 
     def admit(self, ledger: LedgerState | None) -> LedgerState:
         """The ledger's state, if it takes the entries."""
@@ -163,19 +170,23 @@ class AddEntries:
 
     def count_in(self, ledger: LedgerState) -> None:
         """The state with all of the entries, none of which is there yet."""
-        state.added(ledger, self.first_entry, self.stored, self.last_add_confirmed)
+        encoded = self.encode()
+        state.added(ledger, self.first_entry, len(encoded), encoded.largest, self.last_add_confirmed)
 
     def apply(self, staging: Staging) -> range:
         ledger = self.admit(staging.state(self.ledger_id))
         if self.first_entry > ledger.last_entry:
             self.count_in(ledger)
-            staging.entries.append((self.keys, self.stored))
+            staging.entries.append(self.encode())
         else:
             # As on a bookie, what is there already stays, and the add is confirmed.
-            fresh = [(k, v) for k, v in zip(self.keys, self.stored, strict=True) if not staging.has_entry(k)]
-            state.added(ledger, self.first_entry, [stored for _, stored in fresh], self.last_add_confirmed)
+            encoded = self.encode()
+            pairs = zip(encoded.keys, encoded.stored, strict=True)
+            fresh = [pair for pair in pairs if not staging.has_entry(pair[0])]
+            state.added(ledger, self.first_entry, len(fresh), encoded.largest, self.last_add_confirmed)
             if fresh:
-                staging.entries.append(([key for key, _ in fresh], [stored for _, stored in fresh]))
+                entry_keys, stored = zip(*fresh, strict=True)
+                staging.entries.append(Encoded(entry_keys, stored, encoded.largest))
         return range(self.first_entry, self.last_entry + 1)
 
 
@@ -191,13 +202,14 @@ class ReserveLedger:
 class CreateLedger:
     """A new ledger; result: (ledger id, incarnation). Both may have been reserved; else they are the next free ones."""
 
-    __slots__ = ("incarnation", "ledger_id", "master_key", "metadata")
+    __slots__ = ("digest", "incarnation", "ledger_id", "master_key", "metadata")
 
     def __init__(
-        self, ledger_id: int | None, master_key: bytes, metadata: bytes, incarnation: int | None = None
+        self, ledger_id: int | None, master_key: bytes, digest: str, metadata: bytes, incarnation: int | None = None
     ) -> None:
         self.ledger_id = ledger_id
         self.master_key = master_key
+        self.digest = digest
         self.metadata = metadata
         self.incarnation = incarnation
 
@@ -210,7 +222,9 @@ class CreateLedger:
         if leftover is not None and leftover.count:
             raise LeftoverEntriesError(f"ledger {ledger_id} was deleted, but its entries are not collected yet")
         incarnation = _next_incarnation(staging) if self.incarnation is None else self.incarnation
-        staging.states[ledger_id] = LedgerState(incarnation, self.master_key)
+        if leftover is not None and leftover.deleted_at:
+            staging.put(keys.META, keys.deletion(leftover.deleted_at, ledger_id), None)
+        staging.states[ledger_id] = LedgerState(incarnation, self.master_key, self.digest)
         staging.put(keys.LEDGERS, key, record.seal_versioned(key, 0, self.metadata))
         return ledger_id, incarnation
 
@@ -263,6 +277,8 @@ class DeleteLedger:
         ledger = staging.state(self.ledger_id)
         if ledger is not None:
             ledger.deleted_at = max(1, self.now)
+            due = keys.deletion(ledger.deleted_at, self.ledger_id)
+            staging.put(keys.META, due, record.seal(due, b""))
 
 
 class CollectEntries:
@@ -285,6 +301,8 @@ class CollectEntries:
         ledger.count = max(0, ledger.count - len(doomed))
         if len(doomed) < self.limit:
             staging.states[self.ledger_id] = None
+            if ledger.deleted_at:
+                staging.put(keys.META, keys.deletion(ledger.deleted_at, self.ledger_id), None)
             return 0
         return max(1, ledger.count)
 

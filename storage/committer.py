@@ -17,6 +17,7 @@ from threading import Event, Lock, Thread
 from time import monotonic
 
 from bookstand.errors import BookstandError, OutcomeUnknownError
+from bookstand.storage.log import logger
 from bookstand.storage.pending import Completion
 
 TYPE_CHECKING = False
@@ -87,11 +88,10 @@ class Committer:
         """Nothing is queued. Says nothing of a commit under way."""
         return self._open is None
 
-    def submit(self, submission: Submission, awaited: bool = True) -> None:
+    def submit(self, submission: Submission) -> None:
+        """Queue it. If nobody is going to wait for it, :meth:`nudge` as well."""
         with self.lock:
             self.enqueue(submission)
-        if not awaited:
-            self.nudge()
 
     def enqueue(self, submission: Submission) -> None:
         """Put it into the open batch; the caller holds ``lock``."""
@@ -129,6 +129,8 @@ class Committer:
             elif deadline is None:
                 batch.gate.acquire()
             elif not batch.gate.acquire(timeout=max(0.0, deadline - monotonic())):
+                # Who has no time to wait may have been the one who would have led.
+                self.nudge()
                 return
         batch.wake()
 
@@ -222,6 +224,13 @@ class Committer:
         for callback in later:
             callback()
 
+    def _lead_on(self) -> None:
+        """Lead, whatever happens: those who submitted have heard of it, and others will submit."""
+        try:
+            self._lead()
+        except Exception:
+            logger().exception("a commit was interrupted")
+
     def _wake_open_batch(self) -> None:
         gathering = self._open
         if gathering is not None:
@@ -236,6 +245,6 @@ class Committer:
                 self._hurried.wait(LINGER)
                 self._hurried.clear()
                 if batch is self._open and self._leading.acquire(False):
-                    self._lead()
+                    self._lead_on()
                 # Somebody is at it, or has come meanwhile with more: stay until nothing is left.
                 batch = self._open

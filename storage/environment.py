@@ -11,7 +11,7 @@ from threading import Condition
 
 import lmdb
 
-from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError
+from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError, StoreFormatError
 from bookstand.storage import keys
 from bookstand.storage.lmdb_errors import disk_full, reraise
 
@@ -100,16 +100,18 @@ class Environment:
             reraise(error, self.path, "opening it")
         try:
             env.reader_check()
+            # The format first: a later one may have other sub-databases.
+            check_format(self.path, _format_record(env))
             self.databases = {name: env.open_db(name, create=False) for name in keys.DATABASES}
         except lmdb.NotFoundError as error:
-            ours = env.stat()["entries"] > 1 and _has_superblock(env)
             env.close()
-            if not ours:
-                raise NotAStoreError(f"{self.path} holds an LMDB file of another program") from error
             raise StoreDamagedError(f"store {self.path}: one of its sub-databases is missing") from error
         except lmdb.Error as error:
             env.close()
             reraise(error, self.path, "opening its sub-databases")
+        except BaseException:
+            env.close()
+            raise
         self._env = env
 
     def close(self) -> None:
@@ -245,13 +247,31 @@ def values(found: Iterator[bytes | memoryview]) -> Iterator[bytes]:
     return found  # type: ignore[return-value]
 
 
-def _has_superblock(env: lmdb.Environment) -> bool:
+def _format_record(env: lmdb.Environment) -> bytes | None:
     try:
         meta = env.open_db(keys.META, create=False)
-        with env.begin() as transaction:
-            return transaction.get(keys.META_FORMAT, db=meta) is not None
-    except lmdb.Error:
-        return False
+    except lmdb.NotFoundError:
+        return None
+    with env.begin() as transaction:
+        return transaction.get(keys.META_FORMAT, None, meta)
+
+
+def check_format(path: str, found: bytes | None) -> None:
+    """Refuse what is no store, or one of another format, and say what to do with it."""
+    if found is None:
+        raise NotAStoreError(f"{path} holds an LMDB file of another program")
+    if len(found) != keys.FORMAT.size:
+        raise StoreDamagedError(f"store {path} is damaged: its format is {found!r}")
+    (version,) = keys.FORMAT.unpack(found)
+    if version > keys.FORMAT_VERSION:
+        raise StoreFormatError(
+            f"store {path} has format {version}; this version of bookstand knows formats up to "
+            f"{keys.FORMAT_VERSION}: open it with a newer one"
+        )
+    if version < keys.FORMAT_VERSION:
+        raise StoreFormatError(
+            f"store {path} has format {version}; upgrade it to {keys.FORMAT_VERSION} with `bookstand upgrade {path}`"
+        )
 
 
 def data_file(path: str) -> str:

@@ -77,7 +77,7 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool) -
         raise StoreNotFoundError(f"there is no store at {path}")
     for name in os.listdir(path):
         if name.startswith(_CREATING):
-            os.unlink(os.path.join(path, name))
+            _remove(os.path.join(path, name))
     temporary = os.path.join(path, f"{_CREATING}{os.getpid()}")
     try:
         _write_superblock(temporary)
@@ -94,6 +94,16 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool) -
         if os.path.exists(temporary):
             os.unlink(temporary)
     return True
+
+
+def _remove(path: str) -> None:
+    """What a crashed creation left: a file, or the folder of a copy."""
+    if os.path.isdir(path):
+        import shutil
+
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
 
 
 def has_data_file(path: str) -> bool:
@@ -121,7 +131,8 @@ def preallocate_lock_file(path: str) -> None:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if os.fstat(descriptor).st_size < LOCK_FILE_BYTES:
-                os.posix_fallocate(descriptor, 0, LOCK_FILE_BYTES)
+                # Written rather than reserved: the same on every system, and it is little.
+                os.pwrite(descriptor, bytes(LOCK_FILE_BYTES), 0)
         finally:
             os.close(descriptor)
     except OSError as error:

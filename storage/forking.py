@@ -13,8 +13,9 @@ from contextlib import ExitStack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
+    from threading import Lock
     from typing import Protocol
 
     class Forkable(Protocol):
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
 
 
 class ForkGuard:
-    """Call ``install`` once. ``opened`` gives what is open at the moment."""
+    """Call ``install`` once. ``opened`` gives what is open at the moment; ``locks`` are what else no thread may hold
+    when the child gets its copy of it."""
 
-    def __init__(self, opened: Callable[[], Iterable[Forkable]]) -> None:
+    def __init__(self, opened: Callable[[], Iterable[Forkable]], locks: Sequence[Lock]) -> None:
         self._opened = opened
+        self._locks = locks
         self._stack = ExitStack()
         self._pipe: tuple[int, int] | None = None
 
@@ -40,7 +43,9 @@ class ForkGuard:
 
     def _before(self) -> None:
         stack = ExitStack()
-        for store in self._opened():
+        for lock in self._locks:
+            stack.enter_context(lock)
+        for store in list(self._opened()):
             stack.enter_context(store.still())
             if self._pipe is None:
                 self._pipe = os.pipe()

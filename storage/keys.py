@@ -27,11 +27,25 @@ META_FORMAT = b"format"
 META_STORE_ID = b"store-id"
 META_NEXT_LEDGER = b"next-ledger-id"
 META_NEXT_INCARNATION = b"next-incarnation"
+# One for each deleted ledger whose entries are not collected yet, in the order in which they were deleted.
+META_DELETED = b"deleted-"
+_DELETION = struct.Struct(">QQ")
 
 # Version of everything this page and the modules it names describe. Its record is not sealed: whatever a later format
 # changes, this one must stay able to read that it is later.
 FORMAT_VERSION = 1
 FORMAT = struct.Struct(">I")
+
+
+def deletion(deleted_at: int, ledger_id: int) -> bytes:
+    return META_DELETED + _DELETION.pack(deleted_at, ledger_id)
+
+
+def parse_deletion(key: bytes) -> tuple[int, int]:
+    """(deleted at, ledger id)."""
+    deleted_at, ledger_id = _DELETION.unpack_from(key, len(META_DELETED))
+    return deleted_at, ledger_id
+
 
 MAX_LEDGER_ID = (1 << 63) - 1
 MAX_ENTRY_ID = (1 << 63) - 1

@@ -11,6 +11,10 @@ from __future__ import annotations
 import fcntl
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 WRITER = "open-"
 READER = "read-"
 
@@ -49,6 +53,15 @@ class Owner:
     def forget(self) -> None:
         """In a forked child: let go of the lock that the parent holds."""
         os.close(self._file)
+
+
+def remove(markers: Iterable[str]) -> None:
+    for marker in markers:
+        try:
+            os.unlink(marker)
+        except FileNotFoundError:
+            # Another process that opens the store has removed it.
+            continue
 
 
 class Survey:

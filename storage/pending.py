@@ -10,6 +10,7 @@ from threading import Event, Lock
 from time import monotonic
 
 from bookstand.errors import OperationTimeoutError
+from bookstand.storage.log import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 # Guards the rare paths only: registering callbacks and events, against completing.
-_guard = Lock()
+PENDING_LOCK = Lock()
 
 
 class Completion:
@@ -45,7 +46,7 @@ class Completion:
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> Sequence[Callable[[], None]]:
         """Make it done, and return the callbacks that are to be called now. The first outcome stands."""
-        with _guard:
+        with PENDING_LOCK:
             if self.done:
                 return ()
             self.value = value
@@ -68,7 +69,7 @@ class Completion:
             self.driver.drive(self, deadline)
             if self.done:
                 return
-        with _guard:
+        with PENDING_LOCK:
             if self.done:
                 return
             if self._event is None:
@@ -78,7 +79,7 @@ class Completion:
             raise OperationTimeoutError(f"not complete after {timeout} s")
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        with _guard:
+        with PENDING_LOCK:
             if not self.done:
                 if self._callbacks is None:
                     self._callbacks = []
@@ -132,9 +133,7 @@ class Pending:
             try:
                 callback(self)
             except Exception:
-                import logging
-
-                logging.getLogger("bookstand").exception("a callback of a Pending failed")
+                logger().exception("a callback of a Pending failed")
 
         self._completion.when_done(call)
         self._completion.hurry()

@@ -71,6 +71,24 @@ class Reads:
                 return
             start = page[-1] + b"\0"
 
+    def meta(self, key: bytes) -> bytes | None:
+        """A record of the store about itself."""
+        sealed = self._get(keys.META, key)
+        # The format's record is not sealed.
+        return sealed if sealed is None or key == keys.META_FORMAT else record.unseal(keys.META, key, sealed)
+
+    def meta_keys(self, prefix: bytes) -> Iterator[bytes]:
+        start = prefix
+        while True:
+            page = self._key_page(keys.META, start)
+            for key in page:
+                if not key.startswith(prefix):
+                    return
+                yield key
+            if len(page) < SLICE_ENTRIES:
+                return
+            start = page[-1] + b"\0"
+
     def node_paths(self, prefix: str) -> Iterator[str]:
         """Paths that begin with ``prefix``, in the order of their bytes."""
         wanted = start = prefix.encode()

@@ -14,27 +14,29 @@ from __future__ import annotations
 import struct
 
 from bookstand.errors import StoreDamagedError, UnauthorizedAccessError
-from bookstand.storage.digest import MASTER_KEY_BYTES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from bookstand.storage.digest import DIGEST_NAMES, MASTER_KEY_BYTES
 
 _LAYOUT = struct.Struct(f">QQQqqqQQ{MASTER_KEY_BYTES}s")
 _FENCED = 1
 _KEYED = 2
 _OUT_OF_ORDER = 4
+# The digest's number stands in the second octet of the flags; 0: not known.
+_DIGEST_SHIFT = 8
+_DIGESTS = ("", *DIGEST_NAMES)
 
 
 class LedgerState:
     """``count`` entries are stored, the highest id is ``last_entry``; ``lac`` is the highest LAC any of them carries.
 
-        ``incarnation`` tells apart two ledgers that had the same id one after the other. ``largest`` is the size of the
-    XX"""
+    ``incarnation`` tells apart two ledgers that had the same id one after the other. ``largest`` is the size of the
+    largest stored entry, by which a scan plans its slices. ``in_order`` holds as long as entries only ever came one
+    after the other; then ``count == last_entry + 1``, and an entry up to ``last_entry`` that is not there is damage.
+    """
 
     __slots__ = (
         "count",
         "deleted_at",
+        "digest",
         "explicit_lac",
         "fenced",
         "in_order",
@@ -45,9 +47,10 @@ class LedgerState:
         "master_key",
     )
 
-    def __init__(self, incarnation: int, master_key: bytes | None) -> None:
+    def __init__(self, incarnation: int, master_key: bytes | None, digest: str = "") -> None:
         self.incarnation = incarnation
         self.master_key = master_key
+        self.digest = digest
         self.fenced = False
         self.in_order = True
         self.count = 0
@@ -82,7 +85,8 @@ class LedgerState:
         return _LAYOUT.pack(
             (_FENCED if self.fenced else 0)
             | (_KEYED if key is not None else 0)
-            | (0 if self.in_order else _OUT_OF_ORDER),
+            | (0 if self.in_order else _OUT_OF_ORDER)
+            | _DIGESTS.index(self.digest) << _DIGEST_SHIFT,
             self.incarnation,
             self.count,
             self.last_entry,
@@ -111,6 +115,10 @@ def unpack(ledger_id: int, body: bytes) -> LedgerState:
     ) = _LAYOUT.unpack(body)
     state.fenced = bool(flags & _FENCED)
     state.in_order = not flags & _OUT_OF_ORDER
+    digest = flags >> _DIGEST_SHIFT
+    if digest >= len(_DIGESTS):
+        raise StoreDamagedError(f"state of ledger {ledger_id} is damaged: there is no digest {digest}")
+    state.digest = _DIGESTS[digest]
     state.master_key = key if flags & _KEYED else None
     return state
 
@@ -123,19 +131,15 @@ def authorize(state: LedgerState, ledger_id: int, master_key: bytes) -> None:
         raise UnauthorizedAccessError(f"ledger {ledger_id}: the master key is not the one it was created with")
 
 
-def added(state: LedgerState, first_entry: int, stored: Sequence[bytes], lac: int) -> None:
-    """Entries came from ``first_entry`` on that were not there before, sent when ``lac`` was confirmed."""
+def added(state: LedgerState, first_entry: int, count: int, largest: int, lac: int) -> None:
+    """``count`` new entries came from ``first_entry`` on, sent when ``lac`` was confirmed; ``largest`` as stored."""
     if lac > state.lac:
         state.lac = lac
-    count = len(stored)
     if not count:
         return
     if first_entry != state.last_entry + 1:
         state.in_order = False
     state.count += count
     state.last_entry = max(state.last_entry, first_entry + count - 1)
-    sizes = list(map(len, stored))
-    # Counting is ten times as fast as max, and sizes are mostly equal.
-    largest = sizes[0] if sizes.count(sizes[0]) == count else max(sizes)
     if largest > state.largest:
         state.largest = largest

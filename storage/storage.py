@@ -16,19 +16,17 @@ from bookstand.errors import (
     ClientClosedError,
     ForkedStoreError,
     IncorrectParameterError,
-    NotAStoreError,
     StoreDamagedError,
-    StoreFormatError,
     StoreInUseError,
     WriteOnReadOnlyError,
 )
-from bookstand.storage import files, keys, owners, record
+from bookstand.storage import files, keys, owners
 from bookstand.storage.changes import AddEntries, Change, CollectEntries
 from bookstand.storage.committer import Committer, Submission
 from bookstand.storage.diskspace import DiskSpace
 from bookstand.storage.environment import FIRST_MAP_SIZE, Environment
 from bookstand.storage.forking import ForkGuard
-from bookstand.storage.pending import Pending, pending_on
+from bookstand.storage.pending import PENDING_LOCK, Pending, pending_on
 from bookstand.storage.reading import Reads
 from bookstand.storage.witness import Witness
 from bookstand.storage.writing import Commits
@@ -119,7 +117,6 @@ class Storage(Reads):
             files.preallocate_lock_file(path)
         self._environment = Environment(path, read_only=read_only, durable=durability == "commit", map_size=map_size)
         try:
-            self._check_superblock()
             if witness:
                 self._witness = Witness(path)
                 self._witness.check(self._environment.last_commit)
@@ -132,9 +129,8 @@ class Storage(Reads):
         except BaseException:
             self._environment.close()
             raise
-        for marker in abandoned:
-            if not read_only:
-                os.unlink(marker)
+        if not read_only:
+            owners.remove(abandoned)
         self._commits = Commits(self._environment, self._disk, self._witness)
         self.committer = Committer(self._commit)
         self.committer_lock = self.committer.lock
@@ -160,25 +156,6 @@ class Storage(Reads):
                 # A medium that cannot be written to: nobody can replace the file there, either.
                 return None
             raise
-
-    def _check_superblock(self) -> None:
-        with self._environment.read() as transaction:
-            sealed = transaction.get(keys.META_FORMAT, db=self._environment.databases[keys.META])
-        if sealed is None:
-            raise NotAStoreError(f"{self.path} holds an LMDB file of another program")
-        if len(sealed) != keys.FORMAT.size:
-            raise StoreDamagedError(f"store {self.path} is damaged: its format is {sealed!r}")
-        (version,) = keys.FORMAT.unpack(sealed)
-        if version > keys.FORMAT_VERSION:
-            raise StoreFormatError(
-                f"store {self.path} has format {version}; this version of bookstand knows formats up to "
-                f"{keys.FORMAT_VERSION}: open it with a newer one"
-            )
-        if version < keys.FORMAT_VERSION:
-            raise StoreFormatError(
-                f"store {self.path} has format {version}; upgrade it to {keys.FORMAT_VERSION} with "
-                f"`bookstand upgrade {self.path}`"
-            )
 
     def _check_everything(self) -> None:
         from bookstand.storage.verify import verify
@@ -264,11 +241,14 @@ class Storage(Reads):
         """Queue a change; the result is the list of its operations' results."""
         submission = Submission(self.committer, change.operations)
         self.enqueue(submission)
+        self.committer.nudge()
         return pending_on(submission)
 
     def apply(self, change: Change) -> list[Any]:
         """Submit, and wait until it is committed."""
-        result: list[Any] = self.submit(change).result()
+        submission = Submission(self.committer, change.operations)
+        self.enqueue(submission)
+        result: list[Any] = pending_on(submission).result()
         return result
 
     def enqueue(self, submission: Submission) -> None:
@@ -338,10 +318,10 @@ class Storage(Reads):
 
     @property
     def store_id(self) -> bytes:
-        sealed = self._get(keys.META, keys.META_STORE_ID)
-        if sealed is None:
+        store_id = self.meta(keys.META_STORE_ID)
+        if store_id is None:
             raise StoreDamagedError(f"store {self.path}: its id is missing")
-        return record.unseal(keys.META, keys.META_STORE_ID, sealed)
+        return store_id
 
     @property
     def last_commit(self) -> int:
@@ -357,14 +337,14 @@ class Storage(Reads):
 
     def collect_deleted(self, deleted_before: int) -> int:
         """Remove what is left of all ledgers deleted before that time (ms); returns how many there were."""
-        doomed = []
-        for ledger_id in self.ledger_ids(keys.STATE):
-            state = self.state(ledger_id)
-            if state is not None and 0 < state.deleted_at <= deleted_before:
-                doomed.append(ledger_id)
-        for ledger_id in doomed:
+        count = 0
+        for key in self.meta_keys(keys.META_DELETED):
+            deleted_at, ledger_id = keys.parse_deletion(key)
+            if deleted_at > deleted_before:
+                break
             self.collect(ledger_id)
-        return len(doomed)
+            count += 1
+        return count
 
     def replace_data_file(self, write_anew: Callable[[], None]) -> None:
         """Call ``write_anew``, which puts another data file in place of this one, and go on with that.
@@ -376,18 +356,23 @@ class Storage(Reads):
             others = owners.Survey(self.path, besides=self._owner)
             if others.writers or others.readers:
                 raise StoreInUseError(f"store {self.path} is open in another process")
-            if self._witness is not None:
-                # The new file counts its commits from the beginning.
-                self._witness.restart()
+            # The new file counts its commits from the beginning, which concerns a witness that is not in use as well.
+            witness = self._witness
+            if witness is None and Witness.exists(self.path):
+                witness = Witness(self.path)
+            if witness is not None:
+                witness.restart()
             write_anew()
             self._environment.reopen()
             self._commits.forget_states()
-            if self._witness is not None:
-                self._witness.saw(self._environment.last_commit)
+            if witness is not None:
+                witness.saw(self._environment.last_commit)
+                if witness is not self._witness:
+                    witness.close()
 
     def copy(self, destination: str, compact: bool) -> None:
         self.check_usable()
         self._environment.copy(destination, compact)
 
 
-ForkGuard(_opened.values).install()
+ForkGuard(_opened.values, (_opened_lock, PENDING_LOCK)).install()

@@ -9,7 +9,7 @@ from bookstand.storage import entry as layout
 from bookstand.storage import keys
 from bookstand.storage import metadata as metadata_format
 from bookstand.storage.batch import decode_entries
-from bookstand.storage.digest import DIGEST_NAMES, digest_for
+from bookstand.storage.digest import digest_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ def verify(storage: Storage) -> Report:
     for ledger_id in storage.ledgers_with_entries():
         if ledger_id not in with_state and storage.state(ledger_id) is None:
             report.add(f"ledger {ledger_id} has entries, but the store knows nothing of it", ledger_id)
+    for key in storage.meta_keys(b""):
+        try:
+            storage.meta(key)
+        except StoreDamagedError as damage:
+            report.add(str(damage))
     for path in storage.node_paths(""):
         report.nodes += 1
         try:
@@ -93,35 +98,23 @@ def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
         if storage.metadata(ledger_id) is not None:
             report.add(f"ledger {ledger_id} has metadata, but the store has no state for it", ledger_id)
         return
-    digest = _digest_of(storage, ledger_id, metadata)
-    count, length = _verify_entries(storage, ledger_id, state, digest, report)
+    digest = _digest_of(state, metadata)
+    count = _verify_entries(storage, ledger_id, state, digest, report)
     now = storage.state(ledger_id)
     # Collected or added to meanwhile: the numbers are of another moment, and say nothing.
     if now is not None and now.pack() == state.pack():
-        _verify_numbers(ledger_id, state, metadata, count, length, report)
+        _verify_count(ledger_id, state, count, report)
 
 
-def _digest_of(storage: Storage, ledger_id: int, metadata: LedgerMetadata | None) -> Digest | None:
+def _digest_of(state: LedgerState, metadata: LedgerMetadata | None) -> Digest | None:
+    """None where it cannot be had: a deleted ledger's password went with its metadata."""
     if metadata is not None and metadata.digest_type is not None:
         return digest_for(metadata.digest_type, metadata.password)
-    # A deleted ledger, or metadata of the oldest format: the first entry shows it, unless its key is a secret.
-    for entry_id in storage.entry_ids(ledger_id):
-        stored = storage.entry_as_stored(ledger_id, entry_id)
-        if stored is not None:
-            for name in DIGEST_NAMES:
-                try:
-                    layout.decode(digest_for(name, b""), ledger_id, entry_id, stored)
-                except DigestMismatchError:
-                    continue
-                return digest_for(name, b"")
-        return None
-    return None
+    return digest_for(state.digest, b"") if state.digest not in ("", "hmac") else None
 
 
-def _verify_entries(
-    storage: Storage, ledger_id: int, state: LedgerState, digest: Digest | None, report: Report
-) -> tuple[int, int]:
-    """(how many entries there are, cumulative length of the last one)."""
+def _verify_entries(storage: Storage, ledger_id: int, state: LedgerState, digest: Digest | None, report: Report) -> int:
+    """How many entries there are."""
     count = 0
     length = 0
     expected = 0
@@ -135,10 +128,8 @@ def _verify_entries(
         lengths = _verify_digests(ledger_id, first, stored, digest, report)
         if state.in_order:
             length = _verify_lengths(ledger_id, first, lengths, length, report)
-        elif lengths:
-            length = lengths[-1][0]
     report.entries += count
-    return count, length
+    return count
 
 
 def _verify_digests(
@@ -176,9 +167,7 @@ def _verify_lengths(ledger_id: int, first: int, lengths: list[tuple[int, int]], 
     return before
 
 
-def _verify_numbers(
-    ledger_id: int, state: LedgerState, metadata: LedgerMetadata | None, count: int, length: int, report: Report
-) -> None:
+def _verify_count(ledger_id: int, state: LedgerState, count: int, report: Report) -> None:
     if state.count != count:
         report.add(f"ledger {ledger_id} has {count} entries, but {state.count} were stored", ledger_id)
     if state.in_order and not state.deleted_at and state.count != state.last_entry + 1:

@@ -39,6 +39,10 @@ class Witness:
             os.pwrite(self._file, _MAGIC.ljust(_FILE_BYTES, b"\0"), 0)
             os.fsync(self._file)
 
+    @staticmethod
+    def exists(folder: str) -> bool:
+        return os.path.exists(os.path.join(folder, FILE))
+
     def check(self, last_commit: int) -> None:
         """:class:`StoreRolledBackError` if the file has fewer commits than were witnessed."""
         witnessed = self._newest()

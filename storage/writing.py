@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Protocol
 
+    from bookstand.storage.batch import Encoded
     from bookstand.storage.changes import Operation
     from bookstand.storage.committer import Outcome
     from bookstand.storage.hooks import Hooks
@@ -122,7 +123,7 @@ class Commits:
         if hooks is not None or self._witness is not None or self._disk.full is not None:
             return self._commit_alone(entry, hooks)
         environment = self._environment
-        entry.encode()
+        encoded = entry.encode()
         transaction = None
         try:
             transaction = environment.begin_write()
@@ -138,7 +139,7 @@ class Commits:
             databases = environment.databases
             key = keys.LEDGER_KEY.pack(entry.ledger_id)
             sealed = record.seal(key, ledger.pack())
-            transaction.put(entry.keys[0], entry.stored[0], True, True, False, databases[keys.ENTRIES])
+            transaction.put(encoded.keys[0], encoded.stored[0], True, True, False, databases[keys.ENTRIES])
             transaction.put(key, sealed, True, True, False, databases[keys.STATE])
             self._sync(transaction, (keys.STATE, key, sealed))
             self._states_at = number
@@ -249,7 +250,7 @@ class Writing:
                     # By far the most frequent change, and nothing can refuse it from here on: no need to stage it.
                     operation.count_in(ledger)
                     self._changed.add(ledger_id)
-                    self._add(operation.keys, operation.stored)
+                    self._add(operation.encode())
                     return None, None
             staging = Staging(self)
             results = [operation.apply(staging) for operation in operations]
@@ -261,8 +262,8 @@ class Writing:
     def _merge(self, staging: Staging) -> None:
         for (database, key), value in staging.writes.items():
             self._put(database, key, value)
-        for entry_keys, stored in staging.entries:
-            self._add(entry_keys, stored)
+        for encoded in staging.entries:
+            self._add(encoded)
         entries = self._databases[keys.ENTRIES]
         for key in staging.removed_entries:
             self._transaction.delete(key, b"", entries)
@@ -280,15 +281,15 @@ class Writing:
         self.evidence = database, key, value
         self.dirty = True
 
-    def _add(self, entry_keys: Sequence[bytes], stored: Sequence[bytes]) -> None:
+    def _add(self, encoded: Encoded) -> None:
         database = self._databases[keys.ENTRIES]
-        if len(entry_keys) == 1:
-            self._transaction.put(entry_keys[0], stored[0], True, True, False, database)
+        if len(encoded) == 1:
+            self._transaction.put(encoded.keys[0], encoded.stored[0], True, True, False, database)
         else:
             cursor = self._transaction.cursor(database)
             # LMDB packs its pages tighter and searches less where it knows that keys come in at the very end.
-            at_end = not cursor.last() or bytes(cursor.key()) < entry_keys[0]
-            cursor.putmulti(zip(entry_keys, stored, strict=True), True, True, at_end)
+            at_end = not cursor.last() or bytes(cursor.key()) < encoded.keys[0]
+            cursor.putmulti(zip(encoded.keys, encoded.stored, strict=True), True, True, at_end)
         self.dirty = True
 
     def write_states(self) -> None:

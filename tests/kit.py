@@ -410,3 +410,92 @@ def run_python(source: str, *arguments: object) -> subprocess.CompletedProcess[s
         check=False,
         env={**os.environ, "PYTHONFAULTHANDLER": "1"},
     )
+
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def own_environment(**variables: object) -> dict[str, str]:
+    """For programs of a test's own: they find the tests, and say where they were when a signal ends them."""
+    return {
+        **os.environ,
+        "PYTHONFAULTHANDLER": "1",
+        "PYTHONPATH": str(ROOT),
+        **{name: str(value) for name, value in variables.items()},
+    }
+
+
+class Program:
+    """A program that runs on its own, tells what it does line by line, and may be killed at any moment."""
+
+    def __init__(self, source: str, *arguments: object, **environment: object) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", source, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=own_environment(**environment),
+        )
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            # The last line of one that was killed may be half a line.
+            if line.endswith(b"\n"):
+                with self._changed:
+                    self.lines.append(line[:-1].decode())
+                    self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_for_lines(self, count: int) -> list[str]:
+        """Until it has told so much."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.lines) >= count or self._ended, PATIENCE)
+            assert len(self.lines) >= count, f"it ended after {self.lines} with {self._process.wait(PATIENCE)}"
+            return list(self.lines)
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> list[str]:
+        """SIGKILL; everything it has told."""
+        self._process.kill()
+        self.finish()
+        return self.lines
+
+    def finish(self) -> int:
+        """Wait for its end, and return its exit status."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            status = self._process.wait(PATIENCE * 2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+        self._reader.join(PATIENCE)
+        self._process.stdout.close()
+        return status
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self.finish()

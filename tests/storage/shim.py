@@ -1,0 +1,43 @@
+"""Failing file operations, and kills between them, for programs that run under ``shim.c``."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("shim.c")
+KILL = 0
+
+
+def build(folder: Path) -> Path | None:
+    """The compiled shim, or None where there is no C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    library = folder / "shim.so"
+    command = [compiler, "-shared", "-fPIC", "-O1", "-w", "-o", str(library), str(SOURCE), "-ldl"]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    return library if built.returncode == 0 else None
+
+
+def arm(folder: str, operations: str, when: int, answer: int = KILL, times: int = 1) -> None:
+    """In a program under the shim: let the ``when``-th of the operations (``"*"`` or names) below the folder meet with
+    ``answer``: KILL, an errno in place of the operation, or a negative errno after it was done."""
+    wanted = operations if operations == "*" else f",{operations},"
+    ctypes.CDLL(None).shim_arm(
+        os.fsencode(folder), wanted.encode(), ctypes.c_long(when), ctypes.c_long(times), ctypes.c_int(answer)
+    )
+
+
+def disarm() -> None:
+    ctypes.CDLL(None).shim_disarm()
+
+
+def count() -> int:
+    """Operations since ``arm``."""
+    counted = ctypes.CDLL(None).shim_count
+    counted.restype = ctypes.c_long
+    return int(counted())
