@@ -88,10 +88,12 @@ class Committer:
         """Nothing is queued. Says nothing of a commit under way."""
         return self._open is None
 
-    def submit(self, submission: Submission) -> None:
-        """Queue it. If nobody is going to wait for it, :meth:`nudge` as well."""
+    def submit(self, submission: Submission, awaited: bool = True) -> None:
+        """Queue it. What nobody is going to wait for, the background commits."""
         with self.lock:
             self.enqueue(submission)
+        if not awaited:
+            self.nudge()
 
     def enqueue(self, submission: Submission) -> None:
         """Put it into the open batch; the caller holds ``lock``."""

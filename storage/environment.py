@@ -7,7 +7,8 @@ whoever changes the map shuts it first. Read transactions are short: nothing her
 from __future__ import annotations
 
 import os
-from threading import Condition
+from contextlib import contextmanager
+from threading import Condition, RLock
 
 import lmdb
 
@@ -36,7 +37,8 @@ class Gate:
     """Open to any number of readers, or shut by one who changes the map."""
 
     def __init__(self) -> None:
-        self._condition = Condition()
+        self.lock = RLock()
+        self._condition = Condition(self.lock)
         self._inside = 0
         self._shut = False
 
@@ -128,9 +130,11 @@ class Environment:
                 self._env = None
             self._open()
 
-    def quiet(self) -> Gate:
-        """``with environment.quiet()``: no read transaction of this process is open."""
-        return self._gate
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """No read transaction of this process is open inside the block, and no thread is about to begin one."""
+        with self._gate, self._gate.lock:
+            yield
 
     # -- transactions ----------------------------------------------------------------------------------------------
 
@@ -269,9 +273,7 @@ def check_format(path: str, found: bytes | None) -> None:
             f"{keys.FORMAT_VERSION}: open it with a newer one"
         )
     if version < keys.FORMAT_VERSION:
-        raise StoreFormatError(
-            f"store {path} has format {version}; upgrade it to {keys.FORMAT_VERSION} with `bookstand upgrade {path}`"
-        )
+        raise StoreFormatError(f"store {path} has format {version}, which no released version of bookstand wrote")
 
 
 def data_file(path: str) -> str:

@@ -10,6 +10,7 @@ import errno
 import os
 import struct
 import sys
+from contextlib import contextmanager
 
 import lmdb
 
@@ -29,6 +30,7 @@ from bookstand.storage.lmdb_errors import disk_full, reraise
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import NoReturn
 
 _CREATING = "creating-"
@@ -53,14 +55,14 @@ def folder_name(path: str | os.PathLike[str]) -> str:
 
 def prepare_folder(path: str, create: bool, read_only: bool) -> None:
     """Make sure that a folder is there which holds a store, or may become one."""
-    if os.path.isdir(path):
-        return
-    if os.path.lexists(path) and not (os.path.islink(path) and not os.path.exists(path)):
+    if os.path.exists(path):
+        if os.path.isdir(path):
+            return
         raise NotAStoreError(f"{path} is not a folder, so it is no store")
     if not create or read_only:
         raise StoreNotFoundError(f"there is no store at {path}")
     try:
-        os.makedirs(path)
+        os.makedirs(path, exist_ok=True)
         owners.sync_folder(os.path.dirname(os.path.abspath(path)))
     except OSError as error:
         raise_os_error(error, f"cannot make the folder {path}")
@@ -75,9 +77,7 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool) -
         raise NotAStoreError(f"{path} holds other files ({sorted(others)[0]}, …) and no store")
     if not create or read_only:
         raise StoreNotFoundError(f"there is no store at {path}")
-    for name in os.listdir(path):
-        if name.startswith(_CREATING):
-            _remove(os.path.join(path, name))
+    remove_leftovers(path)
     temporary = os.path.join(path, f"{_CREATING}{os.getpid()}")
     try:
         _write_superblock(temporary)
@@ -96,14 +96,17 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool) -
     return True
 
 
-def _remove(path: str) -> None:
-    """What a crashed creation left: a file, or the folder of a copy."""
-    if os.path.isdir(path):
-        import shutil
+def remove_leftovers(path: str) -> None:
+    """What a crashed creation, backup or compaction left. Only for who has the store to itself."""
+    for name in os.listdir(path):
+        leftover = os.path.join(path, name)
+        if name.startswith(_CREATING):
+            if os.path.isdir(leftover):
+                import shutil
 
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
+                shutil.rmtree(leftover)
+            else:
+                os.unlink(leftover)
 
 
 def has_data_file(path: str) -> bool:
@@ -139,10 +142,12 @@ def preallocate_lock_file(path: str) -> None:
         raise_os_error(error, f"cannot make the lock file {name}")
 
 
-def size_gate(path: str) -> None:
+def size_gate(path: str, read_only: bool) -> bool:
     """Refuse a data file that LMDB would crash on: no header, or shorter than its own header says.
 
-    A valid file may be shorter than that where its last pages are free, which only a look at all of it can tell.
+    A valid file may be shorter than that where its last pages are free, which only a look at all of it can tell. It is
+    made as long as it says, and True returned: should that look have been mistaken, reading finds zeros, which no
+    digest passes, instead of the end of the file, which kills the process.
     """
     name = data_file(path)
     try:
@@ -158,11 +163,22 @@ def size_gate(path: str) -> None:
     valid = [meta for meta in metas if meta]
     if len(valid) < _META_PAGES:
         raise StoreDamagedError(f"{name} is damaged: {len(valid)} of its {_META_PAGES} header pages can be read")
+    transactions = {transaction for transaction, _, _ in valid}
+    if transactions != {0} and max(transactions) - min(transactions) != 1:
+        # Commits go to the two pages in turn. A flipped bit here would make LMDB take the older one.
+        raise StoreDamagedError(f"{name} is damaged: its header pages tell of commits {sorted(transactions)}")
     _, last_page, page_size = max(valid)
-    if size < (last_page + 1) * page_size and not _whole_despite_its_size(name):
-        raise StoreDamagedError(
-            f"{name} is damaged: it has {size} bytes, but its header tells of {(last_page + 1) * page_size}"
-        )
+    told = (last_page + 1) * page_size
+    if size < told:
+        if read_only or not _whole_despite_its_size(name):
+            raise StoreDamagedError(f"{name} is damaged: it has {size} bytes, but its header tells of {told}")
+        try:
+            os.truncate(name, told)
+            sync_file(name)
+        except OSError as error:
+            raise_os_error(error, f"cannot lengthen {name}")
+        return True
+    return False
 
 
 def _parse_meta(page: bytes) -> tuple[int, int, int] | None:
@@ -217,6 +233,17 @@ def probe_in_subprocess(path: str) -> None:
         name, _, message = probe.stdout.strip().partition(": ")
         kind = getattr(errors, name, StoreDamagedError)
         raise kind(message or f"store {path} is damaged: {probe.stderr.strip()}")
+
+
+@contextmanager
+def os_errors(doing: str) -> Iterator[None]:
+    """What the operating system refuses inside the block becomes an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, errors.BookstandError):
+            raise
+        raise_os_error(error, doing)
 
 
 def raise_os_error(error: OSError, doing: str) -> NoReturn:

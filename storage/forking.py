@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
     from threading import Lock
     from typing import Protocol
@@ -27,12 +27,16 @@ if TYPE_CHECKING:
 
 
 class ForkGuard:
-    """Call ``install`` once. ``opened`` gives what is open at the moment; ``locks`` are what else no thread may hold
-    when the child gets its copy of it."""
+    """Call ``install`` once. ``opened`` gives what is open at the moment.
 
-    def __init__(self, opened: Callable[[], Iterable[Forkable]], locks: Sequence[Lock]) -> None:
+    No other thread may hold a lock when the child gets its copy of it: ``first`` guards what is open, ``last`` is held
+    for moments by those who hold any other, so it is taken after these.
+    """
+
+    def __init__(self, opened: Callable[[], Iterable[Forkable]], first: Lock, last: Lock) -> None:
         self._opened = opened
-        self._locks = locks
+        self._first = first
+        self._last = last
         self._stack = ExitStack()
         self._pipe: tuple[int, int] | None = None
 
@@ -42,14 +46,15 @@ class ForkGuard:
         )
 
     def _before(self) -> None:
-        stack = ExitStack()
-        for lock in self._locks:
-            stack.enter_context(lock)
-        for store in list(self._opened()):
-            stack.enter_context(store.still())
-            if self._pipe is None:
-                self._pipe = os.pipe()
-        self._stack = stack
+        with ExitStack() as stack:
+            stack.enter_context(self._first)
+            for store in list(self._opened()):
+                stack.enter_context(store.still())
+                if self._pipe is None:
+                    self._pipe = os.pipe()
+            stack.enter_context(self._last)
+            # Only now, so that an error above lets go of everything: Python forks all the same.
+            self._stack = stack.pop_all()
 
     def _after_in_parent(self) -> None:
         stack, self._stack = self._stack, ExitStack()

@@ -15,7 +15,7 @@ from bookstand.storage.verify import verify
 
 def main(path: str) -> int:
     try:
-        files.size_gate(path)
+        files.size_gate(path, read_only=True)
         files.verify_structure(path)
         storage = open_storage(path, create=False, read_only=True)
         try:

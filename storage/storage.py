@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from threading import Condition, Lock
+from threading import Condition, Event, Lock
 from time import monotonic
 
 from bookstand.errors import (
@@ -66,23 +66,41 @@ def open_storage(
     if check not in CHECKS:
         raise IncorrectParameterError(f"check must be one of {CHECKS}, not {check!r}")
     folder = files.folder_name(path)
-    with _opened_lock:
-        files.prepare_folder(folder, create, read_only)
-        status = os.stat(folder)
-        identity = status.st_dev, status.st_ino
-        shared = _opened.get(identity)
-        if shared is not None:
-            shared.share(read_only, durability, witness, hooks)
-            return shared
-        if check == "subprocess" and files.has_data_file(folder):
-            # Before the folder is locked, for the child locks it as well.
-            files.probe_in_subprocess(folder)
-        with owners.FolderLock(folder):
-            created = files.create_if_missing(folder, create, read_only, durability == "commit")
-            storage = Storage(folder, read_only, durability, check, witness, hooks, map_size, created)
-        storage.identity = identity
-        _opened[identity] = storage
-        return storage
+    while True:
+        with _opened_lock, files.os_errors(f"cannot open the store {folder}"):
+            files.prepare_folder(folder, create, read_only)
+            status = os.stat(folder)
+            identity = status.st_dev, status.st_ino
+            shared = _opened.get(identity)
+            if shared is None:
+                return _open_first(folder, identity, create, read_only, durability, check, witness, hooks, map_size)
+            if not shared.closing:
+                shared.share(read_only, durability, witness, hooks)
+                return shared
+        shared.closed.wait()
+
+
+def _open_first(
+    folder: str,
+    identity: tuple[int, int],
+    create: bool,
+    read_only: bool,
+    durability: str,
+    check: str,
+    witness: bool,
+    hooks: Hooks | None,
+    map_size: int,
+) -> Storage:
+    """Nobody in this process has it open; the registry is locked."""
+    if check == "subprocess" and files.has_data_file(folder):
+        # Before the folder is locked, for the child locks it as well.
+        files.probe_in_subprocess(folder)
+    with owners.FolderLock(folder):
+        created = files.create_if_missing(folder, create, read_only, durability == "commit")
+        storage = Storage(folder, read_only, durability, check, witness, hooks, map_size, created)
+    storage.identity = identity
+    _opened[identity] = storage
+    return storage
 
 
 class Storage(Reads):
@@ -107,11 +125,15 @@ class Storage(Reads):
         self.hooks = hooks
         self._refusal: BookstandError | None = None
         self._users = 1
+        # The last user is closing it; whoever wants to open it again waits for ``closed``.
+        self.closing = False
+        self.closed = Event()
         self._disk = DiskSpace(path)
         self._watchers = 0
         self._watch = Condition()
         self._owner: owners.Owner | None = None
         self._witness: Witness | None = None
+        self._lengthened = False
         abandoned = [] if created else self._examine(check)
         if not read_only:
             files.preallocate_lock_file(path)
@@ -120,14 +142,13 @@ class Storage(Reads):
             if witness:
                 self._witness = Witness(path)
                 self._witness.check(self._environment.last_commit)
-            if check == "full" and not created:
+            if (check == "full" and not created) or self._lengthened:
                 self._check_everything()
             self._owner = self._announce()
-        except OSError as error:
-            self._environment.close()
-            files.raise_os_error(error, f"cannot open the store {path}")
         except BaseException:
             self._environment.close()
+            if self._witness is not None:
+                self._witness.close()
             raise
         if not read_only:
             owners.remove(abandoned)
@@ -139,11 +160,13 @@ class Storage(Reads):
 
     def _examine(self, check: str) -> list[str]:
         """Look at the files before LMDB does; returns the markers of processes that did not close the store."""
-        files.size_gate(self.path)
+        self._lengthened = files.size_gate(self.path, self.read_only)
         others = owners.Survey(self.path)
         if others.writers:
             # Its pages change while we would look at them; whoever opens it alone next will look.
             return []
+        if not self.read_only:
+            files.remove_leftovers(self.path)
         if others.died_writing or check == "full":
             files.verify_structure(self.path)
         return others.died_writing + others.died_reading
@@ -186,30 +209,34 @@ class Storage(Reads):
         if isinstance(self._refusal, ForkedStoreError):
             return
         with _opened_lock:
-            if self._users > 1:
-                self._users -= 1
+            if self.closing:
                 return
-            if not self._users:
-                return
-        if self._refusal is None:
-            self.committer.stop()
-        with _opened_lock:
             self._users -= 1
-            if self._users > 0:
+            if self._users:
                 return
-            _opened.pop(self.identity, None)
-            clean = self._refusal is None
-            self._refusal = ClientClosedError(f"store {self.path} is closed")
-            self._environment.close()
-            if self._witness is not None:
-                self._witness.close()
-            if self._owner is not None:
-                if clean:
-                    self._owner.leave()
-                else:
-                    self._owner.forget()
+            self.closing = True
+        try:
+            # Outside the lock: what is told of these commits may open and close stores.
+            self.committer.stop()
+        finally:
+            with _opened_lock:
+                self._let_go()
+                _opened.pop(self.identity, None)
+            self.closed.set()
         with self._watch:
             self._watch.notify_all()
+
+    def _let_go(self) -> None:
+        clean = self._refusal is None
+        self._refusal = ClientClosedError(f"store {self.path} is closed")
+        self._environment.close()
+        if self._witness is not None:
+            self._witness.close()
+        if self._owner is not None:
+            if clean:
+                self._owner.leave()
+            else:
+                self._owner.forget()
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -240,8 +267,7 @@ class Storage(Reads):
     def submit(self, change: Change) -> Pending:
         """Queue a change; the result is the list of its operations' results."""
         submission = Submission(self.committer, change.operations)
-        self.enqueue(submission)
-        self.committer.nudge()
+        self.enqueue(submission, awaited=False)
         return pending_on(submission)
 
     def apply(self, change: Change) -> list[Any]:
@@ -251,9 +277,9 @@ class Storage(Reads):
         result: list[Any] = pending_on(submission).result()
         return result
 
-    def enqueue(self, submission: Submission) -> None:
+    def enqueue(self, submission: Submission, awaited: bool = True) -> None:
         self.check_writable()
-        self.committer.submit(submission)
+        self.committer.submit(submission, awaited)
 
     def enqueue_locked(self, submission: Submission) -> None:
         """The same for a caller that holds ``committer_lock``."""
@@ -375,4 +401,4 @@ class Storage(Reads):
         self._environment.copy(destination, compact)
 
 
-ForkGuard(_opened.values, (_opened_lock, PENDING_LOCK)).install()
+ForkGuard(_opened.values, first=_opened_lock, last=PENDING_LOCK).install()
