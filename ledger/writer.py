@@ -23,10 +23,25 @@ class LedgerWriter(Writer):
 
     def append(self, data: bytes) -> int:
         """Add an entry, and return its id once it is durable (with deferred sync: accepted)."""
-        if type(data) is bytes and len(data) <= self._largest_payload and not self._alone and self.committer.claim():
-            entry_id = self._append_now(data)
-            if entry_id >= 0:
-                return entry_id
+        if type(data) is bytes and (size := len(data)) <= self._largest_payload:
+            committer = self.committer
+            if not self._alone and committer.claim():
+                entry_id = self._append_now(data)
+                if entry_id >= 0:
+                    return entry_id
+            # The shortest way where many threads append: join the Add that others have begun, and wait with them.
+            self._acquire()
+            joined = self.gathering
+            if joined is not None:
+                joined.payloads.append(data)
+                entry_id = self._lap = self._lap + 1
+                self._length += size
+                self._release()
+                committer.drive(joined)
+                if joined.done and joined.error is None:
+                    return entry_id
+                return pending_on(joined, entry_id).result()  # type: ignore[no-any-return]
+            self._release()
         add, entry_id = self._gather(data)
         if not add.done:
             self.committer.drive(add)

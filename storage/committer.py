@@ -120,9 +120,9 @@ class Committer:
     def drive(self, completion: Completion, deadline: float | None = None) -> None:
         """Return when the completion's batch has been committed, by this thread or another, or at the deadline."""
         assert isinstance(completion, Submission)
-        batch = completion.batch
         if self._abandoned is not None:
             raise self._abandoned
+        batch = completion.batch
         if batch is None:
             return
         while not batch.committed:
