@@ -7,26 +7,15 @@ from __future__ import annotations
 
 import sys
 
-from bookstand.errors import BookstandError, StoreDamagedError
-from bookstand.storage import files
+from bookstand.errors import BookstandError
 from bookstand.storage.storage import open_storage
-from bookstand.storage.verify import verify
 
 
 def main(path: str) -> int:
     try:
-        files.size_gate(path, read_only=True)
-        files.verify_structure(path)
-        storage = open_storage(path, create=False, read_only=True)
-        try:
-            report = verify(storage)
-        finally:
-            storage.close()
+        open_storage(path, create=False, read_only=True, check="full").close()
     except BookstandError as error:
         print(f"{type(error).__name__}: {error}")
-        return 1
-    if not report.ok:
-        print(f"{StoreDamagedError.__name__}: store {path} is damaged: {report.problems[0].message}")
         return 1
     return 0
 

@@ -160,11 +160,11 @@ class Storage(Reads):
 
     def _examine(self, check: str) -> list[str]:
         """Look at the files before LMDB does; returns the markers of processes that did not close the store."""
-        self._lengthened = files.size_gate(self.path, self.read_only)
         others = owners.Survey(self.path)
         if others.writers:
             # Its pages change while we would look at them; whoever opens it alone next will look.
             return []
+        self._lengthened = files.size_gate(self.path, self.read_only)
         if not self.read_only:
             files.remove_leftovers(self.path)
         if others.died_writing or check == "full":
@@ -185,7 +185,7 @@ class Storage(Reads):
 
         report = verify(self)
         if not report.ok:
-            raise StoreDamagedError(f"store {self.path} is damaged: {report.problems[0]}")
+            raise StoreDamagedError(f"store {self.path} is damaged: {report.problems[0].message}")
 
     def share(self, read_only: bool, durability: str, witness: bool, hooks: Hooks | None) -> None:
         """Somebody else in this process opens it, too."""

@@ -1,0 +1,87 @@
+"""Long campaigns: ``python -m tests.soak [--seconds N | --cases N] [--kind K] [--seed S] [--replay SEED]``.
+
+Writes ``build/soak.json``: per kind the number of cases, of failures, and the seed of each failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+
+from tests.soak import random_kills
+from tests.soak.kinds import Kind, Tally
+
+KINDS: dict[str, Kind] = {"random_kills": random_kills.KIND}
+REPORT = Path("build/soak.json")
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, help="run for about so long (default 60, unless --cases is given)")
+    parser.add_argument("--cases", type=int, help="run at least so many cases of each kind")
+    parser.add_argument("--kind", choices=sorted(KINDS), help="only this kind")
+    parser.add_argument("--seed", type=int, help="of the first round; the next ones count up from it")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="repeat the one round with this seed")
+    given = parser.parse_args(arguments)
+    kinds = {given.kind: KINDS[given.kind]} if given.kind else KINDS
+    seconds = given.seconds if given.seconds or given.cases else 60.0
+    tallies = {}
+    for name, kind in kinds.items():
+        if given.replay is not None:
+            tallies[name] = campaign(name, kind, given.replay, rounds=1)
+        else:
+            seed = given.seed if given.seed is not None else secrets.randbelow(1 << 32)
+            share = None if seconds is None else seconds / len(kinds)
+            tallies[name] = campaign(name, kind, seed, seconds=share, cases=given.cases)
+    report(tallies)
+    return 1 if any(tally.seeds for tally in tallies.values()) else 0
+
+
+def campaign(
+    name: str,
+    kind: Kind,
+    seed: int,
+    seconds: float | None = None,
+    cases: int | None = None,
+    rounds: int | None = None,
+) -> Tally:
+    """Rounds with seeds from ``seed`` up, until the time is over, the cases are enough, or the rounds are done."""
+    tally = Tally()
+    begun = time.monotonic()
+    print(f"{name}: from seed {seed}", flush=True)
+    while True:
+        done = kind.round(seed)
+        tally.add(seed, done)
+        for problem in done.problems:
+            print(f"{name}: seed {seed}: {problem}")
+        if done.problems:
+            print(f"repeat it with: python -m tests.soak --kind {name} --replay {seed}", flush=True)
+        seed += 1
+        tally.rounds += 1
+        tally.seconds = time.monotonic() - begun
+        if rounds is not None and tally.rounds >= rounds:
+            return tally
+        if cases is not None and tally.cases >= cases:
+            return tally
+        if seconds is not None and tally.seconds >= seconds:
+            return tally
+
+
+def report(tallies: dict[str, Tally]) -> None:
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(json.dumps({name: tally.as_json() for name, tally in tallies.items()}, indent=2) + "\n")
+    print(f"\n{'kind':<16} {'cases':>8} {'failures':>9} {'seconds':>9}  seeds of the failures")
+    for name, tally in tallies.items():
+        seeds = ", ".join(map(str, tally.seeds)) or "-"
+        print(f"{name:<16} {tally.cases:>8} {len(tally.seeds):>9} {tally.seconds:>9.1f}  {seeds}")
+    failed = sum(len(tally.seeds) for tally in tallies.values())
+    # Runners read this line.
+    print(f"\n{sum(tally.cases for tally in tallies.values())} passed, {failed} failed" if not failed else "\nfailed")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
