@@ -1,0 +1,70 @@
+"""What an import costs, and which way imports may point."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Each costs more than the store itself; numpy alone five times as much.
+HEAVY = {"asyncio", "concurrent.futures", "dataclasses", "google.protobuf", "inspect", "logging", "numpy", "pyroaring"}
+HEAVY |= {"cachetools", "prometheus_client", "pyspark", "re", "subprocess", "tempfile", "typing", "uuid"}
+
+IMPORT = "import bookstand"
+FIRST_APPEND = """
+import os, sys
+import bookstand
+store = bookstand.open(sys.argv[1])
+store.create_ledger().append(b"a")
+store.close()
+"""
+
+
+def loaded_by(program: str, *arguments: str) -> set[str]:
+    """Modules that the program loads and an empty one does not."""
+    tell = "\nimport sys; print(*sys.modules)"
+    modules = []
+    for text in ("", program):
+        done = subprocess.run(
+            [sys.executable, "-c", text + tell, *arguments], check=True, capture_output=True, text=True, cwd=ROOT
+        )
+        modules.append(set(done.stdout.split()))
+    return modules[1] - modules[0]
+
+
+@pytest.mark.parametrize("program", [IMPORT, FIRST_APPEND], ids=["import", "first append"])
+def test_nothing_heavy_is_loaded(program, tmp_path):
+    assert not HEAVY & loaded_by(program, str(tmp_path / "store"))
+
+
+def test_every_module_has_one_name():
+    program = "import bookstand.storage.storage, bookstand.ledger.client, bookstand.ledger.transaction"
+    loaded = loaded_by(program)
+    ours = {name for name in loaded if name.split(".")[0] in ("bookstand", "storage", "ledger", "proto")}
+    assert ours
+    assert all(name.startswith("bookstand") for name in ours)
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+    return found
+
+
+def test_lmdb_stays_in_storage():
+    """Its errors and its rules are known in one room."""
+    for room in ("ledger", "proto", "bookstand"):
+        for path in (ROOT / room).glob("*.py"):
+            assert not {name for name in imports_of(path) if name.split(".")[0] == "lmdb"}, path
+
+
+def test_dependencies_point_one_way():
+    subprocess.run([Path(sys.executable).parent / "lint-imports"], check=True, cwd=ROOT, capture_output=True)
