@@ -38,20 +38,19 @@ class DeferredLedgerWriter(LedgerWriter):
 
     def append_many(self, payloads: Iterable[bytes]) -> range:
         """The same for many entries."""
-        first = self._lap + 1
-        count = 0
-        for part, sizes in parts_of(payloads):
-            self._check_sizes(part, sizes)
-            last = self._accept(part, sum(sizes))
-            if not count:
-                first = last - len(part) + 1
-            count += len(part)
-        return range(first, first + count)
+        with self._to_itself():
+            first = self._lap + 1
+            count = 0
+            for part, sizes in parts_of(payloads):
+                self._check_sizes(part, sizes)
+                self._accept(part, sum(sizes))
+                count += len(part)
+            return range(first, first + count)
 
     def _accept(self, payloads: list[bytes], size: int) -> int:
         foreseen = self._foreseen_refusal()
         refusal = foreseen
-        with self._lock:
+        with self._in_turn():
             refusal = self._refusal() or foreseen
             if refusal is None:
                 add = self.gathering

@@ -67,11 +67,12 @@ class Transaction:
         if not isinstance(writer, LedgerWriter) or writer.client is not self._client:
             raise IncorrectParameterError(f"{writer!r} is no writer of this store that hands out its entry ids itself")
         payload = arguments.as_payload(data)
+        # Before the writer takes part, so that it does not do so with nothing.
+        writer.check_size(writer.last_add_pushed + 1, payload)
         if writer not in self._appends:
             self._next_entry[writer] = writer.reserve()
             self._appends[writer] = []
         entry_id = self._next_entry[writer] + len(self._appends[writer])
-        writer.check_size(entry_id, payload)
         self._appends[writer].append(payload)
         return entry_id
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from bookstand.errors import BookstandError, ClientClosedError, IncorrectParameterError, OutcomeUnknownError
+from itertools import chain, islice
+from operator import countOf
+
+from bookstand.errors import (
+    BookstandError,
+    ClientClosedError,
+    IncorrectParameterError,
+    LedgerClosedError,
+    OutcomeUnknownError,
+)
 from bookstand.ledger.arguments import as_payload
 from bookstand.ledger.writing import Writer
 from bookstand.storage.batch import largest_of
@@ -58,7 +67,7 @@ class LedgerWriter(Writer):
         entry = None
         lock.acquire()
         try:
-            if not self._adds and not self._reserved and self._refusal() is None:
+            if not self._adds and not self._reserved and self._bulk is None and self._refusal() is None:
                 entry_id = self._lap + 1
                 entry = AddEntries(
                     self._id,
@@ -73,6 +82,7 @@ class LedgerWriter(Writer):
                 )
                 self._lap = entry_id
                 self._length += len(data)
+                self._lone = len(data)
         finally:
             lock.release()
             if entry is None:
@@ -86,18 +96,22 @@ class LedgerWriter(Writer):
             except BaseException as caught:
                 interruption = caught
                 error = OutcomeUnknownError(f"adding entry {self._id}:{entry_id} was interrupted by {caught!r}")
-            if error is None:
-                # No lock: nobody else moves these up before the committer is released.
+            lock.acquire()
+            dropped, self._lone = self._lone is None, None
+            if error is not None:
+                self._length -= 0 if dropped else len(data)
+            elif not dropped:
                 self._head = self._lac = entry_id
                 # Entries submitted from now on carry the new LAC.
                 self.gathering = None
+            lock.release()
         finally:
             committer.release()
         if error is not None:
-            with lock:
-                self._length -= len(data)
             self._fail(error)
             raise interruption or error.with_traceback(None)
+        if dropped:
+            raise LedgerClosedError(f"ledger {self._id} was closed before entry {entry_id} was answered")
         return entry_id
 
     def append_async(self, data: bytes) -> Pending:
@@ -129,7 +143,7 @@ class LedgerWriter(Writer):
         if self._alone:
             return self._submit_alone(data, None)
         refusal = None
-        with self._lock:
+        with self._in_turn():
             add = self.gathering
             if add is None:
                 refusal = self._refusal()
@@ -161,9 +175,17 @@ class LedgerWriter(Writer):
         They are committed some thousand at a time, each commit whole or not at all: after an error the first of them
         may have been added. Entries of one commit all carry the last-add-confirmed from before it.
         """
+        parts = parts_of(payloads)
+        leading = list(islice(parts, 2))
+        if len(leading) < 2 and not self._alone:
+            return self._append_parts(leading)
+        with self._to_itself():
+            return self._append_parts(chain(leading, parts))
+
+    def _append_parts(self, parts: Iterable[tuple[list[bytes], list[int]]]) -> range:
         first = self._lap + 1
         count = 0
-        for part, sizes in parts_of(payloads):
+        for part, sizes in parts:
             self._check_sizes(part, sizes)
             submitted = self._submit_each(part) if self._alone else [self._submit_part(part, sizes)]
             if not count:
@@ -176,7 +198,7 @@ class LedgerWriter(Writer):
         return range(first, first + count)
 
     def _submit_part(self, part: list[bytes], sizes: list[int]) -> tuple[Completion, int]:
-        with self._lock:
+        with self._in_turn():
             refusal = self._refusal()
             if refusal is None:
                 # Nothing may be put in front of these entries any more.
@@ -204,7 +226,7 @@ def parts_of(payloads: Iterable[bytes]) -> Iterator[tuple[list[bytes], list[int]
     """The payloads as bytes, in lists that are worth a commit each, with their sizes."""
     if isinstance(payloads, list | tuple) and 0 < len(payloads) <= _MANY_ENTRIES:
         part = list(payloads)
-        if list(map(type, part)).count(bytes) < len(part):
+        if countOf(map(type, part), bytes) < len(part):
             part = [data if type(data) is bytes else as_payload(data) for data in part]
         sizes = list(map(len, part))
         if sum(sizes) <= _MANY_BYTES:

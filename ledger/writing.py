@@ -10,6 +10,8 @@ last-add-confirmed.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from threading import Lock, get_ident
 from time import monotonic
 
 from bookstand.errors import (
@@ -32,7 +34,7 @@ from bookstand.storage.pending import Completion, Pending, completed, pending_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from bookstand.ledger.client import Client
@@ -110,11 +112,50 @@ class Writer(LedgerHandle):
         self._closing: Completion | None = None
         # Part of a transaction that is being gathered: entry ids are spoken for.
         self._reserved = False
+        # Bytes of an entry that its own thread is committing, past the Adds; None: there is none, or it was dropped.
+        self._lone: int | None = None
+        # Held by the thread that is adding many entries, between which no others may come.
+        self._bulk: Lock | None = None
+        self._bulk_thread = 0
         self._length_flushed = 0
         self._told_lac = -1
         self._lac_at_tick = -1
 
     # -- submitting; the lock is held --------------------------------------------------------------------------------
+
+    def _lock_in_turn(self) -> None:
+        """Take the lock, once no other thread is in the middle of adding many entries."""
+        while True:
+            self._lock.acquire()
+            bulk = self._bulk
+            if bulk is None or self._bulk_thread == get_ident():
+                return
+            self._lock.release()
+            with bulk:
+                pass
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        self._lock_in_turn()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _to_itself(self) -> Iterator[None]:
+        """No other thread's entries come between those that this one adds inside the block."""
+        bulk = Lock()
+        with bulk:
+            with self._in_turn():
+                self._bulk, self._bulk_thread = bulk, get_ident()
+                # Nothing may be put in front of its entries any more.
+                self.gathering = None
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._bulk = None
 
     def _refusal(self) -> BookstandError | None:
         if self._reserved:
@@ -152,7 +193,7 @@ class Writer(LedgerHandle):
 
     def _submit_alone(self, data: bytes, entry_id: int | None, lac: int | None = None) -> tuple[Completion, int]:
         """``entry_id`` None: the next one. ``lac`` is what the entry carries, by default what holds now."""
-        with self._lock:
+        with self._in_turn():
             chosen = entry_id is not None
             if entry_id is None:
                 entry_id = self._lap + 1
@@ -218,7 +259,7 @@ class Writer(LedgerHandle):
         """Take no appends until :meth:`release`; returns the id that the next entry will have."""
         self._client.check_usable()
         self._storage.flush_if_queued()
-        with self._lock:
+        with self._in_turn():
             refusal = self._refusal()
             if refusal is not None:
                 raise refusal
@@ -262,12 +303,19 @@ class Writer(LedgerHandle):
         if hooks is not None and error is None:
 
             def proceed(error: BaseException | None = None) -> None:
+                if told is not None:
+                    self._answer(add, error, told)
+                    return
                 callbacks: list[Callable[[], None]] = []
                 self._answer(add, error, callbacks)
                 for callback in callbacks:
                     callback()
 
-            if hooks.after_add(self._id, add.entries.first_entry, proceed):
+            # Called from inside the hook, while the commit is not over, it must not do more than note the answer.
+            told: list[Callable[[], None]] | None = later
+            held = hooks.after_add(self._id, add.entries.first_entry, proceed)
+            told = None
+            if held:
                 return
         self._answer(add, error, later)
 
@@ -329,6 +377,9 @@ class Writer(LedgerHandle):
         self.gathering = None
         for add in doomed:
             self._length -= add.payload_bytes
+        if self._lone is not None:
+            self._length -= self._lone
+            self._lone = None
         return doomed
 
     def expire(self, now: float) -> None:
