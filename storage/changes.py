@@ -18,6 +18,7 @@ from bookstand.errors import (
 )
 from bookstand.storage import keys, record, state
 from bookstand.storage.batch import Encoded, encode_entries
+from bookstand.storage.entry import encode
 from bookstand.storage.state import LedgerState
 
 TYPE_CHECKING = False
@@ -153,6 +154,14 @@ class AddEntries:
                 self.sizes,
             )
         return encoded
+
+    def encode_one(self) -> tuple[bytes, bytes]:
+        """Key and stored bytes of a lone entry."""
+        payload = self.payloads[0]
+        length = self.length_before + len(payload)
+        first = self.first_entry
+        stored = encode(self.digest, self.ledger_id, first, self.last_add_confirmed, length, payload)
+        return keys.ENTRY_KEY.pack(self.ledger_id, first), stored
 
     def admit(self, ledger: LedgerState | None) -> LedgerState:
         """The ledger's state, if it takes the entries."""

@@ -176,7 +176,7 @@ class Environment:
         while True:
             try:
                 # Positional arguments (parent and write): py-lmdb takes twice as long over keywords.
-                return self._current().begin(None, None, True)
+                return (self._env or self._current()).begin(None, None, True)
             except lmdb.MapResizedError:
                 self._adopt_map_size()
 

@@ -314,7 +314,8 @@ class Storage(Reads):
         if self._refusal is not None:
             return self._refusal
         error = self._commits.commit_entry(entry, self.hooks)
-        self._after_commit()
+        if error is not None or self._watchers:
+            self._after_commit()
         return error
 
     def _after_commit(self) -> None:

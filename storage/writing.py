@@ -12,7 +12,7 @@ from bookstand.storage.changes import TAKES_SPACE, AddEntries, Staging
 from bookstand.storage.diskspace import DiskSpace
 from bookstand.storage.environment import Environment, values
 from bookstand.storage.lmdb_errors import translate
-from bookstand.storage.state import LedgerState, unpack
+from bookstand.storage.state import LedgerState, added, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Commits:
         if hooks is not None or self._witness is not None or self._disk.full is not None:
             return self._commit_alone(entry, hooks)
         environment = self._environment
-        encoded = entry.encode()
+        entry_key, stored = entry.encode_one()
         transaction = None
         try:
             transaction = environment.begin_write()
@@ -135,11 +135,11 @@ class Commits:
             # Until the commit has succeeded the states are worth nothing: it changes them as it goes.
             self._states_at = -1
             entry.admit(ledger)
-            entry.count_in(ledger)
+            added(ledger, entry.first_entry, 1, len(stored), entry.last_add_confirmed)
             databases = environment.databases
             key = keys.LEDGER_KEY.pack(entry.ledger_id)
             sealed = record.seal(key, ledger.pack())
-            transaction.put(encoded.keys[0], encoded.stored[0], True, True, False, databases[keys.ENTRIES])
+            transaction.put(entry_key, stored, True, True, False, databases[keys.ENTRIES])
             transaction.put(key, sealed, True, True, False, databases[keys.STATE])
             self._sync(transaction, (keys.STATE, key, sealed))
             self._states_at = number

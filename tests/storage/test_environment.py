@@ -216,8 +216,8 @@ def test_a_compaction_adopts_the_size_of_another_process(small, child):
     process.run("[mine.append(bytes(1 << 20)) for _ in range(8)] and None")
     process.run("store.delete_ledger(mine.id)")
     process.run("store.close()")
-    assert small.compact() >= 0
-    assert data_file(small.path_object if hasattr(small, "path_object") else __import__("pathlib").Path(small.path))
+    # The data file may be replaced only where nobody else has it open, and the child has closed it.
+    assert small.compact() > 6 * MIB
 
 
 GROW_TOGETHER = SMALL + """
@@ -305,11 +305,17 @@ def test_slots_of_killed_readers_are_used_again(store, child):
 def test_more_living_readers_than_there_are_slots(store, child):
     store.nodes.put("/n", b"1")
     process = child()
-    process.run("held = [store.storage._environment.begin_read() for _ in range(509)]")
-    with pytest.raises(errors.StoreError, match="slots"):
-        for _ in range(5):
-            store.storage._environment.begin_read()
-    process.run("[store.storage._environment.end_read(one) for one in held] and None")
+    process.run("held = [store.storage._environment.begin_read() for _ in range(500)]")
+    environment = store.storage._environment
+    mine = []
+    try:
+        with pytest.raises(errors.StoreError, match="slots"):
+            for _ in range(20):
+                mine.append(environment.begin_read())
+    finally:
+        for reader in mine:
+            environment.end_read(reader)
+    process.run("while held: store.storage._environment.end_read(held.pop())")
     assert store.nodes.get("/n") == (b"1", 0)
 
 
@@ -337,6 +343,7 @@ def test_a_killed_reader_does_not_let_the_file_grow(store, child):
 def test_a_slow_iterator_does_not_let_the_file_grow(store, kind):
     writer = store.create_ledger()
     writer.append_many([b"x" * 100] * 5000)
+    writer.append(b"tells of those before it")
     for _ in range(10):
         store.create_ledger()
     if kind == "entries":
