@@ -39,20 +39,25 @@ class Background:
                 return
             interval, timeout = client.explicit_lac_interval, client.add_quorum_timeout
             now = monotonic()
-            for writer in client.writers():
-                if timeout is not None:
-                    writer.expire(now)
-                if interval is not None and now >= next_telling:
-                    try:
-                        writer.tell_lac()
-                    except BookstandError:
-                        # Fenced, deleted, full: the writer itself hears of it with its next add.
-                        continue
+            _look_after(client, now, interval is not None and now >= next_telling)
             if interval is not None and now >= next_telling:
                 next_telling = now + interval
+            # Nothing here is to keep a client alive that everybody else has dropped.
             del client
             pauses = [interval] if interval is not None else []
             if timeout is not None:
                 pauses.append(timeout / 10)
             if self._stopped.wait(min(pauses)):
                 return
+
+
+def _look_after(client: Client, now: float, telling: bool) -> None:
+    for writer in client.writers():
+        if client.add_quorum_timeout is not None:
+            writer.expire(now)
+        if telling:
+            try:
+                writer.tell_lac()
+            except BookstandError:
+                # Fenced, deleted, full: the writer itself hears of it with its next add.
+                continue

@@ -5,6 +5,7 @@ Several clients may share a storage, in this process and in others. All they kno
 
 from __future__ import annotations
 
+from threading import Lock
 from weakref import WeakSet
 
 from bookstand.errors import (
@@ -90,6 +91,8 @@ class Settings:
             raise IncorrectParameterError(f"wire must be one of {WIRES}, not {wire!r}")
         if metadata_format not in FORMATS:
             raise IncorrectParameterError(f"metadata_format must be one of {FORMATS}, not {metadata_format!r}")
+        if not callable(getattr(clock, "now", None)):
+            raise IncorrectParameterError(f"a clock has a method now(), {clock!r} has none")
         self.defaults = defaults
         self.clock = clock
         self.max_entry_bytes = arguments.as_positive("max_entry_bytes", max_entry_bytes)
@@ -119,6 +122,7 @@ class Client:
         self.closed = False
         self._metadata_version = settings.metadata_format
         self._writers: WeakSet[Writer] = WeakSet()
+        self._writers_lock = Lock()
         self._background: Any = None
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -143,11 +147,12 @@ class Client:
             self.closed = True
             if self._background is not None:
                 self._background.stop()
-            for writer in list(self._writers):
+            for writer in self.writers():
                 writer.client_closed()
 
     def register(self, writer: Writer) -> None:
-        self._writers.add(writer)
+        with self._writers_lock:
+            self._writers.add(writer)
         if self.explicit_lac_interval is not None or self.add_quorum_timeout is not None:
             if self._background is None:
                 from bookstand.ledger.background import Background
@@ -156,7 +161,8 @@ class Client:
             self._background.start()
 
     def writers(self) -> list[Writer]:
-        return list(self._writers)
+        with self._writers_lock:
+            return list(self._writers)
 
     # -- ledgers ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from bookstand.errors import (
     OutcomeUnknownError,
 )
 from bookstand.ledger.arguments import as_payload
-from bookstand.ledger.writing import Writer
+from bookstand.ledger.writing import Add, Writer
 from bookstand.storage.batch import largest_of
 from bookstand.storage.changes import AddEntries
 from bookstand.storage.pending import Completion, Pending, pending_on
@@ -39,18 +39,17 @@ class LedgerWriter(Writer):
                 if entry_id >= 0:
                     return entry_id
             # The shortest way where many threads append: join the Add that others have begun, and wait with them.
-            self._acquire()
-            joined = self.gathering
+            with self._lock:
+                joined = self.gathering
+                if joined is not None:
+                    self._length += size
+                    joined.payloads.append(data)
+                    entry_id = self._lap = joined.before_first + len(joined.payloads)
             if joined is not None:
-                joined.payloads.append(data)
-                entry_id = self._lap = self._lap + 1
-                self._length += size
-                self._release()
                 committer.drive(joined)
                 if joined.done and joined.error is None:
                     return entry_id
                 return pending_on(joined, entry_id).result()  # type: ignore[no-any-return]
-            self._release()
         add, entry_id = self._gather(data)
         if not add.done:
             self.committer.drive(add)
@@ -63,11 +62,11 @@ class LedgerWriter(Writer):
     def _append_now(self, data: bytes) -> int:
         """Commit one entry in this thread, which has claimed the committer and gives it back; -1: it takes the way
         that all others take."""
-        committer, lock = self.committer, self._lock
-        entry = None
-        lock.acquire()
+        interruption = None
         try:
-            if not self._adds and not self._reserved and self._bulk is None and self._refusal() is None:
+            with self._lock:
+                if self._adds or self._reserved or self._bulk is not None or self._refusal() is not None:
+                    return -1
                 entry_id = self._lap + 1
                 entry = AddEntries(
                     self._id,
@@ -83,30 +82,21 @@ class LedgerWriter(Writer):
                 self._lap = entry_id
                 self._length += len(data)
                 self._lone = len(data)
-        finally:
-            lock.release()
-            if entry is None:
-                committer.release()
-        if entry is None:
-            return -1
-        interruption = None
-        try:
             try:
                 error = self._storage.commit_entry(entry)
             except BaseException as caught:
                 interruption = caught
                 error = OutcomeUnknownError(f"adding entry {self._id}:{entry_id} was interrupted by {caught!r}")
-            lock.acquire()
-            dropped, self._lone = self._lone is None, None
-            if error is not None:
-                self._length -= 0 if dropped else len(data)
-            elif not dropped:
-                self._head = self._lac = entry_id
-                # Entries submitted from now on carry the new LAC.
-                self.gathering = None
-            lock.release()
+            with self._lock:
+                dropped, self._lone = self._lone is None, None
+                if error is not None:
+                    self._length -= 0 if dropped else len(data)
+                elif not dropped:
+                    self._head = self._lac = entry_id
+                    # Entries submitted from now on carry the new LAC.
+                    self.gathering = None
         finally:
-            committer.release()
+            self.committer.release()
         if error is not None:
             self._fail(error)
             raise interruption or error.with_traceback(None)
@@ -114,24 +104,27 @@ class LedgerWriter(Writer):
             raise LedgerClosedError(f"ledger {self._id} was closed before entry {entry_id} was answered")
         return entry_id
 
+    def count_pushed(self, add: Add) -> None:
+        self._lap = max(self._lap, add.before_first + len(add.payloads))
+
     def append_async(self, data: bytes) -> Pending:
         """Add an entry; the Pending's result is its id. Never blocks for long, and raises only for bad arguments."""
         if type(data) is bytes and (size := len(data)) <= self._largest_payload:
             # The shortest way for the most frequent call: join the Add that others have begun.
-            self._acquire()
-            add = self.gathering
+            with self._lock:
+                add = self.gathering
+                if add is not None:
+                    # The id comes from the place in the Add: an interruption after append leaves nothing out of step.
+                    length = self._length = self._length + size
+                    add.payloads.append(data)
+                    entry_id = self._lap = add.before_first + len(add.payloads)
             if add is not None:
-                add.payloads.append(data)
-                entry_id = self._lap = self._lap + 1
-                length = self._length = self._length + size
-                self._release()
                 pending = Pending()
                 pending._completion = add
                 pending._value = entry_id
                 if length >= add.full_length or entry_id >= add.full_at:
                     self.committer.drive(add)
                 return pending
-            self._release()
         completion, entry_id = self._gather(data)
         if not completion.done:
             self.committer.nudge()
@@ -150,9 +143,9 @@ class LedgerWriter(Writer):
                 if refusal is None:
                     add = self.gathering = self._new_add([])
             if add is not None:
-                add.payloads.append(data)
-                self._lap += 1
                 self._length += len(data)
+                add.payloads.append(data)
+                self._lap = add.before_first + len(add.payloads)
                 return add, self._lap
         assert refusal is not None
         return self._refused(refusal)

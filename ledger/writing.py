@@ -51,7 +51,7 @@ _CLOSING_ERRORS_THAT_STAND = (MetadataVersionError, NoSuchLedgerError)
 class Add(Submission):
     """Consecutive entries on their way, from ``first_entry`` on."""
 
-    __slots__ = ("entries", "full_at", "full_length", "payloads", "started", "stored", "writer")
+    __slots__ = ("before_first", "entries", "full_at", "full_length", "payloads", "started", "stored", "writer")
 
     def __init__(self, writer: Writer, entries: AddEntries) -> None:
         super().__init__(writer.committer, (entries,))
@@ -59,6 +59,8 @@ class Add(Submission):
         self.entries = entries
         self.payloads = entries.payloads
         self.stored = False
+        # The n-th payload's entry id is n more.
+        self.before_first = entries.first_entry - 1
         self.started = monotonic() if writer.timed else 0.0
         # Entry id and cumulative length from which on it has gathered enough.
         self.full_at = entries.first_entry + _ADD_ENTRIES
@@ -69,8 +71,10 @@ class Add(Submission):
         return sum(map(len, self.payloads))
 
     def taken(self) -> None:
-        if self.writer.gathering is self:
-            self.writer.gathering = None
+        writer = self.writer
+        if writer.gathering is self:
+            writer.gathering = None
+            writer.count_pushed(self)
 
     def finished(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
         # The stored bytes have done their work; the Add itself may live as long as the caller keeps its answer.
@@ -92,9 +96,6 @@ class Writer(LedgerHandle):
     ) -> None:
         super().__init__(client, metadata, digest, master_key)
         self.committer = client.storage.committer
-        # Bound once, for the way that every append takes.
-        self._acquire = self._lock.acquire
-        self._release = self._lock.release
         self.timed = client.add_quorum_timeout is not None
         self.gathering: Add | None = None
         self._incarnation = incarnation
@@ -120,6 +121,9 @@ class Writer(LedgerHandle):
         self._length_flushed = 0
         self._told_lac = -1
         self._lac_at_tick = -1
+
+    def count_pushed(self, add: Add) -> None:
+        """The ids of its entries are handed out, also where an interruption kept that from being noted."""
 
     # -- submitting; the lock is held --------------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ A background thread commits what nobody waits for. It starts with the first such
 from __future__ import annotations
 
 from contextlib import contextmanager
-from threading import Event, Lock, Thread
+from threading import Event, Lock, RLock, Thread
 from time import monotonic
 
-from bookstand.errors import BookstandError, OutcomeUnknownError
+from bookstand.errors import BookstandError, IllegalOperationError, OutcomeUnknownError
 from bookstand.storage.log import logger
 from bookstand.storage.pending import Completion
 
@@ -76,7 +76,9 @@ class Committer:
         self.lock = Lock()
         self._commit = commit
         self._open: Batch | None = None
-        self._leading = Lock()
+        # Remembers its owner, so that a thread that an interruption kept from releasing it can go on.
+        self._leading = RLock()
+        self._busy = False
         self._background: Thread | None = None
         self._nudged = Event()
         self._hurried = Event()
@@ -105,7 +107,7 @@ class Committer:
 
     def claim(self) -> bool:
         """Become the leader without a batch, if nothing is queued and nobody commits; :meth:`release` ends it."""
-        if not self._leading.acquire(False):
+        if not self._try_to_lead():
             return False
         if self._open is None and not self._stopped:
             return True
@@ -113,9 +115,24 @@ class Committer:
         return False
 
     def release(self) -> None:
+        self._stop_leading()
+        self._wake_open_batch()
+
+    def _try_to_lead(self) -> bool:
+        if not self._leading.acquire(False):
+            return False
+        if self._busy:
+            # The lock lets its owner in twice.
+            self._leading.release()
+            raise IllegalOperationError("a hook cannot wait for the commit that it is called from")
+        return True
+
+    def _stop_leading(self) -> None:
+        self._busy = False
         self._leading.release()
-        if self._open is not None:
-            self._open.wake()
+        while self._leading._is_owned():  # type: ignore[attr-defined]
+            # An interruption came right after an earlier acquire.
+            self._leading.release()
 
     def drive(self, completion: Completion, deadline: float | None = None) -> None:
         """Return when the completion's batch has been committed, by this thread or another, or at the deadline."""
@@ -125,16 +142,19 @@ class Committer:
         batch = completion.batch
         if batch is None:
             return
-        while not batch.committed:
-            if self._leading.acquire(False):
-                self._lead()
-            elif deadline is None:
-                batch.gate.acquire()
-            elif not batch.gate.acquire(timeout=max(0.0, deadline - monotonic())):
-                # Who has no time to wait may have been the one who would have led.
-                self.nudge()
-                return
-        batch.wake()
+        try:
+            while not batch.committed:
+                if self._try_to_lead():
+                    self._lead()
+                elif deadline is None:
+                    batch.gate.acquire()
+                elif not batch.gate.acquire(timeout=max(0.0, deadline - monotonic())):
+                    # Who has no time to wait may have been the one who would have led.
+                    self.nudge()
+                    return
+        finally:
+            # Also where an interruption ends the waiting: the next one is to look.
+            batch.wake()
 
     def flush(self) -> None:
         """Commit whatever has been submitted before the call."""
@@ -151,12 +171,15 @@ class Committer:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Commit nothing inside the block; what is submitted meanwhile waits."""
-        self._leading.acquire()
-        try:
-            yield
-        finally:
-            self._leading.release()
-            self._wake_open_batch()
+        with self._leading:
+            if self._busy:
+                raise IllegalOperationError("a hook cannot stop the commit that it is called from")
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
+        self._wake_open_batch()
 
     def nudge(self) -> None:
         """Something was submitted that its submitter does not wait for."""
@@ -191,10 +214,11 @@ class Committer:
         self._stopped = True
         self._open = None
         self.lock = Lock()
-        self._leading = Lock()
+        self._leading = RLock()
+        self._busy = False
 
     def _lead(self) -> None:
-        """Commit the open batch; the caller has acquired ``_leading``, and this releases it."""
+        """Commit the open batch; the caller leads, and this ends it."""
         later: list[Callable[[], None]] = []
         batch = None
         try:
@@ -204,6 +228,7 @@ class Committer:
                     return
                 for submission in batch.submissions:
                     submission.taken()
+            self._busy = True
             try:
                 outcomes = self._commit(batch.submissions)
             except BaseException as interruption:
@@ -212,16 +237,21 @@ class Committer:
                 raise
             finally:
                 for submission, (value, error) in zip(batch.submissions, outcomes, strict=True):
-                    submission.finished(value, error, later)
+                    try:
+                        submission.finished(value, error, later)
+                    except Exception as failure:
+                        # A hook's error is its own submission's.
+                        logger().exception("a submission could not be answered")
+                        later += submission.settle(error=failure)
         finally:
             if batch is not None:
                 # A submission knows its batch: both would live on until the next garbage collection.
                 batch.submissions = []
                 batch.committed = True
-                self._leading.release()
+                self._stop_leading()
                 batch.wake()
             else:
-                self._leading.release()
+                self._stop_leading()
             self._wake_open_batch()
         for callback in later:
             callback()
@@ -246,7 +276,7 @@ class Committer:
             while batch is not None:
                 self._hurried.wait(LINGER)
                 self._hurried.clear()
-                if batch is self._open and self._leading.acquire(False):
+                if batch is self._open and self._try_to_lead():
                     self._lead_on()
                 # Somebody is at it, or has come meanwhile with more: stay until nothing is left.
                 batch = self._open

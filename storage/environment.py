@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from threading import Condition, RLock
+from threading import Condition, RLock, get_ident
 
 import lmdb
 
@@ -34,23 +34,31 @@ LOCK_FILE_BYTES = 32 << 10
 
 
 class Gate:
-    """Open to any number of readers, or shut by one who changes the map."""
+    """Open to any number of readers, or shut by one who changes the map.
+
+    Who is inside is counted by thread. A thread that shuts the gate is not inside itself, whatever the count says: an
+    interruption (Ctrl-C) between two steps may have kept it from leaving.
+    """
 
     def __init__(self) -> None:
         self.lock = RLock()
         self._condition = Condition(self.lock)
-        self._inside = 0
+        self._inside: dict[int, int] = {}
         self._shut = False
 
     def enter(self) -> None:
         with self._condition:
             while self._shut:
                 self._condition.wait()
-            self._inside += 1
+            thread = get_ident()
+            self._inside[thread] = self._inside.get(thread, 0) + 1
 
     def leave(self) -> None:
         with self._condition:
-            self._inside -= 1
+            thread = get_ident()
+            left = self._inside.pop(thread, 1) - 1
+            if left > 0:
+                self._inside[thread] = left
             if self._shut and not self._inside:
                 self._condition.notify_all()
 
@@ -60,8 +68,14 @@ class Gate:
             while self._shut:
                 self._condition.wait()
             self._shut = True
-            while self._inside:
-                self._condition.wait()
+            self._inside.pop(get_ident(), None)
+            try:
+                while self._inside:
+                    self._condition.wait()
+            except BaseException:
+                self._shut = False
+                self._condition.notify_all()
+                raise
 
     def __exit__(self, *_: object) -> None:
         with self._condition:
@@ -102,9 +116,7 @@ class Environment:
             reraise(error, self.path, "opening it")
         try:
             env.reader_check()
-            # The format first: a later one may have other sub-databases.
-            check_format(self.path, _format_record(env))
-            self.databases = {name: env.open_db(name, create=False) for name in keys.DATABASES}
+            self.databases = self._open_databases(env)
         except lmdb.NotFoundError as error:
             env.close()
             raise StoreDamagedError(f"store {self.path}: one of its sub-databases is missing") from error
@@ -115,6 +127,16 @@ class Environment:
             env.close()
             raise
         self._env = env
+
+    def _open_databases(self, env: lmdb.Environment) -> dict[bytes, lmdb._Database]:
+        while True:
+            try:
+                # The format first: a later one may have other sub-databases.
+                check_format(self.path, _format_record(env))
+                return {name: env.open_db(name, create=False) for name in keys.DATABASES}
+            except lmdb.MapResizedError:
+                # Another process commits to a file that is larger than the map asked for.
+                env.set_mapsize(0)
 
     def close(self) -> None:
         with self._gate:
@@ -196,14 +218,23 @@ class Environment:
         """Make the map larger, by at least ``needed`` bytes. No write transaction of this process may be open."""
         with self._gate:
             env = self._current()
+            # Freed pages may only be kept for readers that died.
+            env.reader_check()
             env.set_mapsize(0)
             size = env.info()["map_size"]
-            self._map_size = size + max(min(size, LARGEST_GROWTH), needed)
-            self._map_size += -self._map_size % 65536
+            larger = size + max(min(size, LARGEST_GROWTH), needed)
+            larger += -larger % 65536
             try:
-                env.set_mapsize(self._map_size)
+                env.set_mapsize(larger)
+                self._map_size = larger
             except (lmdb.Error, MemoryError, OverflowError) as error:
-                raise disk_full(f"store {self.path}: cannot map {self._map_size} bytes: {error}", error) from error
+                # LMDB has given up the old map before it tried the new one.
+                env.close()
+                self._env = None
+                self._map_size = size
+                self._open()
+                answer = disk_full(f"store {self.path}: cannot map {larger} bytes: {error}", error)
+                raise answer from answer.__cause__
 
     @property
     def last_commit(self) -> int:
@@ -214,16 +245,30 @@ class Environment:
         finally:
             self._gate.leave()
 
+    def reader_check(self) -> None:
+        """Free what is kept for readers that died."""
+        self._gate.enter()
+        try:
+            self._current().reader_check()
+        finally:
+            self._gate.leave()
+
     def sync(self) -> None:
         self._current().sync(True)
 
     def copy(self, destination: str, compact: bool) -> None:
         """A consistent copy of the data file into the folder ``destination``, while writers go on."""
-        self._gate.enter()
-        try:
-            self._current().copy(destination, compact=compact)
-        finally:
-            self._gate.leave()
+        while True:
+            self._gate.enter()
+            try:
+                self._current().copy(destination, compact=compact)
+                return
+            except lmdb.MapResizedError:
+                # What it has begun is in the way of the next attempt.
+                os.unlink(data_file(destination))
+            finally:
+                self._gate.leave()
+            self._adopt_map_size()
 
 
 class Read:

@@ -69,7 +69,7 @@ def check_path(path: object) -> str:
 def check_value(value: object) -> bytes:
     try:
         return memoryview(value).tobytes()  # type: ignore[arg-type]
-    except TypeError:
+    except (TypeError, ValueError):
         raise IncorrectParameterError(f"a node's value is bytes, not {type(value).__name__}") from None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from threading import Event, Lock
 from time import monotonic
 
-from bookstand.errors import OperationTimeoutError
+from bookstand.errors import IncorrectParameterError, OperationTimeoutError
 from bookstand.storage.log import logger
 
 TYPE_CHECKING = False
@@ -64,6 +64,8 @@ class Completion:
 
     def wait(self, timeout: float | None = None) -> None:
         """Until done; :class:`OperationTimeoutError` if that takes longer than ``timeout`` seconds."""
+        if not isinstance(timeout, int | float | None):
+            raise IncorrectParameterError(f"a timeout is a number of seconds or None, not {timeout!r}")
         deadline = None if timeout is None else monotonic() + timeout
         if self.driver is not None:
             self.driver.drive(self, deadline)

@@ -26,6 +26,7 @@ from bookstand.storage.committer import Committer, Submission
 from bookstand.storage.diskspace import DiskSpace
 from bookstand.storage.environment import FIRST_MAP_SIZE, Environment
 from bookstand.storage.forking import ForkGuard
+from bookstand.storage.hooks import Hooks
 from bookstand.storage.pending import PENDING_LOCK, Pending, pending_on
 from bookstand.storage.reading import Reads
 from bookstand.storage.witness import Witness
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bookstand.storage.committer import Outcome
-    from bookstand.storage.hooks import Hooks
 
 DURABILITIES = ("commit", "none")
 CHECKS = ("fast", "full", "subprocess")
@@ -65,6 +65,8 @@ def open_storage(
         raise IncorrectParameterError(f"durability must be one of {DURABILITIES}, not {durability!r}")
     if check not in CHECKS:
         raise IncorrectParameterError(f"check must be one of {CHECKS}, not {check!r}")
+    if hooks is not None and not isinstance(hooks, Hooks):
+        raise IncorrectParameterError(f"hooks are a bookstand.storage.hooks.Hooks, not {type(hooks).__name__}")
     folder = files.folder_name(path)
     while True:
         with _opened_lock, files.os_errors(f"cannot open the store {folder}"):
@@ -141,7 +143,7 @@ class Storage(Reads):
         try:
             if witness:
                 self._witness = Witness(path)
-                self._witness.check(self._environment.last_commit)
+                self._witness.check(lambda: self._environment.last_commit)
             if (check == "full" and not created) or self._lengthened:
                 self._check_everything()
             self._owner = self._announce()
@@ -219,7 +221,8 @@ class Storage(Reads):
             # Outside the lock: what is told of these commits may open and close stores.
             self.committer.stop()
         finally:
-            with _opened_lock:
+            # Paused: nothing may commit while the environment goes, also not what was submitted at the last moment.
+            with _opened_lock, self.committer.paused():
                 self._let_go()
                 _opened.pop(self.identity, None)
             self.closed.set()

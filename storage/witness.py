@@ -21,6 +21,10 @@ import google_crc32c
 
 from bookstand.errors import StoreDamagedError, StoreRolledBackError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 FILE = "witness"
 _MAGIC = b"bkstwit1"
 _COMMIT = struct.Struct(">Q")
@@ -43,9 +47,11 @@ class Witness:
     def exists(folder: str) -> bool:
         return os.path.exists(os.path.join(folder, FILE))
 
-    def check(self, last_commit: int) -> None:
+    def check(self, newest_commit: Callable[[], int]) -> None:
         """:class:`StoreRolledBackError` if the file has fewer commits than were witnessed."""
+        # In this order: others may commit, and witness it, between the two.
         witnessed = self._newest()
+        last_commit = newest_commit()
         if last_commit < witnessed:
             raise StoreRolledBackError(
                 f"{self._path}: commit {witnessed} was witnessed, but the store's newest is {last_commit}: "

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
         def operations(self) -> Sequence[Operation]: ...
 
 
+# Pages are kept for a reader that was killed until somebody looks; who has the store open looks so often.
+_COMMITS_BETWEEN_LOOKS = 128
+
 # States of ledgers kept from one commit to the next.
 _KEPT_STATES = 1_000
 
@@ -99,6 +102,8 @@ class Commits:
                 _abort(transaction)
                 raise
             self._states, self._states_at = states, number
+            if number % _COMMITS_BETWEEN_LOOKS == 0:
+                self._environment.reader_check()
             self._after_sync(number, hooks)
             return outcomes
 
@@ -143,6 +148,8 @@ class Commits:
             transaction.put(key, sealed, True, True, False, databases[keys.STATE])
             self._sync(transaction, (keys.STATE, key, sealed))
             self._states_at = number
+            if number % _COMMITS_BETWEEN_LOOKS == 0:
+                environment.reader_check()
             return None
         except BookstandError as error:
             answer: BookstandError = error

@@ -146,16 +146,16 @@ def test_the_number_never_goes_back(tmp_path):
     witness = Witness(str(tmp_path))
     for number in (1, 2, 3, 10, 9, 4, 11, 11):
         witness.saw(number)
-    witness.check(11)
-    witness.check(12)
+    witness.check(lambda: 11)
+    witness.check(lambda: 12)
     with pytest.raises(errors.StoreRolledBackError):
-        witness.check(10)
+        witness.check(lambda: 10)
     witness.close()
     again = Witness(str(tmp_path))
     with pytest.raises(errors.StoreRolledBackError):
-        again.check(10)
+        again.check(lambda: 10)
     again.restart()
-    again.check(0)
+    again.check(lambda: 0)
     again.close()
 
 
@@ -171,9 +171,9 @@ def test_a_torn_write_loses_one_slot(tmp_path):
         old = (folder / "witness").read_bytes()
         new = struct.pack(">Q", 9) + os.urandom(4)
         (folder / "witness").write_bytes(old[:slot] + new[:cut] + old[slot + cut :][: 32 - slot - cut])
-        witness.check(7)
+        witness.check(lambda: 7)
         with pytest.raises(errors.StoreRolledBackError):
-            witness.check(5)
+            witness.check(lambda: 5)
         witness.close()
 
 
