@@ -20,6 +20,7 @@ from time import monotonic
 
 from bookstand.errors import (
     BookstandError,
+    DigestMismatchError,
     IllegalOperationError,
     IncorrectParameterError,
     LedgerClosedError,
@@ -191,7 +192,7 @@ class LedgerHandle:
         self._client.check_usable()
         self._storage.flush_if_queued()
         for first, stored in self._storage.slices(self._id, 0, last):
-            lengths, payloads = decode_entries(self._digest, self._id, first, stored)
+            lengths, payloads = self.decode(first, stored)
             yield first, lengths, payloads
             expected = first + len(stored)
             self._client.check_usable()
@@ -204,7 +205,7 @@ class LedgerHandle:
         entries: list[Entry] = []
         try:
             for start, stored in self._storage.slices(self._id, first, last):
-                lengths, payloads = decode_entries(self._digest, self._id, start, stored)
+                lengths, payloads = self.decode(start, stored)
                 entries += entries_of(self._id, start, lengths, payloads)
             if len(entries) <= last - first:
                 raise self.absent(first + len(entries))
@@ -213,6 +214,17 @@ class LedgerHandle:
             # All of them are asked for at once, so that one that is there answers even if one before it is not.
             if entries or self._storage.first_entry_from(self._id, first, last) is not None:
                 self._learn_from_read()
+
+    def decode(self, first: int, stored: Sequence[bytes]) -> tuple[Sequence[int], Sequence[bytes]]:
+        """Cumulative lengths and payloads of consecutive entries, or what is wrong with one of them."""
+        try:
+            return decode_entries(self._digest, self._id, first, stored)
+        except DigestMismatchError:
+            for entry_id in range(first, first + len(stored)):
+                if self._storage.entry_as_stored(self._id, entry_id) is None:
+                    # It is not there, and the next one came in its place.
+                    raise self.absent(entry_id) from None
+            raise
 
     def _learn_from_read(self) -> None:
         """Over v3 every entry that is read brings the highest LAC that the bookie knows."""

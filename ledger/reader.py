@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bookstand.errors import ClientClosedError, LedgerError, ReadError, StoreDamagedError
 from bookstand.ledger.handle import LedgerHandle, entries_of
-from bookstand.storage.batch import decode_entries
 from bookstand.storage.keys import MAX_ENTRY_ID
 
 TYPE_CHECKING = False
@@ -43,7 +42,7 @@ class LedgerReader(LedgerHandle):
     def recovery_read(self, first: int) -> list[Entry]:
         """Entries from ``first`` on, as many as one slice holds; at least one, or the reason why there is none."""
         for start, stored in self._storage.slices(self._id, first, MAX_ENTRY_ID):
-            lengths, payloads = decode_entries(self._digest, self._id, start, stored)
+            lengths, payloads = self.decode(start, stored)
             return list(entries_of(self._id, start, lengths, payloads))
         raise self.absent(first)
 

@@ -96,6 +96,8 @@ class Transaction:
         writer = client.writer_for(new, ledger_id, incarnation, adv=False, deferred_sync=False)
         assert isinstance(writer, LedgerWriter)
         self._created.append(writer)
+        self._next_entry[writer] = writer.reserve()
+        self._appends[writer] = []
         return writer
 
     def delete_ledger(self, ledger_id: int) -> None:
@@ -142,6 +144,9 @@ class Transaction:
             if not committed:
                 for writer in self._created:
                     writer.never_created()
+                dropped = IllegalOperationError("the transaction was dropped")
+                for answer in self._answers:
+                    answer.complete(error=dropped)
 
     def _commit(self) -> None:
         storage = self._client.storage
@@ -149,7 +154,8 @@ class Transaction:
         with storage.committer_lock:
             try:
                 for writer, payloads in self._appends.items():
-                    adds.append(writer.stage(payloads))
+                    if payloads:
+                        adds.append(writer.stage(payloads))
                 operations = [*self._operations, *(add.entries for add in adds)]
                 together = _Together(self._client, operations, adds, self._answers)
                 if operations:

@@ -14,6 +14,7 @@ from bookstand.errors import (
     MetadataVersionError,
     NoSuchLedgerError,
     NoSuchNodeError,
+    StoreDamagedError,
     WriteError,
 )
 from bookstand.storage import keys, record, state
@@ -84,7 +85,9 @@ class Staging:
 
     def next_number(self, name: bytes) -> int:
         sealed = self.get(keys.META, name)
-        number = 0 if sealed is None else int.from_bytes(record.unseal(keys.META, name, sealed), "big")
+        if sealed is None:
+            raise StoreDamagedError(f"{record.describe(keys.META, name)} is missing")
+        number = int.from_bytes(record.unseal(keys.META, name, sealed), "big")
         self.put(keys.META, name, record.seal(name, (number + 1).to_bytes(8, "big")))
         return number
 

@@ -302,7 +302,10 @@ def _format_record(env: lmdb.Environment) -> bytes | None:
     except lmdb.NotFoundError:
         return None
     with env.begin() as transaction:
-        return transaction.get(keys.META_FORMAT, None, meta)
+        found = transaction.get(keys.META_FORMAT, None, meta)
+    if found is None:
+        raise StoreDamagedError(f"store {env.path()} is damaged: record 'format' of meta is missing")
+    return found
 
 
 def check_format(path: str, found: bytes | None) -> None:

@@ -123,6 +123,8 @@ def _write_superblock(path: str) -> None:
         with env.begin(write=True, db=databases[keys.META]) as transaction:
             transaction.put(keys.META_FORMAT, keys.FORMAT.pack(keys.FORMAT_VERSION))
             transaction.put(keys.META_STORE_ID, record.seal(keys.META_STORE_ID, os.urandom(16)))
+            for counter in (keys.META_NEXT_LEDGER, keys.META_NEXT_INCARNATION):
+                transaction.put(counter, record.seal(counter, bytes(8)))
     finally:
         env.close()
 

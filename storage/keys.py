@@ -27,6 +27,7 @@ META_FORMAT = b"format"
 META_STORE_ID = b"store-id"
 META_NEXT_LEDGER = b"next-ledger-id"
 META_NEXT_INCARNATION = b"next-incarnation"
+META_RECORDS = (META_FORMAT, META_STORE_ID, META_NEXT_LEDGER, META_NEXT_INCARNATION)
 # One for each deleted ledger whose entries are not collected yet, in the order in which they were deleted.
 META_DELETED = b"deleted-"
 _DELETION = struct.Struct(">QQ")

@@ -51,6 +51,8 @@ class Nodes:
         names: dict[str, None] = {}
         for found in self._storage.node_paths(prefix):
             names.setdefault(found[len(prefix) :].partition("/")[0])
+        # The path itself, written with a slash at its end, is no child of itself.
+        names.pop("", None)
         return list(names)
 
 

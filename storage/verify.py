@@ -6,7 +6,7 @@ from collections import namedtuple
 
 from bookstand.errors import DigestMismatchError, MetadataSerializationError, StoreDamagedError
 from bookstand.storage import entry as layout
-from bookstand.storage import keys
+from bookstand.storage import keys, record
 from bookstand.storage import metadata as metadata_format
 from bookstand.storage.batch import decode_entries
 from bookstand.storage.digest import digest_for
@@ -70,6 +70,9 @@ def verify(storage: Storage) -> Report:
     for ledger_id in storage.ledgers_with_entries():
         if ledger_id not in with_state and storage.state(ledger_id) is None:
             report.add(f"ledger {ledger_id} has entries, but the store knows nothing of it", ledger_id)
+    for key in keys.META_RECORDS:
+        if storage.meta(key) is None:
+            report.add(f"{record.describe(keys.META, key)} is missing")
     for key in storage.meta_keys(b""):
         try:
             storage.meta(key)
@@ -94,6 +97,9 @@ def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
             metadata = metadata_format.parse(found[0], ledger_id)
         except MetadataSerializationError as damage:
             report.add(str(damage), ledger_id)
+    if found is None and state is not None and state.digest and not state.deleted_at:
+        # What only a fence made of an unknown ledger has no digest.
+        report.add(f"the metadata of ledger {ledger_id} is missing, but it was not deleted", ledger_id)
     if state is None:
         if storage.metadata(ledger_id) is not None:
             report.add(f"ledger {ledger_id} has metadata, but the store has no state for it", ledger_id)

@@ -40,7 +40,7 @@ for number, (operations, when, answer, times) in enumerate(cases):
     inlet, outlet = os.pipe()
     child = os.fork()
     if not child:
-        signal.alarm(60)
+        signal.alarm(20)
         told = work(path, lambda: shim.arm(path, operations, when, answer, times))
         os.write(outlet, json.dumps(told).encode())
         os._exit(0)
@@ -147,7 +147,6 @@ def work(path, arm):
         return created.id
 
     answers["transaction"] = [told_by(together)]
-    answers["force"] = [told_by(store.create_ledger(deferred_sync=True).force)] if False else []
     shim.disarm()
     answers["close"] = [told_by(plain.close), told_by(store.close)]
     return {"ledgers": [plain.id, adv.id, many.id], "answers": answers}
@@ -285,11 +284,12 @@ def work(path, arm):
 
 
 def test_a_witness_that_cannot_be_written(shim_library, memory_path):
-    """The commit is on disk, its witness is not: that is an unknown outcome, and the entry is there."""
+    """The commit is on disk, its witness is not: that is an unknown outcome, which closing the handle decides."""
     ((path, _, told),) = each_case(shim_library, memory_path, WITNESS, [["*", 1, errno.EIO, ONCE]])
     assert told["answers"] == [["OutcomeUnknownError", None], ["ok", 0]]
     with bookstand.open(path, witness=True) as store:
-        assert [entry.data for entry in store.open_ledger(told["ledger"])] == [b"0", b"1"]
+        found = [entry.data for entry in store.open_ledger(told["ledger"])]
+        assert found in ([b"0"], [b"0", b"1"])
         assert store.verify().ok
 
 

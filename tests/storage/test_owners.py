@@ -191,3 +191,13 @@ def test_a_refused_child_says_why(open_store, child):
     with pytest.raises(ChildRefusedError) as caught:
         process.run("store.create_ledger()")
     assert caught.value.name == "WriteOnReadOnlyError"
+
+
+def test_the_folder_removed_under_an_open_store(store_path):
+    """Closing what is gone is no error, and a new store may take its place."""
+    store = bookstand.open(store_path)
+    store.nodes.put("/n", b"1")
+    shutil.rmtree(store_path)
+    store.close()
+    with bookstand.open(store_path) as store:
+        assert store.nodes.put("/n", b"1") == 0
