@@ -124,7 +124,7 @@ class Committer:
         if self._busy:
             # The lock lets its owner in twice.
             self._leading.release()
-            raise IllegalOperationError("a hook cannot wait for the commit that it is called from")
+            return False
         return True
 
     def _stop_leading(self) -> None:
@@ -147,6 +147,8 @@ class Committer:
                 if self._try_to_lead():
                     self._lead()
                 elif deadline is None:
+                    if self._leading._is_owned():  # type: ignore[attr-defined]
+                        raise IllegalOperationError("a hook cannot wait for the commit that it is called from")
                     batch.gate.acquire()
                 elif not batch.gate.acquire(timeout=max(0.0, deadline - monotonic())):
                     # Who has no time to wait may have been the one who would have led.

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 from bookstand.errors import DiskFullError, NotEnoughBookiesError
+from bookstand.storage.lmdb_errors import has_space
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.errors import BookstandError
-
-# Free bytes at which a store that was full takes writes again.
-LOW_WATER = 128 << 10
 
 
 class DiskSpace:
@@ -35,8 +31,7 @@ class DiskSpace:
         """What to answer to changes that take space; None where there is some."""
         if self.full is None:
             return None
-        disk = os.statvfs(self._folder)
-        if disk.f_bavail * disk.f_frsize >= LOW_WATER:
+        if has_space(self._folder):
             self.full = None
             return None
         refusal = NotEnoughBookiesError(str(self.full))

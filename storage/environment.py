@@ -93,6 +93,7 @@ class Environment:
         self._map_size = map_size
         self._gate = Gate()
         self._env: lmdb.Environment | None = None
+        self._closed = False
         self.databases: dict[bytes, lmdb._Database] = {}
         self._open()
 
@@ -140,6 +141,7 @@ class Environment:
 
     def close(self) -> None:
         with self._gate:
+            self._closed = True
             if self._env is not None:
                 self._env.close()
                 self._env = None
@@ -205,7 +207,14 @@ class Environment:
     def _current(self) -> lmdb.Environment:
         env = self._env
         if env is None:
-            raise ClientClosedError(f"store {self.path} is closed")
+            with self._gate.lock:
+                if self._closed:
+                    raise ClientClosedError(f"store {self.path} is closed")
+                if self._env is None:
+                    # Opening it again failed the last time; the device may have recovered.
+                    self._open()
+                env = self._env
+        assert env is not None
         return env
 
     # -- the map and the file --------------------------------------------------------------------------------------

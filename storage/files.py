@@ -129,9 +129,12 @@ def _write_superblock(path: str) -> None:
         env.close()
 
 
-def preallocate_lock_file(path: str) -> None:
-    """LMDB maps the lock file without asking whether the disk has room for it."""
+def preallocate_lock_file(path: str, read_only: bool) -> None:
+    """LMDB maps the lock file without asking whether the disk has room for it. On a medium that is read-only it does
+    without."""
     name = lock_file(path)
+    if read_only and not os.access(path, os.W_OK):
+        return
     try:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

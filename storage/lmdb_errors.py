@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import lmdb
 
@@ -22,6 +23,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+# Free bytes at which a store that was full takes writes again.
+LOW_WATER = 128 << 10
+
 _DAMAGE = (
     lmdb.CorruptedError,
     lmdb.PageNotFoundError,
@@ -40,7 +44,8 @@ def translate(error: lmdb.Error, path: str, doing: str) -> BookstandError:
     """What to raise instead of ``error``, which LMDB gave for the store at ``path`` while ``doing``."""
     code = getattr(error, "code", 0)
     about = f"store {path}: {doing}: {error}"
-    if code in _FULL:
+    if code in _FULL or (code == errno.EIO and not has_space(path)):
+        # LMDB calls a write that was cut short by the end of the disk an I/O error.
         return disk_full(about, error)
     if isinstance(error, lmdb.MapFullError):
         return disk_full(f"store {path}: {doing}: the map cannot grow any further", error)
@@ -57,6 +62,15 @@ def translate(error: lmdb.Error, path: str, doing: str) -> BookstandError:
     if code == errno.EIO:
         return WriteError(about)
     return StoreError(about)
+
+
+def has_space(path: str) -> bool:
+    """Whether the disk has room for more than a commit or two."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return True
+    return disk.f_bavail * disk.f_frsize >= LOW_WATER
 
 
 def reraise(error: lmdb.Error, path: str, doing: str) -> NoReturn:

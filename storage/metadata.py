@@ -184,7 +184,7 @@ class LedgerMetadata:
         arguments = self._arguments()
         leaves_closed = self.state == CLOSED and changes.get("state", CLOSED) != CLOSED
         if leaves_closed and not {"last_entry_id", "length"} <= changes.keys():
-            _refuse("a ledger that is not closed has no last entry and no length: they must be set to None")
+            _refuse("a ledger that is not closed has neither last entry nor length: they must be set to None")
         unknown = changes.keys() - arguments.keys()
         if unknown:
             _refuse(f"ledger metadata has no {sorted(unknown)[0]!r}")

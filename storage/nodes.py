@@ -53,7 +53,7 @@ class Nodes:
             names.setdefault(found[len(prefix) :].partition("/")[0])
         # The path itself, written with a slash at its end, is no child of itself.
         names.pop("", None)
-        return list(names)
+        return sorted(names)
 
 
 def check_path(path: object) -> str:

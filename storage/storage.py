@@ -137,8 +137,7 @@ class Storage(Reads):
         self._witness: Witness | None = None
         self._lengthened = False
         abandoned = [] if created else self._examine(check)
-        if not read_only:
-            files.preallocate_lock_file(path)
+        files.preallocate_lock_file(path, read_only)
         self._environment = Environment(path, read_only=read_only, durable=durability == "commit", map_size=map_size)
         try:
             if witness:

@@ -105,8 +105,12 @@ def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
             report.add(f"ledger {ledger_id} has metadata, but the store has no state for it", ledger_id)
         return
     digest = _digest_of(state, metadata)
-    count = _verify_entries(storage, ledger_id, state, digest, report)
+    count, missing = _verify_entries(storage, ledger_id, state, digest, report)
     now = storage.state(ledger_id)
+    if now is not None and not now.deleted_at:
+        # Of a deleted ledger entries go a part at a time.
+        for entry_id in missing:
+            report.add(f"entry {ledger_id}:{entry_id} was stored, but is missing", ledger_id, entry_id)
     # Collected or added to meanwhile: the numbers are of another moment, and say nothing.
     if now is not None and now.pack() == state.pack():
         _verify_count(ledger_id, state, count, report)
@@ -119,55 +123,56 @@ def _digest_of(state: LedgerState, metadata: LedgerMetadata | None) -> Digest | 
     return digest_for(state.digest, b"") if state.digest not in ("", "hmac") else None
 
 
-def _verify_entries(storage: Storage, ledger_id: int, state: LedgerState, digest: Digest | None, report: Report) -> int:
-    """How many entries there are."""
+def _verify_entries(
+    storage: Storage, ledger_id: int, state: LedgerState, digest: Digest | None, report: Report
+) -> tuple[int, list[int]]:
+    """How many entries there are, and which are not although they were stored (of a long gap, the first)."""
     count = 0
     length = 0
     expected = 0
+    missing: list[int] = []
     for first, stored in storage.runs(ledger_id, state.last_entry):
-        for missing in range(expected, min(first, expected + 100)):
-            if state.must_have(missing):
-                report.add(f"entry {ledger_id}:{missing} was stored, but is missing", ledger_id, missing)
+        missing += [gone for gone in range(expected, min(first, expected + 100)) if state.must_have(gone)]
         expected = first + len(stored)
         count += len(stored)
         report.bytes += sum(map(len, stored))
-        lengths = _verify_digests(ledger_id, first, stored, digest, report)
+        good = _verify_digests(ledger_id, first, stored, digest, report)
         if state.in_order:
-            length = _verify_lengths(ledger_id, first, lengths, length, report)
+            length = _verify_lengths(ledger_id, good, length, report)
     report.entries += count
-    return count
+    return count, missing
 
 
 def _verify_digests(
     ledger_id: int, first: int, stored: list[bytes], digest: Digest | None, report: Report
-) -> list[tuple[int, int]]:
-    """(cumulative length, own length) of each good entry."""
+) -> list[tuple[int, int, int]]:
+    """(entry id, cumulative length, own length) of each good entry."""
     if digest is None:
         return []
     try:
         lengths, payloads = decode_entries(digest, ledger_id, first, stored)
-        return list(zip(lengths, map(len, payloads), strict=True))
+        return list(zip(range(first, first + len(stored)), lengths, map(len, payloads), strict=True))
     except DigestMismatchError:
         pass
     good = []
     for entry_id, entry in enumerate(stored, first):
         try:
             _, length, payload = layout.decode(digest, ledger_id, entry_id, entry)
-            good.append((length, len(payload)))
+            good.append((entry_id, length, len(payload)))
         except DigestMismatchError as damage:
             report.add(str(damage), ledger_id, entry_id)
     return good
 
 
-def _verify_lengths(ledger_id: int, first: int, lengths: list[tuple[int, int]], before: int, report: Report) -> int:
+def _verify_lengths(ledger_id: int, entries: list[tuple[int, int, int]], before: int, report: Report) -> int:
     """Where entries came in order, none has a smaller cumulative length than those before it and itself."""
-    for number, (cumulative, own) in enumerate(lengths):
+    for entry_id, cumulative, own in entries:
         if cumulative < before + own:
             report.add(
-                f"entry {ledger_id}:{first + number} has cumulative length {cumulative}, less than {before} before it "
-                f"and its own {own}",
+                f"entry {ledger_id}:{entry_id} has cumulative length {cumulative}, less than {before} before it and "
+                f"its own {own}",
                 ledger_id,
-                first + number,
+                entry_id,
             )
         before = cumulative
     return before

@@ -6,7 +6,7 @@ from itertools import islice, takewhile
 
 import lmdb
 
-from bookstand.errors import BookstandError, OutcomeUnknownError, StoreDamagedError, WriteError
+from bookstand.errors import BookstandError, OutcomeUnknownError
 from bookstand.storage import keys, record
 from bookstand.storage.changes import TAKES_SPACE, AddEntries, Staging
 from bookstand.storage.diskspace import DiskSpace
@@ -176,10 +176,8 @@ class Commits:
         except lmdb.MapFullError:
             raise
         except lmdb.Error as error:
-            answer = translate(error, self._environment.path, "committing")
-            if not isinstance(answer, StoreDamagedError | WriteError):
-                raise answer from answer.__cause__ or error
-            self._settle_unknown(evidence, answer)
+            # Whatever it was, LMDB may have given up on the environment.
+            self._settle_unknown(evidence, translate(error, self._environment.path, "committing"))
 
     def _settle_unknown(self, evidence: Evidence, error: BookstandError) -> None:
         """The device failed under the commit. Reopen, and look whether it took effect; raise unless it did.
@@ -201,7 +199,7 @@ class Commits:
                 f"({second}); whether the commit took effect shows when it can"
             )
             raise self.broken from error
-        raise error
+        raise error from error.__cause__
 
 
 class Writing:

@@ -53,7 +53,7 @@ def test_backups_while_a_thread_writes(store, tmp_path):
     try:
         numbers = []
         for index in range(6):
-            before = eventually(lambda: len(progress) > index * 5 and len(progress), "some transactions")
+            before = eventually(lambda index=index: len(progress) > index * 5 and len(progress), "some transactions")
             store.backup(tmp_path / str(index))
             numbers.append((before, len(progress), tmp_path / str(index)))
     finally:
@@ -72,7 +72,7 @@ def test_backups_while_another_process_writes(store, child, tmp_path):
         "writing = threading.Thread(target=count_up, args=(store, stop, 0, progress)); writing.start()"
     )
     for index in range(4):
-        eventually(lambda: process.run("len(progress)") > index * 5, "some transactions")
+        eventually(lambda index=index: process.run("len(progress)") > index * 5, "some transactions")
         store.backup(tmp_path / str(index))
     process.run("stop.set(); writing.join()")
     counted = process.run("len(progress)")
@@ -258,7 +258,9 @@ def test_with_another_process_open(store, store_path, child, options):
     before = size(store_path)
     assert store.compact() == 0
     assert size(store_path) >= before
-    assert process.run(f"store.open_ledger({kept.id}, recovery=False).read_unconfirmed(0, 0)[0].data.decode()") == "kept"
+    assert (
+        process.run(f"store.open_ledger({kept.id}, recovery=False).read_unconfirmed(0, 0)[0].data.decode()") == "kept"
+    )
     again = store.create_ledger()
     again.append_many([bytes(1000)] * 4000)
     assert size(store_path) < before + 1_000_000

@@ -164,6 +164,14 @@ def test_flips_in_the_first_and_the_last_entry(name, number):
             decode_entries(digest, 5, 100, stored)
 
 
+def accepted(digest, stored) -> bool:
+    try:
+        decode_entries(digest, 5, 100, stored)
+    except DigestMismatchError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", DIGEST_NAMES)
 def test_other_damage(name):
     digest = digest_for(name, PASSWORD)
@@ -171,7 +179,7 @@ def test_other_damage(name):
     good = list(stored)
     another = entry.encode(digest, 6, 150, 99, 3, b"x" * 33)
     changes = {
-        "swapped": lambda some: some[:50] + [some[51], some[50]] + some[52:],
+        "swapped": lambda some: [*some[:50], some[51], some[50], *some[52:]],
         "missing": lambda some: some[:50] + some[51:],
         "twice": lambda some: [*some[:50], some[49], *some[50:]],
         "of another ledger": lambda some: [*some[:50], another, *some[51:]],
@@ -186,9 +194,7 @@ def test_other_damage(name):
         changes["longer"] = lambda some: [*some[:50], some[50] + b"\0", *some[51:]]
         changes["first longer"] = lambda some: [some[0] + b"\0", *some[1:]]
     for what, change in changes.items():
-        with pytest.raises(DigestMismatchError):
-            decode_entries(digest, 5, 100, change(good))
-            pytest.fail(what)
+        assert not accepted(digest, change(good)), what
     assert list(decode_entries(digest, 5, 100, good)[1]) == some_payloads("equal", SMALLEST_BATCH)
 
 

@@ -339,7 +339,7 @@ def test_nothing_is_committed_in_a_pause(committer, log):
     with committer.paused():
         pendings = [submit(committer, "waited"), submit(committer, "not waited", awaited=False)]
         with pytest.raises(errors.OperationTimeoutError):
-            pendings[0].result(0.1)
+            in_threads(1, lambda _: pendings[0].result(0.1))
         assert log.batches == []
     eventually(lambda: all(pending.done() for pending in pendings), "what waited for the end of the pause")
 
@@ -360,7 +360,9 @@ def test_closing_a_store_commits_what_is_queued(store_path, how):
     if how == "append_async":
         pendings = [writer.append_async(b"%d" % i) for i in range(1000)]
     else:
-        pendings = [p for part in in_threads(4, lambda _: [writer.append_async(b"x") for _ in range(250)]) for p in part]
+        pendings = [
+            p for part in in_threads(4, lambda _: [writer.append_async(b"x") for _ in range(250)]) for p in part
+        ]
     store.close()
     confirmed = []
     for pending in pendings:

@@ -23,6 +23,12 @@ store = bookstand.open(path)
 
 
 @pytest.fixture
+def store_path(memory_path):
+    """What is looked at here are maps and slots, not disks."""
+    return memory_path / "store"
+
+
+@pytest.fixture
 def small(store_path):
     """A store whose map has to grow all the time."""
     storage = open_storage(store_path, map_size=MIB)
@@ -220,7 +226,9 @@ def test_a_compaction_adopts_the_size_of_another_process(small, child):
     assert small.compact() > 6 * MIB
 
 
-GROW_TOGETHER = SMALL + """
+GROW_TOGETHER = (
+    SMALL
+    + """
 stop = threading.Event()
 failures = []
 rounds = [0] * 5
@@ -255,6 +263,7 @@ threads = [threading.Thread(target=guarded(work, number)) for number, work in en
 for thread in threads:
     thread.start()
 """
+)
 
 
 def test_processes_and_threads_that_all_grow_the_map(store_path):
@@ -267,8 +276,10 @@ def test_processes_and_threads_that_all_grow_the_map(store_path):
         for process in children:
             process.receive()
         eventually(
-            lambda: data_file(store_path).stat().st_size > 60 * MIB
-            or any(process.run("len(failures)") for process in children),
+            lambda: (
+                data_file(store_path).stat().st_size > 60 * MIB
+                or any(process.run("len(failures)") for process in children)
+            ),
             "the growth",
         )
         for process in children:
@@ -310,8 +321,7 @@ def test_more_living_readers_than_there_are_slots(store, child):
     mine = []
     try:
         with pytest.raises(errors.StoreError, match="slots"):
-            for _ in range(20):
-                mine.append(environment.begin_read())
+            mine.extend(environment.begin_read() for _ in range(20))
     finally:
         for reader in mine:
             environment.end_read(reader)
@@ -359,7 +369,7 @@ def test_a_slow_iterator_does_not_let_the_file_grow(store, kind):
     next(iterator)
     rewrite(store, 20)
     before = file_size(store)
-    for number in range(8):
+    for _ in range(8):
         rewrite(store, 150)
         scratch = store.create_ledger()
         scratch.append_many([bytes(1000)] * 100)

@@ -195,7 +195,9 @@ def unclean(tmp_path_factory, pristine) -> Path:
     """The same left by a process that was killed."""
     path = tmp_path_factory.mktemp("unclean") / "store"
     shutil.copytree(pristine, path)
-    with Program("import sys, bookstand; bookstand.open(sys.argv[1]); print('x', flush=True); sys.stdin.read()", path) as p:
+    with Program(
+        "import sys, bookstand; bookstand.open(sys.argv[1]); print('x', flush=True); sys.stdin.read()", path
+    ) as p:
         p.wait_for_lines(1)
         p.kill()
     return path
@@ -236,7 +238,7 @@ def header_damages() -> list[trials.Damage]:
     damages: list[trials.Damage] = []
     for page in (0, 1):
         for word in range(16, 152, 4):
-            for value in ("00000000", "ffffffff", "01000000", "00001000", "ffffff7f"):
+            for value in ("00000000", "ffffffff", "00001000"):
                 damages.append([["write", page * trials.PAGE + word, value]])
     damages += [
         [["write", 0, "00" * 8192]],
@@ -252,13 +254,13 @@ def header_damages() -> list[trials.Damage]:
 def test_header_pages_of_all_kinds(pristine, memory_path):
     damages = header_damages()
     trials.check(trials.trials(pristine, damages, memory_path / "fast", check="fast"), damages)
-    some = damages[::7] + damages[-6:]
+    some = damages[::9] + damages[-6:]
     trials.check(trials.trials(pristine, some, memory_path / "full", check="full"), some)
 
 
 def test_header_pages_with_a_witness(pristine, memory_path):
     """The older of the two headers is a whole store, one commit back: damage that makes LMDB take it is noticed."""
-    damages = header_damages()[::3]
+    damages = header_damages()[::4]
     results = trials.trials(pristine, damages, memory_path / "trials", witness=True)
     trials.check(results, damages, witness=True)
     assert any(result["error"] == "StoreDamagedError" for result in results)
@@ -285,14 +287,14 @@ def some_damage(rng: random.Random, last_page: int) -> trials.Damage:
 def test_an_unclean_store_with_damaged_pages(unclean, memory_path, seed):
     """After a kill the structure is looked at; what gets past that is met by digests and seals."""
     rng = random.Random(seed)
-    damages = [some_damage(rng, pages(unclean)) for _ in range(120)]
+    damages = [some_damage(rng, pages(unclean)) for _ in range(60)]
     results = trials.check(trials.trials(unclean, damages, memory_path / "trials", check="fast"), damages)
-    assert sum(not result["opened"] for result in results) > 30
+    assert sum(not result["opened"] for result in results) > 15
 
 
 def test_full_check_of_a_clean_store_with_damaged_pages(pristine, memory_path):
     rng = random.Random(3)
-    damages = [some_damage(rng, pages(pristine)) for _ in range(120)]
+    damages = [some_damage(rng, pages(pristine)) for _ in range(80)]
     results = trials.check(trials.trials(pristine, damages, memory_path / "trials", check="full"), damages)
     for result in results:
         # Whatever a full check lets through is whole.

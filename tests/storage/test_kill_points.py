@@ -112,7 +112,7 @@ PAYLOADS = [b"0", b"1", *[b"m"] * 5, b"t"]
 
 
 def check_life(path: Path, told: list[list], witness: bool = True) -> None:
-    said = dict((one[0], one[1:]) for one in told)
+    said = {one[0]: one[1:] for one in told}
     with bookstand.open(path, witness=witness) as store:
         report = store.verify()
         assert report.ok, (path, report.problems)

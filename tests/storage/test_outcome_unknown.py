@@ -196,7 +196,7 @@ def work(path, arm):
 
 def test_creation(shim_library, memory_path):
     """A creation that failed, whatever failed in it, is followed by one that works."""
-    cases = [["*", when, sign * error, ONCE] for when in range(1, 28) for error in (errno.EIO, 28) for sign in (1, -1)]
+    cases = [["*", when, error, ONCE] for when in range(1, 28) for error in (errno.EIO, -errno.EIO, errno.ENOSPC)]
     for path, case, told in each_case(shim_library, memory_path, CREATION, cases):
         assert told["first"][0] != "leaked", (case, told)
         assert told["second"] == ["ok", None], (case, told)
@@ -223,7 +223,7 @@ def work(path, arm):
 
 def test_compaction(shim_library, memory_path):
     """A compaction that fails loses nothing, and the store goes on, or says that it has to be opened again."""
-    cases = [["*", when, error, ONCE] for when in range(1, 22) for error in (errno.EIO, errno.ENOSPC, -errno.EIO)]
+    cases = [["*", when, error, ONCE] for when in range(1, 22) for error in (errno.EIO, errno.ENOSPC)]
     for path, case, told in each_case(shim_library, memory_path, UPKEEP, cases):
         about = (case, told)
         assert "leaked" not in [one[0] for one in told.values()], about

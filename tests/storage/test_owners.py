@@ -170,7 +170,7 @@ def test_a_survey(tmp_path):
 
 def test_sync_folder(tmp_path):
     owners.sync_folder(str(tmp_path))
-    with pytest.raises(OSError):
+    with pytest.raises(FileNotFoundError):
         owners.sync_folder(str(tmp_path / "missing"))
 
 

@@ -181,7 +181,9 @@ def test_an_id_created_again_among_queued_writes(store: Any, child: Start) -> No
         other.run(f"store.delete_ledger(7)\nwriter = store.create_ledger_adv(7)\nwriter.write(0, b'new {generation}')")
         pendings += [old.write_async(entry_id, b"%d" % generation) for entry_id in range(100, 200)]
         outcomes = [kit.outcome(pending) for pending in pendings]
-        assert outcomes[100:] == [-101] * 100
+        # -11 where the handle had closed itself before the write was submitted.
+        assert set(outcomes[100:]) <= {-101, -11}
+        assert kit.code_of(lambda old=old: old.write(200, b"late")) in (-101, -11)
         with store.open_ledger(7, recovery=False) as reader:
             assert reader.read_unconfirmed(0, 0)[0].data == b"new %d" % generation
             assert kit.code_of(lambda reader=reader: reader.read_unconfirmed(1, 1)) == -13

@@ -174,7 +174,7 @@ def test_a_read_only_mount(read_only_disk, lock_file, check):
 def test_a_read_only_mount_is_not_opened_for_writing(read_only_disk):
     path, remount = read_only_disk
     remount()
-    with pytest.raises(errors.StoreAccessError, match="[Rr]ead-only"):
+    with pytest.raises(errors.StoreAccessError, match=r"[Rr]ead-only"):
         bookstand.open(path)
     with pytest.raises(errors.StoreAccessError):
         bookstand.open(path.parent / "new")

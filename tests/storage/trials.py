@@ -1,5 +1,5 @@
-"""Damaged files, each opened and read by a process of its own: it may be refused, it may lose entries and say so, but it
-never ends a process and never gives a wrong payload."""
+"""Damaged files, each opened and read by a process of its own: it may be refused, it may lose entries and say so, but
+it never ends a process and never gives a wrong payload."""
 
 from __future__ import annotations
 
@@ -65,9 +65,7 @@ def trials(pristine: Path, damages: Iterable[Damage], folder: Path, **options: A
     return results
 
 
-def check(
-    results: Iterable[dict[str, Any]], damages: Iterable[Damage], witness: bool = False
-) -> list[dict[str, Any]]:
+def check(results: Iterable[dict[str, Any]], damages: Iterable[Damage], witness: bool = False) -> list[dict[str, Any]]:
     """None of them may be bad; returns them."""
     bad = []
     results = list(results)
@@ -99,7 +97,9 @@ def run(plan_file: str) -> None:
 
     import bookstand.storage.verify
 
-    assert lmdb.verify and numpy and bookstand.storage.verify
+    assert lmdb.verify
+    assert numpy
+    assert bookstand.storage.verify
     plan = json.loads(Path(plan_file).read_text())
     folder = os.path.dirname(plan_file)
     for number, damage in enumerate(plan["damages"]):
