@@ -47,8 +47,10 @@ class Owner:
 
     def leave(self) -> None:
         """The store was closed in good order."""
-        os.unlink(self.path)
-        os.close(self._file)
+        try:
+            remove([self.path])
+        finally:
+            os.close(self._file)
 
     def forget(self) -> None:
         """In a forked child: let go of the lock that the parent holds."""

@@ -137,6 +137,11 @@ class Storage(Reads):
         self._witness: Witness | None = None
         self._lengthened = False
         abandoned = [] if created else self._examine(check)
+        if read_only and not os.access(path, os.W_OK) and owners.Survey(path).writers:
+            raise StoreInUseError(
+                f"store {path} is being written to, and its folder cannot be written to from here: nothing would keep "
+                "the writer from reusing pages that are being read"
+            )
         files.preallocate_lock_file(path, read_only)
         self._environment = Environment(path, read_only=read_only, durable=durability == "commit", map_size=map_size)
         try:
@@ -221,10 +226,12 @@ class Storage(Reads):
             self.committer.stop()
         finally:
             # Paused: nothing may commit while the environment goes, also not what was submitted at the last moment.
-            with _opened_lock, self.committer.paused():
-                self._let_go()
-                _opened.pop(self.identity, None)
-            self.closed.set()
+            try:
+                with _opened_lock, self.committer.paused(), files.os_errors(f"cannot close the store {self.path}"):
+                    _opened.pop(self.identity, None)
+                    self._let_go()
+            finally:
+                self.closed.set()
         with self._watch:
             self._watch.notify_all()
 
@@ -389,15 +396,18 @@ class Storage(Reads):
             witness = self._witness
             if witness is None and Witness.exists(self.path):
                 witness = Witness(self.path)
-            if witness is not None:
-                witness.restart()
-            write_anew()
-            self._environment.reopen()
-            self._commits.forget_states()
-            if witness is not None:
-                witness.saw(self._environment.last_commit)
-                if witness is not self._witness:
-                    witness.close()
+            try:
+                if witness is not None:
+                    witness.restart()
+                write_anew()
+            finally:
+                # Whatever went wrong: the file of that name is the store, be it the old one or the new one.
+                self._environment.reopen()
+                self._commits.forget_states()
+                if witness is not None:
+                    witness.saw(self._environment.last_commit)
+                    if witness is not self._witness:
+                        witness.close()
 
     def copy(self, destination: str, compact: bool) -> None:
         self.check_usable()
