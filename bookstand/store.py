@@ -183,7 +183,7 @@ class Store:
     def nodes(self) -> Nodes:
         """Values under paths, with versions."""
         self._client.check_usable()
-        return Nodes(self._storage, self._client.check_writable)
+        return Nodes(self._storage, self._client.check_usable, self._client.check_writable)
 
     def transaction(self) -> Transaction:
         """Appends to several ledgers, ledgers created and deleted, nodes written: in one commit, or none of it."""

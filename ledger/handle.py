@@ -236,6 +236,8 @@ class LedgerHandle:
     def absent(self, entry_id: int) -> LedgerError:
         """What to say of an entry that is not there: damage is never reported as absence."""
         state = self._storage.state(self._id)
+        if state is None and self._storage.metadata(self._id) is not None:
+            return EntryLostError(f"entry {self._id}:{entry_id} cannot be told: the ledger's state is missing")
         if state is None or not state.heard_of:
             return NoSuchLedgerOnBookieError(f"ledger {self._id} has no entry {entry_id}: nothing was ever added to it")
         if state.must_have(entry_id) and self._storage.entry(self._id, entry_id) is None:

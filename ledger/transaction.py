@@ -149,6 +149,7 @@ class Transaction:
                     answer.complete(error=dropped)
 
     def _commit(self) -> None:
+        self._client.check_writable()
         storage = self._client.storage
         adds: list[Add] = []
         with storage.committer_lock:

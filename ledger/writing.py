@@ -431,7 +431,7 @@ class Writer(LedgerHandle):
             self._lac_at_tick = lac
             if self._closing is not None or lac < 0 or lac != seen or lac <= self._told_lac:
                 return
-        self._storage.apply(Change(SetExplicitLac(self._id, self._master_key, lac)))
+        self._storage.apply(Change(SetExplicitLac(self._id, self._incarnation, self._master_key, lac)))
         self._told_lac = lac
 
     def close(self) -> None:

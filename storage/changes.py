@@ -184,6 +184,9 @@ class AddEntries:
         """The state with all of the entries, none of which is there yet."""
         encoded = self.encode()
         state.added(ledger, self.first_entry, len(encoded), encoded.largest, self.last_add_confirmed)
+        if not self.in_order:
+            # Where ids are chosen, lengths need not rise with them.
+            ledger.in_order = False
 
     def apply(self, staging: Staging) -> range:
         ledger = self.admit(staging.state(self.ledger_id))
@@ -338,15 +341,19 @@ class Fence:
 class SetExplicitLac:
     """Record a last-add-confirmed that no entry carries yet."""
 
-    __slots__ = ("last_add_confirmed", "ledger_id", "master_key")
+    __slots__ = ("incarnation", "last_add_confirmed", "ledger_id", "master_key")
 
-    def __init__(self, ledger_id: int, master_key: bytes, last_add_confirmed: int) -> None:
+    def __init__(self, ledger_id: int, incarnation: int, master_key: bytes, last_add_confirmed: int) -> None:
         self.ledger_id = ledger_id
+        self.incarnation = incarnation
         self.master_key = master_key
         self.last_add_confirmed = last_add_confirmed
 
     def apply(self, staging: Staging) -> None:
-        ledger = _expect_state(staging, self.ledger_id, self.master_key)
+        ledger = staging.state(self.ledger_id)
+        if ledger is None or ledger.incarnation != self.incarnation:
+            raise LedgerFencedError(f"ledger {self.ledger_id} was deleted and its entries collected")
+        state.authorize(ledger, self.ledger_id, self.master_key)
         ledger.explicit_lac = max(ledger.explicit_lac, self.last_add_confirmed)
 
 

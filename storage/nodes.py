@@ -18,13 +18,15 @@ LONGEST_PATH = 511
 class Nodes:
     """``expected_version`` is None for any version, -1 where the node must not exist yet."""
 
-    def __init__(self, storage: Storage, check_writable: Callable[[], None]) -> None:
+    def __init__(self, storage: Storage, check_usable: Callable[[], None], check_writable: Callable[[], None]) -> None:
         self._storage = storage
+        self._check_usable = check_usable
         self._check_writable = check_writable
 
     def get(self, path: str) -> tuple[bytes, int]:
         """(value, version); :class:`NoSuchNodeError` if there is none."""
         path = check_path(path)
+        self._check_usable()
         self._storage.flush_if_queued()
         found = self._storage.node(path)
         if found is None:
@@ -46,6 +48,7 @@ class Nodes:
     def children(self, path: str) -> list[str]:
         """Names of the next level below the path, in order; also of those that have only nodes below them."""
         path = check_path(path)
+        self._check_usable()
         self._storage.flush_if_queued()
         prefix = path.rstrip("/") + "/"
         names: dict[str, None] = {}

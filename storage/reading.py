@@ -132,7 +132,7 @@ class Reads:
             cursor = transaction.cursor(environment.databases[keys.ENTRIES])
             if not cursor.set_key(keys.ENTRY_KEY.pack(ledger_id, first)):
                 return []
-            if state.in_order and state.largest * wanted <= SLICE_BYTES * 4:
+            if state.in_order and state.largest * wanted <= SLICE_BYTES * 2:
                 # Nothing is missing between first and last, so the values alone tell all there is to know.
                 wanted = min(wanted, state.last_entry - first + 1)
                 return list(islice(values(cursor.iternext(False, True)), wanted))

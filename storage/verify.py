@@ -104,9 +104,14 @@ def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
         if storage.metadata(ledger_id) is not None:
             report.add(f"ledger {ledger_id} has metadata, but the store has no state for it", ledger_id)
         return
+    before = len(report.problems)
     digest = _digest_of(state, metadata)
     count, missing = _verify_entries(storage, ledger_id, state, digest, report)
     now = storage.state(ledger_id)
+    if now is None or now.incarnation != state.incarnation:
+        # Collected meanwhile, or another ledger by now: what was read of it belongs to no one state.
+        del report.problems[before:]
+        return
     if now is not None and not now.deleted_at:
         # Of a deleted ledger entries go a part at a time.
         for entry_id in missing:
@@ -139,6 +144,7 @@ def _verify_entries(
         good = _verify_digests(ledger_id, first, stored, digest, report)
         if state.in_order:
             length = _verify_lengths(ledger_id, good, length, report)
+    missing += [gone for gone in range(expected, min(state.last_entry + 1, expected + 100)) if state.must_have(gone)]
     report.entries += count
     return count, missing
 
