@@ -202,7 +202,16 @@ class AddEntries:
             if fresh:
                 entry_keys, stored = zip(*fresh, strict=True)
                 staging.entries.append(Encoded(entry_keys, stored, encoded.largest))
+                self._close_gap(staging, ledger)
         return range(self.first_entry, self.last_entry + 1)
+
+    def _close_gap(self, staging: Staging, ledger: LedgerState) -> None:
+        """Where the gap that began behind ``unbroken`` is filled, what was stored beyond it counts as well."""
+        while ledger.unbroken < ledger.last_entry:
+            following = ledger.unbroken + 1
+            if not staging.has_entry(keys.ENTRY_KEY.pack(self.ledger_id, following)):
+                return
+            ledger.unbroken = following
 
 
 class ReserveLedger:

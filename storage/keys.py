@@ -17,8 +17,12 @@ from __future__ import annotations
 
 import struct
 
+from bookstand.errors import StoreDamagedError
+
 ENTRY_KEY = struct.Struct(">QQ")
 LEDGER_KEY = struct.Struct(">Q")
+MAX_LEDGER_ID = (1 << 63) - 1
+MAX_ENTRY_ID = (1 << 63) - 1
 
 DATABASES = (b"meta", b"entries", b"ledgers", b"state", b"nodes")
 META, ENTRIES, LEDGERS, STATE, NODES = DATABASES
@@ -38,6 +42,34 @@ FORMAT_VERSION = 1
 FORMAT = struct.Struct(">I")
 
 
+def ledger_of(database: bytes, key: bytes) -> int:
+    """The ledger id that a key of ``ledgers`` or ``state`` stands for."""
+    if len(key) == LEDGER_KEY.size and (ledger_id := int.from_bytes(key, "big")) <= MAX_LEDGER_ID:
+        return ledger_id
+    raise _impossible(database, key)
+
+
+def entry_of(key: bytes) -> tuple[int, int]:
+    """(ledger id, entry id) of a key of ``entries``."""
+    if len(key) == ENTRY_KEY.size:
+        ledger_id, entry_id = ENTRY_KEY.unpack(key)
+        if ledger_id <= MAX_LEDGER_ID and entry_id <= MAX_ENTRY_ID:
+            return ledger_id, entry_id
+    raise _impossible(ENTRIES, key)
+
+
+def path_of(key: bytes) -> str:
+    """The path that a key of ``nodes`` stands for."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise _impossible(NODES, key) from None
+
+
+def _impossible(database: bytes, key: bytes) -> StoreDamagedError:
+    return StoreDamagedError(f"{database.decode()} has a key that can be none: {key.hex()}")
+
+
 def deletion(deleted_at: int, ledger_id: int) -> bytes:
     return META_DELETED + _DELETION.pack(deleted_at, ledger_id)
 
@@ -47,6 +79,3 @@ def parse_deletion(key: bytes) -> tuple[int, int]:
     deleted_at, ledger_id = _DELETION.unpack_from(key, len(META_DELETED))
     return deleted_at, ledger_id
 
-
-MAX_LEDGER_ID = (1 << 63) - 1
-MAX_ENTRY_ID = (1 << 63) - 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import count, islice
+from itertools import count, islice, takewhile
 
 import lmdb
 
-from bookstand.errors import NoSuchEntryError
+from bookstand.errors import NoSuchEntryError, StoreDamagedError
 from bookstand.storage import keys, record
 from bookstand.storage.environment import Environment, values
 from bookstand.storage.state import LedgerState, unpack
@@ -60,13 +60,15 @@ class Reads:
         """(value, version), or None."""
         return self._versioned(keys.NODES, path.encode())
 
-    def ledger_ids(self, database: bytes = keys.LEDGERS) -> Iterator[int]:
-        """Ids in the sub-database, ascending; read page by page, so that a slow caller holds nothing."""
-        start = bytes(keys.LEDGER_KEY.size)
+    def ledger_ids(self) -> Iterator[int]:
+        """Ids of all ledgers that have metadata, ascending."""
+        return (keys.ledger_of(keys.LEDGERS, key) for key in self.keys_of(keys.LEDGERS))
+
+    def keys_of(self, database: bytes, start: bytes = b"") -> Iterator[bytes]:
+        """Keys of a sub-database from ``start`` on; read page by page, so that a slow caller holds nothing."""
         while True:
             page = self._key_page(database, start)
-            for key in page:
-                yield keys.LEDGER_KEY.unpack(key)[0]
+            yield from page
             if len(page) < SLICE_ENTRIES:
                 return
             start = page[-1] + b"\0"
@@ -78,29 +80,12 @@ class Reads:
         return sealed if sealed is None or key == keys.META_FORMAT else record.unseal(keys.META, key, sealed)
 
     def meta_keys(self, prefix: bytes) -> Iterator[bytes]:
-        start = prefix
-        while True:
-            page = self._key_page(keys.META, start)
-            for key in page:
-                if not key.startswith(prefix):
-                    return
-                yield key
-            if len(page) < SLICE_ENTRIES:
-                return
-            start = page[-1] + b"\0"
+        return takewhile(lambda key: key.startswith(prefix), self.keys_of(keys.META, prefix))
 
     def node_paths(self, prefix: str) -> Iterator[str]:
         """Paths that begin with ``prefix``, in the order of their bytes."""
-        wanted = start = prefix.encode()
-        while True:
-            page = self._key_page(keys.NODES, start)
-            for key in page:
-                if not key.startswith(wanted):
-                    return
-                yield key.decode()
-            if len(page) < SLICE_ENTRIES:
-                return
-            start = page[-1] + b"\0"
+        wanted = prefix.encode()
+        return map(keys.path_of, takewhile(lambda key: key.startswith(wanted), self.keys_of(keys.NODES, wanted)))
 
     def slices(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[int, list[bytes]]]:
         """Stored entries ``first`` to ``last`` in slices: (id of the slice's first entry, consecutive entries).
@@ -132,9 +117,9 @@ class Reads:
             cursor = transaction.cursor(environment.databases[keys.ENTRIES])
             if not cursor.set_key(keys.ENTRY_KEY.pack(ledger_id, first)):
                 return []
-            if state.in_order and state.largest * wanted <= SLICE_BYTES * 2:
-                # Nothing is missing between first and last, so the values alone tell all there is to know.
-                wanted = min(wanted, state.last_entry - first + 1)
+            if first <= state.unbroken and state.largest * wanted <= SLICE_BYTES * 2:
+                # Nothing is missing between first and there, so the values alone tell all there is to know.
+                wanted = min(wanted, state.unbroken - first + 1)
                 return list(islice(values(cursor.iternext(False, True)), wanted))
             return _consecutive(cursor, first, last_key)
 
@@ -145,11 +130,10 @@ class Reads:
             self.check_usable()
             with self._environment.read() as transaction:
                 cursor = transaction.cursor(self._environment.databases[keys.ENTRIES])
-                if not cursor.set_range(keys.ENTRY_KEY.pack(ledger_id, first)):
+                found = _entry_from(cursor, ledger_id, first)
+                if found is None or found[0] != ledger_id or found[1] > last:
                     return
-                found, first = keys.ENTRY_KEY.unpack(cursor.key())
-                if found != ledger_id or first > last:
-                    return
+                first = found[1]
                 beyond = keys.ENTRY_KEY.pack(ledger_id, min(last, first + SLICE_ENTRIES - 1))
                 part = _consecutive(cursor, first, beyond)
             yield first, part
@@ -157,39 +141,22 @@ class Reads:
 
     def first_entry_from(self, ledger_id: int, first: int, last: int) -> int | None:
         """Id of the first entry from ``first`` to ``last`` that is there."""
-        self.check_usable()
-        with self._environment.read() as transaction:
-            cursor = transaction.cursor(self._environment.databases[keys.ENTRIES])
-            if not cursor.set_range(keys.ENTRY_KEY.pack(ledger_id, first)):
-                return None
-            found, entry_id = keys.ENTRY_KEY.unpack(cursor.key())
-            return entry_id if found == ledger_id and entry_id <= last else None
+        found = self._entry_from(ledger_id, first)
+        return found[1] if found is not None and found[0] == ledger_id and found[1] <= last else None
 
     def ledgers_with_entries(self) -> Iterator[int]:
         """Ids of all ledgers that have an entry, known or not, ascending."""
-        ledger_id = -1
-        while True:
-            self.check_usable()
-            with self._environment.read() as transaction:
-                cursor = transaction.cursor(self._environment.databases[keys.ENTRIES])
-                if not cursor.set_range(keys.ENTRY_KEY.pack(ledger_id + 1, 0)):
-                    return
-                ledger_id = keys.ENTRY_KEY.unpack(cursor.key())[0]
-            yield ledger_id
-
-    def entry_ids(self, ledger_id: int) -> Iterator[int]:
-        """Ids of all entries stored for a ledger, ascending."""
-        start = keys.ENTRY_KEY.pack(ledger_id, 0)
-        while True:
-            page = self._key_page(keys.ENTRIES, start)
-            for key in page:
-                found, entry_id = keys.ENTRY_KEY.unpack(key)
-                if found != ledger_id:
-                    return
-                yield entry_id
-            if len(page) < SLICE_ENTRIES:
+        found = self._entry_from(0, 0)
+        while found is not None:
+            yield found[0]
+            if found[0] == keys.MAX_LEDGER_ID:
                 return
-            start = page[-1] + b"\0"
+            found = self._entry_from(found[0] + 1, 0)
+
+    def _entry_from(self, ledger_id: int, first: int) -> tuple[int, int] | None:
+        self.check_usable()
+        with self._environment.read() as transaction:
+            return _entry_from(transaction.cursor(self._environment.databases[keys.ENTRIES]), ledger_id, first)
 
     def _key_page(self, database: bytes, start: bytes) -> list[bytes]:
         self.check_usable()
@@ -208,6 +175,17 @@ class Reads:
     def _versioned(self, database: bytes, key: bytes) -> tuple[bytes, int] | None:
         sealed = self._get(database, key)
         return None if sealed is None else record.unseal_versioned(database, key, sealed)
+
+
+def _entry_from(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> tuple[int, int] | None:
+    """Move to the first entry from there on, past keys that can be none (``verify`` names these): (ledger, entry)."""
+    there = cursor.set_range(keys.ENTRY_KEY.pack(ledger_id, entry_id))
+    while there:
+        try:
+            return keys.entry_of(cursor.key())  # type: ignore[arg-type]
+        except StoreDamagedError:
+            there = cursor.next()
+    return None
 
 
 def _consecutive(cursor: lmdb.Cursor, first: int, last_key: bytes) -> list[bytes]:

@@ -2,10 +2,10 @@
 
 ::
 
-    offset  0      8            16      24          32       40            48       56          64           84
-            +------+------------+-------+-----------+--------+-------------+--------+-----------+------------+
-            | flags| incarnation| count | last entry| LAC    | explicit LAC| largest| deleted at| master key |
-            +------+------------+-------+-----------+--------+-------------+--------+-----------+------------+
+    offset  0      8            16      24          32        40     48            56       64          72           92
+            +------+------------+-------+-----------+---------+------+-------------+--------+-----------+------------+
+            | flags| incarnation| count | last entry| unbroken| LAC  | explicit LAC| largest| deleted at| master key |
+            +------+------------+-------+-----------+---------+------+-------------+--------+-----------+------------+
               uint64 each, ids and LACs as int64 (-1: none), deleted at in ms (0: not deleted), master key 20 bytes
 """
 
@@ -16,7 +16,7 @@ import struct
 from bookstand.errors import StoreDamagedError, UnauthorizedAccessError
 from bookstand.storage.digest import DIGEST_NAMES, MASTER_KEY_BYTES
 
-_LAYOUT = struct.Struct(f">QQQqqqQQ{MASTER_KEY_BYTES}s")
+_LAYOUT = struct.Struct(f">QQQqqqqQQ{MASTER_KEY_BYTES}s")
 _FENCED = 1
 _KEYED = 2
 _OUT_OF_ORDER = 4
@@ -28,9 +28,10 @@ _DIGESTS = ("", *DIGEST_NAMES)
 class LedgerState:
     """``count`` entries are stored, the highest id is ``last_entry``; ``lac`` is the highest LAC any of them carries.
 
+    All entries up to ``unbroken`` were stored: one of them that is not there is damage. Behind it the first gap begins.
     ``incarnation`` tells apart two ledgers that had the same id one after the other. ``largest`` is the size of the
     largest stored entry, by which a scan plans its slices. ``in_order`` holds as long as entries only ever came one
-    after the other; then ``count == last_entry + 1``, and an entry up to ``last_entry`` that is not there is damage.
+    after the other, each with the next id: then their cumulative lengths rise.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class LedgerState:
         "largest",
         "last_entry",
         "master_key",
+        "unbroken",
     )
 
     def __init__(self, incarnation: int, master_key: bytes | None, digest: str = "") -> None:
@@ -55,6 +57,7 @@ class LedgerState:
         self.in_order = True
         self.count = 0
         self.last_entry = -1
+        self.unbroken = -1
         self.lac = -1
         self.explicit_lac = -1
         self.largest = 0
@@ -77,8 +80,9 @@ class LedgerState:
         return max(self.lac, self.explicit_lac)
 
     def must_have(self, entry_id: int) -> bool:
-        """Whether the entry was stored for certain (confirmed, or before another), so that its absence is damage."""
-        return 0 <= entry_id <= (max(self.last_entry, self.known_lac) if self.in_order else self.known_lac)
+        """Whether the entry was stored for certain (none is missing before it, or it was confirmed), so that its
+        absence is damage."""
+        return 0 <= entry_id <= max(self.unbroken, self.known_lac)
 
     def pack(self) -> bytes:
         key = self.master_key
@@ -90,6 +94,7 @@ class LedgerState:
             self.incarnation,
             self.count,
             self.last_entry,
+            self.unbroken,
             self.lac,
             self.explicit_lac,
             self.largest,
@@ -107,6 +112,7 @@ def unpack(ledger_id: int, body: bytes) -> LedgerState:
         state.incarnation,
         state.count,
         state.last_entry,
+        state.unbroken,
         state.lac,
         state.explicit_lac,
         state.largest,
@@ -137,9 +143,13 @@ def added(state: LedgerState, first_entry: int, count: int, largest: int, lac: i
         state.lac = lac
     if not count:
         return
+    last = first_entry + count - 1
     if first_entry != state.last_entry + 1:
         state.in_order = False
+    if first_entry == state.unbroken + 1:
+        state.unbroken = last
     state.count += count
-    state.last_entry = max(state.last_entry, first_entry + count - 1)
+    if last > state.last_entry:
+        state.last_entry = last
     if largest > state.largest:
         state.largest = largest

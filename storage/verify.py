@@ -13,7 +13,8 @@ from bookstand.storage.digest import digest_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NamedTuple
+    from collections.abc import Callable
+    from typing import Any, NamedTuple
 
     from bookstand.storage.digest import Digest
     from bookstand.storage.metadata import LedgerMetadata
@@ -60,8 +61,8 @@ def verify(storage: Storage) -> Report:
     """Look at everything while others go on: what is being added meanwhile is not looked at."""
     report = Report()
     storage.check_usable()
-    with_state = set(storage.ledger_ids(keys.STATE))
-    with_metadata = set(storage.ledger_ids(keys.LEDGERS))
+    with_state = _ledgers(storage, keys.STATE, report)
+    with_metadata = _ledgers(storage, keys.LEDGERS, report)
     for ledger_id in sorted(with_state | with_metadata):
         try:
             _verify_ledger(storage, ledger_id, report)
@@ -70,21 +71,35 @@ def verify(storage: Storage) -> Report:
     for ledger_id in storage.ledgers_with_entries():
         if ledger_id not in with_state and storage.state(ledger_id) is None:
             report.add(f"ledger {ledger_id} has entries, but the store knows nothing of it", ledger_id)
+    for key in storage.keys_of(keys.ENTRIES):
+        # Nearly all pass this look, which costs less than taking them apart.
+        if len(key) != keys.ENTRY_KEY.size or (key[0] | key[8]) & 0x80:
+            _reported(report, keys.entry_of, key)
     for key in keys.META_RECORDS:
         if storage.meta(key) is None:
             report.add(f"{record.describe(keys.META, key)} is missing")
-    for key in storage.meta_keys(b""):
-        try:
-            storage.meta(key)
-        except StoreDamagedError as damage:
-            report.add(str(damage))
-    for path in storage.node_paths(""):
+    for key in storage.keys_of(keys.META):
+        _reported(report, storage.meta, key)
+    for key in storage.keys_of(keys.NODES):
         report.nodes += 1
-        try:
-            storage.node(path)
-        except StoreDamagedError as damage:
-            report.add(str(damage))
+        path = _reported(report, keys.path_of, key)
+        if path is not None:
+            _reported(report, storage.node, path)
     return report
+
+
+def _reported(report: Report, read: Callable[..., Any], *arguments: object) -> Any:
+    """What reading gives; None where it finds damage, which is reported."""
+    try:
+        return read(*arguments)
+    except StoreDamagedError as damage:
+        report.add(str(damage))
+        return None
+
+
+def _ledgers(storage: Storage, database: bytes, report: Report) -> set[int]:
+    found = {_reported(report, keys.ledger_of, database, key) for key in storage.keys_of(database)}
+    return found - {None}
 
 
 def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
@@ -107,6 +122,7 @@ def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
     before = len(report.problems)
     digest = _digest_of(state, metadata)
     count, missing = _verify_entries(storage, ledger_id, state, digest, report)
+    beyond = storage.first_entry_from(ledger_id, state.last_entry + 1, keys.MAX_ENTRY_ID)
     now = storage.state(ledger_id)
     if now is None or now.incarnation != state.incarnation:
         # Collected meanwhile, or another ledger by now: what was read of it belongs to no one state.
@@ -119,6 +135,9 @@ def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
     # Collected or added to meanwhile: the numbers are of another moment, and say nothing.
     if now is not None and now.pack() == state.pack():
         _verify_count(ledger_id, state, count, report)
+        if beyond is not None:
+            message = f"entry {ledger_id}:{beyond} is there, but the last one that was stored is {state.last_entry}"
+            report.add(message, ledger_id, beyond)
 
 
 def _digest_of(state: LedgerState, metadata: LedgerMetadata | None) -> Digest | None:
@@ -187,5 +206,8 @@ def _verify_lengths(ledger_id: int, entries: list[tuple[int, int, int]], before:
 def _verify_count(ledger_id: int, state: LedgerState, count: int, report: Report) -> None:
     if state.count != count:
         report.add(f"ledger {ledger_id} has {count} entries, but {state.count} were stored", ledger_id)
-    if state.in_order and not state.deleted_at and state.count != state.last_entry + 1:
-        report.add(f"ledger {ledger_id}: {state.count} entries in order cannot end at {state.last_entry}", ledger_id)
+    if not state.deleted_at and not state.unbroken + 1 <= state.count <= state.last_entry + 1:
+        report.add(
+            f"ledger {ledger_id}: {state.count} entries cannot end at {state.last_entry}, unbroken to {state.unbroken}",
+            ledger_id,
+        )

@@ -267,6 +267,37 @@ def test_a_missing_last_entry_is_named(store_path: Path) -> None:
     assert (one, 9) in places(verified(store_path))
 
 
+@damaged
+def test_an_entry_behind_the_last_one_is_reported(store_path: Path) -> None:
+    one, _ = build(store_path)
+    with kit.raw(store_path, write=True) as database:
+        entries = database(b"entries")
+        entries[kit.entry_key(one, 10)] = entries[kit.entry_key(one, 3)]
+    assert {problem.ledger_id for problem in verified(store_path).problems} == {one}
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        (b"nodes", b"/\xff"),
+        (b"ledgers", b"abc"),
+        (b"state", b"abc"),
+        (b"entries", b"abc"),
+        (b"entries", kit.entry_key(0, 3) + b"x"),
+        (b"entries", b"\xff" * 16),
+    ],
+)
+@damaged
+def test_a_key_that_can_be_none_is_reported(store_path: Path, name: bytes, key: bytes) -> None:
+    """A flipped bit in a key makes it another one; verify() goes on, and says so."""
+    build(store_path)
+    with kit.raw(store_path, write=True) as database:
+        database(name)[key] = b"whatever"
+    report = verified(store_path)
+    assert not report.ok
+    assert report.entries >= 20
+
+
 @pytest.mark.parametrize("read", [lambda reader: list(reader), lambda reader: reader.read(0, 9)])
 @damaged
 def test_reading_without_the_state_is_damage_not_absence(store_path: Path, read: Callable[[Any], Any]) -> None:

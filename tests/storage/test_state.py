@@ -19,7 +19,7 @@ def states(draw):
     made = LedgerState(draw(U64), draw(st.none() | st.binary(min_size=20, max_size=20)))
     made.fenced = draw(st.booleans())
     made.in_order = draw(st.booleans())
-    for name, values in (("count", U64), ("last_entry", ID), ("lac", ID), ("explicit_lac", ID), ("largest", U64)):
+    for name, values in (("count", U64), ("last_entry", ID), ("unbroken", ID), ("lac", ID), ("explicit_lac", ID), ("largest", U64)):
         setattr(made, name, draw(values))
     made.deleted_at = draw(U64)
     return made
@@ -32,7 +32,7 @@ def fields(some):
 @given(states())
 def test_roundtrip(made):
     packed = made.pack()
-    assert len(packed) == 84
+    assert len(packed) == 92
     assert fields(state.unpack(3, packed)) == fields(made)
     assert state.unpack(3, packed).pack() == packed
 
@@ -57,7 +57,7 @@ def test_every_flipped_bit_and_cut_is_found():
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(StoreDamagedError, match="ledger 9"):
             state.unpack(9, record.unseal(b"state", key, bytes(flipped)))
-    for size in (*range(84), 85):
+    for size in (*range(92), 93):
         with pytest.raises(StoreDamagedError, match="ledger 9"):
             state.unpack(9, made.pack()[:size].ljust(size, b"\0"))
 
@@ -80,7 +80,8 @@ def test_adding_out_of_order():
     # Entry 1 may never have been added; entry 0 was confirmed.
     assert [made.must_have(entry_id) for entry_id in (0, 1, 2)] == [True, False, False]
     state.added(made, 1, 1, 1, 0)
-    assert (made.count, made.last_entry) == (3, 2)
+    assert (made.count, made.last_entry, made.unbroken) == (3, 2, 1)
+    assert not made.must_have(2)
     made.explicit_lac = 2
     assert made.must_have(2)
 

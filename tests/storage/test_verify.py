@@ -14,6 +14,7 @@ from bookstand import errors
 from bookstand.storage.changes import Change, CollectEntries
 from bookstand.storage.digest import digest_for
 from bookstand.storage.entry import encode
+from bookstand.storage.hooks import Hooks
 from tests import kit
 
 damaged = pytest.mark.damaged
@@ -199,6 +200,80 @@ def test_reading_a_missing_entry_is_damage_not_absence(store_path: Path, how: st
         READS[how](reader)
     assert isinstance(caught.value, errors.StoreDamagedError)
     assert f"{ledger_id}:{MIDDLE}" in str(caught.value)
+
+
+def adv(store: Any) -> tuple[int, int]:
+    """(ledger, an entry that was confirmed, though no other entry carries it as such)."""
+    with store.create_ledger_adv() as writer:
+        for entry_id in range(10):
+            writer.write(entry_id, b"payload %d" % entry_id)
+        return writer.id, 9
+
+
+def adv_in_reverse(store: Any) -> tuple[int, int]:
+    with store.create_ledger_adv() as writer:
+        for pending in [writer.write_async(entry_id, b"payload %d" % entry_id) for entry_id in reversed(range(10))]:
+            pending.result()
+        return writer.id, 9
+
+
+def adv_with_a_hole(store: Any) -> tuple[int, int]:
+    with store.create_ledger_adv() as writer:
+        for entry_id in (0, 1, 3, 2, 5):
+            writer.write_async(entry_id, b"payload %d" % entry_id)
+        store.storage.flush()
+        return writer.id, 3
+
+
+def deferred(store: Any) -> tuple[int, int]:
+    with store.create_ledger(deferred_sync=True) as writer:
+        writer.append_many([b"payload"] * 10)
+        writer.force()
+        return writer.id, 9
+
+
+def deferred_by_a_transaction(store: Any) -> tuple[int, int]:
+    with store.create_ledger(deferred_sync=True) as writer:
+        for _ in range(3):
+            with store.transaction() as transaction:
+                transaction.append(writer, b"payload")
+                transaction.append(writer, b"payload")
+        writer.force()
+        return writer.id, 5
+
+
+def with_hooks(store: Any) -> tuple[int, int]:
+    with bookstand.open(store.path, hooks=Hooks()) as other, other.create_ledger() as writer:
+        writer.append_many([b"payload"] * 3)
+        return writer.id, 2
+
+
+READS_TO: dict[str, Callable[[Any, int], Any]] = {
+    "one": lambda reader, last: reader.read(last, last),
+    "range": lambda reader, last: reader.read(0, last),
+    "unconfirmed": lambda reader, last: reader.read_unconfirmed(last, last),
+    "batch": lambda reader, last: reader.batch_read(last, 0, 0),
+    "iteration": lambda reader, last: list(reader),
+    "last": lambda reader, last: reader.read_last_entry(),
+}
+
+
+@pytest.mark.parametrize("how", READS_TO)
+@pytest.mark.parametrize(
+    "made", [adv, adv_in_reverse, adv_with_a_hole, deferred, deferred_by_a_transaction, with_hooks]
+)
+@damaged
+def test_a_confirmed_entry_that_is_gone_is_damage_however_it_was_added(
+    store_path: Path, made: Callable[[Any], tuple[int, int]], how: str
+) -> None:
+    with bookstand.open(store_path) as store:
+        ledger_id, entry_id = made(store)
+    delete(store_path, b"entries", kit.entry_key(ledger_id, entry_id))
+    with bookstand.open(store_path) as store:
+        reader = store.open_ledger(ledger_id)
+        with pytest.raises(errors.StoreDamagedError, match=f"{ledger_id}:{entry_id}"):
+            READS_TO[how](reader, entry_id)
+    assert (ledger_id, entry_id) in [(one.ledger_id, one.entry_id) for one in verified(store_path).problems]
 
 
 @pytest.mark.parametrize("how", ["range", "iteration", "payloads", "follow"])
