@@ -19,8 +19,10 @@ def states(draw):
     made = LedgerState(draw(U64), draw(st.none() | st.binary(min_size=20, max_size=20)))
     made.fenced = draw(st.booleans())
     made.in_order = draw(st.booleans())
-    for name, values in (("count", U64), ("last_entry", ID), ("unbroken", ID), ("lac", ID), ("explicit_lac", ID), ("largest", U64)):
-        setattr(made, name, draw(values))
+    for name in ("count", "largest"):
+        setattr(made, name, draw(U64))
+    for name in ("last_entry", "unbroken", "lac", "explicit_lac"):
+        setattr(made, name, draw(ID))
     made.deleted_at = draw(U64)
     return made
 
