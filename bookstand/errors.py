@@ -246,6 +246,10 @@ class ForkedStoreError(StoreError):
     """A store opened before a fork was used in the child."""
 
 
+class StoreCrashedError(StoreError):
+    """A test had the store crash; nothing that was open at that moment works any more."""
+
+
 class StoreAccessError(StoreError):
     """The operating system refuses access to the store's files."""
 
@@ -281,3 +285,26 @@ _CODED: dict[int, type[LedgerError]] = {
 def by_code(code: int) -> type[LedgerError]:
     """The class that carries ``code``; :class:`UnexpectedConditionError` for a code nobody defined."""
     return _CODED.get(code, UnexpectedConditionError)
+
+
+# -- what others wrote, or what an entry holds -----------------------------------------------------------------------
+
+
+class MalformedError(BookstandError, ValueError):
+    """Bytes that are not what they should be; the message says which part of them is broken."""
+
+
+class MalformedMessageError(MalformedError):
+    """An entry is no message, or no whole one."""
+
+
+class MessageChecksumError(MalformedMessageError):
+    """A message's bytes are not those that its checksum was made of."""
+
+
+class MalformedRecordError(MalformedError):
+    """The record of a managed ledger or of a cursor cannot be read."""
+
+
+class MalformedAckStateError(MalformedError):
+    """The acknowledgments of a cursor cannot be read."""

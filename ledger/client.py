@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from bookstand.errors import BookstandError
     from bookstand.ledger.adv import LedgerWriterAdv
     from bookstand.ledger.reader import LedgerReader
     from bookstand.ledger.writer import LedgerWriter
@@ -123,6 +124,7 @@ class Client:
         self._metadata_version = settings.metadata_format
         self._writers: WeakSet[Writer] = WeakSet()
         self._writers_lock = Lock()
+        storage.clients.add(self)
         self._background: Any = None
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -148,7 +150,12 @@ class Client:
             if self._background is not None:
                 self._background.stop()
             for writer in self.writers():
-                writer.client_closed()
+                writer.give_up(ClientClosedError(f"store {self.storage.path} was closed"))
+
+    def storage_crashed(self, reason: BookstandError) -> None:
+        """The store is gone: whatever waits for an answer gets this one."""
+        for writer in self.writers():
+            writer.give_up(reason)
 
     def register(self, writer: Writer) -> None:
         with self._writers_lock:
@@ -183,12 +190,16 @@ class Client:
         if deferred_sync is None:
             raise IncorrectParameterError("deferred_sync is True or False, not None")
         operation = CreateLedger(ledger_id, new.master_key, new.digest.name, metadata_format.serialize(new.metadata))
+        if self.storage.hooks is not None:
+            self.storage.point("create.before", ledger_id)
         while True:
             try:
                 ((new_id, incarnation),) = self.storage.apply(Change(operation))
                 break
             except LeftoverEntriesError:
                 self.storage.collect(ledger_id)
+        if self.storage.hooks is not None:
+            self.storage.point("create.after", new_id)
         return self.writer_for(new, new_id, incarnation, adv, deferred_sync)
 
     def writer_for(
@@ -200,7 +211,7 @@ class Client:
             from bookstand.ledger.adv import LedgerWriterAdv
 
             kind = LedgerWriterAdv
-        elif deferred_sync and self.storage.hooks is None:
+        elif deferred_sync and self.storage.entry_hooks is None:
             from bookstand.ledger.deferred import DeferredLedgerWriter
 
             kind = DeferredLedgerWriter
@@ -262,6 +273,18 @@ class Client:
         self.check_usable()
         password = b"" if password is MISSING else arguments.as_password(password)
         digest = None if digest is None else digest_name(digest)
+        hooks = self.storage.hooks
+        if hooks is not None:
+            # What can be no ledger's id is no ledger that a hook could know.
+            self.storage.point("open_ledger.before", ledger_id if type(ledger_id) is int else None)
+        reader = self._open(ledger_id, recovery, password, digest)
+        if hooks is not None:
+            if hooks.appears_empty(reader.id):
+                reader.appear_empty()
+            self.storage.point("open_ledger.after", reader.id)
+        return reader
+
+    def _open(self, ledger_id: Any, recovery: bool | None, password: bytes, digest: str | None) -> LedgerReader:
         metadata = self.read_metadata(ledger_id)
         if metadata.has_password and metadata.password != password:
             raise UnauthorizedAccessError(f"ledger {ledger_id} has another password")
@@ -292,11 +315,15 @@ class Client:
     def delete(self, ledger_id: Any, missing_ok: bool) -> None:
         self.check_writable()
         ledger_id = arguments.as_ledger_id(ledger_id)
+        if self.storage.hooks is not None:
+            self.storage.point("delete.before", ledger_id)
         try:
             self.storage.apply(Change(DeleteLedger(ledger_id, self.clock.now())))
         except NoSuchLedgerError:
             if not missing_ok:
                 raise
+        if self.storage.hooks is not None:
+            self.storage.point("delete.after", ledger_id)
 
     def list(self) -> Iterator[int]:
         self.check_usable()
@@ -339,5 +366,9 @@ class Client:
         self.check_writable()
         serialized = metadata_format.serialize(metadata)
         operation = UpdateLedger(metadata.ledger_id, serialized, expected_version, incarnation)
+        if self.storage.hooks is not None:
+            self.storage.point("metadata.before", metadata.ledger_id)
         (version,) = self.storage.apply(Change(operation))
+        if self.storage.hooks is not None:
+            self.storage.point("metadata.after", metadata.ledger_id)
         return metadata.replace(version=version)

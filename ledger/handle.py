@@ -449,6 +449,9 @@ class LedgerHandle:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._storage.crashed:
+            # Closing could only hide the crash that ends the block.
+            return
         self.close()
 
     def __repr__(self) -> str:

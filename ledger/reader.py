@@ -5,6 +5,7 @@ from __future__ import annotations
 from bookstand.errors import ClientClosedError, LedgerError, ReadError, StoreDamagedError
 from bookstand.ledger.handle import LedgerHandle, entries_of
 from bookstand.storage.keys import MAX_ENTRY_ID
+from bookstand.storage.metadata import CLOSED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ class LedgerReader(LedgerHandle):
             raise
         except LedgerError as error:
             raise ReadError(f"ledger {self._id}: the last confirmed entry cannot be read: {error}") from error
+
+    def appear_empty(self) -> None:
+        """For tests: believe that the ledger was closed without an entry, and do not look again."""
+        self._watching = False
+        self._adopt(self._metadata.replace(state=CLOSED, last_entry_id=-1, length=0))
 
     def recovery_read(self, first: int) -> list[Entry]:
         """Entries from ``first`` on, as many as one slice holds; at least one, or the reason why there is none."""

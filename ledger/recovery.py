@@ -33,8 +33,13 @@ class _Recovery:
         self._storage = reader._storage
 
     def run(self) -> None:
+        hooks, ledger_id = self._storage.hooks, self._reader._id
+        if hooks is not None:
+            self._storage.point("recovery.before", ledger_id)
         if not self._mark_in_recovery():
             return
+        if hooks is not None:
+            self._storage.point("recovery.marked", ledger_id)
         try:
             self._fence()
             self._read_to_the_end()
@@ -42,7 +47,11 @@ class _Recovery:
             raise
         except LedgerError as error:
             raise LedgerRecoveryError(f"ledger {self._reader._id} could not be recovered: {error}") from error
+        if hooks is not None:
+            self._storage.point("recovery.before_close", ledger_id)
         self._close()
+        if hooks is not None:
+            self._storage.point("recovery.after_close", ledger_id)
 
     def _mark_in_recovery(self) -> bool:
         """OPEN to IN_RECOVERY; False if it turns out to be closed by now."""
@@ -61,6 +70,8 @@ class _Recovery:
         if self._storage.hooks is not None:
             self._storage.hooks.on_fence(reader._id)
         self._storage.apply(Change(Fence(reader._id, reader._master_key)))
+        if self._storage.hooks is not None:
+            self._storage.point("recovery.fenced", reader._id)
 
     def _read_to_the_end(self) -> None:
         """From the last LAC that an entry carries forward to the first entry that is not there."""
@@ -73,6 +84,8 @@ class _Recovery:
                 entries = reader.recovery_read(reader._lac + 1)
             except (NoSuchEntryError, NoSuchLedgerOnBookieError):
                 return
+            if self._storage.hooks is not None:
+                self._storage.point("recovery.entry_read", reader._id)
             last = entries[-1]
             reader._lac = reader._lap = last.entry_id
             reader._length = last.cumulative_length

@@ -27,8 +27,9 @@ from bookstand.errors import (
 )
 from bookstand.ledger.handle import LedgerHandle
 from bookstand.storage.changes import AddEntries, Change, SetExplicitLac
-from bookstand.storage.committer import Submission
+from bookstand.storage.committer import Submission, call_all
 from bookstand.storage.entry import HEADER_BYTES
+from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.metadata import CLOSED, IN_RECOVERY
 from bookstand.storage.pending import Completion, Pending, completed, pending_on
 
@@ -100,7 +101,7 @@ class Writer(LedgerHandle):
         self.gathering: Add | None = None
         self._incarnation = incarnation
         self._deferred = bool(deferred_sync)
-        self._hooks = client.storage.hooks
+        self._hooks = client.storage.entry_hooks
         # Entries go one by one, not many in one Add.
         self._alone = self._hooks is not None or self._deferred
         self._largest_payload = client.max_entry_bytes - HEADER_BYTES - digest.size
@@ -214,8 +215,15 @@ class Writer(LedgerHandle):
         if refusal is not None:
             return self._refused(refusal)
         hooks = self._hooks
-        if hooks is None or not hooks.before_add(self._id, entry_id, lambda error=None: self._enter(add, error)):
-            self._enter(add)
+        if hooks is not None:
+            try:
+                self._storage.point("append.before_store", (self._id, entry_id))
+            except BookstandError as error:
+                self._enter(add, error)
+                return add, entry_id
+            if hooks.before_add(self._id, entry_id, lambda error=None: self._enter(add, error)):
+                return add, entry_id
+        self._enter(add)
         return add, entry_id
 
     def _enter(self, add: Add, error: BaseException | None = None) -> None:
@@ -233,8 +241,7 @@ class Writer(LedgerHandle):
             return
         callbacks: list[Callable[[], None]] = []
         self._answer(add, error, callbacks)
-        for callback in callbacks:
-            callback()
+        call_all(callbacks)
         if early:
             self._limit_early_answers()
 
@@ -305,20 +312,25 @@ class Writer(LedgerHandle):
         """The store is done with an Add. Runs in the thread that led the commit."""
         hooks = self._hooks
         if hooks is not None and error is None:
+            first_entry = add.entries.first_entry
+            try:
+                self._storage.point("append.stored", (self._id, first_entry))
+            except BookstandError as refusal:
+                self._answer(add, refusal, later)
+                return
 
             def proceed(error: BaseException | None = None) -> None:
-                if told is not None:
-                    self._answer(add, error, told)
+                if get_ident() == committing:
+                    self._answer(add, error, later)
                     return
                 callbacks: list[Callable[[], None]] = []
                 self._answer(add, error, callbacks)
-                for callback in callbacks:
-                    callback()
+                call_all(callbacks)
 
             # Called from inside the hook, while the commit is not over, it must not do more than note the answer.
-            told: list[Callable[[], None]] | None = later
-            held = hooks.after_add(self._id, add.entries.first_entry, proceed)
-            told = None
+            committing = get_ident()
+            held = hooks.after_add(self._id, first_entry, proceed)
+            committing = 0
             if held:
                 return
         self._answer(add, error, later)
@@ -369,10 +381,12 @@ class Writer(LedgerHandle):
                 first_time = False
             else:
                 doomed, first_time = self._begin_close()
-        if first_time:
-            self._write_end()
-        for add in doomed:
-            add.complete(error=error)
+        try:
+            if first_time:
+                self._write_end()
+        finally:
+            for add in doomed:
+                add.complete(error=error)
 
     def _drop_adds(self) -> list[Add]:
         """Take all adds off their way; the lock is held."""
@@ -394,11 +408,12 @@ class Writer(LedgerHandle):
         if timeout is not None and now - oldest > timeout:
             self._fail(AddEntryQuorumTimeoutError(f"ledger {self._id}: an add was not answered within {timeout} s"))
 
-    def client_closed(self) -> None:
+    def give_up(self, reason: BookstandError) -> None:
+        """Nothing under way will be answered any more."""
         with self._lock:
             doomed = self._drop_adds()
         for add in doomed:
-            add.complete(error=ClientClosedError(f"store {self._storage.path} was closed"))
+            add.complete(error=reason)
 
     # -- force, explicit LAC, close ----------------------------------------------------------------------------------
 
@@ -413,7 +428,11 @@ class Writer(LedgerHandle):
             self._client.check_usable()
             if not self._client.v3:
                 raise IllegalOperationError(f"ledger {self._id}: the v2 wire has no force")
+        if self._storage.hooks is not None:
+            self._storage.point("force.before", self._id)
         self._storage.flush()
+        if self._storage.hooks is not None:
+            self._storage.point("force.after", self._id)
         with self._lock:
             broken, self._broken_promise = self._broken_promise, None
             length = self._length
@@ -477,6 +496,8 @@ class Writer(LedgerHandle):
         try:
             while self._metadata.state != CLOSED:
                 closed = self._metadata.replace(state=CLOSED, last_entry_id=last_entry, length=length)
+                if self._storage.hooks is not None:
+                    self._storage.point("close.before_cas", self._id)
                 try:
                     self._adopt(self._client.write_metadata(closed, self._metadata.version, self._incarnation))
                 except MetadataVersionError:
@@ -486,6 +507,11 @@ class Writer(LedgerHandle):
                     f"ledger {self._id} was closed elsewhere at entry {self._metadata.last_entry_id} with length "
                     f"{self._metadata.length}, not at {last_entry} with {length}"
                 )
+            if self._storage.hooks is not None:
+                self._storage.point("close.after_cas", self._id)
+        except SimulatedCrash as crash:
+            closing.complete(error=crash.reason)
+            raise
         except BookstandError as error:
             if not isinstance(error, _CLOSING_ERRORS_THAT_STAND):
                 # Nothing is decided: the disk may be full, say. The next close tries again.

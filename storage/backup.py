@@ -10,6 +10,7 @@ import lmdb
 from bookstand.errors import IncorrectParameterError, StoreInUseError
 from bookstand.storage import files, owners
 from bookstand.storage.environment import DATA_FILE, data_file
+from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.lmdb_errors import reraise
 
 TYPE_CHECKING = False
@@ -26,8 +27,11 @@ def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:
     try:
         if not os.path.isdir(folder):
             os.mkdir(folder)
+            owners.sync_folder(os.path.dirname(os.path.abspath(folder)))
         if os.listdir(folder):
             raise IncorrectParameterError(f"the folder {folder} for the backup is not empty")
+        if storage.hooks is not None:
+            storage.point("backup.before")
         _copy(storage, folder, compact=False)
     except OSError as error:
         files.raise_os_error(error, f"cannot back up store {storage.path} to {folder}")
@@ -35,13 +39,19 @@ def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:
 
 def compact(storage: Storage, now: int) -> int:
     """Remove deleted ledgers' entries and write the data file anew; returns the bytes given back."""
+    if storage.hooks is not None:
+        storage.point("compact.before")
     storage.collect_deleted(now)
+    if storage.hooks is not None:
+        storage.point("compact.collected")
     try:
         before = os.path.getsize(data_file(storage.path))
         try:
             storage.replace_data_file(lambda: _copy(storage, storage.path, compact=True))
         except StoreInUseError:
             return 0
+        if storage.hooks is not None:
+            storage.point("compact.after")
         return max(0, before - os.path.getsize(data_file(storage.path)))
     except OSError as error:
         files.raise_os_error(error, f"cannot compact store {storage.path}")
@@ -52,13 +62,22 @@ def _copy(storage: Storage, folder: str, compact: bool) -> None:
     work = os.path.join(folder, _COPYING)
     shutil.rmtree(work, ignore_errors=True)
     os.mkdir(work)
+    crashed = False
     try:
         storage.copy(work, compact)
         copied = os.path.join(work, DATA_FILE)
         files.sync_file(copied)
+        if storage.hooks is not None:
+            storage.point("compact.copied" if compact else "backup.copied")
         os.rename(copied, data_file(folder))
+        if storage.hooks is not None:
+            storage.point("compact.renamed" if compact else "backup.renamed")
+    except SimulatedCrash:
+        crashed = True
+        raise
     except lmdb.Error as error:
         reraise(error, storage.path, f"copying it to {folder}")
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        if not crashed:
+            shutil.rmtree(work, ignore_errors=True)
     owners.sync_folder(folder)

@@ -87,8 +87,13 @@ class Staging:
         sealed = self.get(keys.META, name)
         if sealed is None:
             raise StoreDamagedError(f"{record.describe(keys.META, name)} is missing")
-        number = int.from_bytes(record.unseal(keys.META, name, sealed), "big")
-        self.put(keys.META, name, record.seal(name, (number + 1).to_bytes(8, "big")))
+        counter = record.unseal(keys.META, name, sealed)
+        number = int.from_bytes(counter, "big")
+        if len(counter) != keys.COUNTER_BYTES or number > keys.MAX_LEDGER_ID + 1:
+            raise StoreDamagedError(
+                f"{record.describe(keys.META, name)} is damaged: {counter.hex()} is no number of its"
+            )
+        self.put(keys.META, name, record.seal(name, (number + 1).to_bytes(keys.COUNTER_BYTES, "big")))
         return number
 
 

@@ -17,6 +17,7 @@ from threading import Event, Lock, RLock, Thread
 from time import monotonic
 
 from bookstand.errors import BookstandError, IllegalOperationError, OutcomeUnknownError
+from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.log import logger
 from bookstand.storage.pending import Completion
 
@@ -83,6 +84,7 @@ class Committer:
         self._nudged = Event()
         self._hurried = Event()
         self._stopped = False
+        self._halted = False
         self._abandoned: BookstandError | None = None
 
     @property
@@ -183,6 +185,20 @@ class Committer:
                 self._busy = False
         self._wake_open_batch()
 
+    @contextmanager
+    def halted(self) -> Iterator[None]:
+        """For good: no commit is under way in another thread inside the block, and whoever waits is answered after it.
+
+        Unlike :meth:`paused` it may be called from inside a commit. What is submitted must be refused by now.
+        """
+        self._halted = self._stopped = True
+        with self._leading:
+            yield
+        if not self._leading._is_owned():  # type: ignore[attr-defined]
+            self._wake_open_batch()
+        if self._background is not None:
+            self.hurry()
+
     def nudge(self) -> None:
         """Something was submitted that its submitter does not wait for."""
         if self._background is None:
@@ -234,17 +250,10 @@ class Committer:
             try:
                 outcomes = self._commit(batch.submissions)
             except BaseException as interruption:
-                unknown = OutcomeUnknownError(f"the commit was interrupted by {interruption!r}")
-                outcomes = [(None, unknown)] * len(batch.submissions)
+                outcomes = [(None, _outcome_after(interruption))] * len(batch.submissions)
                 raise
             finally:
-                for submission, (value, error) in zip(batch.submissions, outcomes, strict=True):
-                    try:
-                        submission.finished(value, error, later)
-                    except Exception as failure:
-                        # A hook's error is its own submission's.
-                        logger().exception("a submission could not be answered")
-                        later += submission.settle(error=failure)
+                _tell(batch.submissions, outcomes, later)
         finally:
             if batch is not None:
                 # A submission knows its batch: both would live on until the next garbage collection.
@@ -255,13 +264,15 @@ class Committer:
             else:
                 self._stop_leading()
             self._wake_open_batch()
-        for callback in later:
-            callback()
+            call_all(later)
 
     def _lead_on(self) -> None:
         """Lead, whatever happens: those who submitted have heard of it, and others will submit."""
         try:
             self._lead()
+        except SimulatedCrash:
+            # The store is closed by now, and whoever uses it hears of the crash.
+            pass
         except Exception:
             logger().exception("a commit was interrupted")
 
@@ -269,6 +280,9 @@ class Committer:
         gathering = self._open
         if gathering is not None:
             gathering.wake()
+            if self._halted and self._try_to_lead():
+                # There may be nobody else any more to tell those who gathered that they are refused.
+                self._lead()
 
     def _run_background(self) -> None:
         while not self._stopped:
@@ -282,3 +296,42 @@ class Committer:
                     self._lead_on()
                 # Somebody is at it, or has come meanwhile with more: stay until nothing is left.
                 batch = self._open
+
+
+def _outcome_after(interruption: BaseException) -> BookstandError:
+    """What to tell those whose commit was interrupted."""
+    if isinstance(interruption, SimulatedCrash):
+        return interruption.reason
+    return OutcomeUnknownError(f"the commit was interrupted by {interruption!r}")
+
+
+def _tell(submissions: Sequence[Submission], outcomes: Sequence[Outcome], later: list[Callable[[], None]]) -> None:
+    """Let every submission know its outcome, whatever becomes of the others."""
+    crash: SimulatedCrash | None = None
+    for submission, (value, error) in zip(submissions, outcomes, strict=True):
+        try:
+            if crash is None:
+                submission.finished(value, error, later)
+            else:
+                submission.finished(None, crash.reason, later)
+        except SimulatedCrash as caught:
+            crash = caught
+            submission.finished(None, crash.reason, later)
+        except Exception as failure:
+            # A hook's error is its own submission's.
+            logger().exception("a submission could not be answered")
+            later += submission.settle(error=failure)
+    if crash is not None:
+        raise crash
+
+
+def call_all(callbacks: Sequence[Callable[[], None]]) -> None:
+    """Call each, also after one that raises: others wait for what they do. The first exception is raised at the end."""
+    first: BaseException | None = None
+    for callback in callbacks:
+        try:
+            callback()
+        except BaseException as failure:
+            first = first or failure
+    if first is not None:
+        raise first

@@ -17,6 +17,8 @@ class DiskSpace:
         self._folder = folder
         # What a write was told that found the disk full.
         self.full: BookstandError | None = None
+        # A hook has the disk be full, whatever the machine's own has left.
+        self.kept_full = False
 
     def note(self, error: BookstandError) -> None:
         """A write failed with this."""
@@ -31,7 +33,7 @@ class DiskSpace:
         """What to answer to changes that take space; None where there is some."""
         if self.full is None:
             return None
-        if has_space(self._folder):
+        if not self.kept_full and has_space(self._folder):
             self.full = None
             return None
         refusal = NotEnoughBookiesError(str(self.full))

@@ -1,7 +1,8 @@
 """The LMDB environment of one store: transactions, growth of the map, and reopening after a failed commit.
 
-LMDB forbids changing the map while this process has a transaction open, so every read goes through :class:`Gate`, and
-whoever changes the map shuts it first. Read transactions are short: nothing here is held across a user's code.
+LMDB forbids changing the map while this process has a transaction open or is about to open one, so every transaction
+goes through :class:`Gate`, and whoever changes the map shuts it first. Read transactions are short: nothing here is
+held across a user's code.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
+
+    from bookstand.errors import BookstandError
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
@@ -94,6 +97,7 @@ class Environment:
         self._gate = Gate()
         self._env: lmdb.Environment | None = None
         self._closed = False
+        self._closed_for: BookstandError | None = None
         self.databases: dict[bytes, lmdb._Database] = {}
         self._open()
 
@@ -139,9 +143,11 @@ class Environment:
                 # Another process commits to a file that is larger than the map asked for.
                 env.set_mapsize(0)
 
-    def close(self) -> None:
+    def close(self, reason: BookstandError | None = None) -> None:
+        """``reason``: what to tell whoever comes later."""
         with self._gate:
             self._closed = True
+            self._closed_for = reason
             if self._env is not None:
                 self._env.close()
                 self._env = None
@@ -156,7 +162,7 @@ class Environment:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """No read transaction of this process is open inside the block, and no thread is about to begin one."""
+        """No transaction of this process is open inside the block, and no thread is about to begin one."""
         with self._gate, self._gate.lock:
             yield
 
@@ -196,20 +202,30 @@ class Environment:
         self._gate.leave()
 
     def begin_write(self) -> lmdb.Transaction:
-        """A write transaction: LMDB errors are the caller's to handle, except a map that another process has grown."""
+        """A write transaction: LMDB errors are the caller's to handle, except a map that another process has grown.
+        Once it is committed or aborted, :meth:`end_write`."""
         while True:
+            self._gate.enter()
             try:
                 # Positional arguments (parent and write): py-lmdb takes twice as long over keywords.
                 return (self._env or self._current()).begin(None, None, True)
             except lmdb.MapResizedError:
+                self._gate.leave()
                 self._adopt_map_size()
+            except BaseException:
+                self._gate.leave()
+                raise
+
+    def end_write(self) -> None:
+        """From here on others may change the map."""
+        self._gate.leave()
 
     def _current(self) -> lmdb.Environment:
         env = self._env
         if env is None:
             with self._gate.lock:
                 if self._closed:
-                    raise ClientClosedError(f"store {self.path} is closed")
+                    raise self._closed_for or ClientClosedError(f"store {self.path} is closed")
                 if self._env is None:
                     # Opening it again failed the last time; the device may have recovered.
                     self._open()

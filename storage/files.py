@@ -26,6 +26,7 @@ from bookstand.errors import (
 )
 from bookstand.storage import keys, owners, record, witness
 from bookstand.storage.environment import DATA_FILE, LOCK_FILE, LOCK_FILE_BYTES, data_file, lock_file
+from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.lmdb_errors import disk_full, reraise
 
 TYPE_CHECKING = False
@@ -33,7 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import NoReturn
 
+    from bookstand.storage.hooks import Hooks
+
 _CREATING = "creating-"
+
+# Bytes a second that a probe reads at the very least.
+_SLOWEST_PROBE = 1 << 20
 
 # LMDB 0.9: two meta pages, each a page header of 16 bytes and then magic, version, address, map size, two database
 # records of 48 bytes (the first one's first word is the page size), last page in use, transaction id.
@@ -62,13 +68,12 @@ def prepare_folder(path: str, create: bool, read_only: bool) -> None:
     if not create or read_only:
         raise StoreNotFoundError(f"there is no store at {path}")
     try:
-        os.makedirs(path, exist_ok=True)
-        owners.sync_folder(os.path.dirname(os.path.abspath(path)))
+        owners.make_folders(os.path.abspath(path))
     except OSError as error:
         raise_os_error(error, f"cannot make the folder {path}")
 
 
-def create_if_missing(path: str, create: bool, read_only: bool, durable: bool) -> bool:
+def create_if_missing(path: str, create: bool, read_only: bool, durable: bool, hooks: Hooks | None = None) -> bool:
     """Under the folder's lock: make the data file if there is none; True if it was made."""
     if has_data_file(path):
         return False
@@ -79,19 +84,25 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool) -
         raise StoreNotFoundError(f"there is no store at {path}")
     remove_leftovers(path)
     temporary = os.path.join(path, f"{_CREATING}{os.getpid()}")
+    crashed = False
     try:
         _write_superblock(temporary)
         if durable:
             sync_file(temporary)
+        if hooks is not None:
+            hooks.point("open.before_rename")
         os.rename(temporary, data_file(path))
         if durable:
             owners.sync_folder(path)
+    except SimulatedCrash:
+        crashed = True
+        raise
     except lmdb.Error as error:
         reraise(error, path, "creating it")
     except OSError as error:
         raise_os_error(error, f"cannot create the store {path}")
     finally:
-        if os.path.exists(temporary):
+        if not crashed and os.path.exists(temporary):
             os.unlink(temporary)
     return True
 
@@ -110,7 +121,11 @@ def remove_leftovers(path: str) -> None:
 
 
 def has_data_file(path: str) -> bool:
-    return os.path.lexists(data_file(path))
+    try:
+        os.lstat(data_file(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _write_superblock(path: str) -> None:
@@ -124,7 +139,9 @@ def _write_superblock(path: str) -> None:
             transaction.put(keys.META_FORMAT, keys.FORMAT.pack(keys.FORMAT_VERSION))
             transaction.put(keys.META_STORE_ID, record.seal(keys.META_STORE_ID, os.urandom(16)))
             for counter in (keys.META_NEXT_LEDGER, keys.META_NEXT_INCARNATION):
-                transaction.put(counter, record.seal(counter, bytes(8)))
+                transaction.put(counter, record.seal(counter, bytes(keys.COUNTER_BYTES)))
+            for total in keys.META_SUMS.values():
+                transaction.put(total, record.seal_sum(total, 0))
     finally:
         env.close()
 
@@ -138,9 +155,10 @@ def preallocate_lock_file(path: str, read_only: bool) -> None:
     try:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if os.fstat(descriptor).st_size < LOCK_FILE_BYTES:
-                # Written rather than reserved: the same on every system, and it is little.
-                os.pwrite(descriptor, bytes(LOCK_FILE_BYTES), 0)
+            # Written rather than reserved: the same on every system, and it is little.
+            missing = os.fstat(descriptor).st_size < LOCK_FILE_BYTES
+            if missing and os.pwrite(descriptor, bytes(LOCK_FILE_BYTES), 0) != LOCK_FILE_BYTES:
+                raise OSError(errno.ENOSPC, "written only in part")
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -225,13 +243,18 @@ def probe_in_subprocess(path: str) -> None:
     """Let a child read all of the store first, so that what would kill a process kills that one."""
     import subprocess
 
-    probe = subprocess.run(
-        [sys.executable, "-m", "bookstand.storage.probe", path],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    patience = 120 + os.path.getsize(data_file(path)) / _SLOWEST_PROBE
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-m", "bookstand.storage.probe", path],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=patience,
+        )
+    except subprocess.TimeoutExpired:
+        raise StoreDamagedError(f"store {path} is damaged: reading it did not end within {patience:.0f} s") from None
     if probe.returncode < 0:
         raise StoreDamagedError(f"store {path} is damaged: reading it killed a process with signal {-probe.returncode}")
     if probe.returncode:

@@ -31,7 +31,11 @@ META_FORMAT = b"format"
 META_STORE_ID = b"store-id"
 META_NEXT_LEDGER = b"next-ledger-id"
 META_NEXT_INCARNATION = b"next-incarnation"
-META_RECORDS = (META_FORMAT, META_STORE_ID, META_NEXT_LEDGER, META_NEXT_INCARNATION)
+# The XOR of the seals of all records of a sub-database: a page of it that is an old one of its own shows.
+META_SUMS = {LEDGERS: b"sum-of-ledgers", NODES: b"sum-of-nodes"}
+META_RECORDS = (META_FORMAT, META_STORE_ID, META_NEXT_LEDGER, META_NEXT_INCARNATION, *META_SUMS.values())
+# What the next ids and incarnations are stored in.
+COUNTER_BYTES = 8
 # One for each deleted ledger whose entries are not collected yet, in the order in which they were deleted.
 META_DELETED = b"deleted-"
 _DELETION = struct.Struct(">QQ")
@@ -76,6 +80,7 @@ def deletion(deleted_at: int, ledger_id: int) -> bytes:
 
 def parse_deletion(key: bytes) -> tuple[int, int]:
     """(deleted at, ledger id)."""
+    if len(key) != len(META_DELETED) + _DELETION.size:
+        raise _impossible(META, key)
     deleted_at, ledger_id = _DELETION.unpack_from(key, len(META_DELETED))
     return deleted_at, ledger_id
-

@@ -37,13 +37,24 @@ class Nodes:
         """Write it, and return its new version: 0 for a new node, one more with each write."""
         self._check_writable()
         operation = PutNode(check_path(path), check_value(value), check_version(expected_version))
-        (version,) = self._storage.apply(Change(operation))
+        storage = self._storage
+        if storage.hooks is not None:
+            storage.point("nodes.put.before", path)
+        (version,) = storage.apply(Change(operation))
+        if storage.hooks is not None:
+            storage.point("nodes.put.after", path)
         return version  # type: ignore[no-any-return]
 
     def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         """Remove it; nodes below it stay."""
         self._check_writable()
-        self._storage.apply(Change(DeleteNode(check_path(path), check_version(expected_version))))
+        operation = DeleteNode(check_path(path), check_version(expected_version))
+        storage = self._storage
+        if storage.hooks is not None:
+            storage.point("nodes.delete.before", path)
+        storage.apply(Change(operation))
+        if storage.hooks is not None:
+            storage.point("nodes.delete.after", path)
 
     def children(self, path: str) -> list[str]:
         """Names of the next level below the path, in order; also of those that have only nodes below them."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ class FolderLock:
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+        # The lock is gone whatever close() says.
+        with suppress(OSError):
+            os.close(self._file)
 
 
 class Owner:
@@ -40,10 +43,15 @@ class Owner:
         prefix = READER if read_only else WRITER
         self.path = os.path.join(folder, f"{prefix}{os.getpid()}-{os.urandom(4).hex()}")
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        if not read_only:
-            # Without this the marker might be missing after a power cut, which is when it is wanted.
-            sync_folder(folder)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            if not read_only:
+                # Without this the marker might be missing after a power cut, which is when it is wanted.
+                sync_folder(folder)
+        except BaseException:
+            with suppress(OSError):
+                self.leave()
+            raise
 
     def leave(self) -> None:
         """The store was closed in good order."""
@@ -95,6 +103,19 @@ class Survey:
             (self.died_writing if writer else self.died_reading).append(path)
         finally:
             os.close(marker)
+
+
+def make_folders(path: str) -> None:
+    """Make a folder and those above it that are missing, each durably."""
+    above = os.path.dirname(path)
+    if not os.path.isdir(above):
+        make_folders(above)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        # Another process was faster; whether it has synced it yet is not known.
+        pass
+    sync_folder(above)
 
 
 def sync_folder(folder: str) -> None:

@@ -26,7 +26,7 @@ class Reads:
     """The reading half of a storage."""
 
     _environment: Environment
-    hooks: Hooks | None
+    entry_hooks: Hooks | None
 
     def check_usable(self) -> None:
         """Raise if the store is closed, or was opened before a fork."""
@@ -41,9 +41,9 @@ class Reads:
     def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The stored bytes, or None if there is no such entry."""
         stored = self.entry_as_stored(ledger_id, entry_id)
-        if self.hooks is None:
+        if self.entry_hooks is None:
             return stored
-        changed = self.hooks.on_read(ledger_id, entry_id, stored)
+        changed = self.entry_hooks.on_read(ledger_id, entry_id, stored)
         if changed is None and stored is not None:
             raise NoSuchEntryError(f"ledger {ledger_id} has no entry {entry_id}")
         return changed
@@ -101,7 +101,7 @@ class Reads:
             first += len(part)
 
     def _slice(self, ledger_id: int, first: int, last: int) -> list[bytes]:
-        wanted = 1 if self.hooks is not None else min(last - first + 1, SLICE_ENTRIES)
+        wanted = 1 if self.entry_hooks is not None else min(last - first + 1, SLICE_ENTRIES)
         if wanted == 1:
             stored = self.entry(ledger_id, first)
             return [] if stored is None else [stored]
@@ -139,6 +139,29 @@ class Reads:
             yield first, part
             first += len(part)
 
+    def is_sealed(self, database: bytes, key: bytes) -> bool:
+        """Whether the record is as it was sealed, if it is there."""
+        sealed = self._get(database, key)
+        try:
+            if sealed is not None:
+                record.unseal(database, key, sealed)
+        except StoreDamagedError:
+            return False
+        return True
+
+    def sum_of_seals(self, database: bytes) -> tuple[int, int]:
+        """What is recorded, and what all records of the sub-database come to, at one moment."""
+        self.check_usable()
+        environment = self._environment
+        key = keys.META_SUMS[database]
+        with environment.read() as transaction:
+            sealed: bytes | None = transaction.get(key, None, environment.databases[keys.META])  # type: ignore[assignment]
+            cursor = transaction.cursor(environment.databases[database])
+            total = 0
+            for value in values(cursor.iternext(False, True)):
+                total ^= record.seal_of(value)
+        return record.unseal_sum(keys.META, key, sealed), total
+
     def first_entry_from(self, ledger_id: int, first: int, last: int) -> int | None:
         """Id of the first entry from ``first`` to ``last`` that is there."""
         found = self._entry_from(ledger_id, first)
@@ -164,7 +187,10 @@ class Reads:
             cursor = transaction.cursor(self._environment.databases[database])
             if not cursor.set_range(start):
                 return []
-            return list(islice(values(cursor.iternext(True, False)), SLICE_ENTRIES))
+            page = list(islice(values(cursor.iternext(True, False)), SLICE_ENTRIES))
+        if page and not start <= page[0] <= page[-1]:
+            raise _out_of_order(database, page[-1])
+        return page
 
     def _get(self, database: bytes, key: bytes) -> bytes | None:
         self.check_usable()
@@ -179,13 +205,22 @@ class Reads:
 
 def _entry_from(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> tuple[int, int] | None:
     """Move to the first entry from there on, past keys that can be none (``verify`` names these): (ledger, entry)."""
-    there = cursor.set_range(keys.ENTRY_KEY.pack(ledger_id, entry_id))
+    wanted = keys.ENTRY_KEY.pack(ledger_id, entry_id)
+    there = cursor.set_range(wanted)
     while there:
+        key: bytes = cursor.key()  # type: ignore[assignment]
+        if key < wanted:
+            raise _out_of_order(keys.ENTRIES, key)
         try:
-            return keys.entry_of(cursor.key())  # type: ignore[arg-type]
+            return keys.entry_of(key)
         except StoreDamagedError:
             there = cursor.next()
     return None
+
+
+def _out_of_order(database: bytes, key: bytes) -> StoreDamagedError:
+    """Who went on behind the last key found would go round in circles."""
+    return StoreDamagedError(f"{database.decode()} is damaged: key {key.hex()} is out of order")
 
 
 def _consecutive(cursor: lmdb.Cursor, first: int, last_key: bytes) -> list[bytes]:

@@ -35,6 +35,25 @@ def unseal(database: bytes, key: bytes, sealed: bytes) -> bytes:
     return body
 
 
+def seal_of(sealed: bytes | None) -> int:
+    """The checksum of a record as a number; 0 for one that is not there."""
+    return 0 if sealed is None else int.from_bytes(sealed[: _CRC.size], "big")
+
+
+def seal_sum(key: bytes, total: int) -> bytes:
+    """The record of a sum of seals."""
+    return seal(key, _CRC.pack(total))
+
+
+def unseal_sum(database: bytes, key: bytes, sealed: bytes | None) -> int:
+    if sealed is None:
+        raise StoreDamagedError(f"{describe(database, key)} is missing")
+    body = unseal(database, key, sealed)
+    if len(body) != _CRC.size:
+        raise StoreDamagedError(f"{describe(database, key)} is damaged: {body.hex()} is no sum of seals")
+    return int.from_bytes(body, "big")
+
+
 def seal_versioned(key: bytes, version: int, value: bytes) -> bytes:
     return seal(key, VERSION.pack(version) + value)
 

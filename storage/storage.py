@@ -7,15 +7,17 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Condition, Event, Lock
 from time import monotonic
+from weakref import WeakSet
 
 from bookstand.errors import (
     BookstandError,
     ClientClosedError,
     ForkedStoreError,
     IncorrectParameterError,
+    StoreCrashedError,
     StoreDamagedError,
     StoreInUseError,
     WriteOnReadOnlyError,
@@ -26,7 +28,7 @@ from bookstand.storage.committer import Committer, Submission
 from bookstand.storage.diskspace import DiskSpace
 from bookstand.storage.environment import FIRST_MAP_SIZE, Environment
 from bookstand.storage.forking import ForkGuard
-from bookstand.storage.hooks import Hooks
+from bookstand.storage.hooks import Hooks, SimulatedCrash
 from bookstand.storage.pending import PENDING_LOCK, Pending, pending_on
 from bookstand.storage.reading import Reads
 from bookstand.storage.witness import Witness
@@ -35,9 +37,17 @@ from bookstand.storage.writing import Commits
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
+    from typing import Any, Protocol
 
     from bookstand.storage.committer import Outcome
+    from bookstand.storage.hooks import Subject
+
+    class Client(Protocol):
+        """Who answers others out of this storage."""
+
+        def storage_crashed(self, reason: BookstandError) -> None:
+            """It is gone: nothing that is under way will be answered by it."""
+
 
 DURABILITIES = ("commit", "none")
 CHECKS = ("fast", "full", "subprocess")
@@ -77,7 +87,7 @@ def open_storage(
             if shared is None:
                 return _open_first(folder, identity, create, read_only, durability, check, witness, hooks, map_size)
             if not shared.closing:
-                shared.share(read_only, durability, witness, hooks)
+                shared.share(read_only, durability, check, witness, hooks)
                 return shared
         shared.closed.wait()
 
@@ -97,11 +107,23 @@ def _open_first(
     if check == "subprocess" and files.has_data_file(folder):
         # Before the folder is locked, for the child locks it as well.
         files.probe_in_subprocess(folder)
+    if hooks is not None:
+        hooks.point("open.before")
     with owners.FolderLock(folder):
-        created = files.create_if_missing(folder, create, read_only, durability == "commit")
+        created = files.create_if_missing(folder, create, read_only, durability == "commit", hooks)
+        if created and hooks is not None:
+            hooks.point("open.created")
         storage = Storage(folder, read_only, durability, check, witness, hooks, map_size, created)
     storage.identity = identity
     _opened[identity] = storage
+    if hooks is not None:
+        try:
+            storage.point("open.after")
+        except BookstandError:
+            # Nobody gets the storage who could close it.
+            del _opened[identity]
+            storage._let_go()
+            raise
     return storage
 
 
@@ -124,8 +146,11 @@ class Storage(Reads):
         self.path = path
         self.read_only = read_only
         self.durability = durability
-        self.hooks = hooks
+        self._use_hooks(hooks)
         self._refusal: BookstandError | None = None
+        # Those who are to be told of a crash, for they answer others.
+        self.clients: WeakSet[Client] = WeakSet()
+        self._gone = False
         self._users = 1
         # The last user is closing it; whoever wants to open it again waits for ``closed``.
         self.closing = False
@@ -150,14 +175,23 @@ class Storage(Reads):
                 self._witness.check(lambda: self._environment.last_commit)
             if (check == "full" and not created) or self._lengthened:
                 self._check_everything()
+            if hooks is not None:
+                hooks.point("open.before_marker")
             self._owner = self._announce()
-        except BaseException:
+            if hooks is not None:
+                hooks.point("open.after_marker")
+            if not read_only:
+                owners.remove(abandoned)
+        except BaseException as failure:
             self._environment.close()
+            with suppress(OSError):
+                if self._owner is not None and isinstance(failure, SimulatedCrash):
+                    self._owner.forget()
+                elif self._owner is not None:
+                    self._owner.leave()
             if self._witness is not None:
                 self._witness.close()
             raise
-        if not read_only:
-            owners.remove(abandoned)
         self._commits = Commits(self._environment, self._disk, self._witness)
         self.committer = Committer(self._commit)
         self.committer_lock = self.committer.lock
@@ -193,7 +227,7 @@ class Storage(Reads):
         if not report.ok:
             raise StoreDamagedError(f"store {self.path} is damaged: {report.problems[0].message}")
 
-    def share(self, read_only: bool, durability: str, witness: bool, hooks: Hooks | None) -> None:
+    def share(self, read_only: bool, durability: str, check: str, witness: bool, hooks: Hooks | None) -> None:
         """Somebody else in this process opens it, too."""
         self.check_usable()
         if self.read_only and not read_only:
@@ -206,13 +240,16 @@ class Storage(Reads):
             raise StoreInUseError(f"store {self.path} is open in this process with other hooks")
         if witness and self._witness is None:
             raise StoreInUseError(f"store {self.path} is open in this process without a witness")
-        # Handles made before do not see them.
-        self.hooks = hooks if hooks is not None else self.hooks
+        if check == "full":
+            self._check_everything()
+        if hooks is not None:
+            # Handles made before do not see them.
+            self._use_hooks(hooks)
         self._users += 1
 
     def close(self) -> None:
         """Commit what is queued; the last one who closes it closes the files."""
-        if isinstance(self._refusal, ForkedStoreError):
+        if isinstance(self._refusal, ForkedStoreError | StoreCrashedError):
             return
         with _opened_lock:
             if self.closing:
@@ -236,9 +273,13 @@ class Storage(Reads):
             self._watch.notify_all()
 
     def _let_go(self) -> None:
+        if self._gone:
+            return
+        self._gone = True
         clean = self._refusal is None
-        self._refusal = ClientClosedError(f"store {self.path} is closed")
-        self._environment.close()
+        if not self.crashed:
+            self._refusal = ClientClosedError(f"store {self.path} is closed")
+        self._environment.close(self._refusal)
         if self._witness is not None:
             self._witness.close()
         if self._owner is not None:
@@ -246,6 +287,35 @@ class Storage(Reads):
                 self._owner.leave()
             else:
                 self._owner.forget()
+
+    @property
+    def crashed(self) -> bool:
+        return isinstance(self._refusal, StoreCrashedError)
+
+    def crash(self, reason: StoreCrashedError | None = None) -> None:
+        """For tests: let go of everything as if the process had died here.
+
+        Nothing that is queued is committed, and the store is not closed in good order: the marker of its owner stays,
+        as a dead process leaves it. A commit that another thread is in the middle of ends first, and counts. Every
+        later use of a handle, in whatever thread and by whatever client, raises ``reason``; closing a client does not.
+        The path can be opened again, in this process as in others.
+        """
+        if self._gone or isinstance(self._refusal, ForkedStoreError | StoreCrashedError):
+            return
+        self._refusal = reason or StoreCrashedError(f"store {self.path} has crashed (simulated); open it again")
+        self.closing = True
+        try:
+            if self.hooks is not None:
+                self.hooks.crashed(self._refusal)
+            with self.committer.halted():
+                _opened.pop(self.identity, None)
+                self._let_go()
+        finally:
+            self.closed.set()
+        with self._watch:
+            self._watch.notify_all()
+        for client in list(self.clients):
+            client.storage_crashed(self._refusal)
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -270,6 +340,23 @@ class Storage(Reads):
     def check_usable(self) -> None:
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
+
+    # -- hooks, where there are any --------------------------------------------------------------------------------
+
+    def _use_hooks(self, hooks: Hooks | None) -> None:
+        self.hooks = hooks
+        # The same where they want to see single entries.
+        self.entry_hooks = hooks if hooks is not None and hooks.sees_entries else None
+
+    def point(self, name: str, subject: Subject = None) -> None:
+        """Pass a point of ``hooks.POINTS``. Callers ask first whether there are hooks."""
+        assert self.hooks is not None
+        self.check_usable()
+        try:
+            self.hooks.at(name, subject, self)
+        except SimulatedCrash as crash:
+            self.crash(crash.reason)
+            raise
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -314,7 +401,10 @@ class Storage(Reads):
         """(results, error) for each; runs in one thread at a time."""
         if self._refusal is not None:
             return [(None, self._refusal)] * len(submissions)
-        outcomes = self._commits.commit(submissions, self.hooks)
+        if self.hooks is None:
+            outcomes = self._commits.commit(submissions, None)
+        else:
+            outcomes = self._hooked(self.hooks, lambda hooks: self._commits.commit(submissions, hooks))
         self._after_commit()
         return outcomes
 
@@ -322,10 +412,22 @@ class Storage(Reads):
         """Commit a lone entry in this thread, which has claimed the committer."""
         if self._refusal is not None:
             return self._refusal
-        error = self._commits.commit_entry(entry, self.hooks)
+        if self.hooks is None:
+            error = self._commits.commit_entry(entry, None)
+        else:
+            error = self._hooked(self.hooks, lambda hooks: self._commits.commit_entry(entry, hooks))
         if error is not None or self._watchers:
             self._after_commit()
         return error
+
+    def _hooked(self, hooks: Hooks, commit: Callable[[Hooks], Any]) -> Any:
+        """Commit where hooks have a say in it."""
+        self._disk.kept_full = hooks.disk_is_full()
+        try:
+            return commit(hooks)
+        except SimulatedCrash as crash:
+            self.crash(crash.reason)
+            raise
 
     def _after_commit(self) -> None:
         if self._commits.broken is not None:
@@ -402,12 +504,13 @@ class Storage(Reads):
                 write_anew()
             finally:
                 # Whatever went wrong: the file of that name is the store, be it the old one or the new one.
-                self._environment.reopen()
-                self._commits.forget_states()
-                if witness is not None:
-                    witness.saw(self._environment.last_commit)
-                    if witness is not self._witness:
-                        witness.close()
+                if not self.crashed:
+                    self._environment.reopen()
+                    self._commits.forget_states()
+                    if witness is not None:
+                        witness.saw(self._environment.last_commit)
+                if witness is not None and witness is not self._witness:
+                    witness.close()
 
     def copy(self, destination: str, compact: bool) -> None:
         self.check_usable()

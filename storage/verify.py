@@ -68,6 +68,18 @@ def verify(storage: Storage) -> Report:
             _verify_ledger(storage, ledger_id, report)
         except StoreDamagedError as damage:
             report.add(str(damage), ledger_id)
+    _reported(report, _verify_entry_keys, storage, with_state, report)
+    for key in keys.META_RECORDS:
+        if _reported(report, storage.meta, key, default=_DAMAGED) is None:
+            report.add(f"{record.describe(keys.META, key)} is missing")
+    _reported(report, _verify_meta, storage, report)
+    _reported(report, _verify_nodes, storage, report)
+    for database in keys.META_SUMS:
+        _reported(report, _verify_sum, storage, database, report)
+    return report
+
+
+def _verify_entry_keys(storage: Storage, with_state: set[int], report: Report) -> None:
     for ledger_id in storage.ledgers_with_entries():
         if ledger_id not in with_state and storage.state(ledger_id) is None:
             report.add(f"ledger {ledger_id} has entries, but the store knows nothing of it", ledger_id)
@@ -75,31 +87,54 @@ def verify(storage: Storage) -> Report:
         # Nearly all pass this look, which costs less than taking them apart.
         if len(key) != keys.ENTRY_KEY.size or (key[0] | key[8]) & 0x80:
             _reported(report, keys.entry_of, key)
-    for key in keys.META_RECORDS:
-        if storage.meta(key) is None:
-            report.add(f"{record.describe(keys.META, key)} is missing")
+
+
+def _verify_meta(storage: Storage, report: Report) -> None:
     for key in storage.keys_of(keys.META):
-        _reported(report, storage.meta, key)
+        if key not in keys.META_RECORDS:
+            _reported(report, storage.meta, key)
+        if key.startswith(keys.META_DELETED):
+            _reported(report, keys.parse_deletion, key)
+
+
+def _verify_nodes(storage: Storage, report: Report) -> None:
     for key in storage.keys_of(keys.NODES):
         report.nodes += 1
         path = _reported(report, keys.path_of, key)
         if path is not None:
             _reported(report, storage.node, path)
-    return report
 
 
-def _reported(report: Report, read: Callable[..., Any], *arguments: object) -> Any:
-    """What reading gives; None where it finds damage, which is reported."""
+def _verify_sum(storage: Storage, database: bytes, report: Report) -> None:
+    recorded, found = storage.sum_of_seals(database)
+    # A record that is damaged in itself has been named.
+    if recorded != found and all(storage.is_sealed(database, key) for key in storage.keys_of(database)):
+        report.add(f"a part of {database.decode()} is not as it was last written: the sum of its seals is another")
+
+
+_DAMAGED = object()
+
+
+def _reported(report: Report, read: Callable[..., Any], *arguments: object, default: object = None) -> Any:
+    """What reading gives; ``default`` where it finds damage, which is reported."""
     try:
         return read(*arguments)
     except StoreDamagedError as damage:
         report.add(str(damage))
-        return None
+        return default
 
 
 def _ledgers(storage: Storage, database: bytes, report: Report) -> set[int]:
-    found = {_reported(report, keys.ledger_of, database, key) for key in storage.keys_of(database)}
-    return found - {None}
+    found: set[int] = set()
+
+    def collect() -> None:
+        for key in storage.keys_of(database):
+            ledger_id = _reported(report, keys.ledger_of, database, key)
+            if ledger_id is not None:
+                found.add(ledger_id)
+
+    _reported(report, collect)
+    return found
 
 
 def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:

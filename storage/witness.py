@@ -13,6 +13,7 @@ inside the file can show it. With the witness it shows, unless both files went b
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
@@ -38,10 +39,26 @@ class Witness:
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, FILE)
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if os.fstat(self._file).st_size == 0:
-            os.pwrite(self._file, _MAGIC.ljust(_FILE_BYTES, b"\0"), 0)
+        try:
+            there = os.stat(self._path).st_size > 0
+        except FileNotFoundError:
+            there = False
+        if there:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        else:
+            self._create(folder)
+
+    def _create(self, folder: str) -> None:
+        """Under another name first, which whoever opens the store next removes: a part of a witness is none."""
+        temporary = os.path.join(folder, f"creating-{FILE}")
+        self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            self._write(_MAGIC.ljust(_FILE_BYTES, b"\0"), 0)
             os.fsync(self._file)
+            os.rename(temporary, self._path)
+        except BaseException:
+            os.close(self._file)
+            raise
 
     @staticmethod
     def exists(folder: str) -> bool:
@@ -65,15 +82,19 @@ class Witness:
             if self._newest() < commit:
                 number = _COMMIT.pack(commit)
                 slot = number + _CRC.pack(google_crc32c.value(number))
-                os.pwrite(self._file, slot, len(_MAGIC) + (commit & 1) * _SLOT_BYTES)
+                self._write(slot, len(_MAGIC) + (commit & 1) * _SLOT_BYTES)
                 os.fdatasync(self._file)
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def restart(self) -> None:
         """Forget all commits: the data file is about to be replaced by one that counts from the beginning."""
-        os.pwrite(self._file, bytes(2 * _SLOT_BYTES), len(_MAGIC))
+        self._write(bytes(2 * _SLOT_BYTES), len(_MAGIC))
         os.fsync(self._file)
+
+    def _write(self, data: bytes, where: int) -> None:
+        if os.pwrite(self._file, data, where) != len(data):
+            raise OSError(errno.EIO, f"{self._path}: written only in part")
 
     def close(self) -> None:
         os.close(self._file)

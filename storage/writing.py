@@ -16,7 +16,7 @@ from bookstand.storage.state import LedgerState, added, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Protocol
 
     from bookstand.storage.batch import Encoded
@@ -87,10 +87,10 @@ class Commits:
             writing = Writing(self._environment, transaction, states)
             try:
                 outcomes = [writing.attempt(submission.operations, full) for submission in submissions]
+                writing.write_rest()
                 if not writing.dirty:
                     transaction.abort()
                     return outcomes
-                writing.write_states()
                 if hooks is not None:
                     hooks.point("commit.before_sync")
                 self._sync(transaction, writing.evidence)
@@ -101,6 +101,8 @@ class Commits:
             except BaseException:
                 _abort(transaction)
                 raise
+            finally:
+                self._environment.end_write()
             self._states, self._states_at = states, number
             if number % _COMMITS_BETWEEN_LOOKS == 0:
                 self._environment.reader_check()
@@ -146,22 +148,26 @@ class Commits:
             sealed = record.seal(key, ledger.pack())
             transaction.put(entry_key, stored, True, True, False, databases[keys.ENTRIES])
             transaction.put(key, sealed, True, True, False, databases[keys.STATE])
-            self._sync(transaction, (keys.STATE, key, sealed))
+            self._sync(transaction, lambda: (keys.STATE, key, sealed))
             self._states_at = number
             if number % _COMMITS_BETWEEN_LOOKS == 0:
                 environment.reader_check()
             return None
         except BookstandError as error:
+            _abort(transaction)
             answer: BookstandError = error
         except lmdb.MapFullError:
             _abort(transaction)
             return self._commit_alone(entry, hooks)
         except lmdb.Error as error:
+            _abort(transaction)
             answer = translate(error, environment.path, "writing")
         except BaseException:
             _abort(transaction)
             raise
-        _abort(transaction)
+        finally:
+            if transaction is not None:
+                environment.end_write()
         self._disk.note(answer)
         return answer
 
@@ -169,7 +175,7 @@ class Commits:
         ((_, error),) = self.commit([_Lone(entry)], hooks)
         return error  # type: ignore[return-value]
 
-    def _sync(self, transaction: lmdb.Transaction, evidence: Evidence) -> None:
+    def _sync(self, transaction: lmdb.Transaction, evidence: Callable[[], Evidence]) -> None:
         """Commit. Raises where the transaction took no effect, and where that cannot be told."""
         try:
             transaction.commit()
@@ -177,7 +183,7 @@ class Commits:
             raise
         except lmdb.Error as error:
             # Whatever it was, LMDB may have given up on the environment.
-            self._settle_unknown(evidence, translate(error, self._environment.path, "committing"))
+            self._settle_unknown(evidence(), translate(error, self._environment.path, "committing"))
 
     def _settle_unknown(self, evidence: Evidence, error: BookstandError) -> None:
         """The device failed under the commit. Reopen, and look whether it took effect; raise unless it did.
@@ -205,7 +211,7 @@ class Commits:
 class Writing:
     """One write transaction, as the stagings of the changes in it see it. ``states`` are those known beforehand."""
 
-    __slots__ = ("_changed", "_databases", "_states", "_transaction", "dirty", "evidence")
+    __slots__ = ("_changed", "_databases", "_records", "_states", "_transaction", "dirty")
 
     def __init__(
         self, environment: Environment, transaction: lmdb.Transaction, states: dict[int, LedgerState | None]
@@ -214,7 +220,8 @@ class Writing:
         self._transaction = transaction
         self._states = states
         self._changed: set[int] = set()
-        self.evidence: Evidence = (keys.META, keys.META_FORMAT, None)
+        # What each record that is written was before, and is now.
+        self._records: dict[tuple[bytes, bytes], tuple[bytes | None, bytes | None]] = {}
         self.dirty = False
 
     # -- what stagings read ------------------------------------------------------------------------------------------
@@ -276,14 +283,17 @@ class Writing:
         if staging.states:
             self._states.update(staging.states)
             self._changed.update(staging.states)
-            self.dirty = True
 
     def _put(self, database: bytes, key: bytes, value: bytes | None) -> None:
+        before = self.get(database, key)
+        if before == value:
+            return
+        before, _ = self._records.get((database, key), (before, None))
+        self._records[database, key] = before, value
         if value is None:
             self._transaction.delete(key, b"", self._databases[database])
         else:
             self._transaction.put(key, value, True, True, False, self._databases[database])
-        self.evidence = database, key, value
         self.dirty = True
 
     def _add(self, encoded: Encoded) -> None:
@@ -297,17 +307,27 @@ class Writing:
             cursor.putmulti(zip(encoded.keys, encoded.stored, strict=True), True, True, at_end)
         self.dirty = True
 
-    def write_states(self) -> None:
-        """States are written once a transaction, however many changes touched them."""
+    def write_rest(self) -> None:
+        """States are written once a transaction, however many changes touched them; so are the sums of seals."""
         for ledger_id in self._changed:
             state = self._states[ledger_id]
             key = keys.LEDGER_KEY.pack(ledger_id)
-            if state is not None:
-                sealed = record.seal(key, state.pack())
-                self._transaction.put(key, sealed, True, True, False, self._databases[keys.STATE])
-                self.evidence = keys.STATE, key, sealed
-            elif self.get(keys.STATE, key) is not None:
-                self._put(keys.STATE, key, None)
+            self._put(keys.STATE, key, None if state is None else record.seal(key, state.pack()))
+
+        changed = dict.fromkeys(keys.META_SUMS, 0)
+        for (database, _), (before, after) in self._records.items():
+            if database in changed:
+                changed[database] ^= record.seal_of(before) ^ record.seal_of(after)
+        for database, change in changed.items():
+            if change:
+                key = keys.META_SUMS[database]
+                total = record.unseal_sum(keys.META, key, self.get(keys.META, key))
+                self._put(keys.META, key, record.seal_sum(key, total ^ change))
+
+    def evidence(self) -> Evidence:
+        """A record that is another one than before the transaction. There is one: whatever is added to a ledger or
+        removed from it changes its state."""
+        return next((*record, after) for record, (before, after) in self._records.items() if before != after)
 
 
 class _Lone:

@@ -216,7 +216,7 @@ def test_a_limit_of_one_client_is_not_that_of_another(open_store):
 
 # -- ids and arguments -----------------------------------------------------------------------------------------------
 
-NO_IDS = [-1, -(2**63), 2**63, 2**64, 1.5, "1", b"1", object()]
+NO_IDS = [-1, -(2**63), 2**63, 2**64, 1.5, "1", b"1", Ellipsis]
 
 
 @pytest.mark.parametrize("ledger_id", NO_IDS, ids=repr)
@@ -236,7 +236,7 @@ def test_ledger_ids_that_are_none(store, ledger_id):
     assert list(store.list_ledgers()) == []
 
 
-@pytest.mark.parametrize("entry_id", [2**63, 2**64, 1.5, "1", b"1", None, object()], ids=repr)
+@pytest.mark.parametrize("entry_id", [2**63, 2**64, 1.5, "1", b"1", None, Ellipsis], ids=repr)
 def test_entry_ids_that_are_none(store, entry_id):
     writer = store.create_ledger_adv()
     writer.write(0, b"a")

@@ -10,6 +10,11 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("shim.c")
 KILL = 0
+SHORT = 10_000
+"""In place of an errno: the write writes half of it."""
+
+CHANGING, LOOKING, ALL = "*", "?", "**"
+WRITES = "write,writev,pwrite,pwrite64,pwritev,pwritev64"
 
 
 def build(folder: Path) -> Path | None:
@@ -24,9 +29,11 @@ def build(folder: Path) -> Path | None:
 
 
 def arm(folder: str, operations: str, when: int, answer: int = KILL, times: int = 1) -> None:
-    """In a program under the shim: let the ``when``-th of the operations (``"*"`` or names) below the folder meet with
-    ``answer``: KILL, an errno in place of the operation, or a negative errno after it was done."""
-    wanted = operations if operations == "*" else f",{operations},"
+    """In a program under the shim: let the ``when``-th of the operations below the folder meet with ``answer``: KILL,
+    an errno in place of the operation, a negative errno after it was done, or SHORT. ``operations`` are names with
+    commas between them, or CHANGING, LOOKING (those that change nothing), ALL. With 0 for ``when`` they are only
+    counted."""
+    wanted = operations if operations in (CHANGING, LOOKING, ALL) else f",{operations},"
     ctypes.CDLL(None).shim_arm(
         os.fsencode(folder), wanted.encode(), ctypes.c_long(when), ctypes.c_long(times), ctypes.c_int(answer)
     )

@@ -6,8 +6,11 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 import bookstand
 from tests.kit import Program
+from tests.soak import kills
 
 # Forks a child for each point; the child does the work, tells through a pipe what was confirmed, and meets its end.
 EACH_POINT = """
@@ -62,9 +65,10 @@ store.close()
 """
 
 
-def test_creation(shim_library, memory_path):
+def test_creation(shim_library, memory_path, counts):
     points = each_point(shim_library, memory_path / "points", CREATE)
     assert len(points) > 15
+    counts.add("kills", len(points) - 1)
     for path, _ in points:
         with bookstand.open(path) as store:
             assert store.create_ledger().append(b"a") == 0
@@ -72,8 +76,9 @@ def test_creation(shim_library, memory_path):
         assert sorted(file.name for file in path.iterdir()) == ["data.mdb", "lock.mdb"]
 
 
-def test_creation_without_durability(shim_library, memory_path):
+def test_creation_without_durability(shim_library, memory_path, counts):
     points = each_point(shim_library, memory_path / "points", 'bookstand.open(path, durability="none").close()')
+    counts.add("kills", len(points) - 1)
     for path, _ in points:
         with bookstand.open(path) as store:
             assert store.verify().ok
@@ -151,11 +156,12 @@ def check_life(path: Path, told: list[list], witness: bool = True) -> None:
     assert {file.name for file in path.iterdir()} <= {"data.mdb", "lock.mdb", "witness"}, list(path.iterdir())
 
 
-def test_a_whole_life(shim_library, memory_path):
+def test_a_whole_life(shim_library, memory_path, counts):
     """Creating, appending, a transaction, closing, recovery, deletion, backup, compaction and the end."""
     points = each_point(shim_library, memory_path / "points", LIFE, first=25)
     assert len(points) > 60
     assert points[-1][1][-1] == ["done"]
+    counts.add("kills", len(points) - 1)
     for path, told in points:
         check_life(path, told)
         backup = path.parent / f"backup-of-{path.name}"
@@ -177,7 +183,7 @@ store.close()
 """
 
 
-def test_opening_again_what_was_killed(shim_library, memory_path):
+def test_opening_again_what_was_killed(shim_library, memory_path, counts):
     """A second kill while the store is opened and recovered after the first one."""
     source = """
 import os, bookstand, sys
@@ -196,6 +202,7 @@ sys.stdin.read()
     assert [file.name for file in start.iterdir() if file.name.startswith("open-")]
     points = each_point(shim_library, memory_path / "points", AGAIN, start=str(start))
     assert len(points) > 10
+    counts.add("kills", len(points) - 1)
     shutil.rmtree(start)
     for path, told in points:
         with bookstand.open(path, witness=True) as store:
@@ -208,3 +215,16 @@ sys.stdin.read()
                 else:
                     assert store.open_ledger(rest[0]).read(rest[1], rest[1])[0].data == b"again"
             assert store.verify().ok
+
+
+# -- while another process has the store open ------------------------------------------------------------------------
+
+ROUNDS = range(12)
+
+
+@pytest.mark.timeout(900)
+def test_the_surviving_process_writes_on(shim_library, counts):
+    """Before each operation of commits, openings, growth of the map, compaction and backup."""
+    cases, problems = counts.run("kills", kills.KIND, ROUNDS)
+    assert cases >= 400
+    assert not problems, "\n".join(problems)
