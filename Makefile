@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-SECONDS ?= 60
+SECONDS ?=
 SEED ?=
 CASES ?=
 KIND ?=
@@ -27,7 +27,7 @@ demo: setup ## write ledgers, kill the writer, reopen, recover, verify, print wh
 	$(BIN)/python -m bookstand.demo
 
 test: setup ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: setup ## lint, types, import rules, contents of the wheel
 	$(BIN)/ruff check .
@@ -40,7 +40,7 @@ bench: setup ## every figure beside its baseline
 	$(BIN)/python -m benchmarks
 
 soak: setup ## long campaigns: SECONDS=… SEED=… or CASES=… KIND=…; writes build/soak.json
-	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES)) $(if $(KIND),--kind $(KIND))
+	$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES)) $(if $(KIND),--kind $(KIND))
 
 interop: setup ## let the original Java classes read what bookstand writes (needs Maven and a JDK)
 	$(BIN)/python -m tests.interop

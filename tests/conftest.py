@@ -13,10 +13,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import bookstand
-from tests import kit
+from tests import counts, kit
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(counts)
     config.addinivalue_line("markers", "damaged: the test damages its store, which verify() need not find clean")
 
 

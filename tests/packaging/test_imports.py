@@ -41,10 +41,45 @@ def test_nothing_heavy_is_loaded(program, tmp_path):
     assert not HEAVY & loaded_by(program, str(tmp_path / "store"))
 
 
+@pytest.mark.parametrize("program", [IMPORT, FIRST_APPEND], ids=["import", "first append"])
+def test_the_test_kit_is_loaded_by_those_who_ask_for_it(program, tmp_path):
+    loaded = loaded_by(program, str(tmp_path / "store"))
+    assert not {name for name in loaded if name.startswith("bookstand.testing")}
+
+
+def test_faults_and_crashes_need_no_extra():
+    loaded = loaded_by("from bookstand.testing import CrashLab, Faults, VirtualClock, every_crash, model")
+    assert "bookstand.testing.faults" in loaded
+    assert not {"hypothesis", "pytest", "_pytest"} & loaded
+
+
+def test_everything_that_the_test_kit_names_is_there():
+    program = "import bookstand.testing as t; assert [getattr(t, name) for name in t.__all__ if name in dir(t)]"
+    program += "; assert set(t.__all__) <= set(dir(t)) and not hasattr(t, 'nothing')"
+    assert "bookstand.testing.machine" in loaded_by(program)
+
+
+@pytest.mark.parametrize("name", ["LedgerMachine", "machine", "strategies"])
+def test_a_missing_extra_is_named(name):
+    program = f"""
+import sys
+sys.modules["hypothesis"] = sys.modules["hypothesis.strategies"] = None
+import bookstand, bookstand.testing
+try:
+    bookstand.testing.{name}
+except bookstand.errors.MissingExtraError as missing:
+    assert "bookstand[test]" in str(missing)
+else:
+    raise AssertionError("it went without Hypothesis")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
 def test_every_module_has_one_name():
     program = "import bookstand.storage.storage, bookstand.ledger.client, bookstand.ledger.transaction"
+    program += ", bookstand.testing.strategies, bookstand.testing.crash_lab, bookstand.testing.faults"
     loaded = loaded_by(program)
-    ours = {name for name in loaded if name.split(".")[0] in ("bookstand", "storage", "ledger", "proto")}
+    ours = {name for name in loaded if name.split(".")[0] in ("bookstand", "storage", "ledger", "proto", "testing")}
     assert ours
     assert all(name.startswith("bookstand") for name in ours)
 
@@ -61,7 +96,7 @@ def imports_of(path: Path) -> set[str]:
 
 def test_lmdb_stays_in_storage():
     """Its errors and its rules are known in one room."""
-    for room in ("ledger", "proto", "bookstand"):
+    for room in ("ledger", "proto", "bookstand", "testing"):
         for path in (ROOT / room).glob("*.py"):
             assert not {name for name in imports_of(path) if name.split(".")[0] == "lmdb"}, path
 

@@ -2,7 +2,8 @@
 
 PATH names folders or files, plain or gzip; what does not exist is skipped. Prints how many samples are equal, argued
 and different, then each difference. A difference is argued if it is listed in docs/differences.md with its reason and
-matched by a narrow rule; what follows it in its scenario is then checked against the plain model in tests/model.
+matched by a narrow rule; what follows it in its scenario is then checked against the plain model,
+bookstand.testing.model.
 
 Exit code 0 if no other difference remains; 1 if one does, or if there was no sample at all; 2 for wrong arguments.
 With --json the last line is one object: {"equal": n, "argued": n, "different": n}.

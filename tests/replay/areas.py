@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.replay import bookkeeper
+from tests.replay import bookkeeper, messages
 from tests.replay.outcome import Outcome
 
 
@@ -27,6 +27,13 @@ AREAS: dict[str, Area] = {
             bookkeeper.FIELDS,
             0.25,
             bookkeeper.replay,
+        ),
+        Area(
+            "messages",
+            "entries of topics, acknowledgments and records as Pulsar stores them, and its range sets",
+            messages.FIELDS,
+            0.10,
+            messages.replay,
         ),
     )
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 from bookstand import errors
 from bookstand.storage.hooks import Hooks
-from tests.model import ledgers as model
+from bookstand.testing import model
 from tests.replay.bookies import DIGEST_MISMATCH, NO_SUCH_ENTRY, OK, Bookies
 from tests.replay.traces import Scenario
 

@@ -1,21 +1,33 @@
 """Long campaigns: ``python -m tests.soak [--seconds N | --cases N] [--kind K] [--seed S] [--replay SEED]``.
 
-Writes ``build/soak.json``: per kind the number of cases, of failures, and the seed of each failure.
+Writes ``build/soak.json``: per kind the number of cases, of failures, and the seed of each failure. A campaign of one
+kind leaves there what is known of the others.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import secrets
 import sys
 import time
 from pathlib import Path
 
-from tests.soak import random_kills
-from tests.soak.kinds import Kind, Tally
+from tests.soak.kinds import Kind, KindUnavailableError, Tally
 
-KINDS: dict[str, Kind] = {"random_kills": random_kills.KIND}
+# Where each kind is: a module, and a name in it. Only those that are run are imported.
+KINDS: dict[str, str] = {
+    "random_kills": "tests.soak.random_kills:KIND",
+    "kills": "tests.soak.kills:KIND",
+    "io_faults": "tests.soak.io_faults:KIND",
+    "crash_states": "tests.soak.crash_states:KIND",
+    "crash_states_observed": "tests.soak.crash_states:OBSERVED",
+    "damaged_files": "tests.soak.damaged_files:KIND",
+    "decoder_mutations": "tests.soak.decoder_mutations:KIND",
+    "histories": "tests.soak.histories:KIND",
+    "seeded_defects": "tests.soak.seeded_defects:KIND",
+}
 REPORT = Path("build/soak.json")
 
 
@@ -27,23 +39,33 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, help="of the first round; the next ones count up from it")
     parser.add_argument("--replay", type=int, metavar="SEED", help="repeat the one round with this seed")
     given = parser.parse_args(arguments)
-    kinds = {given.kind: KINDS[given.kind]} if given.kind else KINDS
+    names = [given.kind] if given.kind else list(KINDS)
     seconds = given.seconds if given.seconds or given.cases else 60.0
     tallies = {}
-    for name, kind in kinds.items():
+    for name in names:
         if given.replay is not None:
-            tallies[name] = campaign(name, kind, given.replay, rounds=1)
+            tallies[name] = campaign(name, given.replay, rounds=1)
         else:
             seed = given.seed if given.seed is not None else secrets.randbelow(1 << 32)
-            share = None if seconds is None else seconds / len(kinds)
-            tallies[name] = campaign(name, kind, seed, seconds=share, cases=given.cases)
-    report(tallies)
+            share = None if seconds is None else seconds / len(names)
+            tallies[name] = campaign(name, seed, seconds=share, cases=given.cases)
+    report(tallies, keep=given.kind is not None)
     return 1 if any(tally.seeds for tally in tallies.values()) else 0
+
+
+def find(name: str) -> Kind:
+    module, _, attribute = KINDS[name].partition(":")
+    try:
+        kind: Kind = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise KindUnavailableError(f"there is no {module}") from error
+    return kind
 
 
 def campaign(
     name: str,
-    kind: Kind,
     seed: int,
     seconds: float | None = None,
     cases: int | None = None,
@@ -53,31 +75,39 @@ def campaign(
     tally = Tally()
     begun = time.monotonic()
     print(f"{name}: from seed {seed}", flush=True)
-    while True:
-        done = kind.round(seed)
-        tally.add(seed, done)
-        for problem in done.problems:
-            print(f"{name}: seed {seed}: {problem}")
-        if done.problems:
-            print(f"repeat it with: python -m tests.soak --kind {name} --replay {seed}", flush=True)
-        seed += 1
-        tally.rounds += 1
-        tally.seconds = time.monotonic() - begun
-        if rounds is not None and tally.rounds >= rounds:
-            return tally
-        if cases is not None and tally.cases >= cases:
-            return tally
-        if seconds is not None and tally.seconds >= seconds:
-            return tally
+    try:
+        kind = find(name)
+        while True:
+            done = kind.round(seed)
+            tally.add(seed, done)
+            for problem in done.problems:
+                print(f"{name}: seed {seed}: {problem}")
+            if done.problems:
+                print(f"repeat it with: python -m tests.soak --kind {name} --replay {seed}", flush=True)
+            seed += 1
+            tally.rounds += 1
+            tally.seconds = time.monotonic() - begun
+            if rounds is not None and tally.rounds >= rounds:
+                return tally
+            if cases is not None and tally.cases >= cases:
+                return tally
+            if seconds is not None and tally.seconds >= seconds:
+                return tally
+    except KindUnavailableError as reason:
+        tally.skipped = str(reason)
+        print(f"{name}: skipped: {reason}", flush=True)
+    return tally
 
 
-def report(tallies: dict[str, Tally]) -> None:
+def report(tallies: dict[str, Tally], keep: bool) -> None:
     REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text(json.dumps({name: tally.as_json() for name, tally in tallies.items()}, indent=2) + "\n")
-    print(f"\n{'kind':<16} {'cases':>8} {'failures':>9} {'seconds':>9}  seeds of the failures")
+    known = json.loads(REPORT.read_text()) if keep and REPORT.exists() else {}
+    known |= {name: tally.as_json() for name, tally in tallies.items()}
+    REPORT.write_text(json.dumps(known, indent=2) + "\n")
+    print(f"\n{'kind':<24} {'cases':>9} {'failures':>9} {'seconds':>9}  seeds of the failures")
     for name, tally in tallies.items():
-        seeds = ", ".join(map(str, tally.seeds)) or "-"
-        print(f"{name:<16} {tally.cases:>8} {len(tally.seeds):>9} {tally.seconds:>9.1f}  {seeds}")
+        seeds = f"skipped: {tally.skipped}" if tally.skipped else ", ".join(map(str, tally.seeds)) or "-"
+        print(f"{name:<24} {tally.cases:>9} {len(tally.seeds):>9} {tally.seconds:>9.1f}  {seeds}")
     failed = sum(len(tally.seeds) for tally in tallies.values())
     # Runners read this line.
     print(f"\n{sum(tally.cases for tally in tallies.values())} passed, {failed} failed" if not failed else "\nfailed")

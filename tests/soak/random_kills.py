@@ -40,7 +40,7 @@ class Promises:
     recovered: dict[int, int] = field(default_factory=dict)
     may_be_gone: set[int] = field(default_factory=set)
     begun: dict[tuple[str, int], tuple[list[int], list[int]]] = field(default_factory=dict)
-    committed: dict[str, int] = field(default_factory=dict)
+    committed: dict[str, set[int]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def hear(self, what: list[Any]) -> None:
@@ -57,7 +57,7 @@ class Promises:
             case ["begin", path, number, ledgers, entries]:
                 self.begun[path, number] = ledgers, entries
             case ["commit", path, number]:
-                self.committed[path] = number
+                self.committed.setdefault(path, set()).add(number)
             case _:
                 self.problems.append(f"a writer said {what}")
 
@@ -167,25 +167,40 @@ def _check_ledger(store: bookstand.Store, ledger: int, promises: Promises) -> li
 
 
 def _check_transactions(store: bookstand.Store, promises: Promises) -> list[str]:
-    """The node has the number of the last transaction that happened; its entries are there, and those after are not."""
+    """The node has the number of the last transaction that happened. Those that were confirmed and the last one left
+    all of their entries; all others, refused or cut short, left none, for nobody uses their writers again."""
     problems = []
     for path in {path for path, _ in promises.begun}:
         try:
             number = int(store.nodes.get(path)[0])
         except errors.NoSuchNodeError:
             number = 0
-        if number < promises.committed.get(path, 0):
-            problems.append(f"{path} says {number}, but transaction {promises.committed[path]} was confirmed")
+        confirmed = promises.committed.get(path, set())
+        if number < max(confirmed, default=0):
+            problems.append(f"{path} says {number}, but transaction {max(confirmed)} was confirmed")
         for (where, begun), (ledgers, entries) in promises.begun.items():
-            if where == path and begun == number:
-                missing = [
-                    f"{ledger}:{entry}"
-                    for ledger, entry in zip(ledgers, entries, strict=True)
-                    if ledger not in promises.may_be_gone and not _has(store, ledger, entry)
-                ]
-                if missing:
-                    problems.append(f"transaction {number} of {path} happened, but {missing} are missing")
+            if where == path:
+                problems += _check_transaction(
+                    store, f"transaction {begun} of {path}", begun in {number, *confirmed}, ledgers, entries, promises
+                )
     return problems
+
+
+def _check_transaction(
+    store: bookstand.Store,
+    name: str,
+    happened: bool,
+    ledgers: list[int],
+    entries: list[int],
+    promises: Promises,
+) -> list[str]:
+    ids = [
+        (ledger, entry) for ledger, entry in zip(ledgers, entries, strict=True) if ledger not in promises.may_be_gone
+    ]
+    wrong = [f"{ledger}:{entry}" for ledger, entry in ids if _has(store, ledger, entry) != happened]
+    if not wrong:
+        return []
+    return [f"{name} happened, but {wrong} are missing" if happened else f"{name} left {wrong}, but did not happen"]
 
 
 def _has(store: bookstand.Store, ledger: int, entry: int) -> bool:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 import bookstand
-from tests.soak import __main__ as soak
 from tests.soak import random_kills
-from tests.soak.kinds import Done, Kind
 
 
 @pytest.mark.parametrize("seed", [11, 12])
@@ -44,12 +40,37 @@ def test_the_check_notices_what_is_missing(tmp_path):
         assert expected in problems
 
 
-def test_the_report(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(soak, "KINDS", {"odd_seeds": Kind(lambda seed: Done(3, ["odd"] if seed % 2 else []))})
-    assert soak.main(["--cases", "12", "--seed", "4"]) == 1
-    written = json.loads((tmp_path / "build/soak.json").read_text())["odd_seeds"]
-    assert (written["cases"], written["failures"], written["seeds"]) == (12, 2, [5, 7])
-    assert "--replay 5" in capsys.readouterr().out
-    assert soak.main(["--replay", "4"]) == 0
-    assert soak.main(["--seconds", "0.01", "--seed", "4"]) in (0, 1)
+@pytest.mark.parametrize("confirmed", [[], [2]])
+def test_the_check_notices_what_a_transaction_left_that_did_not_happen(tmp_path, confirmed):
+    """One that was cut short, and one that was refused before another one happened."""
+    with bookstand.open(tmp_path / "store") as store:
+        writers = [store.create_ledger() for _ in range(2)]
+        for writer in writers:
+            writer.append_many([random_kills.payload(writer.id, n) for n in range(10)])
+        for number in confirmed:
+            store.nodes.put("/node", b"%d" % number)
+
+    def check(entries):
+        promises = random_kills.Promises()
+        promises.hear(["begin", "/node", 1, [writer.id for writer in writers], entries])
+        for number in confirmed:
+            promises.hear(["begin", "/node", number, [writers[0].id], [9]])
+            promises.hear(["commit", "/node", number])
+        return random_kills.check(tmp_path / "store", promises)
+
+    assert check([10, 10]) == []
+    left = f"['{writers[1].id}:9'], but did not happen"
+    assert check([10, 9]) == [f"transaction 1 of /node left {left}"]
+
+
+def test_the_check_notices_what_is_missing_of_a_transaction(tmp_path):
+    with bookstand.open(tmp_path / "store") as store:
+        writer = store.create_ledger()
+        writer.append(random_kills.payload(writer.id, 0))
+        store.nodes.put("/node", b"3")
+    promises = random_kills.Promises()
+    promises.hear(["begin", "/node", 2, [writer.id], [1]])
+    promises.hear(["commit", "/node", 2])
+    promises.hear(["begin", "/node", 3, [writer.id], [0]])
+    missing = f"transaction 2 of /node happened, but ['{writer.id}:1'] are missing"
+    assert random_kills.check(tmp_path / "store", promises) == [missing]

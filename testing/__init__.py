@@ -1,0 +1,61 @@
+"""For tests of programs that stand on bookstand: faults, power cuts, a pytest plugin, Hypothesis strategies.
+
+Each name is loaded on first use, so that faults need neither pytest nor Hypothesis. docs/testing.md is the way in.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.testing import machine, model, strategies, workloads
+    from bookstand.testing.clock import VirtualClock
+    from bookstand.testing.crash_lab import CrashFoundError, CrashLab, every_crash
+    from bookstand.testing.faults import Faults, SimulatedCrash, UnfiredFaultsError
+    from bookstand.testing.machine import LedgerMachine
+
+__all__ = [
+    # faults
+    "Faults",
+    "SimulatedCrash",
+    "UnfiredFaultsError",
+    "VirtualClock",
+    # power cuts
+    "CrashFoundError",
+    "CrashLab",
+    "every_crash",
+    # Hypothesis, and what to compare with
+    "LedgerMachine",
+    "machine",
+    "model",
+    "strategies",
+    "workloads",
+]
+
+_HOMES = {
+    "CrashFoundError": "crash_lab",
+    "CrashLab": "crash_lab",
+    "Faults": "faults",
+    "LedgerMachine": "machine",
+    "SimulatedCrash": "faults",
+    "UnfiredFaultsError": "faults",
+    "VirtualClock": "clock",
+    "every_crash": "crash_lab",
+}
+_MODULES = ("machine", "model", "strategies", "workloads")
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name in _HOMES:
+        value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name in _MODULES:
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,51 @@
+"""What a call answered, as something that can be compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bookstand.errors import BookstandError, LedgerError
+
+PATIENCE = 60.0
+"""Seconds after which something that has to happen is taken not to happen; no answer depends on how fast it does."""
+
+
+def code_of(call: Callable[[], Any]) -> int | None:
+    """The code that the call is refused with, None when it succeeds; whatever is no answer of a ledger passes."""
+    try:
+        call()
+    except LedgerError as error:
+        return error.code
+    return None
+
+
+def outcome(pending: Any, timeout: float = PATIENCE) -> Any:
+    """``("ok", value)``, or the code of what a pending operation ended with."""
+    try:
+        return "ok", pending.result(timeout)
+    except LedgerError as error:
+        assert pending.done(), f"there was no answer within {timeout} s"
+        return error.code
+
+
+@contextmanager
+def refused(*codes: int) -> Iterator[None]:
+    """The block has to raise an error of ours with one of the codes."""
+    refusal: BookstandError | None = None
+    try:
+        yield
+    except BookstandError as error:
+        refusal = error
+    assert refusal is not None, f"not refused, though it had to be with one of {codes}"
+    assert getattr(refusal, "code", None) in codes, f"refused with {refusal!r}, not with one of {codes}"
+
+
+def eventually_readable(handle: Any, entry_id: int) -> None:
+    """Wait until an entry is stored whose acknowledgment may have to wait for others."""
+    deadline = time.monotonic() + PATIENCE
+    while code_of(lambda: handle.read_unconfirmed(entry_id, entry_id)) is not None:
+        assert time.monotonic() < deadline, f"entry {entry_id} was not stored within {PATIENCE} s"
+        time.sleep(0.002)

@@ -1,0 +1,80 @@
+"""Where faults can be put: the operations that rules name, and the points that crashes name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from bookstand.errors import IncorrectParameterError
+from bookstand.storage import hooks
+
+POINTS: Mapping[str, str] = MappingProxyType(hooks.POINTS)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a rule can be about, and the points at which it meets the operation; None: not a point of its own."""
+
+    meaning: str
+    before: str | None = None
+    after: str | None = None
+    has_after: bool = False
+    subject: str = "store"
+    conflicts: bool = False
+
+
+OPERATIONS: Mapping[str, Operation] = MappingProxyType(
+    {
+        "create": Operation("create a ledger", "create.before", "create.after", True, "ledger"),
+        "open": Operation("open a ledger", "open_ledger.before", "open_ledger.after", True, "ledger"),
+        "append": Operation("add an entry, by whatever method but a transaction", has_after=True, subject="entry"),
+        "read": Operation("take an entry out of the store, also to learn the last-add-confirmed", subject="entry"),
+        "read_lac": Operation("ask the store for a ledger's last-add-confirmed", subject="ledger"),
+        "fence": Operation("stop a ledger's writer", None, "recovery.fenced", True, "ledger"),
+        "recover": Operation(
+            "recover a ledger that is not closed", "recovery.before", "recovery.after_close", True, "ledger", True
+        ),
+        "force": Operation("force what is acknowledged", "force.before", "force.after", True, "ledger"),
+        "close": Operation("write a ledger's end", "close.before_cas", "close.after_cas", True, "ledger", True),
+        "delete": Operation("delete a ledger", "delete.before", "delete.after", True, "ledger"),
+        "metadata": Operation(
+            "replace a ledger's metadata, for whatever reason",
+            "metadata.before",
+            "metadata.after",
+            True,
+            "ledger",
+            True,
+        ),
+        "nodes.put": Operation("write a node", "nodes.put.before", "nodes.put.after", True, "path", True),
+        "nodes.delete": Operation("delete a node", "nodes.delete.before", "nodes.delete.after", True, "path", True),
+        "commit": Operation(
+            "commit a batch of changes, whatever they are", "commit.before_write", "commit.after_sync", True
+        ),
+    }
+)
+
+BY_POINT: Mapping[str, tuple[tuple[str, bool], ...]] = MappingProxyType(
+    {
+        point: tuple(
+            (name, after)
+            for name, operation in OPERATIONS.items()
+            for after, at in ((False, operation.before), (True, operation.after))
+            if at == point
+        )
+        for point in POINTS
+    }
+)
+"""The operations that begin (False) or have happened (True) at a point."""
+
+
+def check_operation(name: object) -> Operation:
+    if not isinstance(name, str) or name not in OPERATIONS:
+        raise IncorrectParameterError(f"there is no operation {name!r}; there are: {', '.join(OPERATIONS)}")
+    return OPERATIONS[name]
+
+
+def check_point(name: object) -> str:
+    if not isinstance(name, str) or name not in POINTS:
+        raise IncorrectParameterError(f"there is no point {name!r}; there are: {', '.join(POINTS)}")
+    return name

@@ -1,0 +1,19 @@
+"""A folder for temporary files that only this user can write to, and that stays from one run to the next."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+
+from bookstand.errors import StoreError
+
+
+def private_folder() -> str:
+    folder = os.path.join(tempfile.gettempdir(), f"bookstand-testing-{os.getuid()}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        # Somebody else could put a library there that is loaded, or a recording that is believed.
+        raise StoreError(f"{folder} is no folder of this user's alone")
+    return folder

@@ -1,0 +1,257 @@
+"""Damage of eleven kinds to the data file of small stores: opened, read, verified and written by a child each.
+
+Half of the stores were closed in good order and are opened with ``check="full"``; the other half were left by a process
+that died, which the quickest check looks at as closely. A case is a damaged file that no other case of the round has
+and that is not the file as it was; every round has a store of its own. A file that is rolled back to an earlier
+complete state of itself is the one damage that only a witness can tell, so half of the cases have one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.soak.kinds import Done, Kind
+from tests.storage import trials
+from tests.storage.trials import PAGE, Damage
+
+EACH_KIND = 24
+SECTOR = 512
+META_PAGES = 2
+
+
+class Target(NamedTuple):
+    """The file to damage, and what it was at earlier commits."""
+
+    image: bytes
+    earlier: list[bytes]
+
+    @property
+    def pages(self) -> int:
+        return len(self.image) // PAGE
+
+
+def _bit_flip(rng: random.Random, target: Target) -> Damage:
+    return [_flipped(rng, target)]
+
+
+def _bit_flips(rng: random.Random, target: Target) -> Damage:
+    # At different places: twice the same would be none.
+    return list({edit[1]: edit for edit in (_flipped(rng, target) for _ in range(rng.randrange(2, 30)))}.values())
+
+
+def _flipped(rng: random.Random, target: Target) -> list[Any]:
+    offset = rng.randrange(len(target.image))
+    return ["write", offset, f"{target.image[offset] ^ 1 << rng.randrange(8):02x}"]
+
+
+def _byte_tear(rng: random.Random, target: Target) -> Damage:
+    """A page of which a write got no further than some byte; the rest is what was there before."""
+    page, old = _page_and_its_past(rng, target)
+    torn = rng.randrange(1, PAGE)
+    return [["write", page * PAGE + torn, old[torn:].hex()]]
+
+
+def _sector_tear(rng: random.Random, target: Target) -> Damage:
+    """A page of which only some sectors were written."""
+    page, old = _page_and_its_past(rng, target)
+    sectors = rng.sample(range(PAGE // SECTOR), rng.randrange(1, PAGE // SECTOR))
+    return [
+        ["write", page * PAGE + sector * SECTOR, old[sector * SECTOR : (sector + 1) * SECTOR].hex()]
+        for sector in sectors
+    ]
+
+
+def _page_and_its_past(rng: random.Random, target: Target) -> tuple[int, bytes]:
+    """A page, and what it held at an earlier commit, or nothing."""
+    earlier = rng.choice(target.earlier)
+    changed = [page for page in range(target.pages) if _page(earlier, page) != _page(target.image, page)]
+    page = rng.choice(changed) if changed and rng.random() < 0.9 else rng.randrange(target.pages)
+    return page, _page(earlier, page)
+
+
+def _page(image: bytes, page: int) -> bytes:
+    return image[page * PAGE : (page + 1) * PAGE].ljust(PAGE, b"\0")
+
+
+def _truncation(rng: random.Random, target: Target) -> Damage:
+    page = rng.randrange(target.pages)
+    return [["cut", page * PAGE + rng.choice([0, 0, rng.randrange(PAGE)])]]
+
+
+def _swapped_pages(rng: random.Random, target: Target) -> Damage:
+    one, other = rng.sample(range(target.pages), 2)
+    return [
+        ["write", one * PAGE, _page(target.image, other).hex()],
+        ["write", other * PAGE, _page(target.image, one).hex()],
+    ]
+
+
+def _misdirected_page(rng: random.Random, target: Target) -> Damage:
+    """A page over another one, now and then with the number that it should have there."""
+    one, other = rng.sample(range(target.pages), 2)
+    damage: Damage = [["copy", one, other]]
+    if rng.random() < 0.5:
+        damage.append(["write", other * PAGE, other.to_bytes(8, "little").hex()])
+    return damage
+
+
+def _zeroed_pages(rng: random.Random, target: Target) -> Damage:
+    page = rng.randrange(target.pages)
+    count = rng.randrange(1, min(4, target.pages - page) + 1)
+    start = rng.choice([0, 0, rng.randrange(PAGE // SECTOR) * SECTOR])
+    return [["write", page * PAGE + start, "00" * (count * PAGE - start)]]
+
+
+def _garbage_page(rng: random.Random, target: Target) -> Damage:
+    page = rng.randrange(target.pages)
+    # All of it, or its header alone.
+    size = rng.choice([PAGE, rng.randrange(1, 32)])
+    return [["write", page * PAGE + rng.randrange(PAGE - size + 1), rng.randbytes(size).hex()]]
+
+
+def _stale_pages(rng: random.Random, target: Target) -> Damage:
+    """Writes that never arrived: pages as they were at an earlier commit."""
+    earlier = rng.choice(target.earlier)
+    changed = [page for page in range(target.pages) if _page(earlier, page) != _page(target.image, page)]
+    if not changed:
+        return []
+    stale = rng.sample(changed, rng.randrange(1, min(4, len(changed)) + 1))
+    return [["write", page * PAGE, _page(earlier, page).hex()] for page in stale]
+
+
+def _damaged_meta(rng: random.Random, target: Target) -> Damage:
+    """A word of one or both header pages, or what lies around it."""
+    damage: Damage = []
+    for page in rng.choice([[0], [1], [0, 1]]):
+        word = page * PAGE + rng.randrange(0, 152, 4)
+        value = rng.choice(
+            [bytes(4), b"\xff" * 4, b"\0\0\x10\0", rng.randbytes(4), rng.randrange(99).to_bytes(4, "little")]
+        )
+        damage.append(["write", word, value.hex()])
+    return damage
+
+
+KINDS: dict[str, Callable[[random.Random, Target], Damage]] = {
+    "bit flip": _bit_flip,
+    "bit flips": _bit_flips,
+    "byte tear": _byte_tear,
+    "sector tear": _sector_tear,
+    "truncation": _truncation,
+    "swapped pages": _swapped_pages,
+    "misdirected page": _misdirected_page,
+    "zeroed pages": _zeroed_pages,
+    "garbage page": _garbage_page,
+    "stale pages": _stale_pages,
+    "damaged meta": _damaged_meta,
+}
+
+
+class Case(NamedTuple):
+    kind: str
+    damage: Damage
+    unclean: bool
+    witness: bool
+
+
+def cases(seed: int, target: Target, each_kind: int = EACH_KIND) -> list[Case]:
+    """So many of each kind, as far as there are so many that are not alike."""
+    rng = random.Random(seed)
+    seen = {_fingerprint(target.image)}
+    found = []
+    for kind, damage in KINDS.items():
+        wanted = each_kind
+        for _ in range(each_kind * 5):
+            if not wanted:
+                break
+            made = damage(rng, target)
+            fingerprint = _fingerprint(trials.edited(target.image, made))
+            if fingerprint not in seen:
+                seen.add(fingerprint)
+                found.append(Case(kind, made, rng.random() < 0.5, rng.random() < 0.5))
+                wanted -= 1
+    return found
+
+
+def _fingerprint(image: bytes) -> bytes:
+    return hashlib.blake2b(image, digest_size=16).digest()
+
+
+def one_round(seed: int, each_kind: int = EACH_KIND) -> Done:
+    folder = Path(tempfile.mkdtemp(prefix="bookstand-damaged-", dir=_place()))
+    try:
+        return _one_round(seed, each_kind, folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _one_round(seed: int, each_kind: int, folder: Path) -> Done:
+    shape = trials.Shape.of(seed)
+    earlier: list[bytes] = []
+    history = trials.make(folder / "clean", shape, earlier)
+    image = (folder / "clean" / "data.mdb").read_bytes()
+    shutil.copytree(folder / "clean", folder / "unclean")
+    trials.left_by_a_crash(folder / "unclean")
+    planned = cases(seed, Target(image, earlier), each_kind)
+    problems: list[str] = []
+
+    def examine(unclean: bool) -> None:
+        for witness in (False, True):
+            some = [case for case in planned if (case.unclean, case.witness) == (unclean, witness)]
+            if not some:
+                continue
+            name = "unclean" if unclean else "clean"
+            results = trials.trials(
+                folder / name,
+                [case.damage for case in some],
+                folder / f"{name}-{witness}",
+                shape,
+                check="fast" if unclean else "full",
+                witness=witness,
+                then_write=True,
+            )
+            for case, result in zip(some, results, strict=True):
+                fault = trials.fault(result, witness, shape, history)
+                if fault is not None:
+                    opened = f"{name}, {'with' if witness else 'without'} a witness"
+                    problems.append(f"{case.kind} ({opened}): {fault}: {_short(case.damage)}: {result}")
+
+    run_both(lambda: examine(True), lambda: examine(False))
+    return Done(len(planned), problems)
+
+
+def run_both(*works: Callable[[], None]) -> None:
+    """At once, on two processors where there are two; the first failure is raised."""
+    failures: list[BaseException] = []
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _short(damage: Damage) -> str:
+    return ", ".join(" ".join(str(word)[:24] for word in edit) for edit in damage[:4])
+
+
+def _place() -> str | None:
+    """In memory where that is possible: what is read does not depend on the disk."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+KIND = Kind(one_round)
