@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 from bookstand.errors import IncorrectParameterError
 from bookstand.ledger.arguments import MISSING, as_ledger_id
 from bookstand.ledger.client import Client, Settings
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from bookstand.ledger.adv import LedgerWriterAdv
     from bookstand.ledger.defaults import LedgerDefaults
+    from bookstand.ledger.managed import ManagedLedger
     from bookstand.ledger.reader import LedgerReader
     from bookstand.ledger.transaction import Transaction
     from bookstand.ledger.writer import LedgerWriter
@@ -95,6 +98,8 @@ class Store:
         self._client = client
         self._storage = client.storage
         self.cluster = cluster
+        self._topics: dict[str, ManagedLedger] = {}
+        self._topics_lock = Lock()
 
     @property
     def path(self) -> str:
@@ -176,6 +181,41 @@ class Store:
 
     def is_closed(self, ledger_id: int) -> bool:
         return self._client.read_metadata(ledger_id).state == "CLOSED"
+
+    # -- topics ----------------------------------------------------------------------------------------------------
+
+    def managed_ledger(
+        self,
+        name: str,
+        create: bool = True,
+        max_entries_per_ledger: int = 50_000,
+        max_bytes_per_ledger: int = 100 << 20,
+        max_ledger_age: float = 4 * 3600.0,
+        info_compression: str | None = None,
+        skip_lost: bool = False,
+    ) -> ManagedLedger:
+        """A topic: a series of ledgers written to as one. Opening it takes it over from whoever wrote to it before.
+
+        A ledger that has so many entries or bytes, or an age of so many seconds, is followed by the next. Within a
+        store a topic is opened once; later calls give the same, whatever their options. ``info_compression`` is the
+        codec of its record; ``skip_lost`` reads past ledgers that are listed but missing, instead of raising.
+        """
+        from bookstand.ledger.managed import ManagedLedger
+
+        with self._topics_lock:
+            found = self._topics.get(name)
+            if found is None or not found.usable:
+                found = self._topics[name] = ManagedLedger(
+                    self._client,
+                    name,
+                    create=create,
+                    max_entries_per_ledger=max_entries_per_ledger,
+                    max_bytes_per_ledger=max_bytes_per_ledger,
+                    max_ledger_age=max_ledger_age,
+                    info_compression=info_compression,
+                    skip_lost=skip_lost,
+                )
+            return found
 
     # -- everything else -------------------------------------------------------------------------------------------
 

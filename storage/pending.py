@@ -181,3 +181,8 @@ def completed(value: Any = None, error: BaseException | None = None) -> Pending:
     completion = Completion()
     completion.complete(value, error)
     return pending_on(completion)
+
+
+def answering(pending: Pending, value: Any) -> Pending:
+    """Done when ``pending`` is, with another result."""
+    return pending_on(pending._completion, value)

@@ -1,0 +1,1 @@
+"""Acknowledgment state of subscriptions: what a cursor has acknowledged, and how it is written down."""

@@ -1,0 +1,164 @@
+"""What is acknowledged of one ledger of a topic, and how acknowledgments change it. Plain values, no I/O.
+
+Two conventions meet here, as in Pulsar's records: ``acked`` holds the entries that are acknowledged; for an entry of
+which only a part is, ``partial`` holds the indexes of its batch that are *not yet*, as the bits of a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyroaring import BitMap64
+
+from bookstand.errors import IncorrectParameterError
+from bookstand.storage.keys import MAX_ENTRY_ID
+
+# What a page costs besides its bitmap: the objects around it.
+_PAGE_BYTES = 300
+_PARTIAL_BYTES = 150
+
+
+class LedgerAcks:
+    """One user ledger's acknowledgments. ``changes`` counts what changed it but for single entries: see ``stamp``."""
+
+    __slots__ = ("acked", "changes", "ledger_id", "limit", "partial")
+
+    def __init__(self, ledger_id: int, acked: BitMap64 | None = None, partial: dict[int, int] | None = None) -> None:
+        self.ledger_id = ledger_id
+        self.acked = BitMap64() if acked is None else acked
+        self.partial = {} if partial is None else partial
+        # The number of entries of the ledger, as far as anybody has looked: what is below it may be acknowledged.
+        self.limit = 0
+        self.changes = 0
+
+    def __repr__(self) -> str:
+        return f"<LedgerAcks of {self.ledger_id}: {len(self.acked)} entries, {len(self.partial)} in part>"
+
+    def __bool__(self) -> bool:
+        return bool(self.acked) or bool(self.partial)
+
+    def copy(self) -> LedgerAcks:
+        """As it is now, for who writes it while others go on."""
+        copied = LedgerAcks(self.ledger_id, self.acked.copy(), dict(self.partial))
+        copied.changes = self.changes
+        return copied
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes it takes."""
+        statistics = self.acked.get_statistics()
+        containers = (
+            statistics["n_bytes_array_containers"]
+            + statistics["n_bytes_run_containers"]
+            + statistics["n_bytes_bitset_containers"]
+        )
+        return int(_PAGE_BYTES + containers + 64 * statistics["n_containers"] + _PARTIAL_BYTES * len(self.partial))
+
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """Another one after every change. Adding to ``acked`` directly is a change like any other."""
+        return self.changes, len(self.acked)
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def ack(self, entry_id: int) -> None:
+        """The whole entry."""
+        self.acked.add(entry_id)
+        self.changes += 1
+        if self.partial:
+            self.partial.pop(entry_id, None)
+
+    def ack_all(self, entry_ids: Iterable[int]) -> None:
+        """Many entries at once."""
+        self.acked.update(entry_ids)
+        self.changes += 1
+        if self.partial:
+            for entry_id in [one for one in self.partial if one in self.acked]:
+                del self.partial[entry_id]
+
+    def ack_part(self, entry_id: int, not_acked: int) -> bool:
+        """What is not acknowledged yet is at most ``not_acked``. Returns whether the entry is complete by that."""
+        if entry_id in self.acked:
+            return True
+        self.changes += 1
+        left = self.partial.get(entry_id, not_acked) & not_acked
+        if left:
+            self.partial[entry_id] = left
+            return False
+        self.ack(entry_id)
+        return True
+
+    def ack_part_up_to(self, entry_id: int, not_acked: int) -> bool:
+        """A cumulative acknowledgment inside a batch: every index below the first one left is acknowledged too, and
+        none that was is forgotten. Returns whether the entry is complete by that."""
+        first = (not_acked & -not_acked).bit_length() - 1
+        return self.ack_part(entry_id, not_acked >> first << first if not_acked else 0)
+
+    def drop_up_to(self, entry_id: int) -> None:
+        """Everything up to the entry is consumed, and need not be remembered one by one."""
+        if self.reaches(entry_id):
+            self.changes += 1
+            self.acked.remove_range(0, entry_id + 1)
+            for stale in [one for one in self.partial if one <= entry_id]:
+                del self.partial[stale]
+
+    def reaches(self, entry_id: int) -> bool:
+        """Whether it says anything of an entry up to this one."""
+        return bool(self.acked and self.acked.min() <= entry_id) or any(one <= entry_id for one in self.partial)
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    def run_end(self, entry_id: int) -> int:
+        """The last entry of the unbroken run of acknowledged ones that ``entry_id`` is in."""
+        acked = self.acked
+        before = acked.rank(entry_id) - 1
+        # How many of the run are certain, doubled until it is too many, and halved back.
+        step = 1
+        while acked.rank(entry_id + step) - before == step + 1:
+            step *= 2
+        low, high = step // 2, step
+        while high - low > 1:
+            middle = (low + high) // 2
+            if acked.rank(entry_id + middle) - before == middle + 1:
+                low = middle
+            else:
+                high = middle
+        return entry_id + low
+
+    def next_open(self, entry_id: int) -> int:
+        """The first entry from ``entry_id`` on that is not acknowledged as a whole."""
+        return self.run_end(entry_id) + 1 if entry_id in self.acked else entry_id
+
+
+def bits_of(indexes: Iterable[int], batch_size: int) -> int:
+    """The bits of a batch that stay unacknowledged when these indexes are acknowledged."""
+    if type(batch_size) is not int or not 0 < batch_size <= MAX_ENTRY_ID:
+        raise IncorrectParameterError(f"a batch has a positive number of messages, not {batch_size!r}")
+    acked = 0
+    for index in indexes:
+        if type(index) is not int or not 0 <= index < batch_size:
+            raise IncorrectParameterError(f"a batch of {batch_size} messages has no index {index!r}")
+        acked |= 1 << index
+    return ((1 << batch_size) - 1) & ~acked
+
+
+def bits_from_words(words: Iterable[int]) -> int:
+    """An ack set as Pulsar writes it: 64-bit words, lowest first, of the bits that are not acknowledged."""
+    bits = 0
+    for place, word in enumerate(words):
+        bits |= (word & 0xFFFF_FFFF_FFFF_FFFF) << 64 * place
+    return bits
+
+
+def words_from_bits(bits: int) -> list[int]:
+    """The same back, as signed words."""
+    words = []
+    while bits:
+        word = bits & 0xFFFF_FFFF_FFFF_FFFF
+        words.append(word - (1 << 64) if word >> 63 else word)
+        bits >>= 64
+    return words
+
+
+def indexes_of(bits: int) -> list[int]:
+    return [index for index in range(bits.bit_length()) if bits >> index & 1]

@@ -1,0 +1,87 @@
+"""Batches that are acknowledged in part, of one user ledger.
+
+A batch's messages that are NOT yet acknowledged are the set bits of a number. The layout, for as many batches as the
+page says, in ascending order of their entries; columns as in columns.py::
+
+    +----------------+------------------------+--------------+------+-------------------------------------+
+    | first entry id | column of distances to | column of    | form | form 0: column of numbers           |
+    | varint         | the entry before, for  | batch sizes, | byte | form 1: column of lengths in bytes, |
+    |                | all but the first      | 0: not known |      | numbers one after the other         |
+    +----------------+------------------------+--------------+------+-------------------------------------+
+
+    the column of distances is absent if there is one batch; numbers of form 1 are little-endian
+
+Form 0 is for batches of at most 64 messages, in which the whole is coded by few calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
+from operator import sub
+
+from bookstand.cursor.columns import ColumnError, read_column, write_column
+from bookstand.errors import IncorrectParameterError
+from bookstand.proto import wire
+
+_WORDS = 0
+_BYTES = 1
+_WORD_BITS = 64
+
+
+def encode_batches(partial: Mapping[int, int], sizes: Mapping[int, int]) -> bytes:
+    """``partial`` by entry id, at least one; ``sizes`` of those batches whose size is known."""
+    entries = sorted(partial)
+    numbers = list(map(partial.__getitem__, entries))
+    # A column of zeros is the same, however long.
+    known = [sizes.get(entry, 0) for entry in entries] if sizes else [0]
+    if min(numbers) < 0 or min(known) < 0 or not _all_fit(numbers, known):
+        raise IncorrectParameterError("a batch has unacknowledged indexes outside its size")
+    out = bytearray()
+    wire.write_varint(out, entries[0])
+    if len(entries) > 1:
+        write_column(out, list(map(sub, entries[1:], entries)))
+    write_column(out, known)
+    if max(numbers).bit_length() <= _WORD_BITS:
+        out.append(_WORDS)
+        write_column(out, numbers)
+    else:
+        out.append(_BYTES)
+        lengths = [(number.bit_length() + 7) >> 3 for number in numbers]
+        write_column(out, lengths)
+        out += b"".join([number.to_bytes(length, "little") for number, length in zip(numbers, lengths, strict=True)])
+    return bytes(out)
+
+
+def decode_batches(data: bytes, count: int) -> tuple[dict[int, int], dict[int, int]]:
+    """What :func:`encode_batches` was given for ``count`` batches; :class:`ValueError` for anything else."""
+    first, at = wire.read_varint(data, 0, len(data))
+    distances: list[int] = []
+    if count > 1:
+        distances, at = read_column(data, at, count - 1)
+        if not min(distances):
+            raise ColumnError("an entry has two sets of batch indexes")
+    entries = list(accumulate(distances, initial=first))
+    known, at = read_column(data, at, count)
+    form = data[at : at + 1]
+    if form == bytes([_WORDS]):
+        numbers, at = read_column(data, at + 1, count)
+    elif form == bytes([_BYTES]):
+        lengths, at = read_column(data, at + 1, count)
+        ends = list(accumulate(lengths, initial=at))
+        numbers = [int.from_bytes(data[start:end], "little") for start, end in pairwise(ends)]
+        at = ends[-1]
+    else:
+        raise ColumnError("the sets of batch indexes have an unknown form")
+    if at != len(data):
+        raise ColumnError(f"the sets of batch indexes end at byte {at} of {len(data)}")
+    if not _all_fit(numbers, known):
+        raise ColumnError("a batch has unacknowledged indexes outside its size")
+    sizes = {entry: size for entry, size in zip(entries, known, strict=True) if size} if any(known) else {}
+    return dict(zip(entries, numbers, strict=True)), sizes
+
+
+def _all_fit(numbers: list[int], sizes: list[int]) -> bool:
+    if not any(sizes) or max(numbers).bit_length() <= min(sizes):
+        return True
+    return all(not size or not number >> size for number, size in zip(numbers, sizes, strict=True))

@@ -1,0 +1,239 @@
+"""A cursor's state in memory, and its transitions. No I/O: a page that would have to be read is asked for.
+
+``mark_delete`` is the last entry of the unbroken run of acknowledged ones from the topic's beginning; what is
+acknowledged beyond it stands in pages, one for each ledger of the topic. ``frontier`` is the first entry behind the
+mark-delete position: acknowledging it, and nothing else, moves that position.
+
+A transition that needs a page which is stored but not in memory raises :class:`PageNeeded`; its caller reads the page
+without holding any lock, installs it, and tries again. Whatever was done by then may be done again. Only the moving of
+the mark-delete position over acknowledged entries does not wait: it stops there, ``wanted`` says for which page, and
+:meth:`LiveState.close_holes` goes on once that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from bookstand.cursor.acks import LedgerAcks
+from bookstand.cursor.index import Index
+from bookstand.cursor.pages import ResidentPages
+from bookstand.errors import IncorrectParameterError
+from bookstand.ledger.extent import Extent
+from bookstand.storage.position import Position
+
+
+class PageNeeded(Exception):  # noqa: N818 - a request, not an error
+    """The page of this ledger is stored, but not in memory."""
+
+    def __init__(self, ledger_id: int) -> None:
+        super().__init__(ledger_id)
+        self.ledger_id = ledger_id
+
+
+class NoSuchPositionError(IncorrectParameterError):
+    """The topic has no entry there yet."""
+
+
+class MarkDeletingMarkedPositionError(IncorrectParameterError):
+    """Everything up to there, and more, is marked as deleted already."""
+
+
+class LiveState:
+    """Not safe between threads: its cursor's lock guards it."""
+
+    def __init__(self, extent: Callable[[], Extent], pages: ResidentPages, mark_delete: Position) -> None:
+        self._extent = extent
+        self.pages = pages
+        self.index = Index()
+        self.mark_delete = mark_delete
+        self.properties: dict[str, int] = {}
+        # Counts what changed besides pages: the mark-delete position, properties, pages that are gone.
+        self.moves = 0
+        self.frontier: Position | None = None
+        self.wanted: int | None = None
+
+    # -- pages ---------------------------------------------------------------------------------------------------------
+
+    def page(self, ledger_id: int) -> LedgerAcks | None:
+        """The ledger's page; None where nothing of it is acknowledged."""
+        found = self.pages.get(ledger_id)
+        if found is None and self.index.get(ledger_id) is not None:
+            raise PageNeeded(ledger_id)
+        return found
+
+    def page_to_change(self, ledger_id: int, limit: int) -> LedgerAcks:
+        """The same, made if need be, and dirty from now on. ``limit`` is the number of entries the ledger has."""
+        page = self.page(ledger_id)
+        if page is None:
+            page = LedgerAcks(ledger_id)
+        page.limit = max(page.limit, limit)
+        self.pages.touch(page)
+        return page
+
+    def install(self, page: LedgerAcks) -> None:
+        """A page that was read because it was needed, unless it is not any more."""
+        if page.ledger_id not in self.pages and self.index.get(page.ledger_id) is not None:
+            page.limit = self._extent().entries(page.ledger_id) or 0
+            self.pages.install(page)
+
+    # -- acknowledging -------------------------------------------------------------------------------------------------
+
+    def ack(self, positions: Iterable[Position]) -> None:
+        """Whole entries. What is behind the last entry is refused; what came before it in the list stays done."""
+        extent = self._extent()
+        try:
+            for position in positions:
+                page = self._page_for(extent, position)
+                if page is not None:
+                    page.ack(position.entry_id)
+        finally:
+            self.close_holes()
+
+    def ack_ledger(self, ledger_id: int, entry_ids: list[int]) -> None:
+        """Many entries of one ledger at once."""
+        if min(entry_ids) < 0:
+            raise NoSuchPositionError(f"ledger {ledger_id} has no entry {min(entry_ids)}")
+        page = self._page_for(self._extent(), Position(ledger_id, max(entry_ids)))
+        if page is not None:
+            page.ack_all(entry_ids)
+            if ledger_id == self.mark_delete.ledger_id:
+                page.drop_up_to(self.mark_delete.entry_id)
+        self.close_holes()
+
+    def ack_part(self, position: Position, not_acked: int) -> None:
+        """Some indexes of a batch: those whose bits are not in ``not_acked``."""
+        page = self._page_for(self._extent(), position)
+        if page is not None and page.ack_part(position.entry_id, not_acked):
+            self.close_holes()
+
+    def _page_for(self, extent: Extent, position: Position) -> LedgerAcks | None:
+        """The page to note an acknowledgment in; None where there is nothing to note."""
+        ledger_id, entry_id = position
+        if position <= self.mark_delete:
+            return None
+        entries = extent.entries(ledger_id)
+        if entries is not None and 0 <= entry_id < entries:
+            return self.page_to_change(ledger_id, entries)
+        last = extent.last
+        if last is None or position > last or (entries is not None and entry_id >= 0):
+            raise NoSuchPositionError(f"position {position} cannot be acknowledged: the topic has no such entry")
+        # Of a ledger that is gone, or the place before a first entry: nothing that would be delivered.
+        return None
+
+    def mark_delete_to(self, position: Position, properties: Mapping[str, int]) -> None:
+        """Everything up to the position; the properties replace those there were."""
+        self._check_forward(position, position < self.mark_delete)
+        self._check_within(position)
+        self._move_to(position)
+        self.properties = dict(properties)
+        self.moves += 1
+        self.close_holes()
+
+    def mark_delete_in_batch(self, position: Position, not_acked: int, properties: Mapping[str, int]) -> None:
+        """Everything before the position, and of its batch what is before the first bit of ``not_acked``."""
+        self._check_forward(position, position <= self.mark_delete)
+        extent = self._extent()
+        page = self._page_for(extent, position)
+        complete = page is not None and page.ack_part_up_to(position.entry_id, not_acked)
+        before = position if complete else extent.preceding(position)
+        if before is not None and before > self.mark_delete:
+            self._move_to(before)
+        self.properties = dict(properties)
+        self.moves += 1
+        self.close_holes()
+
+    def _check_forward(self, position: Position, backward: bool) -> None:
+        if backward:
+            raise MarkDeletingMarkedPositionError(
+                f"position {position} cannot be marked as deleted: everything up to {self.mark_delete} is already"
+            )
+
+    def _check_within(self, position: Position) -> None:
+        """Positions up to the last entry are; and those before the first one of a ledger that has none yet."""
+        extent = self._extent()
+        last = extent.last
+        entries = extent.entries(position.ledger_id)
+        if entries is not None and position.entry_id >= entries:
+            raise NoSuchPositionError(
+                f"position {position} is behind the end of its ledger, which has {entries} entries"
+            )
+        if entries is None and (last is None or position > last):
+            raise NoSuchPositionError(f"position {position} is behind the topic's last entry, {last}")
+
+    # -- the mark-delete position --------------------------------------------------------------------------------------
+
+    def close_holes(self) -> None:
+        """Move the mark-delete position over everything that is acknowledged without a gap behind it."""
+        extent = self._extent()
+        following = extent.following(self.mark_delete)
+        self.wanted = None
+        while following is not None:
+            try:
+                page = self.page(following.ledger_id)
+            except PageNeeded as needed:
+                self.wanted = needed.ledger_id
+                break
+            if page is None or following.entry_id not in page.acked:
+                break
+            last = (extent.entries(following.ledger_id) or 0) - 1
+            self._move_to(Position(following.ledger_id, min(page.run_end(following.entry_id), last)))
+            following = extent.following(self.mark_delete)
+        self.frontier = following
+
+    def _move_to(self, position: Position) -> None:
+        """Forget what lies up to the position."""
+        page = self.page(position.ledger_id)
+        if page is not None and page.reaches(position.entry_id):
+            self.pages.touch(page)
+            page.drop_up_to(position.entry_id)
+            if not page:
+                self.pages.drop(position.ledger_id)
+                self.index.remove(position.ledger_id)
+        if position.ledger_id != self.mark_delete.ledger_id:
+            for ledger_id in self.pages.ledger_ids():
+                if ledger_id >= position.ledger_id:
+                    break
+                self.pages.drop(ledger_id)
+            self.index.remove_below(position.ledger_id)
+        self.mark_delete = position
+        self.moves += 1
+
+    def reset(self, position: Position) -> None:
+        """``position`` is the next to be delivered: it and all behind it are as if they had never been acknowledged."""
+        self.pages.clear()
+        self.index.remove_below(1 << 63)
+        self.mark_delete = position.previous
+        self.properties = {}
+        self.moves += 1
+        self.close_holes()
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    def is_acked(self, position: Position) -> bool:
+        """Whether the whole entry is acknowledged."""
+        if position <= self.mark_delete:
+            return True
+        page = self.page(position.ledger_id)
+        return page is not None and position.entry_id in page.acked
+
+    def not_acked_indexes(self, position: Position) -> int | None:
+        """The bits of a batch that are not acknowledged yet; None where none of them is."""
+        page = self.page(position.ledger_id)
+        return None if page is None else page.partial.get(position.entry_id)
+
+    @property
+    def acked_beyond(self) -> int:
+        """How many entries are acknowledged beyond the mark-delete position, their pages in memory or not."""
+        dirty = self.pages.dirty
+        return self.index.acked + sum(len(page.acked) - self._indexed(one) for one, page in dirty.items())
+
+    def _indexed(self, ledger_id: int) -> int:
+        ref = self.index.get(ledger_id)
+        return 0 if ref is None else ref.acked
+
+    @property
+    def backlog(self) -> int:
+        """How many entries are not acknowledged."""
+        extent = self._extent()
+        last = extent.last
+        return 0 if last is None else extent.between(self.mark_delete, last) - self.acked_beyond

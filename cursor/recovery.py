@@ -1,0 +1,148 @@
+"""Finding the newest whole state in a cursor's ledger: from its last entry backwards.
+
+A state is a marker with all that it refers to, each page checked and none kept that does not fit; or a full snapshot in
+Pulsar's form. What is passed over on the way, and why, is part of the answer. Where nothing in the ledger can be read,
+the position in the cursor's record is what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from bookstand.cursor import chunks, legacy, record
+from bookstand.cursor.acks import LedgerAcks
+from bookstand.cursor.index import Index
+from bookstand.cursor.marker import Marker, decode_marker, node_loader
+from bookstand.cursor.page import check_page, decode_page
+from bookstand.cursor.page_ref import PageRef
+from bookstand.cursor.pages import ResidentPages
+from bookstand.cursor.state import AckState
+from bookstand.errors import BookstandError, MalformedAckStateError, StoreDamagedError
+from bookstand.storage.position import Position
+
+MARKER, SNAPSHOT, RECORD, NEW = "marker", "snapshot", "record", "new"
+
+
+class RecoveredFrom(NamedTuple):
+    """Where a cursor's state came from: a ``marker`` or a ``snapshot`` in ``entry`` of its ledger, its ``record`` in
+    the metadata store, or nowhere, for it is ``new``. ``skipped`` says what is newer and could not be used, and why."""
+
+    how: str
+    ledger_id: int
+    entry: int
+    skipped: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        at = f" in entry {self.ledger_id}:{self.entry}" if self.how in (MARKER, SNAPSHOT) else ""
+        passed = f", past {len(self.skipped)} newer entries" if self.skipped else ""
+        return f"{self.how}{at}{passed}"
+
+
+class State(NamedTuple):
+    """What was found. ``unstored`` are pages that no marker refers to: they are to be written."""
+
+    source: RecoveredFrom
+    mark_delete: Position
+    properties: dict[str, int]
+    pages: Index
+    unstored: list[LedgerAcks]
+    generation: int
+    marker_entry: int | None
+    size: int
+
+
+class Entries(NamedTuple):
+    """A cursor's ledger as recovery reads it."""
+
+    ledger_id: int
+    last: int
+    read: Callable[[int], bytes]
+    codec: str | None
+
+
+def recover(
+    cursor: str, entries: Entries, topic_entries: Mapping[int, int], resident: ResidentPages, upto: int | None = None
+) -> State | tuple[str, ...]:
+    """The newest state up to the entry ``upto`` (None: of all); the reasons, where there is none. Pages are put into
+    ``resident`` from the last ledger backwards, as long as there is room."""
+    skipped: list[str] = []
+    at = entries.last if upto is None else min(upto, entries.last)
+    while at >= 0:
+        try:
+            stored = entries.read(at)
+            if record.is_ours(stored):
+                if record.identify(stored).kind == record.MARKER:
+                    return _from_marker(cursor, entries, at, stored, resident, skipped)
+                skipped.append(f"entry {entries.ledger_id}:{at} is of a flush that was not finished")
+            else:
+                return _from_snapshot(cursor, entries, at, topic_entries, skipped)
+        except (StoreDamagedError, MalformedAckStateError, record.RecordError) as error:
+            skipped.append(f"entry {entries.ledger_id}:{at}: {error}")
+        except BookstandError as error:
+            skipped.append(f"entry {entries.ledger_id}:{at} cannot be read: {error}")
+        at -= 1
+    return tuple(skipped)
+
+
+def _from_marker(
+    cursor: str, entries: Entries, at: int, stored: bytes, resident: ResidentPages, skipped: list[str]
+) -> State:
+    marker = decode_marker(cursor, at, stored)
+    index = Index.read(marker.root, node_loader(cursor, entries.read), cursor=cursor)
+    _check_pages(cursor, entries, index, resident)
+    source = RecoveredFrom(MARKER, entries.ledger_id, at, tuple(skipped))
+    return State(source, marker.mark_delete, marker.properties, index, [], marker.generation, at, marker.state_size)
+
+
+def _check_pages(cursor: str, entries: Entries, index: Index, resident: ResidentPages) -> None:
+    """Every page is there and whole; the last ones are kept, as many as there is room for."""
+    room = True
+    loaded: list[LedgerAcks] = []
+    for ledger_id, ref in reversed(list(index.items())):
+        parts = read_parts(entries.read, ref)
+        if room:
+            page = load_page(cursor, ledger_id, ref, parts)
+            loaded.append(page)
+            room = sum(one.memory for one in loaded[-1:]) + resident.bytes < resident.limit
+            if room or len(loaded) == 1:
+                resident.install(page)
+        else:
+            check_page(cursor, ledger_id, ref, parts)
+
+
+def read_parts(read: Callable[[int], bytes], ref: PageRef) -> list[bytes]:
+    return [read(entry_id) for entry_id in range(ref.entry_id, ref.entry_id + ref.parts)]
+
+
+def load_page(cursor: str, ledger_id: int, ref: PageRef, parts: list[bytes]) -> LedgerAcks:
+    page = decode_page(cursor, ledger_id, ref, parts)
+    return LedgerAcks(ledger_id, page.acked, page.partial)
+
+
+def _from_snapshot(
+    cursor: str, entries: Entries, at: int, topic_entries: Mapping[int, int], skipped: list[str]
+) -> State:
+    found = chunks.stored_at(entries.read, at, entries.codec)
+    state = legacy.read(found.data, topic_entries).state
+    source = RecoveredFrom(SNAPSHOT, entries.ledger_id, at, tuple(skipped))
+    return from_old_state(source, state, len(found.data))
+
+
+def from_old_state(source: RecoveredFrom, state: AckState, size: int) -> State:
+    """A state in Pulsar's form, as pages that are not stored yet."""
+    pages = {ledger_id: LedgerAcks(ledger_id, acked) for ledger_id, acked in state.acked.items()}
+    for position, not_acked in state.batches.items():
+        pages.setdefault(position.ledger_id, LedgerAcks(position.ledger_id)).partial[position.entry_id] = not_acked
+    return State(source, state.mark_delete, state.properties, Index(), list(pages.values()), 0, None, size)
+
+
+def markers(cursor: str, entries: Entries) -> Iterator[tuple[int, Marker]]:
+    """The markers of a cursor's ledger that can be read, newest first: (entry, marker)."""
+    for at in range(entries.last, -1, -1):
+        try:
+            stored = entries.read(at)
+            if record.is_ours(stored) and record.identify(stored).kind == record.MARKER:
+                yield at, decode_marker(cursor, at, stored)
+        except (BookstandError, record.RecordError):
+            continue

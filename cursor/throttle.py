@@ -1,0 +1,98 @@
+"""When a cursor writes what it has accepted: at once, at most so often a second, or a while later.
+
+One thread looks after all cursors of the process that have something to write.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Callable
+from itertools import count
+from threading import Condition, Thread
+from time import monotonic
+from weakref import WeakMethod, ref
+
+
+class Throttle:
+    """``rate``: writes a second that are made at once, 0 for all, None for none; what they leave is written
+    ``interval`` seconds later."""
+
+    def __init__(self, rate: float | None, interval: float, flush: Callable[[], None]) -> None:
+        self._rate = rate
+        self._interval = interval
+        self._flush = WeakMethod(flush)
+        self._last = -float("inf")
+        self._due: float | None = None
+        self._stopped = False
+
+    def accepted(self) -> None:
+        """Something is to be written."""
+        if self._takes_token():
+            self.flush()
+        elif self._due is None and not self._stopped:
+            self._wake_at(monotonic() + self._interval)
+
+    def hurry(self) -> None:
+        """Somebody wants to be told, without waiting for it in a thread."""
+        if not self._stopped:
+            self._wake_at(monotonic())
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def flush(self) -> None:
+        self._due = None
+        flush = self._flush()
+        if flush is not None and not self._stopped:
+            flush()
+
+    def _takes_token(self) -> bool:
+        if self._rate is None:
+            return False
+        now = monotonic()
+        if self._rate and now - self._last < 1 / self._rate:
+            return False
+        self._last = now
+        return True
+
+    def _wake_at(self, due: float) -> None:
+        if self._due is None or due < self._due:
+            self._due = due
+            _background().add(due, self)
+
+
+class _Background:
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._changed = Condition()
+        self._number = count()
+        self._waiting: list[tuple[float, int, ref[Throttle]]] = []
+        Thread(target=self._run, name="bookstand-cursors", daemon=True).start()
+
+    def add(self, due: float, throttle: Throttle) -> None:
+        with self._changed:
+            heapq.heappush(self._waiting, (due, next(self._number), ref(throttle)))
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting or self._waiting[0][0] > monotonic():
+                    self._changed.wait(self._waiting[0][0] - monotonic() if self._waiting else None)
+                due, _, waiting = heapq.heappop(self._waiting)
+            throttle = waiting()
+            if throttle is not None and throttle._due == due:
+                throttle.flush()
+            del throttle
+
+
+_running: _Background | None = None
+
+
+def _background() -> _Background:
+    """This process's; a forked child has none of its parent's threads."""
+    global _running
+    if _running is None or _running.process != os.getpid():
+        _running = _Background()
+    return _running

@@ -1,0 +1,300 @@
+"""An entry of a topic: what the broker noted, a checksum, the message's metadata and its payload.
+
+    [0e02, size (4), BrokerEntryMetadata]
+    [0e01, CRC32C (4) of everything behind it]
+    size (4), MessageMetadata
+    payload, compressed as a whole
+
+All numbers are big-endian; the first two lines may be missing. The payload of a batch is, once unpacked, for each of
+its messages: size (4), SingleMessageMetadata, payload.
+
+:class:`Message` reads one step at a time and only as far as it is asked, so that what stands before a broken part can
+still be had. Each step that fails raises :class:`~bookstand.errors.MalformedMessageError` and says what is broken.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+import google_crc32c
+
+from bookstand.errors import IncorrectParameterError, MalformedError, MalformedMessageError, MessageChecksumError
+from bookstand.ledger.compression import MAX_UNPACKED, NAMES, NUMBERS, pack, unpack
+from bookstand.ledger.message import (
+    BROKER_ENTRY_METADATA,
+    MESSAGE_METADATA,
+    SINGLE_MESSAGE_METADATA,
+    BrokerEntryMetadata,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
+from bookstand.proto.table import Table
+from bookstand.proto.wire import WireError
+
+_BROKER_MAGIC = b"\x0e\x02"
+_CHECKSUM_MAGIC = b"\x0e\x01"
+_U32 = struct.Struct(">I")
+_MAGIC_SIZE = 2
+
+PRODUCER = "bookstand"
+"""Who a message is from unless it is said."""
+
+_T = TypeVar("_T")
+
+
+class Single(NamedTuple):
+    """One message of a batch."""
+
+    metadata: SingleMessageMetadata
+    payload: bytes
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+class Message:
+    """An entry, read lazily."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    @cached_property
+    def _broker(self) -> tuple[BrokerEntryMetadata | None, int]:
+        if self._magic(0, "the entry") != _BROKER_MAGIC:
+            return None, 0
+        what = "the broker's metadata"
+        start, end = _sized(self.data, _MAGIC_SIZE, what)
+        return _parsed(BROKER_ENTRY_METADATA, BrokerEntryMetadata, self.data, start, end, what), end
+
+    @property
+    def broker_metadata(self) -> BrokerEntryMetadata | None:
+        return self._broker[0]
+
+    @property
+    def offset(self) -> int:
+        """Where what the producer sent begins."""
+        return self._broker[1]
+
+    @cached_property
+    def has_checksum(self) -> bool:
+        return self._magic(self.offset, "the message") == _CHECKSUM_MAGIC
+
+    @property
+    def stored_checksum(self) -> int:
+        """What the message says its checksum is."""
+        return _u32(self.data, self.offset + _MAGIC_SIZE, "the checksum")
+
+    @property
+    def computed_checksum(self) -> int:
+        return int(google_crc32c.value(self.data[self._metadata_at :]))
+
+    def check(self) -> None:
+        """Raise unless the checksum is right; a message without one passes."""
+        if self.has_checksum and self.stored_checksum != self.computed_checksum:
+            raise MessageChecksumError(
+                f"the message's checksum is {self.computed_checksum:08x}, it says {self.stored_checksum:08x}"
+            )
+
+    @property
+    def _metadata_at(self) -> int:
+        return self.offset + (_MAGIC_SIZE + _U32.size if self.has_checksum else 0)
+
+    @cached_property
+    def _metadata(self) -> tuple[MessageMetadata, int]:
+        what = "the message's metadata"
+        start, end = _sized(self.data, self._metadata_at, what)
+        return _parsed(MESSAGE_METADATA, MessageMetadata, self.data, start, end, what), end
+
+    @property
+    def metadata(self) -> MessageMetadata:
+        return self._metadata[0]
+
+    @property
+    def payload_offset(self) -> int:
+        return self._metadata[1]
+
+    @property
+    def stored_payload(self) -> bytes:
+        """The payload as it lies there, compressed perhaps."""
+        return self.data[self.payload_offset :]
+
+    def payload(self, max_size: int = MAX_UNPACKED) -> bytes:
+        """The payload unpacked."""
+        number = self.metadata.compression or 0
+        codec = NAMES.get(number)
+        if codec is None:
+            raise MalformedMessageError(f"the payload is compressed with codec {number}, which nobody knows")
+        try:
+            return unpack(codec, self.stored_payload, self.metadata.uncompressed_size or 0, max_size)
+        except MalformedError as error:
+            raise MalformedMessageError(f"the payload is broken: {error}") from None
+
+    @property
+    def is_batch(self) -> bool:
+        """A batch of one message is a batch as well."""
+        return self.metadata.num_messages_in_batch is not None
+
+    def messages(self, max_size: int = MAX_UNPACKED) -> Iterator[Single]:
+        """The messages of a batch, as many as its metadata says."""
+        payload = self.payload(max_size)
+        at = 0
+        for index in range(self.metadata.num_messages_in_batch or 0):
+            what = f"message {index} of the batch"
+            start, at = _sized(payload, at, f"the metadata of {what}")
+            single = _parsed(SINGLE_MESSAGE_METADATA, SingleMessageMetadata, payload, start, at, what)
+            end = at + single.payload_size
+            if not at <= end <= len(payload):
+                raise MalformedMessageError(
+                    f"{what} should have {single.payload_size} bytes, there are {len(payload) - at}"
+                )
+            yield Single(single, payload[at:end])
+            at = end
+
+    def _magic(self, at: int, what: str) -> bytes:
+        magic = self.data[at : at + _MAGIC_SIZE]
+        if len(magic) < _MAGIC_SIZE:
+            raise MalformedMessageError(f"{what} ends after {len(magic)} of the {_MAGIC_SIZE} bytes that begin it")
+        return magic
+
+
+def _u32(data: bytes, at: int, what: str) -> int:
+    if at + _U32.size > len(data):
+        raise MalformedMessageError(f"the entry ends within {what}")
+    number: int = _U32.unpack_from(data, at)[0]
+    return number
+
+
+def _sized(data: bytes, at: int, what: str) -> tuple[int, int]:
+    """Start and end of a part that its size precedes."""
+    size = _u32(data, at, f"the size of {what}")
+    start = at + _U32.size
+    if size > len(data) - start:
+        raise MalformedMessageError(f"{what} should have {size} bytes, there are {len(data) - start}")
+    return start, start + size
+
+
+def _parsed(table: Table, build: Callable[..., _T], data: bytes, start: int, end: int, what: str) -> _T:
+    try:
+        return build(**table.read(data, start, end))
+    except WireError as error:
+        raise MalformedMessageError(f"{what} cannot be read: {error}") from None
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def join(
+    metadata: MessageMetadata,
+    stored_payload: bytes,
+    broker_metadata: BrokerEntryMetadata | None = None,
+    *,
+    checksum: bool = True,
+) -> bytes:
+    """An entry of parts that are ready; the payload is compressed already if it is to be."""
+    message = _written(MESSAGE_METADATA, metadata)
+    body = _U32.pack(len(message)) + message + stored_payload
+    if checksum:
+        body = _CHECKSUM_MAGIC + _U32.pack(google_crc32c.value(body)) + body
+    if broker_metadata is not None:
+        broker = _written(BROKER_ENTRY_METADATA, broker_metadata)
+        body = _BROKER_MAGIC + _U32.pack(len(broker)) + broker + body
+    return body
+
+
+def frame(
+    payload: bytes,
+    *,
+    publish_time: int,
+    deliver_at: int | None = None,
+    properties: Mapping[str, str] | None = None,
+    producer_name: str = PRODUCER,
+    sequence_id: int = 0,
+    compression: str = "NONE",
+    broker_metadata: BrokerEntryMetadata | None = None,
+    **more: Any,
+) -> bytes:
+    """An entry of one message. Times are in ms since 1970; ``more`` are fields of the metadata, by their names."""
+    stored = pack(compression, payload)
+    metadata = _metadata(
+        producer_name, sequence_id, publish_time, deliver_at, properties, compression, len(payload), more
+    )
+    return join(metadata, stored, broker_metadata)
+
+
+def single(payload: bytes, *, properties: Mapping[str, str] | None = None, **more: Any) -> Single:
+    """One message for :func:`batch`."""
+    pairs = tuple((properties or {}).items())
+    return Single(_checked(SingleMessageMetadata, more, payload_size=len(payload), properties=pairs), payload)
+
+
+def batch(
+    messages: Iterable[Single],
+    *,
+    publish_time: int,
+    deliver_at: int | None = None,
+    properties: Mapping[str, str] | None = None,
+    producer_name: str = PRODUCER,
+    sequence_id: int = 0,
+    compression: str = "NONE",
+    broker_metadata: BrokerEntryMetadata | None = None,
+    **more: Any,
+) -> bytes:
+    """An entry of several messages. ``sequence_id`` is the first one's; they count up from it unless they say else."""
+    body = bytearray()
+    count = 0
+    for one in messages:
+        own = one.metadata
+        if own.payload_size != len(one.payload):
+            raise IncorrectParameterError(f"message {count} says {own.payload_size} bytes, it has {len(one.payload)}")
+        if own.sequence_id is None:
+            own = own._replace(sequence_id=sequence_id + count)
+        part = _written(SINGLE_MESSAGE_METADATA, own)
+        body += _U32.pack(len(part)) + part + one.payload
+        count += 1
+    if not count:
+        raise IncorrectParameterError("a batch has at least one message")
+    more = {"highest_sequence_id": sequence_id + count - 1, **more, "num_messages_in_batch": count}
+    stored = pack(compression, bytes(body))
+    metadata = _metadata(producer_name, sequence_id, publish_time, deliver_at, properties, compression, len(body), more)
+    return join(metadata, stored, broker_metadata)
+
+
+def _metadata(
+    producer_name: str,
+    sequence_id: int,
+    publish_time: int,
+    deliver_at: int | None,
+    properties: Mapping[str, str] | None,
+    codec: str,
+    size: int,
+    more: Mapping[str, Any],
+) -> MessageMetadata:
+    return _checked(
+        MessageMetadata,
+        more,
+        producer_name=producer_name,
+        sequence_id=sequence_id,
+        publish_time=publish_time,
+        deliver_at_time=deliver_at,
+        properties=tuple(properties.items()) if properties else (),
+        # Pulsar's producers leave the codec out if there is none, and give the size in any case.
+        compression=NUMBERS[codec] or None,
+        uncompressed_size=size,
+    )
+
+
+def _checked(build: Callable[..., _T], more: Mapping[str, Any], **values: Any) -> _T:
+    try:
+        return build(**values, **more)
+    except TypeError as error:
+        raise IncorrectParameterError(f"metadata has no such field: {error}") from None
+
+
+def _written(table: Table, metadata: object) -> bytes:
+    try:
+        return table.write(metadata)
+    except (TypeError, AttributeError, ValueError) as error:
+        raise IncorrectParameterError(f"the metadata cannot be written: {error}") from None

@@ -1,0 +1,516 @@
+"""A topic: a series of ledgers that is written to as one, and a record of it in Pulsar's own form.
+
+The record (``ManagedLedgerInfo``) stands in the node ``/managed-ledgers/<name>``. What belongs together happens in one
+commit: a ledger is created and listed, deleted and unlisted; so there is none that nobody knows of. A crash between
+closing a full ledger and listing the next leaves a topic whose last ledger is closed, which opening carries on from.
+
+Opening a topic for writing takes it over: its last ledger is recovered, and whoever wrote to it before is fenced.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import islice
+from threading import RLock
+
+from bookstand.errors import (
+    BookstandError,
+    IllegalOperationError,
+    IncorrectParameterError,
+    LedgerClosedError,
+    LedgerFencedError,
+    MetadataVersionError,
+    NoSuchLedgerError,
+    NoSuchNodeError,
+    StoreDamagedError,
+)
+from bookstand.ledger import records
+from bookstand.ledger.arguments import as_count, as_payload, as_positive
+from bookstand.ledger.extent import Extent
+from bookstand.ledger.topic_name import node_of
+from bookstand.storage.log import logger
+from bookstand.storage.nodes import Nodes
+from bookstand.storage.pending import answering
+from bookstand.storage.position import Position
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Any
+
+    from bookstand.ledger.client import Client
+    from bookstand.ledger.handle import LedgerHandle
+    from bookstand.ledger.records import LedgerInfo
+    from bookstand.ledger.writer import LedgerWriter
+    from bookstand.storage.pending import Pending
+
+MAX_ENTRIES_PER_LEDGER = 50_000
+MAX_BYTES_PER_LEDGER = 100 << 20
+MAX_LEDGER_AGE = 4 * 3600.0
+# Read handles of ledgers that are kept open.
+_READERS = 64
+
+
+class ManagedLedgerFencedError(LedgerFencedError):
+    """The topic was opened by another; this one writes no more."""
+
+
+class ManagedLedgerTerminatedError(IllegalOperationError):
+    """The topic was terminated: it takes no more entries."""
+
+
+class TopicEntry:
+    """One entry of a topic: where it is, and its bytes as they were stored."""
+
+    __slots__ = ("data", "position")
+
+    def __init__(self, position: Position, data: bytes) -> None:
+        self.position = position
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"<TopicEntry {self.position}: {len(self.data)} bytes>"
+
+
+class ManagedLedger:
+    """Use ``store.managed_ledger(name)``. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        *,
+        create: bool = True,
+        max_entries_per_ledger: int = MAX_ENTRIES_PER_LEDGER,
+        max_bytes_per_ledger: int = MAX_BYTES_PER_LEDGER,
+        max_ledger_age: float = MAX_LEDGER_AGE,
+        info_compression: str | None = None,
+        skip_lost: bool = False,
+    ) -> None:
+        self.name = name
+        self.path = node_of(name)
+        self.client = client
+        self.skip_lost = skip_lost
+        self._max_entries = as_positive("max_entries_per_ledger", max_entries_per_ledger)
+        self._max_bytes = as_positive("max_bytes_per_ledger", max_bytes_per_ledger)
+        if not isinstance(max_ledger_age, int | float) or not max_ledger_age > 0:
+            raise IncorrectParameterError(f"max_ledger_age is a positive number of seconds, not {max_ledger_age!r}")
+        self._max_age_millis = max_ledger_age * 1000
+        self._compression = info_compression
+        self._nodes = Nodes(client.storage, client.check_usable, client.check_writable)
+        self._lock = RLock()
+        self._writer: LedgerWriter | None = None
+        # Set for good once somebody else has taken the topic over.
+        self._fenced: BookstandError | None = None
+        self._readers: OrderedDict[int, LedgerHandle] = OrderedDict()
+        # Who still needs entries, by name: each tells up to where it needs none.
+        self._holds: dict[str, Callable[[], Position]] = {}
+        self._info, self._version = self._load(create)
+        if client.read_only:
+            self._extent = self._measure()
+        else:
+            self._take_over()
+
+    # -- opening -----------------------------------------------------------------------------------------------------
+
+    def _load(self, create: bool) -> tuple[records.ManagedLedgerInfo, int]:
+        try:
+            stored, version = self._nodes.get(self.path)
+        except NoSuchNodeError:
+            if not create or self.client.read_only:
+                raise
+            return records.ManagedLedgerInfo(), -1
+        return records.decode_ledger_info(stored, f"node {self.path}"), version
+
+    def _take_over(self) -> None:
+        """Close what the one before us left open, and begin a ledger of our own."""
+        if self._info.ledgers:
+            self._info.ledgers[-1] = self._ended(self._info.ledgers[-1])
+        self._extent = self._measure()
+        if self._info.terminated is None:
+            self._begin_ledger()
+
+    def _ended(self, last: LedgerInfo) -> LedgerInfo:
+        """The record of the last ledger, once it has been recovered and so is closed."""
+        try:
+            reader = self.client.open(last.ledger_id, True, b"", None)
+        except NoSuchLedgerError as error:
+            if last.entries:
+                return self._lost(last, error)
+            return last._replace(entries=0)
+        now = self.client.clock.now()
+        return last._replace(entries=reader.last_add_confirmed + 1, size=reader.length, timestamp=last.timestamp or now)
+
+    def _lost(self, lost: LedgerInfo, error: BookstandError) -> LedgerInfo:
+        if self.skip_lost:
+            logger().warning("topic %s: ledger %d is lost, with %d entries", self.name, lost.ledger_id, lost.entries)
+            return lost
+        raise TopicDamagedError(
+            f"topic {self.name}: ledger {lost.ledger_id} with {lost.entries} entries is listed, but missing"
+        ) from error
+
+    def _measure(self) -> Extent:
+        """What is listed; where nobody may be fenced, the last ledger as far as it is known to go."""
+        ledgers = [(info.ledger_id, info.entries) for info in self._info.ledgers]
+        if self.client.read_only and ledgers:
+            ledger_id = ledgers[-1][0]
+            reader = self.client.open(ledger_id, False, b"", None)
+            ledgers[-1] = ledger_id, reader.read_last_confirmed() + 1
+        return Extent(ledgers)
+
+    # -- the series --------------------------------------------------------------------------------------------------
+
+    @property
+    def extent(self) -> Extent:
+        """Which entries there are, confirmed by now."""
+        with self._lock:
+            if self._writer is not None:
+                self._extent.resize_last(self._writer.last_add_confirmed + 1)
+            return self._extent
+
+    @property
+    def ledgers(self) -> list[LedgerInfo]:
+        """The ledgers in their order. The last one counts what is confirmed by now."""
+        with self._lock:
+            ledgers = list(self._info.ledgers)
+            if self._writer is not None:
+                entries = self._writer.last_add_confirmed + 1
+                ledgers[-1] = ledgers[-1]._replace(entries=entries, size=self._writer.length)
+            return ledgers
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last entry; with none, the place before the first one to come."""
+        with self._lock:
+            last = self.extent.last
+            if last is not None:
+                return last
+            return Position(self._info.ledgers[-1].ledger_id if self._info.ledgers else -1, -1)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can still be used: it was neither closed nor deleted, nor taken over by another."""
+        return self._fenced is None
+
+    @property
+    def terminated(self) -> Position | None:
+        """The last entry of a topic that was terminated."""
+        return self._info.terminated
+
+    def _store_info(self, transaction: Any, info: records.ManagedLedgerInfo) -> Pending:
+        stored = records.encode_ledger_info(info, self._compression)
+        return transaction.put_node(self.path, stored, self._version)  # type: ignore[no-any-return]
+
+    def _begin_ledger(self) -> None:
+        """List what is known of the ledgers by now, and a new one with it: in one commit."""
+        from bookstand.ledger.transaction import Transaction
+
+        kept = [ledger for ledger in self._info.ledgers if ledger.entries]
+        dropped = [ledger.ledger_id for ledger in self._info.ledgers if not ledger.entries]
+        try:
+            with Transaction(self.client) as transaction:
+                for ledger_id in dropped:
+                    if self._exists(ledger_id):
+                        transaction.delete_ledger(ledger_id)
+                writer = transaction.create_ledger(custom_metadata=_labels(self.name))
+                info = self._info._replace(ledgers=[*kept, records.LedgerInfo(writer.id)])
+                version = self._store_info(transaction, info)
+        except MetadataVersionError as error:
+            self._fence(error)
+        self._info, self._version = info, version.result()
+        self._extent = Extent((ledger.ledger_id, ledger.entries) for ledger in info.ledgers)
+        self._writer = writer
+        self._began = self.client.clock.now()
+
+    def _exists(self, ledger_id: int) -> bool:
+        return self.client.storage.metadata(ledger_id) is not None
+
+    def _fence(self, error: BookstandError) -> None:
+        self._fenced = ManagedLedgerFencedError(f"topic {self.name} was opened by another writer: {error}")
+        self._writer = None
+        raise self._fenced from error
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def append(
+        self, payload: bytes, deliver_at: int | None = None, properties: Mapping[str, str] | None = None
+    ) -> Position:
+        """Add a message in Pulsar's framing; returns where it is once it is durable. ``deliver_at`` is in ms since
+        1970: the message is stored at once, and meant for delivery then."""
+        return self.append_entry(self.framed(payload, deliver_at, properties))
+
+    def append_async(
+        self, payload: bytes, deliver_at: int | None = None, properties: Mapping[str, str] | None = None
+    ) -> Pending:
+        """The same; the Pending's result is the position. Blocks where a ledger is full, while the next is begun."""
+        return self.append_entry_async(self.framed(payload, deliver_at, properties))
+
+    def append_many(
+        self,
+        payloads: Iterable[bytes],
+        deliver_at: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> list[Position]:
+        """Add many messages, the fast way."""
+        return self.append_entries(self.framed(payload, deliver_at, properties) for payload in payloads)
+
+    def framed(
+        self, payload: bytes, deliver_at: int | None = None, properties: Mapping[str, str] | None = None
+    ) -> bytes:
+        """The entry that a message becomes."""
+        from bookstand.ledger.framing import frame
+
+        now = self.client.clock.now()
+        return frame(as_payload(payload), publish_time=now, deliver_at=deliver_at, properties=properties)
+
+    def append_entry(self, data: bytes) -> Position:
+        """Add an entry as it is, without framing."""
+        return self.append_entry_async(data).result()  # type: ignore[no-any-return]
+
+    def append_entry_async(self, data: bytes) -> Pending:
+        with self._lock:
+            writer = self._current()
+            pending = writer.append_async(data)
+            position = Position(writer.id, writer.last_add_pushed)
+            self._roll_if_full()
+        return answering(pending, position)
+
+    def append_entries(self, entries: Iterable[bytes]) -> list[Position]:
+        """Add many entries as they are; those of one ledger go together."""
+        source = iter(entries)
+        positions: list[Position] = []
+        while True:
+            with self._lock:
+                writer = self._current()
+                room = self._max_entries - writer.last_add_pushed - 1
+                part = list(_up_to(islice(source, room), self._max_bytes - writer.length))
+                if not part:
+                    return positions
+                added = writer.append_many(part)
+                self._roll_if_full()
+            positions += [Position(writer.id, entry_id) for entry_id in added]
+
+    def _current(self) -> LedgerWriter:
+        """The ledger to write to; the lock is held."""
+        self.client.check_writable()
+        if self._fenced is not None:
+            raise self._fenced
+        if self._info.terminated is not None:
+            raise ManagedLedgerTerminatedError(f"topic {self.name} was terminated at {self._info.terminated}")
+        if self._writer is None or self._writer.is_closed() or self._is_full(self._writer):
+            self._roll()
+        assert self._writer is not None
+        return self._writer
+
+    def _is_full(self, writer: LedgerWriter) -> bool:
+        entries = writer.last_add_pushed + 1
+        return entries >= self._max_entries or (
+            entries > 0
+            and (writer.length >= self._max_bytes or self.client.clock.now() - self._began >= self._max_age_millis)
+        )
+
+    def _roll_if_full(self) -> None:
+        """Begin the next ledger as soon as this one is full. What fails here is none of the append's business, which
+        is done; the next one tries again."""
+        assert self._writer is not None
+        if self._is_full(self._writer):
+            try:
+                self._roll()
+            except BookstandError as error:
+                logger().warning("topic %s: the next ledger could not be begun: %s", self.name, error)
+
+    def roll(self) -> None:
+        """Begin a new ledger now, unless the last one is empty."""
+        with self._lock:
+            writer = self._current()
+            if writer.last_add_pushed >= 0:
+                self._roll()
+
+    def _roll(self) -> None:
+        """Close the current ledger, and begin the next; the lock is held."""
+        self._end_current()
+        self._begin_ledger()
+
+    def _end_current(self) -> None:
+        """Close the ledger that is written to, and note how far it goes."""
+        writer = self._writer
+        if writer is None:
+            return
+        try:
+            writer.close()
+        except (MetadataVersionError, LedgerClosedError):
+            # Recovered by somebody else: the metadata says where it ends.
+            pass
+        try:
+            metadata = self.client.read_metadata(writer.id)
+        except NoSuchLedgerError as error:
+            self._fence(error)
+        ended = self._info.ledgers[-1]._replace(
+            entries=metadata.last_entry_id + 1, size=metadata.length, timestamp=self.client.clock.now()
+        )
+        self._info.ledgers[-1] = ended
+        self._extent.resize_last(ended.entries)
+        self._writer = None
+
+    def terminate(self) -> Position:
+        """Take no more entries, for good; returns the last one."""
+        from bookstand.ledger.transaction import Transaction
+
+        with self._lock:
+            if self._info.terminated is None:
+                self._current()
+                last = self.last_confirmed
+                self._end_current()
+                info = self._info._replace(terminated=last)
+                try:
+                    with Transaction(self.client) as transaction:
+                        version = self._store_info(transaction, info)
+                except MetadataVersionError as error:
+                    self._fence(error)
+                self._info, self._version = info, version.result()
+            assert self._info.terminated is not None
+            return self._info.terminated
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def read(self, position: Position, count: int) -> list[TopicEntry]:
+        """Up to ``count`` confirmed entries from ``position`` on, over the borders of ledgers."""
+        return list(islice(self.entries(position), as_count("count", count)))
+
+    def entries(self, position: Position) -> Iterator[TopicEntry]:
+        """All entries from ``position`` on that are confirmed when the iteration comes to them."""
+        following = self.extent.following(Position(*position).previous)
+        while following is not None:
+            ledger_id, first = following
+            entries = self.extent.entries(ledger_id) or 0
+            for entry in self.read_ledger(ledger_id, first, entries - 1):
+                yield TopicEntry(Position(ledger_id, entry.entry_id), entry.data)
+            following = self.extent.following(Position(ledger_id, entries - 1))
+
+    def read_entry(self, position: Position) -> TopicEntry:
+        """One entry; :class:`NoSuchEntryError` if there is none at the position."""
+        (entry,) = self._reader(position.ledger_id).read(position.entry_id, position.entry_id)
+        return TopicEntry(Position(*position), entry.data)
+
+    def read_ledger(self, ledger_id: int, first: int, last: int) -> Iterator[Any]:
+        """Entries of one ledger, some at a time."""
+        try:
+            reader = self._reader(ledger_id)
+        except NoSuchLedgerError as error:
+            info = next(ledger for ledger in self._info.ledgers if ledger.ledger_id == ledger_id)
+            self._lost(info, error)
+            return
+        while first <= last:
+            part = reader.batch_read(first, min(1_000, last - first + 1), 0)
+            yield from part
+            first += len(part)
+
+    def _reader(self, ledger_id: int) -> LedgerHandle:
+        with self._lock:
+            if self._writer is not None and self._writer.id == ledger_id:
+                return self._writer
+            reader = self._readers.get(ledger_id)
+            if reader is None:
+                reader = self._readers[ledger_id] = self.client.open(ledger_id, False, b"", None)
+                if len(self._readers) > _READERS:
+                    self._readers.popitem(last=False)
+            else:
+                self._readers.move_to_end(ledger_id)
+            return reader
+
+    # -- trimming ------------------------------------------------------------------------------------------------------
+
+    def hold(self, name: str, needs_none_up_to: Callable[[], Position]) -> None:
+        """Somebody reads the topic: :meth:`trim_consumed` keeps what is behind the position that the function tells."""
+        self._holds[name] = needs_none_up_to
+
+    def release(self, name: str) -> None:
+        self._holds.pop(name, None)
+
+    def trim_consumed(self) -> list[int]:
+        """Delete ledgers that nobody needs any more. As long as a cursor that is stored is not open, none are."""
+        stored = self._nodes.children(self.path)
+        with self._lock:
+            if not self._holds or any(name not in self._holds for name in stored):
+                return []
+            return self.trim(min(told() for told in self._holds.values()).next)
+
+    def trim(self, before: Position) -> list[int]:
+        """Delete the ledgers of which every entry is before the position, the last ledger apart; returns their ids.
+
+        The record and the ledgers change in one commit.
+        """
+        from bookstand.ledger.transaction import Transaction
+
+        with self._lock:
+            if self._fenced is not None:
+                raise self._fenced
+            ledgers = self._info.ledgers
+            count = 0
+            while count < len(ledgers) - 1 and Position(ledgers[count].ledger_id, ledgers[count].entries) <= before:
+                count += 1
+            if not count:
+                return []
+            doomed = [ledger.ledger_id for ledger in ledgers[:count]]
+            info = self._info._replace(ledgers=ledgers[count:])
+            try:
+                with Transaction(self.client) as transaction:
+                    for ledger_id in doomed:
+                        if self._exists(ledger_id):
+                            transaction.delete_ledger(ledger_id)
+                    version = self._store_info(transaction, info)
+            except MetadataVersionError as error:
+                self._fence(error)
+            self._info, self._version = info, version.result()
+            self._extent = Extent((ledger.ledger_id, ledger.entries) for ledger in info.ledgers)
+            for ledger_id in doomed:
+                self._readers.pop(ledger_id, None)
+            return doomed
+
+    def delete(self) -> None:
+        """Delete the topic with all its ledgers, in one commit. Its cursors go first."""
+        from bookstand.ledger.transaction import Transaction
+
+        cursors = self._nodes.children(self.path)
+        if cursors:
+            raise IllegalOperationError(f"topic {self.name} has cursors: {', '.join(cursors)}")
+        with self._lock:
+            self.client.check_writable()
+            if self._fenced is not None:
+                raise self._fenced
+            if self._writer is not None:
+                self._end_current()
+            try:
+                with Transaction(self.client) as transaction:
+                    for ledger in self._info.ledgers:
+                        if self._exists(ledger.ledger_id):
+                            transaction.delete_ledger(ledger.ledger_id)
+                    transaction.delete_node(self.path, self._version)
+            except (MetadataVersionError, NoSuchNodeError) as error:
+                self._fence(error)
+            self._fenced = ManagedLedgerFencedError(f"topic {self.name} was deleted")
+
+    def close(self) -> None:
+        """Commit what is queued, and close the current ledger."""
+        with self._lock:
+            if self._writer is not None:
+                self._end_current()
+            self._fenced = self._fenced or ManagedLedgerFencedError(f"topic {self.name} is closed")
+
+
+class TopicDamagedError(StoreDamagedError):
+    """A ledger that a topic lists is missing."""
+
+
+def _labels(name: str) -> dict[str, bytes]:
+    """What Pulsar writes into the metadata of a topic's ledgers."""
+    return {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": name.encode()}
+
+
+def _up_to(entries: Iterable[bytes], room: int) -> Iterator[bytes]:
+    """Entries until their bytes fill the room."""
+    for data in entries:
+        yield data
+        room -= len(data)
+        if room <= 0:
+            return

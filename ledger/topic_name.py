@@ -1,0 +1,66 @@
+"""Names of topics, and the nodes that stand for them, as Pulsar lays them out.
+
+``persistent://tenant/namespace/topic`` is ``/managed-ledgers/tenant/namespace/persistent/topic``, the topic's own name
+URL-encoded; a cursor's node is one level below. Names of any other form are one level, URL-encoded as a whole, so that
+no topic is ever taken for the cursor of another.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from urllib.parse import quote_plus, unquote_plus
+
+from bookstand.errors import IncorrectParameterError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NamedTuple
+
+    class TopicName(NamedTuple):
+        """The parts of a topic's name; empty where it has none."""
+
+        tenant: str
+        namespace: str
+        topic: str
+
+else:
+    TopicName = namedtuple("TopicName", ["tenant", "namespace", "topic"])
+
+ROOT = "/managed-ledgers"
+_SCHEME = "persistent://"
+_DOMAIN = "persistent"
+
+
+def parts_of(name: str) -> TopicName:
+    """What a topic's name says of where it belongs."""
+    if name.startswith(_SCHEME):
+        parts = name.removeprefix(_SCHEME).split("/", 2)
+        if len(parts) != 3 or not all(parts):
+            raise IncorrectParameterError(f"a topic's full name is persistent://tenant/namespace/topic, not {name!r}")
+        return TopicName(*parts)
+    parts = name.split("/")
+    if len(parts) == 4 and parts[2] == _DOMAIN and all(parts):
+        return TopicName(parts[0], parts[1], unquote_plus(parts[3]))
+    return TopicName("", "", name)
+
+
+def node_of(name: str) -> str:
+    """The node that holds a topic's record."""
+    if not isinstance(name, str) or not name:
+        raise IncorrectParameterError(f"a topic has a name, not {name!r}")
+    tenant, namespace, topic = parts_of(name)
+    if tenant:
+        return f"{ROOT}/{tenant}/{namespace}/{_DOMAIN}/{quote_plus(topic)}"
+    return f"{ROOT}/{quote_plus(topic)}"
+
+
+def cursor_node_of(topic: str, cursor: str) -> str:
+    """The node that holds a cursor's record."""
+    if not isinstance(cursor, str) or not cursor:
+        raise IncorrectParameterError(f"a cursor has a name, not {cursor!r}")
+    return f"{node_of(topic)}/{quote_plus(cursor)}"
+
+
+def cursor_of(node: str) -> str:
+    """The cursor's name from the last level of its node."""
+    return unquote_plus(node)
