@@ -10,36 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from threading import Lock, RLock
+from threading import Lock
 from typing import Any, NamedTuple
 
-from bookstand.cursor import legacy, log, recovery
+from bookstand.cursor import opening, recovery
 from bookstand.cursor.acks import LedgerAcks, bits_of, indexes_of
 from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.flushing import Flushing
 from bookstand.cursor.history import CursorDiff, HistoryEntry, diff_of, history_of
-from bookstand.cursor.index import Index, Prepared
 from bookstand.cursor.live import LiveState, PageNeeded
 from bookstand.cursor.log import CursorFencedError, CursorLog
-from bookstand.cursor.marker import encode_marker, room_for_nodes, state_size
-from bookstand.cursor.page import EncodedPage, encode_page
-from bookstand.cursor.page_ref import PageRef
 from bookstand.cursor.pages import ResidentPages
 from bookstand.cursor.ranges import AckRange, RangeSet
-from bookstand.cursor.recovery import RecoveredFrom
-from bookstand.cursor.state import AckState
 from bookstand.cursor.throttle import Throttle
 from bookstand.errors import (
     BookstandError,
     ClientClosedError,
     IncorrectParameterError,
-    LedgerError,
-    LedgerFencedError,
     NoSuchNodeError,
     WriteOnReadOnlyError,
 )
 from bookstand.ledger.managed import ManagedLedger, TopicEntry
-from bookstand.ledger.records import CursorInfo
-from bookstand.storage.pending import Completion, Pending, completed, pending_on
+from bookstand.storage.log import logger
+from bookstand.storage.pending import Pending, completed
 from bookstand.storage.position import Position
 
 _UNLIMITED = 1 << 62
@@ -63,17 +56,6 @@ class CursorStats(NamedTuple):
     def hit_ratio(self) -> float:
         asked = self.cache_hits + self.cache_misses
         return self.cache_hits / asked if asked else 1.0
-
-
-class _Written(NamedTuple):
-    """One moment's state on its way to the disk."""
-
-    entries: list[bytes]
-    stamps: dict[int, tuple[int, int]]
-    size: int
-    mark_delete: Position
-    moves: int
-    completion: Completion
 
 
 class Cursor:
@@ -118,138 +100,46 @@ class Cursor:
         self.name = name
         self.config = config
         self.read_only = topic.client.read_only or at_marker is not None
-        self._lock = Lock()
-        self._flushing = RLock()
         self._closed: BookstandError | None = None
-        self._renew()
+        # Guards the state in memory; held for no I/O.
+        self._lock = Lock()
         self._log = CursorLog(topic, name, config.compression, config.compression_threshold)
-        limit = config.max_individual_ack_cache_bytes if self._paged else _UNLIMITED
-        self._state = LiveState(lambda: topic.extent, ResidentPages(limit), Position(-1, -1))
-        self._dirty = self._state.pages.dirty
-        self._generation = 0
-        self._marker: int | None = None
-        self._stored_moves = -1
-        self._resets = 0
-        self.cursor_metadata_size_in_bytes = 0
-        self._paused = False
+        paged = config.enable_lru_cache_max_unacked_ranges
+        pages = ResidentPages(config.max_individual_ack_cache_bytes if paged else _UNLIMITED)
+        self._state = LiveState(lambda: topic.extent, pages, Position(-1, -1))
+        self._dirty = pages.dirty
+        info = self._log.load()
+        if info is not None:
+            found = opening.recover(topic, name, self._log, info, pages, at_marker, self.read_only)
+        elif create and not self.read_only:
+            found = opening.begin(topic, self._log, initial, properties, _checked_properties(cursor_properties))
+        else:
+            raise NoSuchNodeError(f"topic {topic.name} has no cursor {name!r}")
+        self.recovered_from = found.source
+        opening.adopt(topic, self._state, found)
+        self._flushing = Flushing(name, self._state, self._log, config, self._lock)
+        self._flushing.adopt(found)
+        self._close_holes()
+        if not paged:
+            self._bring_all()
+        self._read_position = self._next_from(self._state.mark_delete)
+        self._paused = self.paused
         self._on_pause: list[Callable[[], object]] = []
         self._on_resume: list[Callable[[], object]] = []
-        self._flushes = self._pages_written = self._bytes_written = 0
-        self._load(initial, create, properties, cursor_properties, at_marker)
-        self._read_position = self._next_from(self._state.mark_delete)
         # Whether an acknowledgment may wait for a flush that was asked for by one before it.
-        self._joins_flush = config.throttle_mark_delete is None
-        self._throttle = Throttle(config.throttle_mark_delete, config.flush_interval, self._flush_quietly)
+        self._joins_flush = config.throttle_mark_delete is None and not self.read_only
+        self._throttle = Throttle(config.throttle_mark_delete, config.flush_interval, self._flush_in_background)
+        self._flushing.hurry = self._throttle.hurry  # type: ignore[method-assign]
+        self._hold_name = self._log.path.rpartition("/")[2]
         if not self.read_only:
-            topic.hold(self._log.path.rpartition("/")[2], lambda: self._durable_mark_delete)
+            topic.hold(self._hold_name, lambda: self.durable_mark_delete_position)
 
-    @property
-    def _paged(self) -> bool:
-        return self.config.enable_lru_cache_max_unacked_ranges
-
-    def _load(
-        self,
-        initial: str,
-        create: bool,
-        properties: Mapping[str, int],
-        cursor_properties: Mapping[str, str],
-        at_marker: Position | None,
-    ) -> None:
-        info = self._log.load()
-        if info is None:
-            if not create or self.read_only:
-                raise NoSuchNodeError(f"topic {self.topic.name} has no cursor {self.name!r}")
-            found = self._begin(initial, properties, cursor_properties)
-        else:
-            found = self._recover(info, at_marker)
-        self.recovered_from = found.source
-        self._adopt(found)
-
-    def _begin(
-        self, initial: str, properties: Mapping[str, int], cursor_properties: Mapping[str, str]
-    ) -> recovery.State:
-        """A new cursor: its record is all there is of it."""
-        ledgers = self.topic.ledgers
-        if initial == "latest":
-            mark_delete = self.topic.last_confirmed
-        else:
-            first = self.topic.extent.first
-            mark_delete = Position(first.ledger_id if first else ledgers[0].ledger_id if ledgers else -1, -1)
-        info = CursorInfo(
-            log.NO_LEDGER,
-            mark_delete,
-            properties=tuple(properties.items()),
-            last_active=self.topic.client.clock.now(),
-            cursor_properties=_checked_properties(cursor_properties),
-        )
-        self._log.put(info)
-        source = RecoveredFrom(recovery.NEW, log.NO_LEDGER, -1)
-        return recovery.State(source, mark_delete, dict(properties), Index(), [], 0, None, 0)
-
-    def _recover(self, info: CursorInfo, at_marker: Position | None) -> recovery.State:
-        topic_entries = {ledger.ledger_id: ledger.entries for ledger in self.topic.ledgers}
-        skipped: tuple[str, ...] = ()
-        ledger_id = info.cursor_ledger_id if at_marker is None else at_marker.ledger_id
-        if ledger_id >= 0:
-            try:
-                entries = self._log.entries_of(ledger_id, not self.read_only)
-                upto = None if at_marker is None else at_marker.entry_id
-                found = recovery.recover(self.name, entries, topic_entries, self._state.pages, upto)
-                if isinstance(found, recovery.State):
-                    if at_marker is None or found.marker_entry == at_marker.entry_id:
-                        return found
-                    raise IncorrectParameterError(f"cursor {self.name!r} has no whole marker at {at_marker}")
-                skipped = found
-            except LedgerError as error:
-                if at_marker is not None:
-                    raise
-                skipped = (f"ledger {ledger_id} cannot be read: {error}",)
-        mark_delete = info.mark_delete or Position(-1, -1)
-        state = legacy.from_parts(mark_delete, info.ranges, info.batches, dict(info.properties), topic_entries).state
-        source = RecoveredFrom(recovery.RECORD, log.NO_LEDGER, -1, skipped)
-        return recovery.from_old_state(source, state, 0)
-
-    def _adopt(self, found: recovery.State) -> None:
-        state = self._state
-        state.index = found.pages
-        state.properties = dict(found.properties)
-        self._generation = found.generation
-        self._marker = found.marker_entry
-        for page in found.unstored:
-            page.limit = self.topic.extent.entries(page.ledger_id) or 0
-            state.pages.touch(page)
-        state.mark_delete = self._within_topic(found.mark_delete)
-        self._drop_what_is_not_there()
-        if found.source.how in (recovery.MARKER, recovery.NEW) or self.read_only:
-            self._stored_moves = state.moves
-        self._durable_mark_delete = state.mark_delete
-        self._note_size(found.size)
-        self._close_holes()
-
-    def _within_topic(self, mark_delete: Position) -> Position:
-        """A position behind the topic's end is the topic's end; one in a ledger that is gone, the entry before."""
-        extent = self.topic.extent
-        last = self.topic.last_confirmed
-        if mark_delete > last:
-            return last
-        if extent.entries(mark_delete.ledger_id) is None and mark_delete.entry_id < 0:
-            return extent.preceding(mark_delete) or mark_delete
-        return mark_delete
-
-    def _drop_what_is_not_there(self) -> None:
-        """Acknowledgments in ledgers that the topic has not."""
-        state, extent = self._state, self.topic.extent
-        for ledger_id in [one for one, _ in state.index.items() if extent.entries(one) is None]:
-            state.index.remove(ledger_id)
-        for ledger_id in [one for one in state.pages.ledger_ids() if extent.entries(one) is None]:
-            state.pages.drop(ledger_id)
+    def _bring_all(self) -> None:
+        """In the old form everything is in memory."""
+        for ledger_id, _ in list(self._state.index.items()):
+            self._bring(ledger_id)
 
     # -- changing the state ------------------------------------------------------------------------------------------
-
-    def _renew(self) -> None:
-        """What is accepted from now on is answered by the next flush."""
-        self._completion = Completion(self)
-        self._pending = pending_on(self._completion)
 
     def _change(self, change: Callable[[], object]) -> Pending:
         """Change the state, reading the pages it takes without the lock; returns what tells when it is durable."""
@@ -259,14 +149,14 @@ class Cursor:
                     self._check_writable()
                     change()
                     self._advance_read_position()
-                    pending = self._pending if self._is_dirty() else completed()
+                    pending = self._flushing.pending if self._flushing.is_dirty else completed()
                     wanted = self._state.wanted
                     over_limit = self._state.pages.over_limit
                 break
             except PageNeeded as needed:
                 self._bring(needed.ledger_id)
         if wanted is not None:
-            self._close_holes()
+            self._close_holes_if_possible()
         if over_limit:
             self.flush()
         else:
@@ -283,6 +173,14 @@ class Cursor:
                 return
             self._bring(wanted)
 
+    def _close_holes_if_possible(self) -> None:
+        """What was acknowledged is so whether the page that comes next can be read or not; who asks for what is in that
+        page is told."""
+        try:
+            self._close_holes()
+        except recovery.LOST as error:
+            logger().warning("cursor %s of topic %s cannot move on: %s", self.name, self.topic.name, error)
+
     def _bring(self, ledger_id: int) -> None:
         """Read a page, and put it among those in memory."""
         while True:
@@ -293,7 +191,7 @@ class Cursor:
             if ref is None or handle is None:
                 return
             try:
-                parts = recovery.read_parts(partial(log.read_entry, handle), ref)
+                parts = recovery.read_parts(handle, ref)
                 page = recovery.load_page(self.name, ledger_id, ref, parts)
             except BookstandError:
                 if handle is not self._log.handle:
@@ -305,9 +203,6 @@ class Cursor:
                     continue
                 self._state.install(page)
             return
-
-    def _is_dirty(self) -> bool:
-        return bool(self._dirty) or self._state.moves != self._stored_moves
 
     def _check_usable(self) -> None:
         if self._closed is not None:
@@ -342,7 +237,7 @@ class Cursor:
                     and self._joins_flush
                 ):
                     page.acked.add(entry_id)
-                    return self._pending
+                    return self._flushing.pending
             wanted = [positions]
         else:
             wanted = _positions(positions)
@@ -388,7 +283,6 @@ class Cursor:
         def change() -> None:
             following = self.topic.extent.following(position.previous)
             self._state.reset(position if following is None or position == EARLIEST_IN_LEDGER else following)
-            self._resets += 1
             self._read_position = self._next_from(self._state.mark_delete)
 
         return self._change(change)
@@ -416,7 +310,7 @@ class Cursor:
     @property
     def durable_mark_delete_position(self) -> Position:
         """As of the last flush."""
-        return self._durable_mark_delete
+        return self._flushing.durable_mark_delete
 
     @property
     def read_position(self) -> Position:
@@ -458,7 +352,7 @@ class Cursor:
     def _pages(self) -> Iterator[LedgerAcks]:
         """A copy of each page, in the order of ledgers; those not in memory are read one by one and not kept."""
         with self._lock:
-            ids = sorted({*self._dirty, *(ledger_id for ledger_id, _ in self._state.index.items())})
+            ids = self._state.ledger_ids()
         for ledger_id in ids:
             page = self._ask(partial(self._copy_of_page, ledger_id))
             if page is not None:
@@ -485,15 +379,15 @@ class Cursor:
         with self._lock:
             pages = self._state.pages
             return CursorStats(
-                self.cursor_metadata_size_in_bytes,
+                self._flushing.state_size,
                 pages.bytes,
                 len(pages),
                 pages.hits,
                 pages.misses,
                 len(pages.dirty),
-                self._flushes,
-                self._pages_written,
-                self._bytes_written,
+                self._flushing.flushes,
+                self._flushing.pages_written,
+                self._flushing.bytes_written,
             )
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -563,7 +457,13 @@ class Cursor:
             self._read_position = max(_position(position), self._next_from(self._state.mark_delete))
 
     def _next_from(self, position: Position) -> Position:
-        return self.topic.extent.following(position) or position.next
+        """The next entry to deliver, or the place that it will have."""
+        extent = self.topic.extent
+        following = extent.following(position)
+        if following is not None:
+            return following
+        last = extent.ledger_ids[-1:]
+        return Position(last[0], 0) if last and last[0] > position.ledger_id else position.next
 
     def _advance_read_position(self) -> None:
         if self._read_position <= self._state.mark_delete:
@@ -573,366 +473,38 @@ class Cursor:
 
     def flush(self) -> None:
         """Write what is accepted and not durable yet; nothing if there is nothing."""
-        with self._flushing:
-            with self._lock:
-                self._check_usable()
-                if self.read_only or not self._is_dirty():
-                    return
-            try:
-                if not self._paged:
-                    self._flush_snapshot()
-                elif self._log.is_writable(
-                    self.config.max_entries_per_cursor_ledger, self.config.max_cursor_ledger_age * 1000
-                ):
-                    self._flush_pages()
-                else:
-                    self._flush_into_new_ledger()
-            except CursorFencedError as error:
-                self._closed = error
-                raise
-        self._tell_dispatchers()
+        with self._lock:
+            self._check_usable()
+        try:
+            self._flushing.flush()
+        except CursorFencedError as error:
+            self._closed = error
+            raise
+        finally:
+            self._tell_dispatchers()
 
-    def _flush_quietly(self) -> None:
-        """What the background does; who waits for a result is told by it."""
+    def _flush_in_background(self) -> None:
+        """Whoever waits for a result is told of an error by it."""
         try:
             self.flush()
-            if self._is_dirty():
-                self._throttle.accepted()
         except BookstandError as error:
-            from bookstand.storage.log import logger
-
             logger().warning("cursor %s of topic %s could not be written: %s", self.name, self.topic.name, error)
+        if self._closed is None and self._flushing.is_dirty:
+            self._throttle.accepted()
 
-    def _encode_dirty(self) -> dict[int, EncodedPage]:
-        """The dirty pages as entries; the lock is held."""
-        return {
-            ledger_id: encode_page(
-                self.name,
-                ledger_id,
-                page.acked,
-                page.partial,
-                generation=self._generation + 1,
-                mark_delete=self._state.mark_delete,
-                limit=self._log.entry_limit,
-            )
-            for ledger_id, page in sorted(self._dirty.items())
-            if page
-        }
-
-    def _written(self, entries: list[bytes], size: int) -> _Written:
-        """Note what this flush will have written; the lock is held."""
-        completion = self._completion
-        self._renew()
-        stamps = {ledger_id: page.stamp for ledger_id, page in self._dirty.items()}
-        return _Written(entries, stamps, size, self._state.mark_delete, self._state.moves, completion)
-
-    def _flush_pages(self) -> None:
-        """Dirty pages, what changed of the index, and a marker, at the end of the ledger there is."""
-        with self._lock:
-            state, index = self._state, self._state.index
-            encoded = self._encode_dirty()
-            next_entry = self._log.next_entry
-            entries: list[bytes] = []
-            replaced: dict[int, PageRef | None] = {}
-            for ledger_id in [one for one, page in self._dirty.items() if not page]:
-                replaced[ledger_id] = index.remove(ledger_id)
-            for ledger_id, page in encoded.items():
-                replaced[ledger_id] = index.get(ledger_id)
-                index.set(ledger_id, page.ref(next_entry + len(entries)))
-                entries += page.entries
-            prepared, marker = self._encode_marker(index, next_entry + len(entries), len(entries), self._marker)
-            written = self._written(entries + marker, state_size(prepared, state.properties))
-        try:
-            writer = self._log.writer
-            assert writer is not None
-            log.append(writer, written.entries, self.config.flush_commit_bytes)
-        except BaseException as error:
-            with self._lock:
-                index.abort()
-                for ledger_id, ref in replaced.items():
-                    if ref is None:
-                        index.remove(ledger_id)
-                    elif ledger_id >= state.mark_delete.ledger_id:
-                        index.set(ledger_id, ref)
-            self._failed(written, error)
-            raise
-        with self._lock:
-            index.commit()
-            self._generation += 1
-            self._marker = prepared.marker_entry_id
-        self._succeeded(written)
-
-    def _encode_marker(
-        self, index: Index, entry_id: int, page_entries: int, previous: int | None
-    ) -> tuple[Prepared, list[bytes]]:
-        properties = self._state.properties
-        prepared = index.prepare(entry_id, room_for_nodes(self.name, properties, self._log.entry_limit))
-        marker = encode_marker(
-            self.name,
-            prepared,
-            generation=self._generation + 1,
-            mark_delete=self._state.mark_delete,
-            properties=properties,
-            time_ms=self.topic.client.clock.now(),
-            previous=previous,
-            page_entries=page_entries,
-        )
-        return prepared, marker
-
-    def _flush_into_new_ledger(self) -> None:
-        """The pages that the index refers to are copied, nothing else; then the record is pointed at the new ledger.
-        The old one stays whole and in use until then."""
-        with self._lock:
-            encoded = self._encode_dirty()
-            clean = [(one, ref) for one, ref in self._state.index.items() if one not in self._dirty]
-            old = self._log.handle
-            resets = self._resets
-            written = self._written([], 0)
-            properties = dict(self._state.properties)
-        try:
-            writer = self._log.begin()
-            try:
-                index, size = self._fill(writer, clean, encoded, old, written, properties)
-                self._log.switch(writer, self._info_of(written, properties), self.config.retained_cursor_ledgers)
-            except CursorFencedError:
-                raise
-            except BookstandError:
-                self._log.drop(writer)
-                raise
-        except CursorFencedError as error:
-            self._failed(written, error)
-            raise
-        except BaseException as error:
-            if not isinstance(error, BookstandError) or not self._fall_back(written, properties):
-                self._failed(written, error)
-                raise
-            return
-        with self._lock:
-            self._generation += 1
-            self._take_over(index, resets)
-        self._succeeded(written._replace(size=size))
-
-    def _fill(
-        self,
-        writer: Any,
-        clean: list[tuple[int, PageRef]],
-        encoded: dict[int, EncodedPage],
-        old: Any,
-        written: _Written,
-        properties: dict[str, int],
-    ) -> tuple[Index, int]:
-        """Write a whole state into an empty ledger; returns its index, and its size."""
-        refs: dict[int, PageRef] = {}
-        batch: list[bytes] = []
-        at = size = 0
-        for ledger_id, ref in clean:
-            parts = recovery.read_parts(lambda entry_id: log.read_entry(old, entry_id), ref)
-            # What was damaged since it was checked is not to be carried on under a new name.
-            recovery.load_page(self.name, ledger_id, ref, parts)
-            refs[ledger_id] = ref._replace(entry_id=at + len(batch))
-            batch += parts
-            size += sum(map(len, parts))
-            if size >= self.config.flush_commit_bytes:
-                log.append(writer, batch, self.config.flush_commit_bytes)
-                at += len(batch)
-                batch, size = [], 0
-        for ledger_id, page in encoded.items():
-            refs[ledger_id] = page.ref(at + len(batch))
-            batch += page.entries
-        index = Index.build(sorted(refs.items()))
-        entry_id = at + len(batch)
-        prepared = index.prepare(entry_id, room_for_nodes(self.name, properties, self._log.entry_limit))
-        batch += encode_marker(
-            self.name,
-            prepared,
-            generation=self._generation + 1,
-            mark_delete=written.mark_delete,
-            properties=properties,
-            time_ms=self.topic.client.clock.now(),
-            previous=None,
-            page_entries=entry_id,
-        )
-        log.append(writer, batch, self.config.flush_commit_bytes)
-        index.commit()
-        self._marker = prepared.marker_entry_id
-        written.entries.extend(batch)
-        return index, state_size(prepared, properties)
-
-    def _take_over(self, index: Index, resets: int) -> None:
-        """The new ledger's index, without what has gone since it was made; the lock is held."""
-        state = self._state
-        mark_delete = state.mark_delete
-        if resets != self._resets:
-            index = Index()
-        index.remove_below(mark_delete.ledger_id)
-        if mark_delete.ledger_id not in state.pages and mark_delete.ledger_id not in state.index:
-            index.remove(mark_delete.ledger_id)
-        state.index = index
-
-    def _info_of(self, written: _Written, properties: Mapping[str, int]) -> CursorInfo:
-        """The record beside a ledger: the position to fall back to."""
-        info = self._log.info
-        assert info is not None
-        return info._replace(
-            mark_delete=written.mark_delete,
-            ranges=(),
-            batches=(),
-            properties=tuple(properties.items()),
-            last_active=self.topic.client.clock.now(),
-        )
-
-    # -- the old form ------------------------------------------------------------------------------------------------
-
-    def _old_state(self) -> AckState:
-        """The whole state as it is now, copied; the lock is held, and all pages are in memory."""
-        pages = {ledger_id: self._state.page(ledger_id) for ledger_id in self._state.pages.ledger_ids()}
-        return AckState(
-            self._state.mark_delete,
-            {ledger_id: page.acked.copy() for ledger_id, page in pages.items() if page is not None and page.acked},
-            {
-                Position(ledger_id, entry_id): bits
-                for ledger_id, page in pages.items()
-                if page is not None
-                for entry_id, bits in page.partial.items()
-            },
-            dict(self._state.properties),
-        )
-
-    def _flush_snapshot(self) -> None:
-        """The whole state in Pulsar's form, as one entry; into the record where that is too large for an entry."""
-        for ledger_id, _ in list(self._state.index.items()):
-            self._bring(ledger_id)
-        config = self.config
-        with self._lock:
-            state = self._old_state()
-            written = self._written([], 0)
-        try:
-            snapshot = legacy.write(
-                state,
-                "long_arrays" if config.persist_as_long_array else "ranges",
-                config.max_unacked_ranges_to_persist,
-                config.max_batch_deleted_index_to_persist,
-            ).data
-            if len(snapshot) > self._log.entry_limit:
-                self._log.inline(self._inline_info(state))
-            elif self._log.is_writable(config.max_entries_per_cursor_ledger, config.max_cursor_ledger_age * 1000):
-                assert self._log.writer is not None
-                log.append(self._log.writer, [snapshot], config.flush_commit_bytes)
-            else:
-                writer = self._log.begin()
-                log.append(writer, [snapshot], config.flush_commit_bytes)
-                info = self._info_of(written, state.properties)
-                self._log.switch(writer, info, config.retained_cursor_ledgers)
-        except CursorFencedError as error:
-            self._failed(written, error)
-            raise
-        except BaseException as error:
-            if not isinstance(error, BookstandError) or not self._fall_back(written, state.properties):
-                self._failed(written, error)
-                raise
-            return
-        with self._lock:
-            # In this form no page is stored by itself.
-            self._state.index = Index()
-            self._marker = None
-        written.entries.append(snapshot)
-        self._succeeded(written._replace(size=len(snapshot)), paged=False)
-
-    def _inline_info(self, state: AckState) -> CursorInfo:
-        info = self._log.info
-        assert info is not None
-        limit = self.config.max_unacked_ranges_in_metadata_store
-        ranges = [(*one.lower, *one.upper) for one in RangeSet(state.acked).to_ranges(limit)]
-        return info._replace(
-            mark_delete=state.mark_delete,
-            ranges=tuple(ranges),
-            batches=tuple((position.ledger_id, position.entry_id, bits) for position, bits in state.batches.items()),
-            properties=tuple(state.properties.items()),
-            last_active=self.topic.client.clock.now(),
-        )
-
-    def _fall_back(self, written: _Written, properties: Mapping[str, int]) -> bool:
-        """No ledger can be written: put the state into the record, if all of it is in memory and it is small enough.
-        Returns whether that worked."""
-        with self._lock:
-            if any(ledger_id not in self._state.pages for ledger_id, _ in self._state.index.items()):
-                return False
-            state = self._old_state()
-        if len(RangeSet(state.acked)) > self.config.max_unacked_ranges_in_metadata_store:
-            return False
-        if not self._log_has_record():
-            return False
-        try:
-            self._log.inline(self._inline_info(state))
-        except BookstandError:
-            return False
-        with self._lock:
-            self._state.index = Index()
-            self._marker = None
-        self._succeeded(written, paged=False)
-        return True
-
-    def _log_has_record(self) -> bool:
-        return self._log.info is not None
-
-    # -- after a flush -----------------------------------------------------------------------------------------------
-
-    def _succeeded(self, written: _Written, paged: bool = True) -> None:
-        with self._lock:
-            for ledger_id, stamp in written.stamps.items():
-                page = self._dirty.get(ledger_id)
-                if page is None or page.stamp != stamp:
-                    continue
-                if not page:
-                    self._state.pages.drop(ledger_id)
-                else:
-                    self._state.pages.stored(ledger_id)
-            self._stored_moves = written.moves
-            self._durable_mark_delete = written.mark_delete
-            self._flushes += 1
-            self._pages_written += len(written.stamps)
-            self._bytes_written += sum(map(len, written.entries))
-            self._note_size(written.size)
-        written.completion.complete()
-
-    def _failed(self, written: _Written, error: BaseException) -> None:
-        """What is in memory has moved, and is written by a later flush."""
-        if not isinstance(error, BookstandError):
-            error = LedgerFencedError(f"a flush was interrupted by {error!r}")
-        written.completion.complete(error=error)
-
-    # -- waiting for a flush: the Pendings' driver -------------------------------------------------------------------
-
-    def drive(self, completion: Completion, deadline: float | None) -> None:
-        """Somebody waits for it to be durable: write it now."""
-        while not completion.done:
-            try:
-                self.flush()
-            except BookstandError:
-                if not completion.done:
-                    raise
-            with self._lock:
-                if not completion.done and completion is self._completion and not self._is_dirty():
-                    # What it stood for has been written, or undone, by others.
-                    self._renew()
-                    break
-        else:
-            return
-        completion.complete()
-
-    def hurry(self) -> None:
-        self._throttle.hurry()
+    @property
+    def cursor_metadata_size_in_bytes(self) -> int:
+        """The size of the whole state when it was last written."""
+        return self._flushing.state_size
 
     # -- the size limit ----------------------------------------------------------------------------------------------
 
-    def _note_size(self, size: int) -> None:
-        self.cursor_metadata_size_in_bytes = size
-
     @property
     def paused(self) -> bool:
-        """Whether the state is so large that no new messages are to be dispatched, nor delayed ones that are due."""
+        """Whether the state is so large that no new messages are to be dispatched, nor delayed ones that are due. In
+        the old form also where its limits keep a part from being written."""
         limit = self.config.max_per_cursor_metadata_size_in_bytes
-        return limit >= 1 and self.cursor_metadata_size_in_bytes >= limit
+        return self._flushing.left_out or (limit >= 1 and self.cursor_metadata_size_in_bytes >= limit)
 
     def on_pause(self, callback: Callable[[], object]) -> None:
         """Call it whenever dispatching is to pause."""
@@ -958,20 +530,20 @@ class Cursor:
         return dict(self._log.info.cursor_properties)
 
     def set_cursor_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace all of them but those that begin with ``#pulsar.internal.``, which stay."""
-        with self._flushing:
+        """Replace all of them but those that begin with ``#pulsar.internal.``, which stay, and are set one by one."""
+        with self._flushing.alone:
             self._check_writable()
             kept = {name: value for name, value in self.cursor_properties.items() if name.startswith(INTERNAL_PREFIX)}
             self._put_properties({**kept, **dict(_checked_properties(properties))})
 
     def put_cursor_property(self, name: str, value: str) -> None:
-        with self._flushing:
+        with self._flushing.alone:
             self._check_writable()
-            _checked_properties({name: value})
+            _check_property(name, value)
             self._put_properties({**self.cursor_properties, name: value})
 
     def remove_cursor_property(self, name: str) -> None:
-        with self._flushing:
+        with self._flushing.alone:
             self._check_writable()
             properties = self.cursor_properties
             properties.pop(name, None)
@@ -998,33 +570,30 @@ class Cursor:
         """Write what is accepted, and close the cursor's ledger. In the old form a small state goes into the record,
         as Pulsar has it."""
         self._throttle.stop()
-        with self._flushing:
+        with self._flushing.alone:
             if self._closed is not None:
                 return
             try:
                 if not self.read_only:
-                    self.flush()
+                    self._flushing.flush()
                     self._end()
             finally:
                 self._closed = ClientClosedError(f"cursor {self.name!r} of topic {self.topic.name} is closed")
 
     def _end(self) -> None:
-        if not self._paged and self._log.handle is not None:
-            with self._lock:
-                state = self._old_state()
-            if len(RangeSet(state.acked)) <= self.config.max_unacked_ranges_in_metadata_store:
-                self._log.inline(self._inline_info(state))
-                return
+        paged = self.config.enable_lru_cache_max_unacked_ranges
+        if not paged and self._log.handle is not None and self._flushing.end_inline():
+            return
         if self._log.writer is not None:
             self._log.writer.close()
 
     def delete(self) -> None:
         """Delete the cursor with all that is stored of it, in one commit."""
         self._throttle.stop()
-        with self._flushing:
+        with self._flushing.alone:
             self._check_writable()
             self._log.delete()
-            self.topic.release(self._log.path.rpartition("/")[2])
+            self.topic.release(self._hold_name)
             self._closed = CursorFencedError(f"cursor {self.name!r} of topic {self.topic.name} was deleted")
 
     def __enter__(self) -> Cursor:
@@ -1064,8 +633,12 @@ def _long_properties(properties: Mapping[str, int] | None) -> dict[str, int]:
 
 def _checked_properties(properties: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     for name, value in properties.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise IncorrectParameterError(f"a cursor property is a name with a string, not {name!r}: {value!r}")
+        _check_property(name, value)
         if name.startswith(INTERNAL_PREFIX):
             raise IncorrectParameterError(f"property {name!r}: names that begin with {INTERNAL_PREFIX} are reserved")
     return tuple(properties.items())
+
+
+def _check_property(name: object, value: object) -> None:
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise IncorrectParameterError(f"a cursor property is a name with a string, not {name!r}: {value!r}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyroaring import BitMap64
 
 from bookstand.cursor import recovery
-from bookstand.cursor.log import known_of, read_entry
+from bookstand.cursor.log import known_of
 from bookstand.errors import LedgerError
 from bookstand.proto.wire import read_varint
 from bookstand.storage.position import Position
@@ -57,9 +57,7 @@ def _ledgers(cursor: Cursor) -> Iterator[recovery.Entries]:
     log = cursor._log
     handle = log.handle
     if handle is not None:
-        yield recovery.Entries(
-            handle.id, handle.last_add_confirmed, lambda entry_id: read_entry(handle, entry_id), None
-        )
+        yield recovery.Entries(handle, handle.last_add_confirmed, None)
     assert log.info is not None
     for ledger_id in reversed(known_of(log.info).former):
         try:

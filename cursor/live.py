@@ -49,6 +49,7 @@ class LiveState:
         self.properties: dict[str, int] = {}
         # Counts what changed besides pages: the mark-delete position, properties, pages that are gone.
         self.moves = 0
+        self.resets = 0
         self.frontier: Position | None = None
         self.wanted: int | None = None
 
@@ -60,6 +61,10 @@ class LiveState:
         if found is None and self.index.get(ledger_id) is not None:
             raise PageNeeded(ledger_id)
         return found
+
+    def ledger_ids(self) -> list[int]:
+        """The ledgers that have a page."""
+        return sorted({*self.pages.ledger_ids(), *(ledger_id for ledger_id, _ in self.index.items())})
 
     def page_to_change(self, ledger_id: int, limit: int) -> LedgerAcks:
         """The same, made if need be, and dirty from now on. ``limit`` is the number of entries the ledger has."""
@@ -76,18 +81,25 @@ class LiveState:
             page.limit = self._extent().entries(page.ledger_id) or 0
             self.pages.install(page)
 
+    def forget_stored_pages(self) -> None:
+        """No page is stored by itself any more; all are in memory."""
+        self.index = Index()
+
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
     def ack(self, positions: Iterable[Position]) -> None:
         """Whole entries. What is behind the last entry is refused; what came before it in the list stays done."""
         extent = self._extent()
+        reached = False
         try:
             for position in positions:
                 page = self._page_for(extent, position)
                 if page is not None:
                     page.ack(position.entry_id)
+                    reached = reached or self._reaches_frontier(page)
         finally:
-            self.close_holes()
+            if reached:
+                self.close_holes()
 
     def ack_ledger(self, ledger_id: int, entry_ids: list[int]) -> None:
         """Many entries of one ledger at once."""
@@ -98,13 +110,21 @@ class LiveState:
             page.ack_all(entry_ids)
             if ledger_id == self.mark_delete.ledger_id:
                 page.drop_up_to(self.mark_delete.entry_id)
-        self.close_holes()
+            if self._reaches_frontier(page):
+                self.close_holes()
 
     def ack_part(self, position: Position, not_acked: int) -> None:
         """Some indexes of a batch: those whose bits are not in ``not_acked``."""
         page = self._page_for(self._extent(), position)
-        if page is not None and page.ack_part(position.entry_id, not_acked):
+        if page is not None and page.ack_part(position.entry_id, not_acked) and self._reaches_frontier(page):
             self.close_holes()
+
+    def _reaches_frontier(self, page: LedgerAcks) -> bool:
+        """Whether the mark-delete position moves by what the page says."""
+        if self.frontier is None or self.frontier <= self.mark_delete:
+            self.frontier = self._extent().following(self.mark_delete)
+        frontier = self.frontier
+        return frontier is not None and frontier.ledger_id == page.ledger_id and frontier.entry_id in page.acked
 
     def _page_for(self, extent: Extent, position: Position) -> LedgerAcks | None:
         """The page to note an acknowledgment in; None where there is nothing to note."""
@@ -205,6 +225,7 @@ class LiveState:
         self.mark_delete = position.previous
         self.properties = {}
         self.moves += 1
+        self.resets += 1
         self.close_holes()
 
     # -- questions -----------------------------------------------------------------------------------------------------
@@ -224,8 +245,7 @@ class LiveState:
     @property
     def acked_beyond(self) -> int:
         """How many entries are acknowledged beyond the mark-delete position, their pages in memory or not."""
-        dirty = self.pages.dirty
-        return self.index.acked + sum(len(page.acked) - self._indexed(one) for one, page in dirty.items())
+        return self.index.acked + sum(len(page.acked) - self._indexed(page.ledger_id) for page in self.pages)
 
     def _indexed(self, ledger_id: int) -> int:
         ref = self.index.get(ledger_id)

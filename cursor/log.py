@@ -8,7 +8,8 @@ a crash leaves no ledger that nobody knows of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from contextlib import contextmanager
+from typing import NamedTuple, NoReturn
 
 from bookstand.cursor.chunks import CODEC_PROPERTY
 from bookstand.cursor.recovery import Entries
@@ -26,6 +27,7 @@ from bookstand.ledger.topic_name import cursor_node_of
 from bookstand.ledger.transaction import Transaction
 from bookstand.ledger.writer import LedgerWriter
 from bookstand.proto import wire
+from bookstand.storage.digest import digest_for
 from bookstand.storage.entry import HEADER_BYTES
 from bookstand.storage.nodes import Nodes
 
@@ -88,6 +90,7 @@ class CursorLog:
 
     def __init__(self, topic: ManagedLedger, cursor: str, codec: str | None, threshold: int) -> None:
         self.client: Client = topic.client
+        self._topic = topic
         self.topic = topic.name
         self.cursor = cursor
         self.path = cursor_node_of(topic.name, cursor)
@@ -126,8 +129,22 @@ class CursorLog:
                 stored = encode_cursor_info(info, self._codec, self._threshold)
                 version = transaction.put_node(self.path, stored, self._version)
         except MetadataVersionError as error:
-            raise self._fenced(error) from error
+            self._look_again(error)
         self.info, self._version = info, version.result()
+
+    def _look_again(self, error: MetadataVersionError) -> NoReturn:
+        """Somebody else has written the record. Where that was no other opener of the topic, who would have pointed it
+        elsewhere, the next attempt goes on from what it says now."""
+        known = self.info
+        try:
+            stored, version = self._nodes.get(self.path)
+        except NoSuchNodeError:
+            raise self._fenced(error) from error
+        info = decode_cursor_info(stored, f"node {self.path}")
+        if known is None or not self._topic.is_current() or info.cursor_ledger_id != known.cursor_ledger_id:
+            raise self._fenced(error) from error
+        self.info, self._version = info, version
+        raise error
 
     def delete(self) -> None:
         """The record and all ledgers, in one commit."""
@@ -153,27 +170,24 @@ class CursorLog:
 
     # -- its ledger --------------------------------------------------------------------------------------------------
 
-    def recover_ledger(self, recovery: bool = True) -> Entries:
-        """Open the ledger that the record points to, closed from now on."""
-        assert self.info is not None
-        return self.entries_of(self.info.cursor_ledger_id, recovery)
-
     def entries_of(self, ledger_id: int, recovery: bool) -> Entries:
+        """One of the cursor's ledgers; with ``recovery`` it is closed from now on."""
         handle = self.client.open(ledger_id, recovery, b"", None)
         codec = handle.metadata.custom_metadata.get(CODEC_PROPERTY)
         if self.info is not None and ledger_id == self.info.cursor_ledger_id and self.handle is None:
             self.handle = handle
-        return Entries(
-            ledger_id,
-            handle.last_add_confirmed if recovery else handle.read_last_confirmed(),
-            lambda entry_id: read_entry(handle, entry_id),
-            None if codec is None else codec.decode(errors="replace"),
-        )
+        if recovery:
+            last = handle.last_add_confirmed
+        else:
+            # Whatever is stored is durable, whether its writer has told anybody or not.
+            state = self.client.storage.state(ledger_id)
+            last = -1 if state is None else state.last_entry
+        return Entries(handle, last, None if codec is None else codec.decode(errors="replace"))
 
     @property
     def entry_limit(self) -> int:
         """How many bytes an entry of the cursor's ledger may have."""
-        return self.client.max_entry_bytes - HEADER_BYTES - 20
+        return self.client.max_entry_bytes - HEADER_BYTES - digest_for(self.client.defaults.digest, b"").size
 
     @property
     def next_entry(self) -> int:
@@ -190,7 +204,19 @@ class CursorLog:
             and self.client.clock.now() - self.began < max_age_millis
         )
 
-    def begin(self) -> LedgerWriter:
+    @contextmanager
+    def new_ledger(self) -> Iterator[LedgerWriter]:
+        """A ledger to fill and to :meth:`switch` to. Where that fails it is deleted, and all is as before."""
+        writer = self._begin()
+        try:
+            yield writer
+        except CursorFencedError:
+            raise
+        except BookstandError:
+            self._drop(writer)
+            raise
+
+    def _begin(self) -> LedgerWriter:
         """A new ledger, pending; one that was pending before is deleted."""
         assert self.info is not None
         info = self.info
@@ -218,7 +244,7 @@ class CursorLog:
         self.writer = self.handle = writer
         self.began = self.client.clock.now()
 
-    def drop(self, writer: LedgerWriter) -> None:
+    def _drop(self, writer: LedgerWriter) -> None:
         """The pending ledger did not come about."""
         assert self.info is not None
         info = self.info._replace(unknown=unknown_of(known_of(self.info)._replace(pending=None)))
@@ -249,10 +275,6 @@ def _commits(entries: Sequence[bytes], commit_bytes: int) -> Iterator[list[bytes
         size += len(entry)
     if part:
         yield part
-
-
-def read_entry(handle: LedgerHandle, entry_id: int) -> bytes:
-    return handle.read_unconfirmed(entry_id, entry_id)[0].data
 
 
 def _labels(topic: str, cursor: str) -> dict[str, bytes]:

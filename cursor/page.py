@@ -80,10 +80,9 @@ def encode_page(
     wire.write_number(counts, _PARTIAL, len(partial))
     out = record.begin(mark_delete, record.PAGE)
     end = record.tail(record.Identity(cursor, record.PAGE, generation, ledger_id, 0, 1))
-    around = len(out) + len(counts) + len(end) + record.CRC_BYTES + _MOST_FRAMING
-    if around + len(bitmap) + len(batches) <= limit:
-        entries = [_encode_part(out, bitmap, batches, counts, end)]
-    else:
+    entries = [_encode_part(out.copy(), bitmap, batches, counts, end)]
+    if len(entries[0]) > limit:
+        around = len(out) + len(counts) + len(end) + record.CRC_BYTES + _MOST_FRAMING
         room = limit - around
         if room <= 0:
             raise EntryTooLargeError(f"a part of a page takes more than {around} bytes, but an entry only {limit}")

@@ -2,10 +2,12 @@
 
 A page is *dirty* from its first change until a flush has stored it, and stays; a *clean* page may leave, the one used
 longest ago first. Dirty pages are charged with the most that their ledger's bitmap can come to take, so that an
-acknowledgment need not measure anything. At least one page is always kept, however large.
+acknowledgment need not measure anything. At least one clean page is always kept, however large.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from cachetools import LRUCache
 
@@ -14,6 +16,7 @@ from bookstand.cursor.acks import LedgerAcks
 _CONTAINER_ENTRIES = 1 << 16
 _CONTAINER_BYTES = 8192 + 100
 _PARTIAL_BYTES = 150
+_DIRTY_SHARE = 0.75
 
 
 class ResidentPages:
@@ -32,6 +35,10 @@ class ResidentPages:
     def __len__(self) -> int:
         return len(self.dirty) + len(self._clean)
 
+    def __iter__(self) -> Iterator[LedgerAcks]:
+        yield from self.dirty.values()
+        yield from self._clean.values()
+
     def __contains__(self, ledger_id: int) -> bool:
         return ledger_id in self.dirty or ledger_id in self._clean
 
@@ -42,8 +49,8 @@ class ResidentPages:
 
     @property
     def over_limit(self) -> bool:
-        """Whether dirty pages alone are more than may be: they must be stored before anything else comes in."""
-        return self.dirty_bytes > self.limit and len(self.dirty) > 1
+        """Whether dirty pages leave little room for others: they are to be stored before more come in."""
+        return self.dirty_bytes > self.limit * _DIRTY_SHARE and len(self.dirty) > 1
 
     def get(self, ledger_id: int) -> LedgerAcks | None:
         page = self.dirty.get(ledger_id)
@@ -94,5 +101,6 @@ class ResidentPages:
         return self.dirty.pop(ledger_id, None)
 
     def _make_room(self) -> None:
-        while self._clean and len(self) > 1 and self.bytes > self.limit:
+        # The last one was wanted by somebody, who would have to bring it again.
+        while len(self._clean) > 1 and self.bytes > self.limit:
             self._clean.popitem()

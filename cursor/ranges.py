@@ -72,6 +72,18 @@ class RangeSet:
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
+    def remove_closed(self, lower: Position, upper: Position) -> None:
+        """Remove everything from ``lower`` to ``upper``, both included."""
+        for ledger in [one for one in self._ledgers if lower.ledger_id <= one <= upper.ledger_id]:
+            bitmap = self.bitmaps[ledger]
+            first = lower.entry_id if ledger == lower.ledger_id else 0
+            last = upper.entry_id if ledger == upper.ledger_id else bitmap.max()
+            if first <= last:
+                bitmap.remove_range(max(first, 0), last + 1)
+            if not bitmap:
+                del self.bitmaps[ledger]
+                self._ledgers.remove(ledger)
+
     def contains(self, position: Position) -> bool:
         bitmap = self.bitmaps.get(position.ledger_id)
         return bitmap is not None and position.entry_id >= 0 and position.entry_id in bitmap

@@ -7,7 +7,7 @@ the position in the cursor's record is what is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from bookstand.cursor import chunks, legacy, record
@@ -18,8 +18,31 @@ from bookstand.cursor.page import check_page, decode_page
 from bookstand.cursor.page_ref import PageRef
 from bookstand.cursor.pages import ResidentPages
 from bookstand.cursor.state import AckState
-from bookstand.errors import BookstandError, MalformedAckStateError, StoreDamagedError
+from bookstand.errors import (
+    BookstandError,
+    LedgerRecoveryError,
+    MalformedAckStateError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchLedgerOnBookieError,
+    ReadError,
+    StoreDamagedError,
+)
+from bookstand.ledger.handle import LedgerHandle
 from bookstand.storage.position import Position
+
+LOST = (
+    LedgerRecoveryError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchLedgerOnBookieError,
+    ReadError,
+    StoreDamagedError,
+)
+"""What says that a state is gone. Any other error says nothing of that, and is the caller's."""
+
+# Enough to read them quickly, few enough to hold beside the cache.
+_PAGES_AT_ONCE = 16
 
 MARKER, SNAPSHOT, RECORD, NEW = "marker", "snapshot", "record", "new"
 
@@ -53,12 +76,18 @@ class State(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """A cursor's ledger as recovery reads it."""
+    """A cursor's ledger as recovery reads it: up to the entry ``last``."""
 
-    ledger_id: int
+    handle: LedgerHandle
     last: int
-    read: Callable[[int], bytes]
     codec: str | None
+
+    @property
+    def ledger_id(self) -> int:
+        return self.handle.id
+
+    def read(self, entry_id: int) -> bytes:
+        return self.handle.read_unconfirmed(entry_id, entry_id)[0].data
 
 
 def recover(
@@ -77,12 +106,10 @@ def recover(
                 skipped.append(f"entry {entries.ledger_id}:{at} is of a flush that was not finished")
             else:
                 return _from_snapshot(cursor, entries, at, topic_entries, skipped)
-        except (StoreDamagedError, MalformedAckStateError, record.RecordError) as error:
+        except (*LOST, MalformedAckStateError, record.RecordError) as error:
             skipped.append(f"entry {entries.ledger_id}:{at}: {error}")
-        except BookstandError as error:
-            skipped.append(f"entry {entries.ledger_id}:{at} cannot be read: {error}")
         at -= 1
-    return tuple(skipped)
+    return tuple(skipped) or (f"ledger {entries.ledger_id} has no entry",)
 
 
 def _from_marker(
@@ -97,22 +124,36 @@ def _from_marker(
 
 def _check_pages(cursor: str, entries: Entries, index: Index, resident: ResidentPages) -> None:
     """Every page is there and whole; the last ones are kept, as many as there is room for."""
+    pages = list(index.items())
     room = True
-    loaded: list[LedgerAcks] = []
-    for ledger_id, ref in reversed(list(index.items())):
-        parts = read_parts(entries.read, ref)
-        if room:
-            page = load_page(cursor, ledger_id, ref, parts)
-            loaded.append(page)
-            room = sum(one.memory for one in loaded[-1:]) + resident.bytes < resident.limit
-            if room or len(loaded) == 1:
-                resident.install(page)
-        else:
-            check_page(cursor, ledger_id, ref, parts)
+    for end in range(len(pages), 0, -_PAGES_AT_ONCE):
+        some = pages[max(0, end - _PAGES_AT_ONCE) : end]
+        stored = _read_many(entries.handle, [ref for _, ref in some])
+        for ledger_id, ref in reversed(some):
+            parts = [stored[entry_id] for entry_id in range(ref.entry_id, ref.entry_id + ref.parts)]
+            if room:
+                resident.install(load_page(cursor, ledger_id, ref, parts))
+                room = resident.bytes < resident.limit
+            else:
+                check_page(cursor, ledger_id, ref, parts)
 
 
-def read_parts(read: Callable[[int], bytes], ref: PageRef) -> list[bytes]:
-    return [read(entry_id) for entry_id in range(ref.entry_id, ref.entry_id + ref.parts)]
+def _read_many(handle: LedgerHandle, refs: list[PageRef]) -> dict[int, bytes]:
+    """The entries of many pages: those that stand together are read together."""
+    wanted = sorted(entry_id for ref in refs for entry_id in range(ref.entry_id, ref.entry_id + ref.parts))
+    stored: dict[int, bytes] = {}
+    first = 0
+    for place, entry_id in enumerate(wanted):
+        if place + 1 == len(wanted) or wanted[place + 1] != entry_id + 1:
+            for entry in handle.read_unconfirmed(wanted[first], entry_id):
+                stored[entry.entry_id] = entry.data
+            first = place + 1
+    return stored
+
+
+def read_parts(handle: LedgerHandle, ref: PageRef) -> list[bytes]:
+    """The entries of a page."""
+    return [entry.data for entry in handle.read_unconfirmed(ref.entry_id, ref.entry_id + ref.parts - 1)]
 
 
 def load_page(cursor: str, ledger_id: int, ref: PageRef, parts: list[bytes]) -> LedgerAcks:

@@ -192,6 +192,14 @@ class ManagedLedger:
         """Whether it can still be used: it was neither closed nor deleted, nor taken over by another."""
         return self._fenced is None
 
+    def is_current(self) -> bool:
+        """Whether nobody else has taken the topic over."""
+        with self._lock:
+            try:
+                return self._fenced is None and self._nodes.get(self.path)[1] == self._version
+            except NoSuchNodeError:
+                return False
+
     @property
     def terminated(self) -> Position | None:
         """The last entry of a topic that was terminated."""

@@ -420,7 +420,7 @@ def own_environment(**variables: object) -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONFAULTHANDLER": "1",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         **{name: str(value) for name, value in variables.items()},
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.replay import bookkeeper, messages
+from tests.replay import bookkeeper, cursors, messages
 from tests.replay.outcome import Outcome
 
 
@@ -34,6 +34,13 @@ AREAS: dict[str, Area] = {
             messages.FIELDS,
             0.10,
             messages.replay,
+        ),
+        Area(
+            "cursor",
+            "what Pulsar's managed ledger and cursor answered, and what they recovered",
+            cursors.FIELDS,
+            0.60,
+            cursors.replay,
         ),
     )
 }

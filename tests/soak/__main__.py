@@ -55,12 +55,7 @@ def main(arguments: list[str]) -> int:
 
 def find(name: str) -> Kind:
     module, _, attribute = KINDS[name].partition(":")
-    try:
-        kind: Kind = getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise KindUnavailableError(f"there is no {module}") from error
+    kind: Kind = getattr(importlib.import_module(module), attribute)
     return kind
 
 

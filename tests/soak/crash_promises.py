@@ -25,6 +25,7 @@ class Promises:
         self.closed: dict[int, int] = {}
         self.deleting: set[int] = set()
         self.deleted: set[int] = set()
+        self.again: set[int] = set()
         self.explicit: dict[int, int] = {}
         # By path the values it may have, the first of which is the last one that was promised.
         self.nodes: dict[str, list[str | None]] = {}
@@ -60,6 +61,16 @@ class Promises:
 
     def hear_deleted(self, ledger_id: int) -> None:
         self.deleted.add(ledger_id)
+
+    def hear_creating_again(self, ledger_id: int) -> None:
+        for known in (self.attempted, self.added, self.explicit, self.closed):
+            known.pop(ledger_id, None)
+        self.closing.discard(ledger_id)
+        self.deleted.discard(ledger_id)
+        self.again.add(ledger_id)
+
+    def hear_created_again(self, ledger_id: int) -> None:
+        self.deleting.discard(ledger_id)
 
     def hear_explicit(self, ledger_id: int, lac: int) -> None:
         self.explicit[ledger_id] = lac
@@ -125,9 +136,10 @@ def _check_ledger(store: Any, ledger_id: int, promises: Promises) -> int:
         # The check itself may have closed it, at its end.
         assert ledger_id in promises.closing or metadata.last_entry_id == last, f"nobody closed ledger {ledger_id}"
     explicit = promises.explicit.get(ledger_id)
-    if explicit is not None:
+    if explicit is not None or ledger_id in promises.again:
         known = store.open_ledger(ledger_id, recovery=False).read_last_confirmed()
-        assert known >= explicit, f"ledger {ledger_id}: the explicit LAC was {explicit}, and is {known}"
+        assert explicit is None or known >= explicit, f"ledger {ledger_id}: explicit LAC {explicit} is {known} now"
+        assert known <= end, f"ledger {ledger_id} ends at {end}, and its LAC is {known}"
     return last
 
 

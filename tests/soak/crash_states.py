@@ -19,7 +19,7 @@ def explore(workload: Mixture, recorder: str, limit: int = STATES) -> Done:
             explored = lab.explore(recording, check, limit, {"witness": workload.witness})
         except CrashFoundError as found:
             # To be repeated by the seed; the line that repeats it alone is in the message.
-            return Done(limit, [str(found)])
+            return Done(found.tried, [str(found)])
     return Done(explored.states, [])
 
 

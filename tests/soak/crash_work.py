@@ -7,6 +7,7 @@ words ending in ``ing`` say what may have happened from then on, the others what
 ``adding id first last``, ``added id first last``  of a deferred ledger the latter is no promise; ``forced id last`` is
 ``closing id``, ``closed id lac``                 also by recovery
 ``deleting id``, ``deleted id``
+``creating again id``, ``created again id``       another ledger with the id of one that was deleted
 ``putting path value``, ``put path value``        value None: removed
 ``joining number members``, ``joined number``     a transaction that appends one entry to each member (ledger, entry)
 ``explicit id lac``                               an explicit last-add-confirmed
@@ -17,11 +18,12 @@ from __future__ import annotations
 
 import os
 import random
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cache
 from typing import Any
 
 import bookstand
+from bookstand import errors
 from bookstand.testing.opening import watched_openings
 
 JOINED = "/joined"
@@ -189,6 +191,24 @@ class _Working:
             self.delete()
         self.store.storage.collect(self.deleted.pop())
 
+    def create_again(self) -> None:
+        """Another ledger gets the id of a deleted one, whose writer goes on."""
+        if self.adv is None or self.adv.last_add_confirmed < 0:
+            self.out_of_order()
+        earlier = self.adv
+        earlier.tell_lac()
+        self.tell("deleting", earlier.id)
+        self.store.delete_ledger(earlier.id)
+        self.tell("deleted", earlier.id)
+        self.tell("creating again", earlier.id)
+        self.adv = self.store.create_ledger_adv(earlier.id)
+        self.tell("created again", earlier.id)
+        entry_id = earlier.last_add_confirmed + 1
+        # Nothing of it may come to the ledger that is there now, whatever it is answered.
+        for late in (earlier.tell_lac, lambda: earlier.write(entry_id, payload(earlier.id, entry_id)), earlier.close):
+            with suppress(errors.LedgerError):
+                late()
+
     # -- nodes and transactions ------------------------------------------------------------------------------------
 
     def put_node(self) -> None:
@@ -258,6 +278,7 @@ STEPS = {
     "recover": _Working.recover,
     "delete": _Working.delete,
     "collect": _Working.collect,
+    "create_again": _Working.create_again,
     "put_node": _Working.put_node,
     "delete_node": _Working.delete_node,
     "transaction": _Working.transaction,
@@ -266,4 +287,4 @@ STEPS = {
     "grow": _Working.grow,
     "reopen": _Working.reopen,
 }
-RARE = ("backup", "compact", "grow", "reopen")
+RARE = ("create_again", "backup", "compact", "grow", "reopen")

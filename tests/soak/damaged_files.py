@@ -13,7 +13,7 @@ import random
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,12 +160,13 @@ class Case(NamedTuple):
     witness: bool
 
 
-def cases(seed: int, target: Target, each_kind: int = EACH_KIND) -> list[Case]:
-    """So many of each kind, as far as there are so many that are not alike."""
+def cases(seed: int, target: Target, each_kind: int = EACH_KIND, kinds: Collection[str] = tuple(KINDS)) -> list[Case]:
+    """So many of each of the kinds, as far as there are so many that are not alike."""
     rng = random.Random(seed)
     seen = {_fingerprint(target.image)}
     found = []
-    for kind, damage in KINDS.items():
+    for kind in kinds:
+        damage = KINDS[kind]
         wanted = each_kind
         for _ in range(each_kind * 5):
             if not wanted:
@@ -183,22 +184,22 @@ def _fingerprint(image: bytes) -> bytes:
     return hashlib.blake2b(image, digest_size=16).digest()
 
 
-def one_round(seed: int, each_kind: int = EACH_KIND) -> Done:
+def one_round(seed: int, each_kind: int = EACH_KIND, kinds: Collection[str] = tuple(KINDS)) -> Done:
     folder = Path(tempfile.mkdtemp(prefix="bookstand-damaged-", dir=_place()))
     try:
-        return _one_round(seed, each_kind, folder)
+        return _one_round(seed, each_kind, kinds, folder)
     finally:
         shutil.rmtree(folder)
 
 
-def _one_round(seed: int, each_kind: int, folder: Path) -> Done:
+def _one_round(seed: int, each_kind: int, kinds: Collection[str], folder: Path) -> Done:
     shape = trials.Shape.of(seed)
     earlier: list[bytes] = []
     history = trials.make(folder / "clean", shape, earlier)
     image = (folder / "clean" / "data.mdb").read_bytes()
     shutil.copytree(folder / "clean", folder / "unclean")
     trials.left_by_a_crash(folder / "unclean")
-    planned = cases(seed, Target(image, earlier), each_kind)
+    planned = cases(seed, Target(image, earlier), each_kind, kinds)
     problems: list[str] = []
 
     def examine(unclean: bool) -> None:

@@ -25,7 +25,6 @@ def report(tmp_path, monkeypatch):
     kinds = {
         "odd_seeds": f"{__name__}:ODD_SEEDS",
         "unavailable": f"{__name__}:UNAVAILABLE",
-        "missing": "tests.soak.no_such_module:KIND",
     }
     monkeypatch.setattr(soak, "KINDS", kinds)
     return lambda: json.loads((tmp_path / "build/soak.json").read_text())
@@ -44,7 +43,6 @@ def test_failures_are_reported_with_their_seeds(report, capsys):
 def test_what_cannot_be_run_here_is_skipped_with_a_reason(report, capsys):
     assert soak.main(["--cases", "3", "--seed", "4"]) == 0
     assert report()["unavailable"]["skipped"] == "needs a blue moon"
-    assert report()["missing"]["skipped"] == "there is no tests.soak.no_such_module"
     assert (report()["odd_seeds"]["cases"], report()["unavailable"]["cases"]) == (3, 0)
     assert "needs a blue moon" in capsys.readouterr().out
 
@@ -61,6 +59,10 @@ def test_only_what_is_run_is_imported(report, monkeypatch):
     assert soak.main(["--cases", "3", "--seed", "4", "--kind", "odd_seeds"]) == 0
     with pytest.raises(AttributeError):
         soak.main(["--cases", "3", "--kind", "broken"])
+
+
+def test_every_kind_is_there():
+    assert all(isinstance(soak.find(name), Kind) for name in soak.KINDS)
 
 
 def test_bad_arguments(report, capsys):

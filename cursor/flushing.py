@@ -1,0 +1,390 @@
+"""Writing what is acknowledged: one moment's state at a time, whole or not at all.
+
+What is dirty is encoded under the state's lock, and written without it. Those who acknowledged before that moment are
+answered when it is durable; what is acknowledged meanwhile waits for the next flush.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock, RLock
+from typing import NamedTuple
+
+from bookstand.cursor import log, old_form, recovery
+from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.index import Index, Prepared
+from bookstand.cursor.live import LiveState
+from bookstand.cursor.log import CursorFencedError, CursorLog
+from bookstand.cursor.marker import encode_marker, room_for_nodes, state_size
+from bookstand.cursor.page import EncodedPage, encode_page
+from bookstand.cursor.page_ref import PageRef
+from bookstand.cursor.state import AckState
+from bookstand.errors import BookstandError, MetadataVersionError, OutcomeUnknownError
+from bookstand.ledger.handle import LedgerHandle
+from bookstand.ledger.records import CursorInfo
+from bookstand.ledger.writer import LedgerWriter
+from bookstand.storage.pending import Completion, Pending, pending_on
+from bookstand.storage.position import Position
+
+
+class _Moment(NamedTuple):
+    """What a flush writes: the state as it was when it began."""
+
+    mark_delete: Position
+    properties: dict[str, int]
+    pages: dict[int, EncodedPage]
+    stamps: dict[int, tuple[int, int]]
+    moves: int
+    resets: int
+    completion: Completion
+
+
+class Flushing:
+    """One flush at a time; ``lock`` is the state's. It is the driver of the Pendings that acknowledgments give."""
+
+    def __init__(self, name: str, live: LiveState, cursor_log: CursorLog, config: CursorConfig, lock: Lock) -> None:
+        self._name = name
+        self._live = live
+        self._log = cursor_log
+        self._config = config
+        self._lock = lock
+        self.alone = RLock()
+        self._generation = 0
+        self._marker: int | None = None
+        self._stored_moves = -1
+        self.durable_mark_delete = live.mark_delete
+        self.state_size = 0
+        # In the old form: whether its limits kept a part of the state from being written.
+        self.left_out = False
+        self.flushes = self.pages_written = self.bytes_written = 0
+        self._renew()
+
+    def adopt(self, found: recovery.State) -> None:
+        """What was recovered is what is stored, unless it was in another form."""
+        self._generation = found.generation
+        self._marker = found.marker_entry
+        self.durable_mark_delete = self._live.mark_delete
+        self.state_size = found.size
+        if found.source.how in (recovery.MARKER, recovery.NEW):
+            self._stored_moves = self._live.moves
+
+    # -- who waits; the lock is held, but for drive --------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        """What is accepted from now on is answered by the next flush."""
+        self._completion = Completion(self)
+        self.pending: Pending = pending_on(self._completion)
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._live.pages.dirty) or self._live.moves != self._stored_moves
+
+    def drive(self, completion: Completion, deadline: float | None) -> None:
+        """Somebody waits for it to be durable: write it now."""
+        while not completion.done:
+            self.flush()
+            with self._lock:
+                if completion.done or completion is not self._completion or self.is_dirty:
+                    continue
+                # What it stood for has been written by others, or there was nothing to write.
+                self._renew()
+            completion.complete()
+
+    def hurry(self) -> None:
+        """Set by the cursor: somebody wants to be told, without waiting for it in a thread."""
+
+    # -- flushes -------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what is accepted and not durable yet; nothing if there is nothing."""
+        with self.alone:
+            with self._lock:
+                if not self.is_dirty:
+                    return
+            if not self._config.enable_lru_cache_max_unacked_ranges:
+                self._flush_snapshot()
+            elif self._is_writable:
+                self._flush_pages()
+            else:
+                self._flush_into_new_ledger()
+
+    @property
+    def _is_writable(self) -> bool:
+        """Whether there is a ledger that takes more."""
+        config = self._config
+        return self._log.is_writable(config.max_entries_per_cursor_ledger, config.max_cursor_ledger_age * 1000)
+
+    def _begin(self, paged: bool = True) -> _Moment:
+        """This moment's state; the lock is held. Whoever has been waiting, waits for this flush."""
+        live = self._live
+        completion = self._completion
+        self._renew()
+        return _Moment(
+            live.mark_delete,
+            dict(live.properties),
+            self._encode_dirty() if paged else {},
+            {ledger_id: page.stamp for ledger_id, page in live.pages.dirty.items()},
+            live.moves,
+            live.resets,
+            completion,
+        )
+
+    def _encode_dirty(self) -> dict[int, EncodedPage]:
+        return {
+            ledger_id: encode_page(
+                self._name,
+                ledger_id,
+                page.acked,
+                page.partial,
+                generation=self._generation + 1,
+                mark_delete=self._live.mark_delete,
+                limit=self._log.entry_limit,
+            )
+            for ledger_id, page in sorted(self._live.pages.dirty.items())
+            if page
+        }
+
+    def _flush_pages(self) -> None:
+        """Dirty pages, what changed of the index, and a marker, at the end of the ledger there is."""
+        writer = self._log.writer
+        assert writer is not None
+        with self._lock:
+            index = self._live.index
+            moment = self._begin()
+            entries: list[bytes] = []
+            replaced: dict[int, PageRef | None] = {}
+            for ledger_id, page in moment.pages.items():
+                replaced[ledger_id] = index.get(ledger_id)
+                index.set(ledger_id, page.ref(self._log.next_entry + len(entries)))
+                entries += page.entries
+            first = self._log.next_entry + len(entries)
+            prepared, marker = self._encode_marker(index, moment, first, len(entries), self._marker)
+        try:
+            log.append(writer, entries + marker, self._config.flush_commit_bytes)
+        except BaseException as error:
+            with self._lock:
+                index.abort()
+                self._put_back(index, replaced)
+            self._retry(moment, error)
+            return
+        with self._lock:
+            index.commit()
+        self._marker = prepared.marker_entry_id
+        self._succeeded(moment, entries + marker, state_size(prepared, moment.properties))
+
+    def _retry(self, moment: _Moment, error: BaseException) -> None:
+        """The ledger takes no more: the record may, or another ledger does. Raises where none of that works."""
+        if not isinstance(error, BookstandError):
+            self._failed(moment, error)
+            raise error
+        try:
+            self._put_into_record(moment, error)
+        except BookstandError:
+            try:
+                self._flush_into_new_ledger()
+            except BaseException as second:
+                self._failed(moment, second)
+                raise
+            moment.completion.complete()
+
+    def _put_back(self, index: Index, replaced: dict[int, PageRef | None]) -> None:
+        """The pages that were to be written were not: the index says again what is stored. The lock is held."""
+        for ledger_id, ref in replaced.items():
+            if ref is None:
+                index.remove(ledger_id)
+            elif index.get(ledger_id) is not None:
+                index.set(ledger_id, ref)
+
+    def _encode_marker(
+        self, index: Index, moment: _Moment, entry_id: int, page_entries: int, previous: int | None
+    ) -> tuple[Prepared, list[bytes]]:
+        prepared = index.prepare(entry_id, room_for_nodes(self._name, moment.properties, self._log.entry_limit))
+        marker = encode_marker(
+            self._name,
+            prepared,
+            generation=self._generation + 1,
+            mark_delete=moment.mark_delete,
+            properties=moment.properties,
+            time_ms=self._log.client.clock.now(),
+            previous=previous,
+            page_entries=page_entries,
+        )
+        return prepared, marker
+
+    def _flush_into_new_ledger(self) -> None:
+        """The pages that the index refers to are copied, nothing else; then the record is pointed at the new ledger.
+        The old one stays whole and in use until then."""
+        with self._lock:
+            moment = self._begin()
+            clean = [(one, ref) for one, ref in self._live.index.items() if one not in moment.stamps]
+            old = self._log.handle
+        try:
+            with self._log.new_ledger() as writer:
+                copy = self._fill(writer, clean, old, moment)
+                self._point_at(writer, moment)
+        except (CursorFencedError, MetadataVersionError) as error:
+            self._failed(moment, error)
+            raise
+        except BookstandError as error:
+            self._fall_back(moment, error)
+            return
+        except BaseException as interruption:
+            self._failed(moment, interruption)
+            raise
+        with self._lock:
+            self._take_over(copy.pages, moment)
+        self._marker = copy.marker
+        self._succeeded(moment, copy.entries, copy.size)
+
+    def _fill(
+        self, writer: LedgerWriter, clean: Sequence[tuple[int, PageRef]], old: LedgerHandle | None, moment: _Moment
+    ) -> _Copy:
+        """Write the whole state into an empty ledger."""
+        commit_bytes = self._config.flush_commit_bytes
+        refs: dict[int, PageRef] = {}
+        waiting: list[bytes] = []
+        at = size = 0
+        for ledger_id, ref in clean:
+            assert old is not None
+            parts = recovery.read_parts(old, ref)
+            # What was damaged since it was checked is not carried on under a new name.
+            recovery.load_page(self._name, ledger_id, ref, parts)
+            refs[ledger_id] = ref._replace(entry_id=at + len(waiting))
+            waiting += parts
+            size += ref.size
+            if size >= commit_bytes:
+                log.append(writer, waiting, commit_bytes)
+                at += len(waiting)
+                waiting, size = [], 0
+        for ledger_id, page in moment.pages.items():
+            refs[ledger_id] = page.ref(at + len(waiting))
+            waiting += page.entries
+        index = Index.build(sorted(refs.items()))
+        entries = at + len(waiting)
+        prepared, marker = self._encode_marker(index, moment, entries, entries, None)
+        log.append(writer, waiting + marker, commit_bytes)
+        index.commit()
+        return _Copy(index, prepared.marker_entry_id, waiting + marker, state_size(prepared, moment.properties))
+
+    def _point_at(self, writer: LedgerWriter, moment: _Moment) -> None:
+        info = self._log.info
+        assert info is not None
+        now = self._log.client.clock.now()
+        beside = old_form.beside_ledger(info, moment.mark_delete, moment.properties, now)
+        self._log.switch(writer, beside, self._config.retained_cursor_ledgers)
+
+    def _take_over(self, index: Index, moment: _Moment) -> None:
+        """The new ledger's index, without what has gone since the moment it is of; the lock is held."""
+        live = self._live
+        if moment.resets != live.resets:
+            index = Index()
+        here = live.mark_delete.ledger_id
+        index.remove_below(here)
+        if here not in live.pages and here not in live.index:
+            index.remove(here)
+        live.index = index
+
+    # -- the old form --------------------------------------------------------------------------------------------------
+
+    def _flush_snapshot(self) -> None:
+        """The whole state as one entry; into the record where that is too large for an entry."""
+        with self._lock:
+            moment = self._begin(paged=False)
+            state = old_form.state_of(self._live)
+        try:
+            snapshot = old_form.snapshot(state, self._config)
+            entry = snapshot.data
+            if len(entry) > self._log.entry_limit:
+                self._log.inline(self._inline_info(state))
+            elif self._is_writable:
+                assert self._log.writer is not None
+                log.append(self._log.writer, [entry], self._config.flush_commit_bytes)
+            else:
+                with self._log.new_ledger() as writer:
+                    log.append(writer, [entry], self._config.flush_commit_bytes)
+                    self._point_at(writer, moment)
+        except (CursorFencedError, MetadataVersionError) as error:
+            self._failed(moment, error)
+            raise
+        except BookstandError as error:
+            self._fall_back(moment, error)
+            return
+        except BaseException as interruption:
+            self._failed(moment, interruption)
+            raise
+        self._forget_pages()
+        self.left_out = bool(snapshot.ranges_left_out or snapshot.batches_left_out)
+        self._succeeded(moment, [entry], len(entry))
+
+    def end_inline(self) -> bool:
+        """At a clean close in the old form: put a small state into the record, as Pulsar does. Whether it was."""
+        with self._lock:
+            state = old_form.state_of(self._live)
+        if not old_form.fits_inline(state, self._config):
+            return False
+        self._log.inline(self._inline_info(state))
+        return True
+
+    def _inline_info(self, state: AckState) -> CursorInfo:
+        info = self._log.info
+        assert info is not None
+        return old_form.inline(info, state, self._log.client.clock.now(), self._config)
+
+    def _fall_back(self, moment: _Moment, error: BookstandError) -> None:
+        """No ledger can be written: the record may be."""
+        try:
+            self._put_into_record(moment, error)
+        except BookstandError:
+            self._failed(moment, error)
+            raise error.with_traceback(None) from None
+
+    def _put_into_record(self, moment: _Moment, error: BookstandError) -> None:
+        """The whole state into the record, if all of it is in memory and it is small enough; raises otherwise."""
+        with self._lock:
+            state = old_form.state_of(self._live) if old_form.is_all_there(self._live) else None
+            # Acknowledged meanwhile, it is written now as well, but answered by the next flush.
+            moment = moment._replace(mark_delete=self._live.mark_delete)
+        if state is None or not old_form.fits_inline(state, self._config):
+            raise error
+        self._log.inline(self._inline_info(state))
+        self._forget_pages()
+        self._succeeded(moment, [], self.state_size)
+
+    def _forget_pages(self) -> None:
+        """What is stored is one whole state: no page is stored by itself any more."""
+        with self._lock:
+            self._live.forget_stored_pages()
+        self._marker = None
+
+    # -- afterwards ----------------------------------------------------------------------------------------------------
+
+    def _succeeded(self, moment: _Moment, entries: Sequence[bytes], size: int) -> None:
+        with self._lock:
+            pages = self._live.pages
+            for ledger_id, stamp in moment.stamps.items():
+                page = pages.dirty.get(ledger_id)
+                if page is not None and page.stamp == stamp:
+                    pages.stored(ledger_id)
+            self._stored_moves = moment.moves
+            self.durable_mark_delete = moment.mark_delete
+            self.flushes += 1
+            self.pages_written += len(moment.pages)
+            self.bytes_written += sum(map(len, entries))
+            self.state_size = size
+        self._generation += 1
+        moment.completion.complete()
+
+    def _failed(self, moment: _Moment, error: BaseException) -> None:
+        """What is in memory has moved on all the same, and a later flush writes it."""
+        if not isinstance(error, BookstandError):
+            error = OutcomeUnknownError(f"a flush of cursor {self._name!r} was interrupted by {error!r}")
+        moment.completion.complete(error=error)
+
+
+class _Copy(NamedTuple):
+    """A whole state in a new ledger."""
+
+    pages: Index
+    marker: int
+    entries: list[bytes]
+    size: int

@@ -1,0 +1,61 @@
+"""A live state in Pulsar's own form: as a snapshot for a cursor's ledger, or inline in its record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bookstand.cursor import legacy
+from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.live import LiveState
+from bookstand.cursor.ranges import RangeSet
+from bookstand.cursor.state import AckState
+from bookstand.ledger.records import CursorInfo
+from bookstand.storage.position import Position
+
+
+def is_all_there(live: LiveState) -> bool:
+    """Whether no page is missing in memory."""
+    return all(ledger_id in live.pages for ledger_id, _ in live.index.items())
+
+
+def state_of(live: LiveState) -> AckState:
+    """The whole state, copied; all pages are in memory."""
+    pages = [page for ledger_id in live.pages.ledger_ids() if (page := live.page(ledger_id)) is not None]
+    return AckState(
+        live.mark_delete,
+        {page.ledger_id: page.acked.copy() for page in pages if page.acked},
+        {Position(page.ledger_id, entry_id): bits for page in pages for entry_id, bits in page.partial.items()},
+        dict(live.properties),
+    )
+
+
+def snapshot(state: AckState, config: CursorConfig) -> legacy.Written:
+    """Within the limits on what is written, the lowest ranges first."""
+    form: legacy.Form = "long_arrays" if config.persist_as_long_array else "ranges"
+    limits = config.max_unacked_ranges_to_persist, config.max_batch_deleted_index_to_persist
+    return legacy.write(state, form, *limits)
+
+
+def fits_inline(state: AckState, config: CursorConfig) -> bool:
+    """Whether the record can take all of the ranges."""
+    return len(RangeSet(state.acked)) <= config.max_unacked_ranges_in_metadata_store
+
+
+def inline(info: CursorInfo, state: AckState, now: int, config: CursorConfig) -> CursorInfo:
+    """The record with the state in it, as much of it as the limits allow."""
+    ranges = RangeSet(state.acked).to_ranges(config.max_unacked_ranges_in_metadata_store)
+    batches = sorted(state.batches.items())[: config.max_batch_deleted_index_to_persist]
+    return info._replace(
+        mark_delete=state.mark_delete,
+        ranges=tuple((*one.lower, *one.upper) for one in ranges),
+        batches=tuple((*position, bits) for position, bits in batches),
+        properties=tuple(state.properties.items()),
+        last_active=now,
+    )
+
+
+def beside_ledger(info: CursorInfo, mark_delete: Position, properties: Mapping[str, int], now: int) -> CursorInfo:
+    """The record of a cursor whose state is in a ledger: the position to fall back to, and no more."""
+    return info._replace(
+        mark_delete=mark_delete, ranges=(), batches=(), properties=tuple(properties.items()), last_active=now
+    )

@@ -1,0 +1,103 @@
+"""What a cursor begins with: a place of its own in a topic, or what is stored of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bookstand.cursor import legacy, log, recovery
+from bookstand.cursor.index import Index
+from bookstand.cursor.live import LiveState
+from bookstand.cursor.log import CursorLog
+from bookstand.cursor.pages import ResidentPages
+from bookstand.cursor.recovery import RecoveredFrom
+from bookstand.errors import IncorrectParameterError
+from bookstand.ledger.managed import ManagedLedger
+from bookstand.ledger.records import CursorInfo
+from bookstand.storage.position import Position
+
+
+def begin(
+    topic: ManagedLedger,
+    cursor_log: CursorLog,
+    initial: str,
+    properties: Mapping[str, int],
+    cursor_properties: tuple[tuple[str, str], ...],
+) -> recovery.State:
+    """A new cursor at the topic's beginning or end: its record is all there is of it."""
+    mark_delete = topic.last_confirmed if initial == "latest" else _beginning(topic)
+    info = CursorInfo(
+        log.NO_LEDGER,
+        mark_delete,
+        properties=tuple(properties.items()),
+        last_active=topic.client.clock.now(),
+        cursor_properties=cursor_properties,
+    )
+    cursor_log.put(info)
+    source = RecoveredFrom(recovery.NEW, log.NO_LEDGER, -1)
+    return recovery.State(source, mark_delete, dict(properties), Index(), [], 0, None, 0)
+
+
+def _beginning(topic: ManagedLedger) -> Position:
+    first = topic.extent.first
+    if first is not None:
+        return Position(first.ledger_id, -1)
+    return Position(topic.last_confirmed.ledger_id, -1)
+
+
+def recover(
+    topic: ManagedLedger,
+    cursor: str,
+    cursor_log: CursorLog,
+    info: CursorInfo,
+    resident: ResidentPages,
+    at_marker: Position | None,
+    read_only: bool,
+) -> recovery.State:
+    """The newest whole state in the cursor's ledger; the one in its record, where the ledger has none."""
+    topic_entries = {ledger.ledger_id: ledger.entries for ledger in topic.ledgers}
+    if at_marker is not None:
+        entries = cursor_log.entries_of(at_marker.ledger_id, recovery=False)
+        found = recovery.recover(cursor, entries, topic_entries, resident, at_marker.entry_id)
+        if isinstance(found, recovery.State) and found.marker_entry == at_marker.entry_id:
+            return found
+        raise IncorrectParameterError(f"cursor {cursor!r} of topic {topic.name} has no whole marker at {at_marker}")
+    skipped: tuple[str, ...] = ()
+    if info.cursor_ledger_id >= 0:
+        try:
+            entries = cursor_log.entries_of(info.cursor_ledger_id, recovery=not read_only)
+            found = recovery.recover(cursor, entries, topic_entries, resident)
+            if isinstance(found, recovery.State):
+                return found
+            skipped = found
+        except recovery.LOST as error:
+            skipped = (f"ledger {info.cursor_ledger_id} cannot be read: {error}",)
+    mark_delete = info.mark_delete or _beginning(topic)
+    state = legacy.from_parts(mark_delete, info.ranges, info.batches, dict(info.properties), topic_entries).state
+    source = RecoveredFrom(recovery.RECORD, log.NO_LEDGER, -1, skipped)
+    return recovery.from_old_state(source, state, len(legacy.write(state).data))
+
+
+def adopt(topic: ManagedLedger, live: LiveState, found: recovery.State) -> None:
+    """Have the live state be what was found, as far as the topic still has it."""
+    extent = topic.extent
+    live.index = found.pages
+    live.properties = dict(found.properties)
+    for page in found.unstored:
+        page.limit = extent.entries(page.ledger_id) or 0
+        live.pages.touch(page)
+    for ledger_id in [one for one, _ in live.index.items() if extent.entries(one) is None]:
+        live.index.remove(ledger_id)
+    for ledger_id in live.pages.ledger_ids():
+        if extent.entries(ledger_id) is None:
+            live.pages.drop(ledger_id)
+    live.mark_delete = _within(topic, found.mark_delete)
+
+
+def _within(topic: ManagedLedger, mark_delete: Position) -> Position:
+    """A position behind the topic's end is the topic's end; one before a ledger that is gone, the entry before."""
+    extent = topic.extent
+    if mark_delete > topic.last_confirmed:
+        return topic.last_confirmed
+    if extent.entries(mark_delete.ledger_id) is None and mark_delete.entry_id < 0:
+        return extent.preceding(mark_delete) or mark_delete
+    return mark_delete
