@@ -129,6 +129,17 @@ class LedgerAcks:
         """The first entry from ``entry_id`` on that is not acknowledged as a whole."""
         return self.run_end(entry_id) + 1 if entry_id in self.acked else entry_id
 
+    def nth_open(self, first: int, number: int) -> int:
+        """The ``number``-th entry from ``first`` on that is not acknowledged; all that are lie from there on."""
+        low, high = first + number - 1, first + number - 1 + len(self.acked)
+        while low < high:
+            middle = (low + high) // 2
+            if middle - first + 1 - self.acked.rank(middle) < number:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
 
 def bits_of(indexes: Iterable[int], batch_size: int) -> int:
     """The bits of a batch that stay unacknowledged when these indexes are acknowledged."""

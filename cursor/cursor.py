@@ -194,14 +194,14 @@ class Cursor:
                 parts = recovery.read_parts(handle, ref)
                 page = recovery.load_page(self.name, ledger_id, ref, parts)
             except BookstandError:
-                if handle is not self._log.handle:
-                    # The ledger was followed by another meanwhile, and is gone.
-                    continue
-                raise
+                with self._lock:
+                    if handle is self._log.handle and self._state.index.get(ledger_id) == ref:
+                        raise
+                # It was written anew meanwhile, and what it was read from is gone.
+                continue
             with self._lock:
-                if self._state.index.get(ledger_id) is not ref and self._state.index.get(ledger_id) != ref:
-                    continue
-                self._state.install(page)
+                if self._state.index.get(ledger_id) == ref:
+                    self._state.install(page)
             return
 
     def _check_usable(self) -> None:
@@ -273,6 +273,10 @@ class Cursor:
         """Acknowledge everything before a batch, and in it what is before the first message not among ``indexes``."""
         position, properties = _position(position), _long_properties(properties)
         not_acked = bits_of(indexes, batch_size)
+        if not not_acked:
+            return self.mark_delete(position, properties)
+        if not self.config.batch_index_acks:
+            return self._change(lambda: self._state.mark_delete_before(position, properties))
         return self._change(lambda: self._state.mark_delete_in_batch(position, not_acked, properties))
 
     def reset(self, position: Position) -> Pending:
@@ -281,9 +285,22 @@ class Cursor:
         position = _position(position)
 
         def change() -> None:
-            following = self.topic.extent.following(position.previous)
-            self._state.reset(position if following is None or position == EARLIEST_IN_LEDGER else following)
+            self._state.reset(position)
             self._read_position = self._next_from(self._state.mark_delete)
+
+        pending = self._change(change)
+        # What was to be forgotten must not come back with the next crash.
+        self._flush_in_background()
+        return pending
+
+    def skip(self, count: int, include_acked: bool = False) -> Pending:
+        """Acknowledge everything up to the ``count``-th entry behind the mark-delete position, or all there is. Entries
+        that are acknowledged already are counted with ``include_acked`` only."""
+        count = _count(count)
+
+        def change() -> None:
+            target = self._nth(count, include_acked) or self.topic.last_confirmed
+            self._state.mark_delete_to(max(target, self._state.mark_delete), {})
 
         return self._change(change)
 
@@ -328,6 +345,48 @@ class Cursor:
         """Whether the whole entry is acknowledged."""
         position = _position(position)
         return self._ask(lambda: self._state.is_acked(position))  # type: ignore[no-any-return]
+
+    def nth(self, count: int, include_acked: bool = False) -> Position | None:
+        """The ``count``-th entry behind the mark-delete position; None if fewer are left to acknowledge."""
+        count = _count(count)
+
+        def look() -> Position | None:
+            if self._state.nth_open(count) is None:
+                return None
+            return self._nth(count, include_acked)
+
+        return self._ask(look)  # type: ignore[no-any-return]
+
+    def _nth(self, count: int, include_acked: bool) -> Position | None:
+        if not include_acked:
+            return self._state.nth_open(count)
+        extent = self.topic.extent
+        return extent.at(extent.rank(self._state.mark_delete) + count)
+
+    def next_available(self, position: Position) -> Position:
+        """The entry behind a position, or behind the whole run of acknowledged ones that it is in."""
+        position = _position(position)
+        return self._next_from(self._ask(lambda: self._state.run_end(position)))
+
+    def replay(self, positions: Iterable[Position]) -> list[TopicEntry]:
+        """Those of the entries that are not acknowledged, in their order, wherever :meth:`read` stands."""
+        extent = self.topic.extent
+        wanted = [one for one in sorted(set(_positions(positions))) if extent.has(one) and not self.is_acked(one)]
+        return [self.topic.read_entry(one) for one in wanted]
+
+    def put_property(self, name: str, value: int) -> None:
+        """Set a property beside those of the last mark-delete; stored with whatever is stored next."""
+        _long_properties({name: value})
+        with self._lock:
+            self._check_writable()
+            self._state.properties[name] = value
+            self._state.moves += 1
+
+    def remove_property(self, name: str) -> None:
+        with self._lock:
+            self._check_writable()
+            self._state.properties.pop(name, None)
+            self._state.moves += 1
 
     def unacked_in_batch(self, position: Position) -> list[int] | None:
         """The messages of a batch that are not acknowledged yet; None where none of them is."""
@@ -395,8 +454,7 @@ class Cursor:
     def read(self, count: int, skip: Callable[[Position], bool] | None = None) -> list[TopicEntry]:
         """Up to ``count`` entries from the read position on, which moves behind them. Entries that are acknowledged,
         and those for which ``skip`` is true, are passed over without being read."""
-        if type(count) is not int or count < 1:
-            raise IncorrectParameterError(f"count is a number from 1 up, not {count!r}")
+        count = _count(count)
         found: list[TopicEntry] = []
         while len(found) < count:
             extent = self.topic.extent
@@ -606,7 +664,10 @@ class Cursor:
         return f"<Cursor {self.name!r} of {self.topic.name!r} at {self._state.mark_delete}>"
 
 
-EARLIEST_IN_LEDGER = Position(-1, -1)
+def _count(count: object) -> int:
+    if type(count) is int and count >= 1:
+        return count
+    raise IncorrectParameterError(f"count is a number from 1 up, not {count!r}")
 
 
 def _position(position: object) -> Position:

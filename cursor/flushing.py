@@ -232,6 +232,7 @@ class Flushing:
             self._failed(moment, interruption)
             raise
         with self._lock:
+            self._log.handle = writer
             self._take_over(copy.pages, moment)
         self._marker = copy.marker
         self._succeeded(moment, copy.entries, copy.size)
@@ -354,6 +355,7 @@ class Flushing:
         """What is stored is one whole state: no page is stored by itself any more."""
         with self._lock:
             self._live.forget_stored_pages()
+            self._log.handle = self._log.writer
         self._marker = None
 
     # -- afterwards ----------------------------------------------------------------------------------------------------

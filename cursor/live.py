@@ -143,11 +143,18 @@ class LiveState:
     def mark_delete_to(self, position: Position, properties: Mapping[str, int]) -> None:
         """Everything up to the position; the properties replace those there were."""
         self._check_forward(position, position < self.mark_delete)
-        self._check_within(position)
+        if position != self.mark_delete:
+            self._check_within(position)
         self._move_to(position)
         self.properties = dict(properties)
         self.moves += 1
         self.close_holes()
+
+    def mark_delete_before(self, position: Position, properties: Mapping[str, int]) -> None:
+        """Everything before the position, and nothing of it."""
+        self._check_forward(position, position <= self.mark_delete)
+        before = self._extent().preceding(position)
+        self.mark_delete_to(self.mark_delete if before is None else max(before, self.mark_delete), properties)
 
     def mark_delete_in_batch(self, position: Position, not_acked: int, properties: Mapping[str, int]) -> None:
         """Everything before the position, and of its batch what is before the first bit of ``not_acked``."""
@@ -219,10 +226,17 @@ class LiveState:
         self.moves += 1
 
     def reset(self, position: Position) -> None:
-        """``position`` is the next to be delivered: it and all behind it are as if they had never been acknowledged."""
+        """The first entry from ``position`` on is the next to be delivered: it and all behind it are as if they had
+        never been acknowledged. Where there is none, everything is."""
+        extent = self._extent()
+        following = extent.following(position.previous)
+        if following is None:
+            mark_delete = extent.last or self.mark_delete
+        else:
+            mark_delete = extent.preceding(following) or Position(following.ledger_id, -1)
         self.pages.clear()
         self.index.remove_below(1 << 63)
-        self.mark_delete = position.previous
+        self.mark_delete = mark_delete
         self.properties = {}
         self.moves += 1
         self.resets += 1
@@ -241,6 +255,29 @@ class LiveState:
         """The bits of a batch that are not acknowledged yet; None where none of them is."""
         page = self.page(position.ledger_id)
         return None if page is None else page.partial.get(position.entry_id)
+
+    def nth_open(self, number: int) -> Position | None:
+        """The entry that is so many further than the mark-delete position, of those not acknowledged; from 1 on."""
+        extent = self._extent()
+        following = extent.following(self.mark_delete)
+        while following is not None:
+            ledger_id, first = following
+            entries = extent.entries(ledger_id) or 0
+            page = self.page(ledger_id)
+            left = entries - first - (len(page.acked) if page is not None else 0)
+            if number <= left:
+                return Position(ledger_id, first + number - 1 if page is None else page.nth_open(first, number))
+            number -= left
+            following = extent.following(Position(ledger_id, entries - 1))
+        return None
+
+    def run_end(self, position: Position) -> Position:
+        """The last entry of the run of acknowledged ones beyond the mark-delete position that this one is in; itself
+        where it is in none."""
+        page = self.page(position.ledger_id) if position > self.mark_delete else None
+        if page is None or position.entry_id not in page.acked:
+            return position
+        return Position(position.ledger_id, page.run_end(position.entry_id))
 
     @property
     def acked_beyond(self) -> int:

@@ -90,7 +90,6 @@ class CursorLog:
 
     def __init__(self, topic: ManagedLedger, cursor: str, codec: str | None, threshold: int) -> None:
         self.client: Client = topic.client
-        self._topic = topic
         self.topic = topic.name
         self.cursor = cursor
         self.path = cursor_node_of(topic.name, cursor)
@@ -133,18 +132,13 @@ class CursorLog:
         self.info, self._version = info, version.result()
 
     def _look_again(self, error: MetadataVersionError) -> NoReturn:
-        """Somebody else has written the record. Where that was no other opener of the topic, who would have pointed it
-        elsewhere, the next attempt goes on from what it says now."""
-        known = self.info
+        """The record was refused. If it is as it was, the next attempt may do better; if somebody else has written it,
+        the cursor is theirs."""
         try:
-            stored, version = self._nodes.get(self.path)
+            changed = self._nodes.get(self.path)[1] != self._version
         except NoSuchNodeError:
-            raise self._fenced(error) from error
-        info = decode_cursor_info(stored, f"node {self.path}")
-        if known is None or not self._topic.is_current() or info.cursor_ledger_id != known.cursor_ledger_id:
-            raise self._fenced(error) from error
-        self.info, self._version = info, version
-        raise error
+            changed = True
+        raise self._fenced(error) if changed else error
 
     def delete(self) -> None:
         """The record and all ledgers, in one commit."""
@@ -231,7 +225,8 @@ class CursorLog:
         return created[0]
 
     def switch(self, writer: LedgerWriter, info: CursorInfo, kept: int) -> None:
-        """Point the record at the pending ledger. Former ledgers are kept, so many of them, the rest deleted."""
+        """Point the record at the pending ledger. Former ledgers are kept, so many of them, the rest deleted. From
+        ``handle`` the old pages can be read until who holds their references changes both together."""
         assert self.info is not None
         known = known_of(self.info)
         former = [*known.former, *([self.info.cursor_ledger_id] if self.info.cursor_ledger_id >= 0 else [])]
@@ -241,7 +236,7 @@ class CursorLog:
         self._store(lambda _: info._replace(cursor_ledger_id=writer.id, unknown=unknown), doomed)
         if previous is not None and previous.id in former:
             previous.close()
-        self.writer = self.handle = writer
+        self.writer = writer
         self.began = self.client.clock.now()
 
     def _drop(self, writer: LedgerWriter) -> None:
@@ -255,7 +250,7 @@ class CursorLog:
         assert self.info is not None
         others = known_of(self.info).others
         self._store(lambda _: info._replace(cursor_ledger_id=NO_LEDGER, unknown=others), self._all_ledgers())
-        self.writer = self.handle = None
+        self.writer = None
 
 
 def append(writer: LedgerWriter, entries: Sequence[bytes], commit_bytes: int) -> None:

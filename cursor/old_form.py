@@ -42,13 +42,12 @@ def fits_inline(state: AckState, config: CursorConfig) -> bool:
 
 
 def inline(info: CursorInfo, state: AckState, now: int, config: CursorConfig) -> CursorInfo:
-    """The record with the state in it, as much of it as the limits allow."""
+    """The record with the state in it, its lowest ranges, as many as the limit allows."""
     ranges = RangeSet(state.acked).to_ranges(config.max_unacked_ranges_in_metadata_store)
-    batches = sorted(state.batches.items())[: config.max_batch_deleted_index_to_persist]
     return info._replace(
         mark_delete=state.mark_delete,
         ranges=tuple((*one.lower, *one.upper) for one in ranges),
-        batches=tuple((*position, bits) for position, bits in batches),
+        batches=tuple((*position, bits) for position, bits in sorted(state.batches.items())),
         properties=tuple(state.properties.items()),
         last_active=now,
     )

@@ -27,7 +27,7 @@ from bookstand.errors import (
 from bookstand.ledger import records
 from bookstand.ledger.arguments import as_count, as_payload, as_positive
 from bookstand.ledger.extent import Extent
-from bookstand.ledger.topic_name import node_of
+from bookstand.ledger.topic_name import cursor_of, node_of
 from bookstand.storage.log import logger
 from bookstand.storage.nodes import Nodes
 from bookstand.storage.pending import answering
@@ -191,14 +191,6 @@ class ManagedLedger:
     def usable(self) -> bool:
         """Whether it can still be used: it was neither closed nor deleted, nor taken over by another."""
         return self._fenced is None
-
-    def is_current(self) -> bool:
-        """Whether nobody else has taken the topic over."""
-        with self._lock:
-            try:
-                return self._fenced is None and self._nodes.get(self.path)[1] == self._version
-            except NoSuchNodeError:
-                return False
 
     @property
     def terminated(self) -> Position | None:
@@ -425,6 +417,12 @@ class ManagedLedger:
             else:
                 self._readers.move_to_end(ledger_id)
             return reader
+
+    # -- who reads it --------------------------------------------------------------------------------------------------
+
+    def cursor_names(self) -> list[str]:
+        """The cursors that are stored, open or not."""
+        return sorted(cursor_of(name) for name in self._nodes.children(self.path))
 
     # -- trimming ------------------------------------------------------------------------------------------------------
 

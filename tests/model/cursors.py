@@ -274,11 +274,12 @@ class Cursor:
         if left and not self.settings.batch_index_acks:
             return
         if not self._is_there(position):
-            return self._changed(False)
+            self._changed(False)
+            return
         if position not in self.acked:
             self._note_part(position, left)
         self._close_holes()
-        return self._changed()
+        self._changed()
 
     def _note_part(self, position: Position, left: frozenset[int]) -> None:
         left &= self.batches.get(position, left)

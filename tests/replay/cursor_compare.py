@@ -10,14 +10,13 @@ Not compared: numbers and sizes of cursor ledgers, what stands in them (it shows
 counts, in which words an error is told.
 
 A mark-delete position is compared by the entry that comes next, and so are a read position and the next available one:
-the last entry of one ledger and the place before the first of the next are the same to every consumer, and which of the
-two the original shows depends on when it trimmed (surprise 25). Ranges are compared as the entries that they hold, so that one from one
-ledger into another is the same as two (19). Sets of a batch at or below the mark-delete position say nothing and
-do not count, nor do such ranges (2).
+the last entry of one ledger and the place before the first of the next are the same to every consumer, and which of
+the two the original shows depends on when it trimmed (surprise 25). Ranges are compared as the entries that they hold,
+so that one from one ledger into another is the same as two (19). Sets of a batch at or below the mark-delete position
+say nothing and do not count, nor do such ranges (2). When consumed ledgers are deleted is told by the recording.
 """
 
 from __future__ import annotations
-
 
 from typing import Any, NamedTuple
 
@@ -33,6 +32,7 @@ KINDS = (
     ("IndexOutOfBounds", "unreadable entry"),
     ("required fields are missing", "unreadable entry"),
 )
+NAMED = ("set_cursor_properties", "put_cursor_property")
 NUMBERS = ("backlog", "entries", "has_more", "properties", "cursor_properties")
 RESULTS = ("ok", "error", "failed", "stored", "cursors", "acked")
 PLACES = ("positions", "position", "already_acked", "next")
@@ -104,7 +104,8 @@ def _result(op: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {"ok": given["ok"]}
     if not given["ok"]:
         text = f"{given['error']}: {given.get('message', '')}"
-        result["error"] = next((kind for part, kind in KINDS if part in text), given["error"])
+        known = next((kind for part, kind in KINDS if part in text), given["error"])
+        result["error"] = "reserved name" if op["op"] in NAMED else known
         return result
     if op["op"] == "add":
         result["positions"] = [

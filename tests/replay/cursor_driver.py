@@ -189,7 +189,9 @@ class Driver:
     def _trim(self, op: dict[str, Any]) -> None:
         """Done after every operation."""
 
-    _truncate = _trim
+    def _truncate(self, op: dict[str, Any]) -> None:
+        for name in sorted(self.stand.cursors):
+            self._call({"cursor": name}, "clear_backlog")
 
     def _clock(self, op: dict[str, Any]) -> None:
         self.stand.sleep(op["advance_ms"])
@@ -340,4 +342,14 @@ class Driver:
         ranges = tuple((*self.position(lower), *self.position(upper)) for lower, upper in entry.get("ranges", ()))
         properties = tuple(entry.get("properties", {}).items())
         mark_delete = self.position(entry["mark_delete"])
-        return Planted(None, mark_delete, ranges, (), properties, entry.get("cut", 0))
+        batches = tuple((*self.position(at), sum(1 << index for index in left)) for at, left in entry.get("batch", ()))
+        for ledger, words in entry.get("long_arrays", ()):
+            ranges += self._ranges_of(self.position(f"{ledger}:0").ledger_id, [int(word, 16) for word in words])
+        return Planted(None, mark_delete, ranges, batches, properties, entry.get("cut", 0))
+
+    def _ranges_of(self, ledger_id: int, words: list[int]) -> tuple[tuple[int, int, int, int], ...]:
+        bits = sum(word << 64 * place for place, word in enumerate(words))
+        return tuple((ledger_id, one - 1, ledger_id, one) for one in range(bits.bit_length()) if bits >> one & 1)
+
+    def _plant_cursor_info(self, op: dict[str, Any]) -> None:
+        self.stand.plant_record(op["cursor"], self._planted(op["info"]), op["info"].get("cursor_properties"))

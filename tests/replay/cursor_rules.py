@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from tests.model.cursors import INTERNAL_PREFIX
 from tests.replay.cursor_compare import Recorded, Series, shown
 from tests.replay.cursor_driver import AFTER, TAKEN_OVER, Answer, CursorView, Place, place_of
 
@@ -178,7 +179,7 @@ def _throttled(found: Difference) -> bool:
     return bool(found.config.get("throttleMarkDelete"))
 
 
-# -- 1: a reset that is followed by a crash ----------------------------------------------------------------------------
+# -- 1: a reset that is followed by a crash --------------------------------------------------------------------------
 
 
 def _old_acks_return(found: Difference, cursor: str) -> bool:
@@ -196,14 +197,18 @@ def _old_acks_return(found: Difference, cursor: str) -> bool:
     seed = {place_of(last[0].op["position"])} if last[0].op.get("acked") else set()
     gone = got["batches"].keys() - recorded["batches"].keys()
     return (
-        bool(set(recorded["acked"]) - set(got["acked"]) or recorded["batches"] != got["batches"])
+        bool(
+            set(recorded["acked"]) - set(got["acked"])
+            or recorded["batches"].items() - got["batches"].items()
+            or gone & seed
+        )
         and _is_kept(recorded["acked"], _behind(old.acked, recorded), found.config)
         and recorded["batches"] == batches
         and gone <= seed | _unwritten(found, cursor)[0] | (batches.keys() & gone)
     )
 
 
-# -- 2, 3, 4: batches that are acknowledged in part --------------------------------------------------------------------
+# -- 2, 3, 4: batches that are acknowledged in part ------------------------------------------------------------------
 
 
 def _batches_forgotten(found: Difference, cursor: str) -> bool:
@@ -266,10 +271,13 @@ def _property_not_written(found: Difference, cursor: str) -> bool:
             continue
         if step.op["op"] in ("put_property", "remove_property"):
             written = before.properties if written is None else written
-        elif step.op["op"] in CHANGES and step.recorded.result["ok"]:
-            if before._replace(batches={}) != after._replace(batches={}) or after.acked:
-                written = None
+        elif step.op["op"] in CHANGES and step.recorded.result["ok"] and _writes(before, after):
+            written = None
     return written is not None and found.recorded.cursors[cursor].properties == written
+
+
+def _writes(before: CursorView, after: CursorView) -> bool:
+    return before._replace(batches={}) != after._replace(batches={}) or bool(after.acked)
 
 
 def _first_write_was_a_part(found: Difference, cursor: str) -> bool:
@@ -317,7 +325,7 @@ def _stale_before(found: Difference, cursor: str) -> int:
     return found_
 
 
-# -- 5, 6: limits ------------------------------------------------------------------------------------------------------
+# -- 5, 6: limits ----------------------------------------------------------------------------------------------------
 
 
 def _one_range_more(found: Difference, cursor: str) -> bool:
@@ -335,7 +343,7 @@ def _whole_ledgers(found: Difference, cursor: str) -> bool:
     return _are_whole_ledgers(recorded["acked"], whole["acked"], found.config)
 
 
-# -- 9, 10, 11, 13: recovery -------------------------------------------------------------------------------------------
+# -- 9, 10, 11, 13: recovery -----------------------------------------------------------------------------------------
 
 
 def _planted(found: Difference) -> dict[str, Any] | None:
@@ -399,7 +407,7 @@ def _acks_behind_the_topic(found: Difference, cursor: str) -> bool:
     return bool(more) and more <= there and all(ledger == AFTER for ledger, _ in more)
 
 
-# -- 15: cumulative acknowledgments in a batch ---------------------------------------------------------------------------
+# -- 15: cumulative acknowledgments in a batch -----------------------------------------------------------------------
 
 
 def _set_replaced(found: Difference, cursor: str) -> bool:
@@ -412,17 +420,42 @@ def _set_replaced(found: Difference, cursor: str) -> bool:
     old, new = found.before[-1].recorded.cursors[cursor], found.recorded.cursors[cursor]
     before = old.batches.get(place)
     state = shown(new, series)
+    there = [(number, entry) for number, entries in found.recorded.ledgers or () for entry in range(entries)]
+    read = max(place, old.read)
+    unread = [one for one in there if one >= read and one not in new.acked]
     return (
         before is not None
         and not set(left) <= set(before)
         and min(left) > min(before)
         and state["next"] == place
+        and state["read"] == series.at_or_behind(read)
+        and state["backlog"] == sum(1 for one in there if one >= place and one not in new.acked)
+        and (state["entries"], state["has_more"]) == (len(unread), series.at_or_behind(read) is not None)
         and state["acked"] == _behind(old.acked, state)
         and state["batches"] == {**{at: old.batches[at] for at in _behind(old.batches, state)}, place: left}
     )
 
 
-# -- 17, 25: positions ---------------------------------------------------------------------------------------------------
+# -- 17, 25: positions -----------------------------------------------------------------------------------------------
+
+
+def _is_as_marked(found: Difference, missing: int) -> bool:
+    """Whether the recorded state is that after a mark-delete, ``missing`` being the entries it went too far."""
+    op, cursor = found.op, found.op["cursor"]
+    old, new = found.before[-1].recorded.cursors[cursor], found.recorded.cursors[cursor]
+    ledgers = found.recorded.ledgers or ()
+    state = shown(new, Series(ledgers))
+    place = place_of(op["position"])
+    there = [(number, entry) for number, entries in ledgers for entry in range(entries) if (number, entry) > place]
+    left = len(set(there) - old.acked)
+    return (
+        state["next"] == state["read"] == Series(ledgers).behind(place)
+        and (state["backlog"], state["entries"], state["has_more"]) == (left - missing, left, bool(there))
+        and state["acked"] == _behind(old.acked, state)
+        and state["batches"] == {at: old.batches[at] for at in _behind(old.batches, state)}
+        and new.properties == (op.get("properties") or {})
+        and new.cursor_properties == old.cursor_properties
+    )
 
 
 def _behind_a_ledger(found: Difference, cursor: str) -> bool:
@@ -435,7 +468,7 @@ def _behind_a_ledger(found: Difference, cursor: str) -> bool:
     return (
         bool(beyond)
         and all(place in view.acked or place <= view.mark_delete for place in beyond)
-        and (op["op"] != "mark_delete" or view.mark_delete == beyond[-1] or view.mark_delete[1] == -1)
+        and (op["op"] != "mark_delete" or _is_as_marked(found, beyond[-1][1] + 1 - counts[beyond[-1][0]]))
         and found.recorded.result["ok"]
         and (found.got.result.get("error") == "no such position" or found.got.result.get("failed", 0) > 0)
     )
@@ -455,7 +488,7 @@ def _moved_by_trimming(found: Difference, cursor: str) -> bool:
     return kept and view.mark_delete[1] == -1 and found.got.result["ok"] and behind == series.behind(view.mark_delete)
 
 
-# -- 20: throttled flushes -----------------------------------------------------------------------------------------------
+# -- 20: throttled flushes -------------------------------------------------------------------------------------------
 
 
 def _flush_wants_token(found: Difference, cursor: str) -> bool:
@@ -491,7 +524,7 @@ def _flush_wants_token(found: Difference, cursor: str) -> bool:
     )
 
 
-# -- 21, 22: nothing can be written --------------------------------------------------------------------------------------
+# -- 21, 22: nothing can be written ----------------------------------------------------------------------------------
 
 
 def _written_into_record(found: Difference, cursor: str) -> bool:
@@ -505,8 +538,21 @@ def _written_into_record(found: Difference, cursor: str) -> bool:
 
 
 def _taken_over(found: Difference, cursor: str) -> bool:
+    """Somebody else has written the record; here that ends the cursor, there it may be noticed later."""
     bumped = any(step.op["op"] == "bump_cursor_info" for step in _session(found))
-    return bumped and found.recorded.result.get("error") == TAKEN_OVER == found.got.result.get("error")
+    told = found.recorded.result.get("error", TAKEN_OVER) == TAKEN_OVER == found.got.result.get("error")
+    return bumped and told and (found.op["op"] != "mark_delete" or _is_as_marked(found, 0))
+
+
+# -- 26: reserved names ----------------------------------------------------------------------------------------------
+
+
+def _reserved_name(found: Difference, cursor: str) -> bool:
+    return (
+        found.op["name"].startswith(INTERNAL_PREFIX)
+        and found.recorded.result["ok"]
+        and found.got.result == {"ok": False, "error": "reserved name"}
+    )
 
 
 ACKS = ("ack", "ack_each", "ack_batch", "mark_delete", "mark_delete_batch")
@@ -529,5 +575,6 @@ RULES: tuple[Rule, ...] = (
     Rule("behind-a-ledger", 17, ACKS, REFUSAL | STATE | {"failed"}, _behind_a_ledger),
     Rule("moved-by-trimming", 25, ("mark_delete", "mark_delete_batch"), REFUSAL | {"properties"}, _moved_by_trimming),
     Rule("written-into-record", 21, ("ack", "mark_delete"), REFUSAL, _written_into_record),
-    Rule("taken-over", 22, ("ack", "mark_delete"), frozenset(("open",)), _taken_over),
+    Rule("taken-over", 22, CHANGES, REFUSAL | {"open"}, _taken_over),
+    Rule("reserved-name", 26, ("put_cursor_property",), REFUSAL | {"cursor_properties"}, _reserved_name),
 )

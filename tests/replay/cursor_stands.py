@@ -15,9 +15,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from bookstand.cursor import legacy
-from bookstand.cursor.errors import ReservedPropertyError
 from bookstand.cursor.live import MarkDeletingMarkedPositionError, NoSuchPositionError
-from bookstand.errors import BookstandError, LedgerFencedError, MetadataVersionError, NotEnoughBookiesError
+from bookstand.errors import (
+    BookstandError,
+    IncorrectParameterError,
+    LedgerFencedError,
+    MetadataVersionError,
+    NotEnoughBookiesError,
+)
 from bookstand.proto.acks import LONG_PROPERTY, write_batch, write_range
 from bookstand.proto.wire import write_bytes, write_number
 from bookstand.storage.position import Position
@@ -100,6 +105,7 @@ class Stand(Protocol):
     def break_cursor_ledger(self, name: str) -> None: ...
     def bump_cursor_info(self, name: str) -> None: ...
     def plant_ledger(self, name: str, entries: list[Planted], delete: bool) -> None: ...
+    def plant_record(self, name: str, planted: Planted, cursor_properties: dict[str, str] | None) -> None: ...
     def end(self) -> None: ...
 
 
@@ -212,6 +218,7 @@ class ModelStand:
 
     def bump_cursor_info(self, name: str) -> None:
         self.cursors[name].taken_over = True
+        self.break_cursor_ledger(name)
 
     def plant_ledger(self, name: str, entries: list[Planted], delete: bool) -> None:
         """The last entry that can be read is the state."""
@@ -221,7 +228,18 @@ class ModelStand:
         whole = [one for one in entries if one.mark_delete is not None and not one.cut]
         if delete or not whole:
             return
-        planted = whole[-1]
+        self._plant(record, whole[-1])
+
+    def plant_record(self, name: str, planted: Planted, cursor_properties: dict[str, str] | None) -> None:
+        record = self.topic.records[name]
+        assert planted.mark_delete is not None
+        self._plant(record, planted)
+        record.has_ledger = False
+        record.fallback, record.fallback_properties = planted.mark_delete, dict(planted.properties)
+        if cursor_properties is not None:
+            record.cursor_properties = cursor_properties
+
+    def _plant(self, record: model.Record, planted: Planted) -> None:
         assert planted.mark_delete is not None
         found = legacy.from_parts(
             planted.mark_delete, planted.ranges, planted.batches, dict(planted.properties), dict(self.ledgers())
@@ -348,14 +366,16 @@ class StoreStand:
         )
         self.cursors[name] = cursor = Cursor.open(self.topic, name, settings, **more)
         self.names.add(name)
-        begin = cursor._log.begin
+        log = cursor._log
+        step = "_begin" if hasattr(log, "_begin") else "begin"
+        begin = getattr(log, step)
 
         def begin_unless_refused() -> Any:
             if self.no_new_ledgers:
                 raise NotEnoughBookiesError("there are not so many bookies")
             return begin()
 
-        cursor._log.begin = begin_unless_refused  # type: ignore[method-assign]
+        setattr(log, step, begin_unless_refused)
 
     def close_cursor(self, name: str) -> None:
         self.cursors.pop(name).close()
@@ -402,6 +422,8 @@ class StoreStand:
         for types, kind in _KINDS:
             if isinstance(error, types):
                 return kind
+        if isinstance(error, IncorrectParameterError) and model.INTERNAL_PREFIX in str(error):
+            return "reserved name"
         return type(error).__name__ if isinstance(error, BookstandError) else None
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
@@ -420,6 +442,7 @@ class StoreStand:
     def bump_cursor_info(self, name: str) -> None:
         nodes, path = self._record(name)
         nodes.put(path, nodes.get(path)[0])
+        self.break_cursor_ledger(name)  # the record is not looked at before the next ledger
 
     def _record(self, name: str) -> tuple[Any, str]:
         from bookstand.ledger.topic_name import cursor_node_of
@@ -442,6 +465,21 @@ class StoreStand:
         if delete:
             store.delete_ledger(ledger.id)
 
+    def plant_record(self, name: str, planted: Planted, cursor_properties: dict[str, str] | None) -> None:
+        from bookstand.ledger import records
+
+        nodes, path = self._record(name)
+        info = records.decode_cursor_info(nodes.get(path)[0])._replace(
+            cursor_ledger_id=-1,
+            mark_delete=planted.mark_delete,
+            ranges=planted.ranges,
+            batches=planted.batches,
+            properties=planted.properties,
+        )
+        if cursor_properties is not None:
+            info = info._replace(cursor_properties=tuple(cursor_properties.items()))
+        nodes.put(path, records.encode_cursor_info(info))
+
     def end(self) -> None:
         try:
             self.crash()
@@ -454,7 +492,6 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     (NoSuchPositionError, "no such position"),
     (MetadataVersionError | LedgerFencedError, "taken over"),
     (NotEnoughBookiesError, "not written"),
-    (ReservedPropertyError, "reserved name"),
 )
 
 

@@ -19,7 +19,7 @@ OBSERVED_STATES = 650
 ENOUGH, ENOUGH_OBSERVED = 30_000, 10_000
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def explored():
     """States by recorder and seed."""
     return {"pages": {}, "observed": {}}
