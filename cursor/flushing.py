@@ -46,6 +46,7 @@ class Flushing:
         self._name = name
         self._live = live
         self._log = cursor_log
+        self._storage = cursor_log.client.storage
         self._config = config
         self._lock = lock
         self.alone = RLock()
@@ -160,7 +161,11 @@ class Flushing:
             first = self._log.next_entry + len(entries)
             prepared, marker = self._encode_marker(index, moment, first, len(entries), self._marker)
         try:
+            if self._storage.hooks is not None:
+                self._storage.point("cursor.encoded", self._log.path)
             log.append(writer, entries + marker, self._config.flush_commit_bytes)
+            if self._storage.hooks is not None:
+                self._storage.point("cursor.flushed", self._log.path)
         except BaseException as error:
             with self._lock:
                 index.abort()
@@ -221,7 +226,11 @@ class Flushing:
         try:
             with self._log.new_ledger() as writer:
                 copy = self._fill(writer, clean, old, moment)
+                if self._storage.hooks is not None:
+                    self._storage.point("cursor.copied", self._log.path)
                 self._point_at(writer, moment)
+            if self._storage.hooks is not None:
+                self._storage.point("cursor.switched", self._log.path)
         except (CursorFencedError, MetadataVersionError) as error:
             self._failed(moment, error)
             raise

@@ -221,6 +221,8 @@ class ManagedLedger:
         self._extent = Extent((ledger.ledger_id, ledger.entries) for ledger in info.ledgers)
         self._writer = writer
         self._began = self.client.clock.now()
+        if self.client.storage.hooks is not None:
+            self.client.storage.point("topic.begun", self.path)
 
     def _exists(self, ledger_id: int) -> bool:
         return self.client.storage.metadata(ledger_id) is not None
@@ -351,6 +353,8 @@ class ManagedLedger:
         self._info.ledgers[-1] = ended
         self._extent.resize_last(ended.entries)
         self._writer = None
+        if self.client.storage.hooks is not None:
+            self.client.storage.point("topic.closed", self.path)
 
     def terminate(self) -> Position:
         """Take no more entries, for good; returns the last one."""
@@ -471,6 +475,8 @@ class ManagedLedger:
             self._extent = Extent((ledger.ledger_id, ledger.entries) for ledger in info.ledgers)
             for ledger_id in doomed:
                 self._readers.pop(ledger_id, None)
+            if self.client.storage.hooks is not None:
+                self.client.storage.point("topic.trimmed", self.path)
             return doomed
 
     def delete(self) -> None:

@@ -64,6 +64,15 @@ POINTS: dict[str, str] = {
     "backup.before": "the folder of a backup is there, and empty",
     "backup.copied": "the copy is whole and synced, under a temporary name",
     "backup.renamed": "the copy has its name, which is not synced yet",
+    # topics
+    "topic.closed": "a topic's ledger is closed; the next is neither made nor listed",
+    "topic.begun": "a topic's next ledger is made and listed; nothing is written to it",
+    "topic.trimmed": "consumed ledgers of a topic are deleted and unlisted; the caller has not been told",
+    # cursors
+    "cursor.encoded": "pages and marker of a flush are encoded; none of them is written",
+    "cursor.flushed": "a flush is on the disk; whoever waits for it has not been told",
+    "cursor.copied": "a cursor's new ledger holds the whole state; its record points at the old one",
+    "cursor.switched": "a cursor's record points at the new ledger; the state in memory does not yet",
 }
 """Every point that the store passes, and how things stand there. Hooks may stop, delay, fail or crash it at each."""
 

@@ -1,4 +1,4 @@
-"""Power cuts at every moment of what topics and cursors write: always the last whole state, and nothing durable lost."""
+"""Power cuts at every moment of what topics and cursors write: the last whole state, and nothing durable is lost."""
 
 from __future__ import annotations
 

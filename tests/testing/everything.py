@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import bookstand
+from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.cursor import Cursor
+from bookstand.storage.position import Position
 
 PROGRAM = """
 import sys
@@ -18,7 +21,8 @@ everything(Path(sys.argv[1]), Faults.from_environment(), lambda *promise: print(
 
 
 def everything(path: Path, hooks: Any, acknowledge: Callable[..., None]) -> None:
-    """Tells ``acknowledge`` each promise once it was given: ("entry", ledger, entry) or ("node", path, version)."""
+    """Tells ``acknowledge`` each promise once it was given: ("entry", ledger, entry), ("node", path, version) or
+    ("acked", ledger, entry)."""
     with bookstand.open(path / "store", hooks=hooks) as store, bookstand.open(path / "store", hooks=hooks) as other:
         writer = store.create_ledger()
         for number in range(3):
@@ -41,13 +45,31 @@ def everything(path: Path, hooks: Any, acknowledge: Callable[..., None]) -> None
         store.backup(path / "copy")
         store.compact()
         acknowledge("node", "/a", store.nodes.put("/a", b"1"))
+        _read_a_topic(store, acknowledge)
+
+
+def _read_a_topic(store: Any, acknowledge: Callable[..., None]) -> None:
+    topic = store.managed_ledger("topic", max_entries_per_ledger=2)
+    positions = [topic.append_entry(b"%d" % (number % 2)) for number in range(5)]
+    for position in positions[2:]:
+        acknowledge("entry", *position)
+    config = CursorConfig(flush_interval=1e9)
+    with Cursor.open(topic, "cursor", config) as cursor:
+        for position in positions[:3]:
+            cursor.ack(position).result()
+            acknowledge("acked", *position)
+        topic.trim_consumed()
 
 
 def check(path: Path, promises: list[tuple[Any, ...]]) -> None:
     """Every promise is kept in the store, and in its backup if that got its name."""
     with bookstand.open(path / "store") as store:
         for kind, where, number in promises:
-            if kind == "entry":
+            if kind == "acked":
+                topic = store.managed_ledger("topic", max_entries_per_ledger=2)
+                with Cursor.open(topic, "cursor", create=False) as cursor:
+                    assert cursor.is_acked(Position(where, number))
+            elif kind == "entry":
                 assert store.open_ledger(where).read(number, number)[0].data == b"%d" % number
             else:
                 assert store.nodes.get(where)[1] >= number
