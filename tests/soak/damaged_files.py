@@ -3,7 +3,9 @@
 Half of the stores were closed in good order and are opened with ``check="full"``; the other half were left by a process
 that died, which the quickest check looks at as closely. A case is a damaged file that no other case of the round has
 and that is not the file as it was; every round has a store of its own. A file that is rolled back to an earlier
-complete state of itself is the one damage that only a witness can tell, so half of the cases have one.
+complete state of itself is the one damage that only a witness can tell, so half of the cases have one. Where every
+page that has changed since went back and the header did not, not even the witness can: it knows the number of the
+commit, and that is the header's. Stale pages do that now and then.
 """
 
 from __future__ import annotations
@@ -153,6 +155,10 @@ KINDS: dict[str, Callable[[random.Random, Target], Damage]] = {
 }
 
 
+HEADER_STAYS = "stale pages"
+"""The kind that may take a whole store back without its header."""
+
+
 class Case(NamedTuple):
     kind: str
     damage: Damage
@@ -218,7 +224,7 @@ def _one_round(seed: int, each_kind: int, kinds: Collection[str], folder: Path) 
                 then_write=True,
             )
             for case, result in zip(some, results, strict=True):
-                fault = trials.fault(result, witness, shape, history)
+                fault = trials.fault(result, witness and case.kind != HEADER_STAYS, shape, history)
                 if fault is not None:
                     opened = f"{name}, {'with' if witness else 'without'} a witness"
                     problems.append(f"{case.kind} ({opened}): {fault}: {_short(case.damage)}: {result}")
