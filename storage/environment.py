@@ -51,9 +51,10 @@ class Gate:
 
     def enter(self) -> None:
         with self._condition:
-            while self._shut:
-                self._condition.wait()
             thread = get_ident()
+            # Who is inside already may go in again: the one who has shut it waits for him.
+            while self._shut and thread not in self._inside:
+                self._condition.wait()
             self._inside[thread] = self._inside.get(thread, 0) + 1
 
     def leave(self) -> None:
@@ -68,10 +69,12 @@ class Gate:
     def __enter__(self) -> None:
         """Shut it, and wait until everybody has left."""
         with self._condition:
+            self._inside.pop(get_ident(), None)
+            if not self._inside:
+                self._condition.notify_all()
             while self._shut:
                 self._condition.wait()
             self._shut = True
-            self._inside.pop(get_ident(), None)
             try:
                 while self._inside:
                     self._condition.wait()
