@@ -153,23 +153,5 @@ def bits_of(indexes: Iterable[int], batch_size: int) -> int:
     return ((1 << batch_size) - 1) & ~acked
 
 
-def bits_from_words(words: Iterable[int]) -> int:
-    """An ack set as Pulsar writes it: 64-bit words, lowest first, of the bits that are not acknowledged."""
-    bits = 0
-    for place, word in enumerate(words):
-        bits |= (word & 0xFFFF_FFFF_FFFF_FFFF) << 64 * place
-    return bits
-
-
-def words_from_bits(bits: int) -> list[int]:
-    """The same back, as signed words."""
-    words = []
-    while bits:
-        word = bits & 0xFFFF_FFFF_FFFF_FFFF
-        words.append(word - (1 << 64) if word >> 63 else word)
-        bits >>= 64
-    return words
-
-
 def indexes_of(bits: int) -> list[int]:
     return [index for index in range(bits.bit_length()) if bits >> index & 1]

@@ -2,8 +2,8 @@
 
 An acknowledgment is *accepted* when the call returns, and *durable* when the Pending it gave is done; whoever waits for
 that has it written. Two locks: ``_lock`` guards the state in memory, is held for no I/O, and is all that
-acknowledgments take; ``_flushing`` lets one flush at a time write. A flush encodes what is dirty under the first lock,
-so that what it writes is one moment's state, and writes it under the second alone.
+acknowledgments take; ``cursor/flushing.py`` has the other, which lets one flush at a time write. It encodes what is
+dirty under the first, so that what it writes is one moment's state, and writes it under the second alone.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ tell(lambda: bookstand.open(path, witness=True).close())
 """
     with_fault(shim_library, memory_path / "store", source)
     with bookstand.open(memory_path / "store", witness=True) as store:
-        store.create_ledger().append(b"0")
+        assert store.create_ledger().append(b"0") == 0
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
