@@ -186,6 +186,10 @@ class Cursor:
         while True:
             with self._lock:
                 self._check_usable()
+                # Somebody else may have brought it; and once it is changed, the index names a place that it may be only
+                # on its way to. It stays in memory until it is there.
+                if ledger_id in self._state.pages:
+                    return
                 ref = self._state.index.get(ledger_id)
                 handle = self._log.handle
             if ref is None or handle is None:
@@ -194,10 +198,10 @@ class Cursor:
                 parts = recovery.read_parts(handle, ref)
                 page = recovery.load_page(self.name, ledger_id, ref, parts)
             except BookstandError:
-                with self._lock:
+                # A flush that is at it may be about to say that what the page was read from is another's by now.
+                with self._flushing.alone, self._lock:
                     if handle is self._log.handle and self._state.index.get(ledger_id) == ref:
                         raise
-                # It was written anew meanwhile, and what it was read from is gone.
                 continue
             with self._lock:
                 if self._state.index.get(ledger_id) == ref:

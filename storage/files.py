@@ -177,10 +177,10 @@ def size_gate(path: str, read_only: bool) -> bool:
         with open(name, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             first = file.read(_SMALLEST_PAGE)
-            metas = [_parse_meta(first)]
+            metas = [parse_meta(first)]
             page_size = metas[0][2] if metas[0] else _SMALLEST_PAGE
             file.seek(page_size if page_size >= _SMALLEST_PAGE else _SMALLEST_PAGE)
-            metas.append(_parse_meta(file.read(_META.size)))
+            metas.append(parse_meta(file.read(_META.size)))
     except OSError as error:
         raise_os_error(error, f"cannot read {name}")
     valid = [meta for meta in metas if meta]
@@ -204,7 +204,7 @@ def size_gate(path: str, read_only: bool) -> bool:
     return False
 
 
-def _parse_meta(page: bytes) -> tuple[int, int, int] | None:
+def parse_meta(page: bytes) -> tuple[int, int, int] | None:
     """(transaction id, last page, page size) of a meta page, or None if it is none."""
     if len(page) < _META.size:
         return None

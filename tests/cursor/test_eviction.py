@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 from pathlib import Path
@@ -74,6 +75,73 @@ def test_others_acknowledge_while_a_page_is_read(store_path: Path, faults: Fault
                 assert cursor.is_acked(entries[PER_LEDGER * 3 + 10 + number])
             assert not answers
             stall.release()
+            reader.join(PATIENCE)
+            assert answers == [True]
+
+
+class Halting(Faults):
+    """Whoever passes a point waits there until told to go on."""
+
+    def __init__(self, point: str) -> None:
+        super().__init__()
+        self._point = point
+        self.reached = threading.Event()
+        self.release = threading.Event()
+        self.armed = False
+
+    def at(self, name: str, subject: Any, storage: Any) -> None:
+        super().at(name, subject, storage)
+        if name == self._point and self.armed:
+            self.reached.set()
+            assert self.release.wait(PATIENCE)
+
+
+def test_a_page_on_its_way_to_the_disk_is_not_looked_for_there(store_path: Path) -> None:
+    """Somebody needed a page; by the time he goes to read it, it is in memory again, and its new place not written."""
+    halt = Halting("cursor.encoded")
+    with bookstand.open(store_path, hooks=halt) as store:
+        topic, entries = topic_of(store)
+        with Cursor.open(topic, "sub", SMALL) as cursor:
+            # The first flush goes into a new ledger; pages are added to it by the second.
+            cursor.ack(entries[1]).result(PATIENCE)
+            cursor.ack(entries[3])
+            halt.armed = True
+            flusher = threading.Thread(target=cursor.flush)
+            flusher.start()
+            assert halt.reached.wait(PATIENCE)
+            cursor._bring(entries[1].ledger_id)
+            halt.release.set()
+            flusher.join(PATIENCE)
+            assert cursor.is_acked(entries[3])
+
+
+def test_a_page_is_read_while_the_ledger_is_changed_for_another(store_path: Path) -> None:
+    """Between the commit that deletes the old ledger and the moment when all know the new one."""
+    halt = Halting("cursor.switched")
+    with bookstand.open(store_path, hooks=halt) as store:
+        topic, entries = topic_of(store)
+        config = dataclasses.replace(SMALL, max_entries_per_cursor_ledger=3)
+        with Cursor.open(topic, "sub", config) as cursor:
+            cursor.ack([entries[1], entries[PER_LEDGER * 3 + 1]]).result(PATIENCE)
+            cursor.lru_switch(entries[PER_LEDGER * 3].ledger_id)
+            cursor.ack(entries[PER_LEDGER * 3 + 5])
+            halt.armed = True
+            flusher = threading.Thread(target=cursor.flush)
+            flusher.start()
+            assert halt.reached.wait(PATIENCE)
+            answers: list[Any] = []
+
+            def ask() -> None:
+                try:
+                    answers.append(cursor.is_acked(entries[1]))
+                except BookstandError as error:
+                    answers.append(error)
+
+            reader = threading.Thread(target=ask)
+            reader.start()
+            reader.join(0.3)
+            halt.release.set()
+            flusher.join(PATIENCE)
             reader.join(PATIENCE)
             assert answers == [True]
 

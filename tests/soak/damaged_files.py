@@ -1,11 +1,11 @@
-"""Damage of eleven kinds to the data file of small stores: opened, read, verified and written by a child each.
+"""Damage of twelve kinds to the data file of small stores: opened, read, verified and written by a child each.
 
 Half of the stores were closed in good order and are opened with ``check="full"``; the other half were left by a process
 that died, which the quickest check looks at as closely. A case is a damaged file that no other case of the round has
 and that is not the file as it was; every round has a store of its own. A file that is rolled back to an earlier
-complete state of itself is the one damage that only a witness can tell, so half of the cases have one. Where every
-page that has changed since went back and the header did not, not even the witness can: it knows the number of the
-commit, and that is the header's. Stale pages do that now and then.
+complete state of itself is the one damage that only a witness can tell, so half of the cases have one. It compares the
+number of the commit, which stands in LMDB's header: where every page that has changed since went back and the header
+did not, not even the witness can tell.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bookstand.errors import StoreFormatError
+from bookstand.storage import files
 from tests.soak.kinds import Done, Kind
 from tests.storage import trials
 from tests.storage.trials import PAGE, Damage
@@ -26,6 +28,10 @@ from tests.storage.trials import PAGE, Damage
 EACH_KIND = 24
 SECTOR = 512
 META_PAGES = 2
+META_BYTES = 152
+META_FIELDS = (16, 20, 32, 40, 80, 128, 136, 144)
+"""Where stand the magic, the version, the map's size, the size of a page, the roots of the two trees, the last page and
+the number of the commit."""
 
 
 class Target(NamedTuple):
@@ -128,11 +134,16 @@ def _stale_pages(rng: random.Random, target: Target) -> Damage:
     return [["write", page * PAGE, _page(earlier, page).hex()] for page in stale]
 
 
+def _earlier_file(rng: random.Random, target: Target) -> Damage:
+    """The whole file as it was at an earlier commit."""
+    return [["cut", 0], ["write", 0, rng.choice(target.earlier).hex()]]
+
+
 def _damaged_meta(rng: random.Random, target: Target) -> Damage:
     """A word of one or both header pages, or what lies around it."""
     damage: Damage = []
     for page in rng.choice([[0], [1], [0, 1]]):
-        word = page * PAGE + rng.randrange(0, 152, 4)
+        word = page * PAGE + rng.choice([rng.randrange(0, META_BYTES, 4), rng.choice(META_FIELDS)])
         value = rng.choice(
             [bytes(4), b"\xff" * 4, b"\0\0\x10\0", rng.randbytes(4), rng.randrange(99).to_bytes(4, "little")]
         )
@@ -151,12 +162,9 @@ KINDS: dict[str, Callable[[random.Random, Target], Damage]] = {
     "zeroed pages": _zeroed_pages,
     "garbage page": _garbage_page,
     "stale pages": _stale_pages,
+    "earlier file": _earlier_file,
     "damaged meta": _damaged_meta,
 }
-
-
-HEADER_STAYS = "stale pages"
-"""The kind that may take a whole store back without its header."""
 
 
 class Case(NamedTuple):
@@ -181,9 +189,22 @@ def cases(seed: int, target: Target, each_kind: int = EACH_KIND, kinds: Collecti
             fingerprint = _fingerprint(trials.edited(target.image, made))
             if fingerprint not in seen:
                 seen.add(fingerprint)
-                found.append(Case(kind, made, rng.random() < 0.5, rng.random() < 0.5))
+                found.append(Case(kind, made, rng.random() < 0.5, wanted % 2 == 0))
                 wanted -= 1
     return found
+
+
+def _commit(image: bytes) -> int:
+    """The number of the last commit, as LMDB's header has it; -1 where it has none."""
+    return max(map(_commit_of_meta, (_page(image, page) for page in range(META_PAGES))))
+
+
+def _commit_of_meta(page: bytes) -> int:
+    try:
+        meta = files.parse_meta(page)
+    except StoreFormatError:
+        return -1
+    return -1 if meta is None else meta[0]
 
 
 def _fingerprint(image: bytes) -> bytes:
@@ -224,7 +245,8 @@ def _one_round(seed: int, each_kind: int, kinds: Collection[str], folder: Path) 
                 then_write=True,
             )
             for case, result in zip(some, results, strict=True):
-                fault = trials.fault(result, witness and case.kind != HEADER_STAYS, shape, history)
+                told = witness and _commit(trials.edited(image, case.damage)) != _commit(image)
+                fault = trials.fault(result, told, shape, history)
                 if fault is not None:
                     opened = f"{name}, {'with' if witness else 'without'} a witness"
                     problems.append(f"{case.kind} ({opened}): {fault}: {_short(case.damage)}: {result}")
