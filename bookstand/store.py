@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bookstand.ledger.reader import LedgerReader
     from bookstand.ledger.transaction import Transaction
     from bookstand.ledger.writer import LedgerWriter
+    from bookstand.metrics import StoreCollector
     from bookstand.storage.clock import Clock
     from bookstand.storage.hooks import Hooks
     from bookstand.storage.storage import Storage
@@ -230,6 +231,12 @@ class Store:
         from bookstand.ledger.transaction import Transaction
 
         return Transaction(self._client)
+
+    def metrics(self) -> StoreCollector:
+        """A collector for prometheus-client with the figures of what is open. Needs ``bookstand[metrics]``."""
+        from bookstand.metrics import StoreCollector
+
+        return StoreCollector(self._client, self.cluster)
 
     def verify(self) -> Report:
         """Read everything, and say what is wrong."""

@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
-from bookstand.cursor import opening, recovery
+from bookstand.cursor import metrics, opening, recovery
 from bookstand.cursor.acks import LedgerAcks, bits_of, indexes_of
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.flushing import Flushing
 from bookstand.cursor.history import CursorDiff, HistoryEntry, diff_of, history_of
 from bookstand.cursor.live import LiveState, PageNeeded
 from bookstand.cursor.log import CursorFencedError, CursorLog
+from bookstand.cursor.metrics import CursorStats
 from bookstand.cursor.pages import ResidentPages
 from bookstand.cursor.ranges import AckRange, RangeSet
 from bookstand.cursor.throttle import Throttle
@@ -32,30 +33,12 @@ from bookstand.errors import (
 )
 from bookstand.ledger.managed import ManagedLedger, TopicEntry
 from bookstand.storage.log import logger
+from bookstand.storage.metrics import Sample
 from bookstand.storage.pending import Pending, completed
 from bookstand.storage.position import Position
 
 _UNLIMITED = 1 << 62
 INTERNAL_PREFIX = "#pulsar.internal."
-
-
-class CursorStats(NamedTuple):
-    """What there is to watch of a cursor; sizes in bytes."""
-
-    metadata_size: int
-    cache_bytes: int
-    cache_pages: int
-    cache_hits: int
-    cache_misses: int
-    dirty_pages: int
-    flushes: int
-    pages_written: int
-    bytes_written: int
-
-    @property
-    def hit_ratio(self) -> float:
-        asked = self.cache_hits + self.cache_misses
-        return self.cache_hits / asked if asked else 1.0
 
 
 class Cursor:
@@ -133,6 +116,7 @@ class Cursor:
         self._hold_name = self._log.path.rpartition("/")[2]
         if not self.read_only:
             topic.hold(self._hold_name, lambda: self.durable_mark_delete_position)
+        topic.client.add_metrics(self)
 
     def _bring_all(self) -> None:
         """In the old form everything is in memory."""
@@ -441,17 +425,26 @@ class Cursor:
     def stats(self) -> CursorStats:
         with self._lock:
             pages = self._state.pages
+            flushing = self._flushing
             return CursorStats(
-                self._flushing.state_size,
-                pages.bytes,
-                len(pages),
-                pages.hits,
-                pages.misses,
-                len(pages.dirty),
-                self._flushing.flushes,
-                self._flushing.pages_written,
-                self._flushing.bytes_written,
+                metadata_size=flushing.state_size,
+                backlog=self._state.backlog,
+                cache_bytes=pages.bytes,
+                cache_pages=len(pages),
+                cache_hits=pages.hits,
+                cache_misses=pages.misses,
+                dirty_pages=len(pages.dirty),
+                flushes=flushing.flushes,
+                pages_written=flushing.pages_written,
+                bytes_written=flushing.bytes_written,
+                left_out_ranges=flushing.left_out_ranges,
+                left_out_batches=flushing.left_out_batches,
+                paused=self.paused,
             )
+
+    def samples(self) -> Iterator[Sample]:
+        """The same for metrics, as long as the cursor is open."""
+        return iter(()) if self._closed is not None else metrics.samples(self.stats, self.topic.name, self.name)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

@@ -55,8 +55,8 @@ class Flushing:
         self._stored_moves = -1
         self.durable_mark_delete = live.mark_delete
         self.state_size = 0
-        # In the old form: whether its limits kept a part of the state from being written.
-        self.left_out = False
+        # In the old form: what its limits kept from being written.
+        self.left_out_ranges = self.left_out_batches = 0
         self.flushes = self.pages_written = self.bytes_written = 0
         self._renew()
 
@@ -75,6 +75,10 @@ class Flushing:
         """What is accepted from now on is answered by the next flush."""
         self._completion = Completion(self)
         self.pending: Pending = pending_on(self._completion)
+
+    @property
+    def left_out(self) -> bool:
+        return bool(self.left_out_ranges or self.left_out_batches)
 
     @property
     def is_dirty(self) -> bool:
@@ -323,7 +327,7 @@ class Flushing:
             self._failed(moment, interruption)
             raise
         self._forget_pages()
-        self.left_out = bool(snapshot.ranges_left_out or snapshot.batches_left_out)
+        self.left_out_ranges, self.left_out_batches = snapshot.ranges_left_out, snapshot.batches_left_out
         self._succeeded(moment, [entry], len(entry))
 
     def end_inline(self) -> bool:

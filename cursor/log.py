@@ -23,7 +23,7 @@ from bookstand.ledger.client import Client
 from bookstand.ledger.handle import LedgerHandle
 from bookstand.ledger.managed import ManagedLedger
 from bookstand.ledger.records import CursorInfo, decode_cursor_info, encode_cursor_info
-from bookstand.ledger.topic_name import cursor_node_of
+from bookstand.ledger.topic_name import cursor_node_of, ledger_labels
 from bookstand.ledger.transaction import Transaction
 from bookstand.ledger.writer import LedgerWriter
 from bookstand.proto import wire
@@ -218,7 +218,7 @@ class CursorLog:
         created: list[LedgerWriter] = []
 
         def make(transaction: Transaction) -> CursorInfo:
-            created.append(transaction.create_ledger(custom_metadata=_labels(self.topic, self.cursor)))
+            created.append(transaction.create_ledger(custom_metadata=ledger_labels(self.topic, self.cursor)))
             return info._replace(unknown=unknown_of(known._replace(pending=created[0].id)))
 
         self._store(make, [] if known.pending is None else [known.pending])
@@ -270,13 +270,3 @@ def _commits(entries: Sequence[bytes], commit_bytes: int) -> Iterator[list[bytes
         size += len(entry)
     if part:
         yield part
-
-
-def _labels(topic: str, cursor: str) -> dict[str, bytes]:
-    """What Pulsar writes into the metadata of a cursor's ledgers."""
-    return {
-        "application": b"pulsar",
-        "component": b"managed-ledger",
-        "pulsar/managed-ledger": topic.encode(),
-        "pulsar/cursor": cursor.encode(),
-    }

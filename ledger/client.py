@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bookstand.ledger.writing import Writer
     from bookstand.storage.clock import Clock
     from bookstand.storage.digest import Digest
+    from bookstand.storage.metrics import Source
     from bookstand.storage.storage import Storage
 
 WIRES = ("v3", "v2")
@@ -124,6 +125,7 @@ class Client:
         self._metadata_version = settings.metadata_format
         self._writers: WeakSet[Writer] = WeakSet()
         self._writers_lock = Lock()
+        self._metric_sources: WeakSet[Source] = WeakSet()
         storage.clients.add(self)
         self._background: Any = None
 
@@ -156,6 +158,15 @@ class Client:
         """The store is gone: whatever waits for an answer gets this one."""
         for writer in self.writers():
             writer.give_up(reason)
+
+    def add_metrics(self, source: Source) -> None:
+        """It has figures for metrics, as long as somebody else holds it."""
+        with self._writers_lock:
+            self._metric_sources.add(source)
+
+    def metric_sources(self) -> list[Source]:
+        with self._writers_lock:
+            return list(self._metric_sources)
 
     def register(self, writer: Writer) -> None:
         with self._writers_lock:

@@ -27,7 +27,7 @@ from bookstand.errors import (
 from bookstand.ledger import records
 from bookstand.ledger.arguments import as_count, as_payload, as_positive
 from bookstand.ledger.extent import Extent
-from bookstand.ledger.topic_name import cursor_of, node_of
+from bookstand.ledger.topic_name import cursor_of, ledger_labels, node_of
 from bookstand.storage.log import logger
 from bookstand.storage.nodes import Nodes
 from bookstand.storage.pending import answering
@@ -212,7 +212,7 @@ class ManagedLedger:
                 for ledger_id in dropped:
                     if self._exists(ledger_id):
                         transaction.delete_ledger(ledger_id)
-                writer = transaction.create_ledger(custom_metadata=_labels(self.name))
+                writer = transaction.create_ledger(custom_metadata=ledger_labels(self.name))
                 info = self._info._replace(ledgers=[*kept, records.LedgerInfo(writer.id)])
                 version = self._store_info(transaction, info)
         except MetadataVersionError as error:
@@ -512,11 +512,6 @@ class ManagedLedger:
 
 class TopicDamagedError(StoreDamagedError):
     """A ledger that a topic lists is missing."""
-
-
-def _labels(name: str) -> dict[str, bytes]:
-    """What Pulsar writes into the metadata of a topic's ledgers."""
-    return {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": name.encode()}
 
 
 def _up_to(entries: Iterable[bytes], room: int) -> Iterator[bytes]:

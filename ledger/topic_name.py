@@ -61,6 +61,12 @@ def cursor_node_of(topic: str, cursor: str) -> str:
     return f"{node_of(topic)}/{quote_plus(cursor)}"
 
 
+def ledger_labels(topic: str, cursor: str | None = None) -> dict[str, bytes]:
+    """What Pulsar writes into the metadata of the ledgers of a topic, or of one of its cursors."""
+    labels = {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": topic.encode()}
+    return labels if cursor is None else {**labels, "pulsar/cursor": cursor.encode()}
+
+
 def cursor_of(node: str) -> str:
     """The cursor's name from the last level of its node."""
     return unquote_plus(node)
