@@ -48,7 +48,8 @@ class CursorConfig:
     """The old form's: of more ranges, or entries acknowledged in part, only the lowest are written."""
 
     compression: str | None = None
-    """The codec of the cursor's record in the metadata store, from ``compression_threshold`` bytes on."""
+    """The codec of the cursor's record in the metadata store, from ``compression_threshold`` bytes on. Pulsar 4.2.4
+    cannot read a string, and so no property, in a record that is compressed."""
 
     compression_threshold: int = 16 << 10
 

@@ -32,6 +32,7 @@ from bookstand.errors import (
     WriteOnReadOnlyError,
 )
 from bookstand.ledger.managed import ManagedLedger, TopicEntry
+from bookstand.ledger.transaction import Transaction
 from bookstand.storage.log import logger
 from bookstand.storage.metrics import Sample
 from bookstand.storage.pending import Pending, completed
@@ -213,19 +214,13 @@ class Cursor:
         if type(positions) is Position:
             ledger_id, entry_id = positions
             with self._lock:
-                # The shortest way: a page that is dirty already, and not the one at the mark-delete position.
+                # The shortest way: a page that is dirty already, and an entry that moves no mark-delete position.
                 page = self._dirty.get(ledger_id)
-                frontier = self._state.frontier
-                if (
-                    page is not None
-                    and 0 <= entry_id < page.limit
-                    and frontier is not None
-                    and ledger_id != frontier[0]
-                    and not page.partial
-                    and self._joins_flush
-                ):
-                    page.acked.add(entry_id)
-                    return self._flushing.pending
+                if page is not None and 0 <= entry_id < page.limit and not page.partial and self._joins_flush:
+                    frontier = self._state.frontier
+                    if frontier is not None and positions > frontier:
+                        page.acked.add(entry_id)
+                        return self._flushing.pending
             wanted = [positions]
         else:
             wanted = _positions(positions)
@@ -603,6 +598,13 @@ class Cursor:
             properties = self.cursor_properties
             properties.pop(name, None)
             self._put_properties(properties)
+
+    def change_properties(self, change: Callable[[Transaction, dict[str, str]], object]) -> None:
+        """Have ``change(transaction, properties)`` change the properties, reserved names included, and do to the
+        transaction what goes with that: ledgers created, filled and deleted. It is one commit."""
+        with self._flushing.alone:
+            self._check_writable()
+            self._log.put_properties(change)
 
     def _put_properties(self, properties: Mapping[str, str]) -> None:
         assert self._log.info is not None

@@ -232,7 +232,7 @@ class Flushing:
                 copy = self._fill(writer, clean, old, moment)
                 if self._storage.hooks is not None:
                     self._storage.point("cursor.copied", self._log.path)
-                self._point_at(writer, moment)
+                self._point_at(writer, moment, copy.copied)
             if self._storage.hooks is not None:
                 self._storage.point("cursor.switched", self._log.path)
         except (CursorFencedError, MetadataVersionError) as error:
@@ -275,17 +275,19 @@ class Flushing:
             waiting += page.entries
         index = Index.build(sorted(refs.items()))
         entries = at + len(waiting)
+        copied = entries - sum(len(page.entries) for page in moment.pages.values())
         prepared, marker = self._encode_marker(index, moment, entries, entries, None)
         log.append(writer, waiting + marker, commit_bytes)
         index.commit()
-        return _Copy(index, prepared.marker_entry_id, waiting + marker, state_size(prepared, moment.properties))
+        size = state_size(prepared, moment.properties)
+        return _Copy(index, prepared.marker_entry_id, waiting + marker, size, copied)
 
-    def _point_at(self, writer: LedgerWriter, moment: _Moment) -> None:
+    def _point_at(self, writer: LedgerWriter, moment: _Moment, copied: int = 0) -> None:
         info = self._log.info
         assert info is not None
         now = self._log.client.clock.now()
         beside = old_form.beside_ledger(info, moment.mark_delete, moment.properties, now)
-        self._log.switch(writer, beside, self._config.retained_cursor_ledgers)
+        self._log.switch(writer, beside, self._config.retained_cursor_ledgers, copied)
 
     def _take_over(self, index: Index, moment: _Moment) -> None:
         """The new ledger's index, without what has gone since the moment it is of; the lock is held."""
@@ -308,8 +310,10 @@ class Flushing:
         try:
             snapshot = old_form.snapshot(state, self._config)
             entry = snapshot.data
+            left_out = snapshot.ranges_left_out, snapshot.batches_left_out
             if len(entry) > self._log.entry_limit:
                 self._log.inline(self._inline_info(state))
+                left_out = old_form.left_out_inline(state, self._config), 0
             elif self._is_writable:
                 assert self._log.writer is not None
                 log.append(self._log.writer, [entry], self._config.flush_commit_bytes)
@@ -327,14 +331,14 @@ class Flushing:
             self._failed(moment, interruption)
             raise
         self._forget_pages()
-        self.left_out_ranges, self.left_out_batches = snapshot.ranges_left_out, snapshot.batches_left_out
+        self.left_out_ranges, self.left_out_batches = left_out
         self._succeeded(moment, [entry], len(entry))
 
     def end_inline(self) -> bool:
         """At a clean close in the old form: put a small state into the record, as Pulsar does. Whether it was."""
         with self._lock:
             state = old_form.state_of(self._live)
-        if not old_form.fits_inline(state, self._config):
+        if old_form.left_out_inline(state, self._config):
             return False
         self._log.inline(self._inline_info(state))
         return True
@@ -358,7 +362,7 @@ class Flushing:
             state = old_form.state_of(self._live) if old_form.is_all_there(self._live) else None
             # Acknowledged meanwhile, it is written now as well, but answered by the next flush.
             moment = moment._replace(mark_delete=self._live.mark_delete)
-        if state is None or not old_form.fits_inline(state, self._config):
+        if state is None or old_form.left_out_inline(state, self._config):
             raise error
         self._log.inline(self._inline_info(state))
         self._forget_pages()
@@ -403,3 +407,4 @@ class _Copy(NamedTuple):
     marker: int
     entries: list[bytes]
     size: int
+    copied: int

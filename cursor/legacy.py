@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from pyroaring import BitMap64
 
-from bookstand.cursor.bitmaps import add_runs, add_words, runs, words
+from bookstand.cursor.bitmaps import Ids, add_runs, add_words, runs, words
 from bookstand.cursor.state import AckState
 from bookstand.errors import IncorrectParameterError, MalformedAckStateError
 from bookstand.proto.acks import LONG_PROPERTY, read_batch, read_range, write_batch
@@ -66,6 +66,9 @@ _LONGS_TAG = tag(_LONGS, BYTES)
 
 # Ledgers that are written at a time.
 _AT_ONCE = 64
+
+# Ranges that are added at a time: few enough to stay in the processor's cache.
+_ROWS = 1 << 14
 
 _CONTAINER_BITS = 16
 _MAX_CONTAINERS = 1 << 20
@@ -199,6 +202,9 @@ class _Parts:
         return end
 
     def all_ranges(self) -> Ranges:
+        if len(self.ranges) == 1 and not self.odd_ranges:
+            # All of them are there at once, mostly, and copying millions takes its time.
+            return self.ranges[0]
         return np.concatenate((*self.ranges, np.array(self.odd_ranges, dtype=np.int64).reshape(-1, 4)))
 
     def mark_delete(self) -> tuple[int, int]:
@@ -253,19 +259,24 @@ def _within(ledgers: list[int], spans: list[tuple[int, int]]) -> Iterator[int]:
 
 def _add_ranges(acked: dict[int, BitMap64], ranges: Ranges, mark_delete: Position) -> None:
     """Ranges within ledgers, of which what the mark-delete position has passed does not count."""
-    ledgers, lasts = ranges[:, 0], ranges[:, 3]
-    lowers = np.maximum(ranges[:, 1], -1)
-    lowers = np.where(ledgers == mark_delete.ledger_id, np.maximum(lowers, mark_delete.entry_id), lowers)
-    there = (ledgers >= mark_delete.ledger_id) & (lowers < lasts)
-    if not there.any():
-        return
-    ledgers, firsts, lasts = ledgers[there], lowers[there] + 1, lasts[there]
-    containers = int(((lasts >> _CONTAINER_BITS) - (firsts >> _CONTAINER_BITS)).sum(dtype=np.float64))
-    if containers > _MAX_CONTAINERS:
-        raise MalformedAckStateError(f"the ranges cover {containers} blocks of entries, {_MAX_CONTAINERS} are allowed")
-    if (np.diff(ledgers) < 0).any():
-        order = np.argsort(ledgers, kind="stable")
-        ledgers, firsts, lasts = ledgers[order], firsts[order], lasts[order]
+    if (np.diff(ranges[:, 0]) < 0).any():
+        ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    containers = 0.0
+    for at in range(0, len(ranges), _ROWS):
+        ledgers, lowers, _, lasts = ranges[at : at + _ROWS].T.copy()
+        lowers = np.maximum(lowers, -1)
+        lowers = np.where(ledgers == mark_delete.ledger_id, np.maximum(lowers, mark_delete.entry_id), lowers)
+        there = (ledgers >= mark_delete.ledger_id) & (lowers < lasts)
+        ledgers, firsts, lasts = ledgers[there], lowers[there] + 1, lasts[there]
+        containers += ((lasts >> _CONTAINER_BITS) - (firsts >> _CONTAINER_BITS)).sum(dtype=np.float64)
+        if containers > _MAX_CONTAINERS:
+            raise MalformedAckStateError(f"the ranges cover more than {_MAX_CONTAINERS} blocks of entries")
+        if len(ledgers):
+            _add_sorted(acked, ledgers, firsts, lasts)
+
+
+def _add_sorted(acked: dict[int, BitMap64], ledgers: Ids, firsts: Ids, lasts: Ids) -> None:
+    """Closed ranges, those of a ledger one behind the other."""
     starts = np.concatenate(([0], np.flatnonzero(np.diff(ledgers)) + 1))
     ends = np.concatenate((starts[1:], [len(ledgers)]))
     for ledger, start, end in zip(ledgers[starts].tolist(), starts.tolist(), ends.tolist(), strict=True):

@@ -102,6 +102,8 @@ class CursorLog:
         # What pages are read from: the ledger that the record points to, or None.
         self.handle: LedgerHandle | None = None
         self.began = 0
+        # How many entries of its ledger were copied from the one before.
+        self._copied = 0
 
     # -- the record --------------------------------------------------------------------------------------------------
 
@@ -117,6 +119,19 @@ class CursorLog:
     def put(self, info: CursorInfo) -> None:
         """Replace the record, unless somebody else has."""
         self._store(lambda _: info)
+
+    def put_properties(self, change: Callable[[Transaction, dict[str, str]], object]) -> None:
+        """Replace the cursor's properties by what ``change`` makes of them; one commit with what it does to the
+        transaction."""
+        assert self.info is not None
+        info = self.info
+
+        def make(transaction: Transaction) -> CursorInfo:
+            properties = dict(info.cursor_properties)
+            change(transaction, properties)
+            return info._replace(cursor_properties=tuple(properties.items()))
+
+        self._store(make)
 
     def _store(self, make: Callable[[Transaction], CursorInfo], doomed: Iterable[int] = ()) -> None:
         """Write the record that ``make`` gives, and delete ledgers with it: one commit, unless somebody else has
@@ -189,12 +204,16 @@ class CursorLog:
         return self.writer.last_add_pushed + 1
 
     def is_writable(self, max_entries: int, max_age_millis: float) -> bool:
-        """Whether the next flush can go into the ledger there is."""
+        """Whether the next flush can go into the ledger there is.
+
+        One that began with more than half of its entries copied may have as many again: else a state that fills a
+        ledger would be copied with each flush.
+        """
         writer = self.writer
         return (
             writer is not None
             and not writer.is_closed()
-            and writer.last_add_pushed + 1 < max_entries
+            and writer.last_add_pushed + 1 < max(max_entries, 2 * self._copied)
             and self.client.clock.now() - self.began < max_age_millis
         )
 
@@ -224,9 +243,10 @@ class CursorLog:
         self._store(make, [] if known.pending is None else [known.pending])
         return created[0]
 
-    def switch(self, writer: LedgerWriter, info: CursorInfo, kept: int) -> None:
-        """Point the record at the pending ledger. Former ledgers are kept, so many of them, the rest deleted. From
-        ``handle`` the old pages can be read until who holds their references changes both together."""
+    def switch(self, writer: LedgerWriter, info: CursorInfo, kept: int, copied: int = 0) -> None:
+        """Point the record at the pending ledger, which begins with so many ``copied`` entries. Former ledgers are
+        kept, so many of them, the rest deleted. From ``handle`` the old pages can be read until who holds their
+        references changes both together."""
         assert self.info is not None
         known = known_of(self.info)
         former = [*known.former, *([self.info.cursor_ledger_id] if self.info.cursor_ledger_id >= 0 else [])]
@@ -238,6 +258,7 @@ class CursorLog:
             previous.close()
         self.writer = writer
         self.began = self.client.clock.now()
+        self._copied = copied
 
     def _drop(self, writer: LedgerWriter) -> None:
         """The pending ledger did not come about."""

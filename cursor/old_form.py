@@ -36,9 +36,9 @@ def snapshot(state: AckState, config: CursorConfig) -> legacy.Written:
     return legacy.write(state, form, *limits)
 
 
-def fits_inline(state: AckState, config: CursorConfig) -> bool:
-    """Whether the record can take all of the ranges."""
-    return len(RangeSet(state.acked)) <= config.max_unacked_ranges_in_metadata_store
+def left_out_inline(state: AckState, config: CursorConfig) -> int:
+    """How many of the ranges the record has no room for."""
+    return max(0, len(RangeSet(state.acked)) - config.max_unacked_ranges_in_metadata_store)
 
 
 def inline(info: CursorInfo, state: AckState, now: int, config: CursorConfig) -> CursorInfo:

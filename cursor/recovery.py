@@ -125,17 +125,24 @@ def _from_marker(
 def _check_pages(cursor: str, entries: Entries, index: Index, resident: ResidentPages) -> None:
     """Every page is there and whole; the last ones are kept, as many as there is room for."""
     pages = list(index.items())
-    room = True
+    kept: list[LedgerAcks] = []
+    room = resident.limit
     for end in range(len(pages), 0, -_PAGES_AT_ONCE):
         some = pages[max(0, end - _PAGES_AT_ONCE) : end]
         stored = _read_many(entries.handle, [ref for _, ref in some])
         for ledger_id, ref in reversed(some):
             parts = [stored[entry_id] for entry_id in range(ref.entry_id, ref.entry_id + ref.parts)]
-            if room:
-                resident.install(load_page(cursor, ledger_id, ref, parts))
-                room = resident.bytes < resident.limit
-            else:
+            if room <= 0:
                 check_page(cursor, ledger_id, ref, parts)
+                continue
+            # The one that there is no room for any more is checked by this.
+            page = load_page(cursor, ledger_id, ref, parts)
+            room -= page.memory
+            if room >= 0 or not kept:
+                kept.append(page)
+    # The last one is the one that was used last.
+    for page in reversed(kept):
+        resident.install(page)
 
 
 def _read_many(handle: LedgerHandle, refs: list[PageRef]) -> dict[int, bytes]:

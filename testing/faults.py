@@ -38,6 +38,8 @@ ENVIRONMENT = "BOOKSTAND_FAULTS"
 """The variable of the environment that :meth:`Faults.from_environment` reads, and that a replay line sets."""
 
 _VERSION = "v1:"
+_LONGEST_SEED = 4000  # longer ones Python does not read
+_LONGEST_PLACE = 20
 _MODES = ("raise", "kill")
 
 _ACTING = ("delay", "stall", "conflict", "fail")
@@ -310,8 +312,8 @@ class Faults(MockBookKeeperFaults, Hooks):
             raise IncorrectParameterError(f"a replay begins with {_VERSION!r}, not as {text!r}")
         first, *rest = text[len(_VERSION) :].split(";")
         name, _, seed = first.strip().partition("=")
-        if name != "seed" or not seed.removeprefix("-").isdecimal():
-            raise IncorrectParameterError(f"a replay begins with {_VERSION}seed=<number>, not as {text!r}")
+        if name != "seed" or not seed.removeprefix("-").isdecimal() or len(seed) > _LONGEST_SEED:
+            raise IncorrectParameterError(f"a replay begins with {_VERSION}seed=<number>, not as {text[:200]!r}")
         faults = cls(int(seed), clock)
         for item in rest:
             if item.strip():
@@ -534,6 +536,10 @@ def _write_the_same(storage: Storage, subject: Subject) -> None:
         storage.apply(Change(PutNode(path, b"" if node is None else node[0], None)))
 
 
+def _is_place(value: str) -> bool:
+    return value.isdecimal() and len(value) <= _LONGEST_PLACE
+
+
 def _check_value(rule: Rule) -> None:
     """What a rule from a replay says besides what all rules say."""
     kind, value = rule.kind, rule.value
@@ -550,7 +556,7 @@ def _check_value(rule: Rule) -> None:
             raise IncorrectParameterError(f"{rule} is no crash, which is written like crash@commit.before_sync#3=kill")
     elif kind in ("full", "flip"):
         at = "commit" if kind == "full" else "read"
-        if rule.operation != at or rule.after or not (value.isdecimal() or value in ("", "random")):
+        if rule.operation != at or rule.after or not (_is_place(value) or value in ("", "random")):
             raise IncorrectParameterError(f"{rule} is not what a replay writes; {kind} is at {at!r}, with a number")
         rule.value = "" if value == "random" else value
     elif value or (kind == "empty" and (rule.operation, rule.after) != ("open", True)):

@@ -119,23 +119,23 @@ def parse_rule(text: str) -> Rule:
     found = _RULE.fullmatch(text.strip())
     if found is None or found["kind"] not in TIMES:
         raise IncorrectParameterError(f"{text!r} is no rule, which is written like fail@append(4:17)#3=-6")
-    try:
-        probability = None if found["probability"] is None else float(found["probability"])
-    except ValueError:
-        raise IncorrectParameterError(f"{text!r} has no number for a probability") from None
     kind, times = found["kind"], found["times"]
-    return Rule(
-        kind,
-        found["operation"],
-        _number(found["ledger"]),
-        _number(found["entry"]),
-        None if found["path"] is None else unquote(found["path"]),
-        _number(found["nth"]),
-        TIMES[kind] if times is None else None if times == "inf" else int(times),
-        probability,
-        found["after"] is not None,
-        found["value"] or "",
-    )
+    try:
+        return Rule(
+            kind,
+            found["operation"],
+            _number(found["ledger"]),
+            _number(found["entry"]),
+            None if found["path"] is None else unquote(found["path"]),
+            _number(found["nth"]),
+            TIMES[kind] if times is None else None if times == "inf" else int(times),
+            None if found["probability"] is None else float(found["probability"]),
+            found["after"] is not None,
+            found["value"] or "",
+        )
+    except ValueError as error:
+        # No number for a probability, or one with thousands of digits.
+        raise IncorrectParameterError(f"{text[:200]!r} is no rule: {error}") from None
 
 
 def _number(text: str | None) -> int | None:
@@ -189,7 +189,7 @@ def name_of_error(code: object, error: object) -> str:
 
 def error_of(value: str) -> type[BookstandError]:
     """The class of the error that is written like this."""
-    if re.fullmatch(r"-\d+", value):
+    if re.fullmatch(r"-\d{1,9}", value):
         kind: Any = errors.by_code(int(value))
         if kind.code == int(value):
             return kind  # type: ignore[no-any-return]

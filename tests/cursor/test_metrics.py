@@ -117,3 +117,19 @@ def test_the_program_of_the_page_runs() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.S)
     exec(compile(program, "docs/metrics.md", "exec"), {})
+
+
+def test_what_the_record_has_no_room_for_is_counted(store_path: Path) -> None:
+    """A snapshot larger than an entry goes into the record, which takes fewer ranges."""
+    old = CursorConfig(enable_lru_cache_max_unacked_ranges=False, max_unacked_ranges_in_metadata_store=10)
+    with bookstand.open(store_path, cluster="here", max_entry_bytes=2_000) as store:
+        topic = store.managed_ledger(TOPIC)
+        entries = topic.append_entries([b"."] * 20_000)
+        with Cursor.open(topic, "old", old) as cursor:
+            # Holes of all lengths, so that the long arrays are long.
+            acked = [entry for number, entry in enumerate(entries) if 1 + number % 97 <= number % 89]
+            cursor.ack(acked)
+            ranges = len(cursor.acked_ranges())
+            cursor.flush()
+            assert cursor.stats.left_out_ranges == ranges - 10
+            assert cursor.paused

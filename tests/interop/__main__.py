@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator
 
+from tests.interop import cursors, questions
 from tests.interop.java import ask, missing_tools
-from tests.interop.questions import GROUPS
+from tests.interop.questions import Question
 
 SHOWN = 10
+PROGRAMS = {"pom.xml": questions.GROUPS, "pulsar.xml": cursors.GROUPS}
+"""Which of the Java programs is asked what."""
 
 
 def main(seed: int = 1) -> int:
@@ -16,24 +20,30 @@ def main(seed: int = 1) -> int:
     if missing:
         print(f"interop: skipped, {' and '.join(missing)} not on PATH")
         return 0
-    groups = {name: list(generate(random.Random(f"{seed} {name}"))) for name, generate in GROUPS.items()}
-    questions = [question for group in groups.values() for question in group]
-    answers = iter(ask([question.request for question in questions]))
-    failed = 0
-    for name, group in groups.items():
-        differences = []
-        for question in group:
-            difference = question.difference(next(answers))
-            if difference:
-                differences.append(f"{question.name}: {difference}")
-        print(f"{name}: {len(group) - len(differences)} of {len(group)} as they should be")
-        for line in differences[:SHOWN]:
-            print(f"  {line}")
-        if len(differences) > SHOWN:
-            print(f"  and {len(differences) - SHOWN} more")
-        failed += len(differences)
-    print(f"interop: {len(questions)} answers, {failed} different, seed {seed}")
+    asked = failed = 0
+    for pom, generators in PROGRAMS.items():
+        groups = {name: list(generate(random.Random(f"{seed} {name}"))) for name, generate in generators.items()}
+        answers = iter(ask(pom, [question.request for group in groups.values() for question in group]))
+        for name, group in groups.items():
+            failed += compare(name, group, answers)
+            asked += len(group)
+    print(f"interop: {asked} answers, {failed} different, seed {seed}")
     return 1 if failed else 0
+
+
+def compare(name: str, group: list[Question], answers: Iterator[dict[str, str]]) -> int:
+    """Tell how the answers to a group of questions are; how many are different."""
+    differences = []
+    for question in group:
+        difference = question.difference(next(answers))
+        if difference:
+            differences.append(f"{question.name}: {difference}")
+    print(f"{name}: {len(group) - len(differences)} of {len(group)} as they should be")
+    for line in differences[:SHOWN]:
+        print(f"  {line}")
+    if len(differences) > SHOWN:
+        print(f"  and {len(differences) - SHOWN} more")
+    return len(differences)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-POM = Path(__file__).resolve().parent / "java" / "pom.xml"
+JAVA = Path(__file__).resolve().parent / "java"
 BUILD = ROOT / "build" / "interop"
 
 
@@ -21,8 +21,8 @@ def request(kind: str, **arguments: object) -> str:
     return "\t".join([kind, *words])
 
 
-def ask(requests: list[str]) -> list[dict[str, str]]:
-    """The answer to each request, in order."""
+def ask(pom: str, requests: list[str]) -> list[dict[str, str]]:
+    """The answer to each request, in order, by the program that ``pom`` builds."""
     BUILD.mkdir(parents=True, exist_ok=True)
     asked, answered = BUILD / "requests.txt", BUILD / "answers.txt"
     asked.write_text("".join(f"{line}\n" for line in requests), encoding="ascii")
@@ -32,7 +32,7 @@ def ask(requests: list[str]) -> list[dict[str, str]]:
         "-q",
         "-B",
         "-f",
-        str(POM),
+        str(JAVA / pom),
         "compile",
         "exec:java",
         f"-Drequests={asked}",

@@ -26,6 +26,7 @@ KINDS: dict[str, str] = {
     "damaged_files": "tests.soak.damaged_files:KIND",
     "decoder_mutations": "tests.soak.decoder_mutations:KIND",
     "histories": "tests.soak.histories:KIND",
+    "eviction": "tests.soak.eviction:KIND",
     "seeded_defects": "tests.soak.seeded_defects:KIND",
 }
 REPORT = Path("build/soak.json")

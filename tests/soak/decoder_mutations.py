@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -31,6 +31,8 @@ from bookstand.storage.environment import check_format
 from bookstand.storage.owners import Survey
 from bookstand.storage.witness import Witness
 from tests.kit import own_environment, raw
+from tests.soak import topic_decoders
+from tests.soak.decoder import Decoder
 from tests.soak.kinds import Done, Kind
 
 CASES = 14_500
@@ -39,22 +41,6 @@ MEMORY = 1 << 30
 
 SECONDS = 20
 """Of the processor, for one case: a thousand times what it needs."""
-
-Decode = Callable[[bytes], Any]
-
-
-class Decoder(NamedTuple):
-    """``decode`` gives a value, or an error of ours. ``encode`` gives bytes that decode to an equal value, or an error
-    of ours where what was read cannot be written. Under a digest nothing but the sample may be accepted."""
-
-    samples: list[bytes]
-    decode: Decode
-    encode: Callable[[Any], bytes] | None = None
-    digested: bool = False
-    refusals: type[Exception] | tuple[type[Exception], ...] = BookstandError
-    share: float = 1.0
-    equal: Callable[[Any, Any], bool] = lambda one, other: bool(one == other)
-
 
 # -- mutations -------------------------------------------------------------------------------------------------------
 
@@ -207,7 +193,10 @@ def decoders(seed: int, folder: Path) -> dict[str, Decoder]:
     found: dict[str, Decoder] = {}
     for name in DIGEST_NAMES:
         found |= _of_entries(rng, name)
-    return found | _of_records(rng) | _of_metadata(rng) | _of_protobuf(rng) | _of_files(rng, folder)
+    found |= _of_records(rng) | _of_metadata(rng) | _of_protobuf(rng) | _of_files(rng, folder)
+    others = topic_decoders.all_of_them(rng, folder)
+    assert not found.keys() & others.keys()
+    return found | others
 
 
 def _of_entries(rng: random.Random, name: str) -> dict[str, Decoder]:

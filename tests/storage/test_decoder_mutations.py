@@ -38,8 +38,10 @@ def test_every_decoder_reads_its_samples_and_refuses_something(memory_path: Path
             value = decoder.decode(sample)
             if decoder.encode is not None:
                 assert decoder.equal(decoder.decode(decoder.encode(value)), value), name
-        # Whatever name a marker has, it may be one; records are looked at by many, of whom few see it.
-        assert ran.refused[name] or name in ("marker", "record in a store"), name
+        # Whatever name a marker has, it may be one; records are looked at by many, of whom few see it; and behind the
+        # newest entry of a cursor there is an older one.
+        exempt = name in ("marker", "record in a store") or name.startswith("newest entry of a cursor")
+        assert ran.refused[name] or exempt, name
         assert not (decoder.digested and ran.accepted[name]), name
 
 

@@ -135,7 +135,18 @@ def test_every_rule_is_read_as_it_was_written(**fields: Any) -> None:
         "v1:seed=7;flip@commit",
         "v1:seed=7;flip@read=a",
         "v1:seed=7;empty@open",
+        # Numbers that Python does not turn into text again.
+        f"v1:seed={'9' * 5000}",
+        f"v1:seed=7;fail@append({'9' * 5000})=-6",
+        f"v1:seed=7;fail@append(4:{'9' * 5000})=-6",
+        f"v1:seed=7;fail@append#{'9' * 5000}=-6",
+        f"v1:seed=7;fail@append*{'9' * 5000}=-6",
+        f"v1:seed=7;fail@append=-{'9' * 5000}",
+        f"v1:seed=7;delay@append={'9' * 5000}",
+        f"v1:seed=7;flip@read={'9' * 5000}",
+        f"v1:seed=7;full@commit={'9' * 5000}",
     ],
+    ids=lambda text: text[:60],
 )
 def test_lines_that_make_no_sense(text: str) -> None:
     if text == "v1:seed=7;":

@@ -1,15 +1,13 @@
 package bookstand.interop;
 
+import static bookstand.interop.Lines.bytes;
+import static bookstand.interop.Lines.hex;
+import static bookstand.interop.Lines.text;
+
 import io.netty.buffer.ByteBuf;
 import io.netty.buffer.ByteBufAllocator;
 import io.netty.buffer.ByteBufUtil;
 import io.netty.buffer.Unpooled;
-import java.io.BufferedReader;
-import java.io.PrintWriter;
-import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
-import java.nio.file.Path;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -21,19 +19,10 @@ import org.apache.bookkeeper.net.BookieId;
 import org.apache.bookkeeper.proto.LedgerMetadataFormat;
 import org.apache.bookkeeper.proto.checksum.DigestManager;
 
-/**
- * Answers questions about bytes with BookKeeper's own classes.
- *
- * <p>A request is one line: its kind, then {@code name=value} parted by tabs, bytes in hex. The answer is one line of
- * the same make, or {@code error=...} when BookKeeper throws.
- */
+/** Answers questions about bytes with BookKeeper's own classes. */
 public final class Interop {
 
-    private interface Question {
-        void answer(Map<String, String> request, Map<String, String> answer) throws Exception;
-    }
-
-    private static final Map<String, Question> QUESTIONS = Map.of(
+    private static final Map<String, Lines.Question> QUESTIONS = Map.of(
             "entry", Interop::entry,
             "explicit_lac", Interop::explicitLac,
             "metadata", Interop::metadata);
@@ -42,29 +31,7 @@ public final class Interop {
     }
 
     public static void main(String[] args) throws Exception {
-        try (BufferedReader in = Files.newBufferedReader(Path.of(args[0]));
-                PrintWriter out = new PrintWriter(Files.newBufferedWriter(Path.of(args[1])))) {
-            for (String line = in.readLine(); line != null; line = in.readLine()) {
-                out.print(answer(line) + "\n");
-            }
-        }
-    }
-
-    private static String answer(String line) {
-        String[] parts = line.split("\t");
-        Map<String, String> request = new LinkedHashMap<>();
-        for (int i = 1; i < parts.length; i++) {
-            int split = parts[i].indexOf('=');
-            request.put(parts[i].substring(0, split), parts[i].substring(split + 1));
-        }
-        Map<String, String> answer = new LinkedHashMap<>();
-        try {
-            QUESTIONS.get(parts[0]).answer(request, answer);
-        } catch (Throwable e) {
-            answer.clear();
-            answer.put("error", e.toString().replaceAll("[\t\n\r]", " "));
-        }
-        return answer.entrySet().stream().map(e -> e.getKey() + "=" + e.getValue()).collect(Collectors.joining("\t"));
+        Lines.answer(args, QUESTIONS);
     }
 
     /** What a client takes a stored entry for, and what it would have stored itself. */
@@ -129,17 +96,5 @@ public final class Interop {
 
     private static ByteBuf buffer(byte[] data) {
         return Unpooled.wrappedBuffer(data);
-    }
-
-    private static byte[] bytes(String hex) {
-        return ByteBufUtil.decodeHexDump(hex);
-    }
-
-    private static String hex(byte[] data) {
-        return ByteBufUtil.hexDump(data);
-    }
-
-    private static String text(String value) {
-        return hex(value.getBytes(StandardCharsets.UTF_8));
     }
 }

@@ -1,0 +1,88 @@
+"""The kind ``eviction``: it finds nothing, and would find what it looks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bookstand.cursor import flushing
+from bookstand.cursor.acks import LedgerAcks
+from bookstand.cursor.cursor import Cursor
+from bookstand.cursor.pages import ResidentPages
+from tests.counts import Counts
+from tests.soak import eviction
+
+TRIES = 15
+"""Seeds until a defect must have been noticed; nearly all need the first."""
+
+
+def test_few_pages_and_many_threads(counts: Counts) -> None:
+    cases, problems = counts.run("eviction", eviction.KIND, (7, 9, 16), at_once=1)
+    assert cases == 3
+    assert not problems, "\n".join(problems)
+
+
+def dirty_pages_leave(patch: pytest.MonkeyPatch) -> None:
+    make_room = ResidentPages._make_room
+
+    def instead(pages: ResidentPages) -> None:
+        if len(pages.dirty) > 2:
+            pages._forget_dirty(next(iter(pages.dirty)))
+        make_room(pages)
+
+    patch.setattr(ResidentPages, "_make_room", instead)
+
+
+def what_changed_during_a_flush_counts_as_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LedgerAcks, "stamp", (0, 0))
+
+
+def a_page_stays_behind_in_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
+    fill = flushing.Flushing._fill
+
+    def instead(self, writer, clean, old, moment):  # type: ignore[no-untyped-def]
+        return fill(self, writer, clean[1:], old, moment)
+
+    patch.setattr(flushing.Flushing, "_fill", instead)
+
+
+def pages_are_read_from_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
+    """The new ledger's index is taken over, and its handle is not."""
+    bring = Cursor._bring
+    first: dict[int, object] = {}
+
+    def instead(cursor: Cursor, ledger_id: int) -> None:
+        now = cursor._log.handle
+        cursor._log.handle = first.setdefault(id(cursor), now)  # type: ignore[assignment]
+        try:
+            bring(cursor, ledger_id)
+        finally:
+            cursor._log.handle = now
+
+    patch.setattr(Cursor, "_bring", instead)
+
+
+def a_part_of_a_batch_is_the_whole(patch: pytest.MonkeyPatch) -> None:
+    ack_part = LedgerAcks.ack_part
+
+    def instead(page: LedgerAcks, entry_id: int, not_acked: int) -> bool:
+        return ack_part(page, entry_id, not_acked if len(page.partial) < 2 else 0)
+
+    patch.setattr(LedgerAcks, "ack_part", instead)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        dirty_pages_leave,
+        what_changed_during_a_flush_counts_as_stored,
+        a_page_stays_behind_in_the_old_ledger,
+        pages_are_read_from_the_old_ledger,
+        a_part_of_a_batch_is_the_whole,
+    ],
+)
+def test_it_would_notice(defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eviction, "PATIENCE", 5)
+    defect(monkeypatch)
+    assert any(eviction.one_round(seed).problems for seed in range(TRIES))
