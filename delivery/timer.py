@@ -1,0 +1,295 @@
+"""Timers: something is done at a time, unless it was cancelled before.
+
+An alarm rings at its time or after it, never before. Cancelling it does not stop one that is ringing already, in
+another thread: who is rung finds out under his own lock whether the alarm, which he is given, is still his.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Callable
+from itertools import count
+from sys import is_finalizing
+from threading import Condition, Lock, Thread, current_thread, main_thread
+from typing import TYPE_CHECKING, Protocol, cast
+from weakref import WeakSet
+
+from bookstand.storage.hooks import SimulatedCrash
+from bookstand.storage.log import logger
+
+if TYPE_CHECKING:
+    from bookstand.storage.clock import Clock
+
+# Clocks may be set, and machines sleep: how long the thread waits, in seconds, without a look at the clock.
+_LOOK = 1.0
+# How long the thread waits for something to do, in seconds, before it ends.
+_LINGER = 5.0
+
+
+class Alarm:
+    """``at`` is in milliseconds of the timer's clock."""
+
+    __slots__ = ("_action", "_timer", "at", "live")
+
+    def __init__(self, at: int, action: Callable[[Alarm], object], timer: Timer) -> None:
+        self.at = at
+        self.live = True
+        self._action = action
+        self._timer = timer
+
+    def cancel(self) -> None:
+        if self.live:
+            self.live = False
+            self._timer.cancelled(self)
+
+    def ring(self) -> None:
+        """Whatever it says, for the timer alone to call."""
+        self.live = False
+        self._action(self)
+
+
+class Timer(Protocol):
+    """Safe between threads."""
+
+    def arm(self, at: int, action: Callable[[Alarm], object]) -> Alarm:
+        """Call ``action(alarm)`` at ``at``, at once if that has passed; never inside this call."""
+
+    def cancelled(self, alarm: Alarm) -> None:
+        """An alarm that was cancelled tells."""
+
+    def close(self) -> None:
+        """Nothing rings any more."""
+
+
+def timer_for(clock: Clock) -> Timer:
+    """A clock that can call, as those for tests do, is asked to; for any other there is a thread."""
+    if hasattr(clock, "call_later"):
+        return ClockTimer(cast("CallingClock", clock))
+    return ThreadTimer(clock)
+
+
+class ThreadTimer:
+    """One daemon thread, which is there only while something is armed, and a little longer.
+
+    What is done holds up whatever is due after it. A forked child gets a timer with nothing armed. When the
+    interpreter exits, what has not rung does not; then the lock may be held by a thread that is no more, and is not
+    asked for.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._numbers = count()
+        self._closed = False
+        self._begin()
+        _thread_timers.add(self)
+
+    def _begin(self) -> None:
+        self._changed = Condition()
+        self._waiting: list[tuple[int, int, Alarm]] = []
+        self._dead = 0
+        self._thread: Thread | None = None
+
+    def arm(self, at: int, action: Callable[[Alarm], object]) -> Alarm:
+        alarm = Alarm(at, action, self)
+        if is_finalizing():
+            alarm.live = False
+            return alarm
+        with self._changed:
+            if self._closed:
+                alarm.live = False
+                return alarm
+            heapq.heappush(self._waiting, (at, next(self._numbers), alarm))
+            if self._thread is None:
+                self._start()
+            elif self._waiting[0][2] is alarm:
+                self._changed.notify()
+        return alarm
+
+    def _start(self) -> None:
+        self._thread = Thread(target=self._run, name="bookstand-timer", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None
+            # Newer interpreters begin no thread once the main one has ended, when exit handlers may still arm.
+            if main_thread().is_alive():
+                raise
+
+    def cancelled(self, alarm: Alarm) -> None:
+        if is_finalizing():
+            return
+        with self._changed:
+            self._dead += 1
+            if self._dead > 16 and self._dead > len(self._waiting) // 2:
+                self._waiting = [waiting for waiting in self._waiting if waiting[2].live]
+                heapq.heapify(self._waiting)
+                self._dead = 0
+
+    def close(self) -> None:
+        """Nothing begins to ring any more; what is ringing is not waited for."""
+        if is_finalizing():
+            return
+        with self._changed:
+            self._closed = True
+            for _, _, alarm in self._waiting:
+                alarm.live = False
+            self._waiting = []
+            self._changed.notify()
+
+    def join(self) -> None:
+        """Wait for what is ringing, from any other thread; for after :meth:`close`."""
+        thread = self._thread
+        if thread is not None and thread is not current_thread():
+            thread.join()
+
+    def forked(self) -> None:
+        """In the child: the thread is not there, its lock may be held for good."""
+        for _, _, alarm in self._waiting:
+            alarm.live = False
+        self._begin()
+
+    def _run(self) -> None:
+        while (alarm := self._next()) is not None:
+            try:
+                alarm.ring()
+            except SimulatedCrash:
+                # Nobody waits in this thread; the store has been closed, and tells everybody.
+                continue
+            except Exception:
+                logger().exception("what a timer called failed")
+            del alarm
+
+    def _next(self) -> Alarm | None:
+        """Wait for what is due; None if nothing was to do for a while."""
+        lingering = False
+        with self._changed:
+            while True:
+                while self._waiting and not self._waiting[0][2].live:
+                    heapq.heappop(self._waiting)
+                    self._dead = max(0, self._dead - 1)
+                if not self._waiting:
+                    if lingering or self._closed:
+                        self._thread = None
+                        return None
+                    lingering = not self._changed.wait(_LINGER)
+                    continue
+                rest = self._waiting[0][0] - self._clock.now()
+                if rest <= 0:
+                    return heapq.heappop(self._waiting)[2]
+                self._changed.wait(min(rest / 1000, _LOOK))
+
+
+_thread_timers: WeakSet[ThreadTimer] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for timer in list(_thread_timers):
+        timer.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class CallingClock(Protocol):
+    """A clock of which somebody else moves the hands."""
+
+    def now(self) -> int:
+        """Milliseconds since the epoch."""
+
+    def call_later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Call ``action`` when so much time has passed."""
+
+
+class ClockTimer:
+    """For a clock that calls: alarms ring in the thread that moves it. Time must not pass by itself in ``arm``."""
+
+    def __init__(self, clock: CallingClock) -> None:
+        self._clock = clock
+        self._closed = False
+
+    def arm(self, at: int, action: Callable[[Alarm], object]) -> Alarm:
+        alarm = Alarm(at, action, self)
+        alarm.live = not self._closed
+        self._wait(alarm)
+        return alarm
+
+    def _wait(self, alarm: Alarm) -> None:
+        rest = max(0, alarm.at - self._clock.now())
+        self._clock.call_later(rest / 1000, lambda: self._called(alarm))
+
+    def _called(self, alarm: Alarm) -> None:
+        if self._closed or not alarm.live:
+            return
+        if self._clock.now() < alarm.at:
+            # Seconds as a float are not exact for times that are far away.
+            self._wait(alarm)
+            return
+        alarm.ring()
+
+    def cancelled(self, alarm: Alarm) -> None:
+        """The clock calls all the same; then it is too late."""
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class ManualTimer:
+    """For tests and replays: writes down what is asked of it, and rings when it is told to."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._alarms: list[Alarm] = []
+        self._cancelled: list[Alarm] = []
+        self.events: list[tuple[str, int, int] | tuple[str, int]] = []
+        """("arm", delay, time) and ("cancel", time), in the order in which they happened."""
+
+    def arm(self, at: int, action: Callable[[Alarm], object]) -> Alarm:
+        alarm = Alarm(at, action, self)
+        with self._lock:
+            self._alarms.append(alarm)
+            self.events.append(("arm", at - self._clock.now(), at))
+        return alarm
+
+    def cancelled(self, alarm: Alarm) -> None:
+        with self._lock:
+            # Not there if it is about to ring.
+            if alarm in self._alarms:
+                self._alarms.remove(alarm)
+            self._cancelled.append(alarm)
+            self.events.append(("cancel", alarm.at))
+
+    def close(self) -> None:
+        for alarm in list(self._alarms):
+            alarm.cancel()
+
+    @property
+    def armed(self) -> list[int]:
+        """The times that something is armed for, ascending."""
+        with self._lock:
+            return sorted(alarm.at for alarm in self._alarms)
+
+    def fire(self) -> int:
+        """Ring all that is due by the clock, also what is armed meanwhile; how many there were."""
+        rung = 0
+        while (first := self._take_due()) is not None:
+            first.ring()
+            rung += 1
+        return rung
+
+    def _take_due(self) -> Alarm | None:
+        with self._lock:
+            due = [alarm for alarm in self._alarms if alarm.at <= self._clock.now()]
+            if not due:
+                return None
+            first = min(due, key=lambda alarm: alarm.at)
+            self._alarms.remove(first)
+            return first
+
+    def fire_stale(self) -> bool:
+        """Ring the alarm that was cancelled last, as if it had begun to before; False if there is none."""
+        if not self._cancelled:
+            return False
+        self._cancelled.pop().ring()
+        return True
