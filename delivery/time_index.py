@@ -36,7 +36,7 @@ from bookstand.delivery.precision import MAX_TIME, MIN_TIME, LowBits, Precision,
 from bookstand.delivery.rows import Column, Rows, Run, concatenate, from_tuples, singles, starts_of_runs
 from bookstand.delivery.sealed import Extent, SealedRows, seal
 from bookstand.delivery.staging import Staging
-from bookstand.errors import IncorrectParameterError
+from bookstand.errors import BookstandError, IncorrectParameterError
 
 __all__ = ["Drained", "Precision", "Segment", "TimeIndex", "relative"]
 
@@ -48,12 +48,14 @@ MAX_ID = (1 << 63) - 1
 MAX_RANGE = 1 << 31
 
 _NO_IDS = "ledger ids and entry ids are not negative"
+# Packing refuses what is negative; what is too large reads as negative.
+_pack = struct.Struct("=qQQ").pack
 _triple = struct.Struct("=qqq")
-_pack = _triple.pack
 _HANDFUL = 16
 """As many arrivals are faster moved one by one than as columns."""
-_MAX_ARRIVALS = 96 << 10
-"""Bytes of packed triples after which an addition moves them on; few enough for memory that is at hand already."""
+_MAX_ARRIVALS = 4096
+"""So many packed triples an addition moves on; few enough for memory that is at hand already."""
+_BYTES_OF_ARRIVAL = 64
 _STAGED = 1 << 18
 """Rows that are sealed together: more take no less space, and fewer make more parts to look into."""
 _HOT_BITMAPS = 4096
@@ -82,7 +84,7 @@ class TimeIndex:
             raise IncorrectParameterError("the precision is a number of bits, or an object, and not both")
         self._precision = LowBits(precision_bits, round_up) if precision is None else precision
         self._lock = RLock()
-        self._arrivals = bytearray()
+        self._arrivals: list[bytes] = []
         self._handles: dict[tuple[int, int], array[int]] = {}
         self._many_handles = _HANDLES
         self._staging = Staging(_STAGED)
@@ -98,12 +100,11 @@ class TimeIndex:
         return self._precision.key(_time(timestamp))
 
     def add(self, timestamp: int, ledger_id: int, entry_id: int) -> None:
-        """Add one message, without the lock. A precision that asks for the time does so when it is moved on."""
+        """Add one message, without the lock. A precision that asks for the time does so when it is moved on, and an id
+        above the highest one is refused then, by whatever call does that."""
         arrivals = self._arrivals
         try:
-            if ledger_id < 0 or entry_id < 0:
-                raise _wrong(timestamp, ledger_id, entry_id)
-            arrivals += _pack(timestamp, ledger_id, entry_id)
+            arrivals.append(_pack(timestamp, ledger_id, entry_id))
         except (struct.error, TypeError):
             raise _wrong(timestamp, ledger_id, entry_id) from None
         if len(arrivals) >= _MAX_ARRIVALS:
@@ -122,7 +123,8 @@ class TimeIndex:
             entries = self._handles.get(group)
             if entries is None:
                 if len(self._handles) >= self._many_handles:
-                    self._move_handles()
+                    if (refused := self._move_handles()) is not None:
+                        raise refused
                     self._many_handles = max(_HANDLES, 2 * len(self._handles))
                 entries = self._handles[group] = array("Q")
             return entries.append
@@ -188,6 +190,7 @@ class TimeIndex:
         with self._lock:
             return (
                 sys.getsizeof(self._arrivals)
+                + len(self._arrivals) * _BYTES_OF_ARRIVAL
                 + sum(sys.getsizeof(entries) + 200 for entries in self._handles.values())
                 + self._staging.nbytes
                 + self._hot.nbytes
@@ -242,19 +245,31 @@ class TimeIndex:
 
     def _move_arrivals(self) -> None:
         """Arrivals to hot or to staging."""
-        if self._arrivals:
-            taken = bytes(self._arrivals)
-            del self._arrivals[: len(taken)]
-            if len(taken) <= _HANDFUL * _triple.size:
-                key = self._precision.key
-                self._heat([(key(time), ledger, entry, 1) for time, ledger, entry in _triple.iter_unpack(taken)])
-            else:
-                times, ledgers, entries = np.frombuffer(taken, dtype=np.int64).reshape(-1, 3).T
-                self._take_in(self._precision.keys(times), ledgers, entries)
+        refused = self._move_singles() if self._arrivals else None
         if self._handles:
-            self._move_handles()
+            refused = self._move_handles() or refused
+        if refused is not None:
+            raise refused
 
-    def _move_handles(self) -> None:
+    def _move_singles(self) -> BookstandError | None:
+        arrived = self._arrivals[:]
+        del self._arrivals[: len(arrived)]
+        taken = b"".join(arrived)
+        if len(arrived) <= _HANDFUL:
+            key = self._precision.key
+            triples = list(_triple.iter_unpack(taken))
+            self._heat([(key(time), ledger, entry, 1) for time, ledger, entry in triples if ledger >= 0 <= entry])
+            wrong = [triple for triple in triples if triple[1] < 0 or triple[2] < 0]
+            return _wrong(*wrong[0]) if wrong else None
+        times, ledgers, entries = np.frombuffer(taken, dtype=np.int64).reshape(-1, 3).T
+        good = (ledgers | entries) >= 0
+        if good.all():
+            self._take_in(self._precision.keys(times), ledgers, entries)
+            return None
+        self._take_in(self._precision.keys(times[good]), ledgers[good], entries[good])
+        return _wrong(*(int(column[~good][0]) for column in (times, ledgers, entries)))
+
+    def _move_handles(self) -> BookstandError | None:
         """What handles have collected to hot; and forget the handles that nobody has any more."""
         idle = []
         refused = None
@@ -276,8 +291,7 @@ class TimeIndex:
                 self._take_in(keys, ledgers, entries)
         for group in idle:
             del self._handles[group]
-        if refused is not None:
-            raise refused
+        return refused
 
     def _take_in(self, keys: Column, ledgers: Column, entries: Column) -> None:
         if len(keys) > _SAMPLED and len(set(keys[:_SAMPLE].tolist())) > _SAMPLE // 2:

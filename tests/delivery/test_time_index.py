@@ -213,8 +213,7 @@ def test_long_ranges() -> None:
 WRONG: list[tuple[str, Any]] = [
     ("negative entry", lambda index: index.add(0, 0, -1)),
     ("negative ledger", lambda index: index.add(0, -1, 0)),
-    ("entry too high", lambda index: index.add(0, 0, MAX + 1)),
-    ("ledger too high", lambda index: index.add(0, MAX + 1, 0)),
+    ("more bits than there are", lambda index: index.add(0, 0, 1 << 64)),
     ("time too high", lambda index: index.add(MAX + 1, 0, 0)),
     ("no number", lambda index: index.add("1", 0, 0)),
     ("half a number", lambda index: index.add(0, 0, 1.5)),
@@ -404,3 +403,20 @@ def test_clear() -> None:
     assert index.memory_bytes < 4096
     handle(400)
     assert index.peek().triples() == [(0, 1, 400)]
+
+
+@pytest.mark.parametrize("good", [2, 2_000])
+@pytest.mark.parametrize("wrong", [(0, 0, MAX + 1), (0, MAX + 1, 0)])
+def test_an_id_that_is_too_high_is_refused_when_it_is_met_and_takes_no_other_with_it(
+    good: int, wrong: tuple[int, int, int]
+) -> None:
+    index = TimeIndex()
+    for entry in range(good):
+        index.add(1, 2, entry)
+    index.add(*wrong)
+    for entry in range(good, 2 * good):
+        index.add(1, 2, entry)
+    with pytest.raises(IncorrectParameterError, match="from 0 to"):
+        len(index)
+    assert len(index) == 2 * good
+    assert index.pop_due(5).triples() == [(1, 2, entry) for entry in range(2 * good)]

@@ -131,7 +131,7 @@ def small(monkeypatch: pytest.MonkeyPatch, hot: int, few: int) -> None:
     monkeypatch.setattr(time_index, "_STAGED", 32)
     monkeypatch.setattr(time_index, "_FEW", few)
     monkeypatch.setattr(time_index, "_TIER", 2)
-    monkeypatch.setattr(time_index, "_MAX_ARRIVALS", 24 * 20)
+    monkeypatch.setattr(time_index, "_MAX_ARRIVALS", 20)
     monkeypatch.setattr(time_index, "_PIECE", 7)
     monkeypatch.setattr(time_index, "_HANDLES", 2)
     monkeypatch.setattr(time_index, "_HANDFUL", 3)

@@ -17,7 +17,7 @@ EACH = 400
 
 @pytest.fixture(autouse=True)
 def restless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(time_index, "_MAX_ARRIVALS", 24 * 50)
+    monkeypatch.setattr(time_index, "_MAX_ARRIVALS", 50)
     monkeypatch.setattr(time_index, "_HOT_BITMAPS", 20)
     monkeypatch.setattr(time_index, "_STAGED", 300)
     before = sys.getswitchinterval()
