@@ -48,10 +48,29 @@ _SQLITE = "SQLite executemany (WAL, FULL, packed rowid)"
 _ROCKSDB = "RocksDB (rocksdict), synced WriteBatch"
 _CURSOR = "raw LMDB cursor, every key and value"
 _IMPORT = "python -c 'import lmdb'"
+_SETS = "a plain set for each ledger behind the same lock"
+_SORTED = "SortedDict of ranges for each ledger behind the same lock"
+_DECODER = "decoding the same acks from Pulsar's {} in memory"
+_TIMES = "the published structure in Java, one add per message"
 
 
 def _append(row: str, what: str, against: str, goal: Goal | None = None) -> Row:
     return Row(row, what, "x", against, goal, "CPU us/entry", "appends")
+
+
+def _index(row: str, what: str, goal: Goal) -> Row:
+    return Row(row, f"time index, {what}", "x", _TIMES, goal, "CPU ns/entry", "time_index")
+
+
+def _open(row: str, form: str, goal: Goal | None = None) -> Row:
+    what = "opening a cursor of 10 M acks over 1 000 ledgers, cache 3 MiB: speed"
+    return Row(row, what, "x", _DECODER.format(form), goal, "CPU ms", "cursor_opening")
+
+
+def _ack(row: str, how: str, against: str, goal: Goal | None = None) -> Row:
+    return Row(
+        row, f"acks in random order over 100 ledgers, {how}: speed", "x", against, goal, "CPU us/ack", "cursor_acking"
+    )
 
 
 def _memory(row: str, what: str) -> Row:
@@ -77,6 +96,79 @@ ROWS: tuple[Row, ...] = (
     Row("P3l", f"{_THREADS}: rate", "x", "LevelDB (plyvel), 64 threads", at_least(0.7), "wall us/append", "threads"),
     Row("P4", "scan, digests checked, payloads: speed", "x", _CURSOR, at_least(0.3), "CPU us/entry", "scans"),
     Row("P4o", "scan, digests checked, Entry objects: speed", "x", _CURSOR, at_least(0.2), "CPU us/entry", "scans"),
+    _index("P5", "ordered (8,10), add_many of 10 000: speed", at_least(10)),
+    _index("P5h", "ordered (8,10), handle(entry) one by one: speed", at_least(1)),
+    _index("P5a", "ordered (8,10), add(...) one by one: speed", at_least(0.25)),
+    _index("P6", "random delay of 0 to 1 h, add_many of 10 000: speed", at_least(10)),
+    Row(
+        "P6m",
+        "time index, 10 M with random delay: how many of ours fit in its memory",
+        "x",
+        _TIMES,
+        at_least(6),
+        "private MiB",
+        "time_index",
+    ),
+    _index("P6d", "ordered (8,10), drained into columns: speed", at_least(0.4)),
+    Row(
+        "P7",
+        "time index, memory of 10 M messages, the worst of four rows",
+        "x",
+        "the published table: 25, 20.48, 11 and 2.25 MB",
+        at_most(0.2),
+        "private MiB",
+        "time_index",
+    ),
+    Row(
+        "P9",
+        "flush with 1 dirty ledger of 100 to 100 000 with acks: the worse growth of bytes and CPU",
+        "x",
+        "the cheapest of these sizes",
+        at_most(2),
+        "CPU us or bytes/flush",
+        "cursor_flushes",
+    ),
+    Row(
+        "P9b",
+        "flush with 1 dirty ledger of 10 000 with 100 holes each: how many fit in the bytes of a full snapshot",
+        "x",
+        "Pulsar's ranges",
+        at_least(1_000),
+        "bytes/flush",
+        "cursor_flushes",
+    ),
+    _open("P10", "ranges", at_least(100)),
+    _open("P10-words", "long arrays"),
+    Row(
+        "P10m",
+        "private memory that opening a cursor of 10 M acks over 1 000 ledgers takes",
+        "x",
+        "the limit of its cache",
+        at_most(1.1),
+        "RssAnon MiB",
+        "cursor_opening",
+    ),
+    _ack("P18", "one by one", _SETS, at_least(0.6)),
+    _ack("P18b", "in batches of 1 000 of a ledger", _SORTED, at_least(10)),
+    _ack("P18b-mixed", "in batches of 1 000 of all ledgers", _SORTED),
+    Row(
+        "P18m",
+        "private memory of 1 M random acks over 100 ledgers",
+        "x",
+        _SETS,
+        at_most(0.1),
+        "RssAnon MiB",
+        "cursor_acking",
+    ),
+    Row(
+        "P19",
+        "time index, 100 M messages: worst growth of CPU per add, bytes, and CPU per drained",
+        "x",
+        "1 M messages",
+        at_most(1.5),
+        "CPU ns or bytes/entry",
+        "time_index",
+    ),
     Row("P22", "process with a new store and one append: CPU time", "x", _IMPORT, at_most(3), "CPU ms", "startup"),
     Row("P22m", "private memory after the first append", "MiB", _IMPORT, at_most(20), "RssAnon MiB", "startup"),
     Row("P23", "recovery open, 10 M entries: CPU time", "x", "100 k entries", at_most(2), "CPU ms", "recovery"),

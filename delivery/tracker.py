@@ -100,7 +100,7 @@ def check_position(position: Any) -> tuple[int, int]:
 
 
 def check_time(time: Any) -> int:
-    if type(time) is int and -LARGEST <= time <= LARGEST:
+    if type(time) is int and -LARGEST - 1 <= time <= LARGEST:
         return time
     if isinstance(time, np.integer):
         return check_time(int(time))

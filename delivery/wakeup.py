@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def alarm_time(next_delivery: int, now: int, last_run: int, tick: int) -> int | None:
     """When to wake for the next delivery; None where it is due already."""
-    if next_delivery < now:
+    if next_delivery <= now:
         return None
     return max(next_delivery, last_run + tick, now)
 

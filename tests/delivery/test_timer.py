@@ -50,7 +50,7 @@ def thread_timer() -> Iterator[ThreadTimer]:
     ("next_delivery", "now", "last_run", "tick", "expected"),
     [
         (60_416, 0, 0, 1000, 60_416),
-        (100, 100, 0, 1, 100),
+        (100, 100, 0, 1, None),
         (99, 100, 0, 1, None),
         (10_001, 10_000, 10_000, 1000, 11_000),
         (10_001, 10_900, 10_000, 1000, None),

@@ -1,4 +1,4 @@
-"""Replays recorded behaviour of the originals: ``python -m tests.replay AREA PATH... [--json]``.
+"""Replays recorded behaviour of the originals: ``python -m tests.replay AREA PATH... [--tracker NAME] [--json]``.
 
 PATH names folders or files, plain or gzip; what does not exist is skipped. Prints how many samples are equal, argued
 and different, then each difference. A difference is argued if it is listed in docs/differences.md with its reason and
@@ -23,10 +23,14 @@ from tests.replay.outcome import Outcome
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     area = AREAS[options.area]
+    if options.tracker and options.tracker not in area.trackers:
+        parser.error(f"{area.name} has no tracker {options.tracker!r}")
+    chosen = {"tracker": options.tracker} if options.tracker else {}
     outcomes: list[Outcome] = []
-    for outcome in area.replay([Path(path) for path in options.paths]):
+    for outcome in area.replay([Path(path) for path in options.paths], **chosen):
         outcomes.append(outcome)
         if options.progress and len(outcomes) % 100 == 0:
             print(f"{len(outcomes)} samples", file=sys.stderr)
@@ -59,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("area", choices=sorted(AREAS), help="; ".join(f"{a.name}: {a.what}" for a in AREAS.values()))
     parser.add_argument("paths", nargs="+", metavar="PATH", help="folders or files of recordings")
     parser.add_argument("--json", action="store_true", help="print the counts as one JSON object in the last line")
+    parser.add_argument("--tracker", metavar="NAME", help="delayed: only scenarios of in_memory, or of bucket")
     parser.add_argument("--progress", action="store_true", help="say now and then on stderr how far it is")
     return parser
 

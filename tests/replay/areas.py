@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
-from tests.replay import bookkeeper, cursors, messages
+from tests.replay import bitmaps, bookkeeper, cursors, delayed, messages, nacks
 from tests.replay.outcome import Outcome
 
 
@@ -15,7 +14,8 @@ class Area(NamedTuple):
     what: str
     fields: str  # what is compared, for --help
     argued_at_most: float  # share of the samples
-    replay: Callable[[list[Path]], Iterator[Outcome]]
+    replay: Callable[..., Iterator[Outcome]]  # of the paths, and the tracker where there are several
+    trackers: tuple[str, ...] = ()
 
 
 AREAS: dict[str, Area] = {
@@ -41,6 +41,28 @@ AREAS: dict[str, Area] = {
             cursors.FIELDS,
             0.60,
             cursors.replay,
+        ),
+        Area(
+            "bitmaps",
+            "bytes of Roaring bitmaps, of snapshots of delayed messages and of the ledgers that these are in",
+            bitmaps.FIELDS,
+            0.0,
+            bitmaps.replay,
+        ),
+        Area(
+            "delayed",
+            "what Pulsar's trackers of delayed messages answered",
+            delayed.FIELDS,
+            0.60,
+            delayed.replay,
+            delayed.ALL_TRACKERS,
+        ),
+        Area(
+            "nacks",
+            "what Pulsar's client gave back of negative acknowledgments, its backoff, its buckets of time",
+            nacks.FIELDS,
+            0.50,
+            nacks.replay,
         ),
     )
 }

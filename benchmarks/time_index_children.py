@@ -1,0 +1,82 @@
+"""The processes that are measured: ours and the published structure in Python, and the published one in Java.
+
+Each answers a round a line, so that the rounds of several can take turns, while Java keeps what its compiler has made.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+
+from benchmarks.measure import ROOT, Missing
+from benchmarks.time_index_work import Work
+
+_JAVA = Path(__file__).resolve().parent / "java"
+_BUILD = ROOT / "build" / "benchmarks"
+JAVA = ("published-java", "pip393-java")
+
+Answer = dict[str, int]
+
+
+class Child:
+    """A process that answers a line with a line."""
+
+    def __init__(self, command: list[str], prefix: str = "") -> None:
+        self._prefix = prefix
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def ask(self, work: Work, *, memory: bool = False, drain: str = "all") -> Answer:
+        """What one round came to: nanoseconds and bytes of everything together."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{self._prefix}{work.words()} memory={int(memory)} drain={drain}\n")
+        answer = self._process.stdout.readline().split()
+        if not answer:
+            raise RuntimeError(f"a child process ended with {self._process.wait()}")
+        return {name: int(value) for name, _, value in (word.partition("=") for word in answer)}
+
+    def end(self) -> None:
+        self._process.communicate()
+
+
+@contextmanager
+def children(*candidates: str) -> Iterator[dict[str, Child | Missing]]:
+    """One of each; those that cannot run here say why."""
+    with ExitStack() as stack:
+        made: dict[str, Child | Missing] = {}
+        for candidate in candidates:
+            try:
+                made[candidate] = child = Child(*_command(candidate))
+                stack.callback(child.end)
+            except Missing as missing:
+                made[candidate] = missing
+        yield made
+
+
+def _command(candidate: str) -> tuple[list[str], str]:
+    if candidate not in JAVA:
+        return [sys.executable, "-m", "benchmarks.time_index_worker", candidate], ""
+    # A heap that is there from the start, and the collector that asks least of what is not collected.
+    flags = ["-Xms3g", "-Xmx3g", "-XX:+UseSerialGC"]
+    structure = candidate.removesuffix("-java")
+    return ["java", *flags, "-cp", _classpath(), "bookstand.benchmarks.Published"], f"structure={structure} "
+
+
+@cache
+def _classpath() -> str:
+    """Of benchmarks/java, compiled by Maven, which brings fastutil and RoaringBitmap."""
+    absent = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    if absent:
+        raise Missing(f"no {' and no '.join(absent)} here")
+    command = ["mvn", "-q", "-B", "-f", str(_JAVA / "pom.xml"), "compile"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Missing(f"Maven could not build benchmarks/java: {(done.stdout + done.stderr).strip()[-300:]}")
+    return f"{_BUILD / 'classes'}:{(_BUILD / 'classpath.txt').read_text().strip()}"
