@@ -12,18 +12,22 @@ import pytest
 from bookstand.delivery.tracker import DelayedTracker, TrackerClosedError
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.position import Position
+from tests.delivery.bucket_kit import in_buckets
 from tests.delivery.kit import TRACKERS, Bench
 
 FAR = 10_000
 LARGEST = (1 << 63) - 1
 
 
-@pytest.fixture(params=list(TRACKERS))
+MAKERS = {**TRACKERS, "in buckets": in_buckets}
+
+
+@pytest.fixture(params=list(MAKERS))
 def bench(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
     def make(start: int = 0, tick_time_millis: int = 1, strict: bool = True, **settings: Any) -> Bench:
-        one = Bench(TRACKERS[request.param], start, tick_time_millis=tick_time_millis, strict=strict, **settings)
+        one = Bench(MAKERS[request.param], start, tick_time_millis=tick_time_millis, strict=strict, **settings)
         made.append(one)
         return one
 
