@@ -17,7 +17,7 @@ reads that again after a restart adds them again. So closing seals nothing: it w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import RLock
 from time import monotonic
@@ -35,6 +35,7 @@ from bookstand.delivery.config import DelayedDeliveryConfig
 from bookstand.delivery.merging import CHOICES, Run
 from bookstand.delivery.presence import Presence
 from bookstand.delivery.rebuilding import Reader
+from bookstand.delivery.rescheduled import Rescheduled
 from bookstand.delivery.snapshot import Indexes, Snapshot, seal
 from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
 from bookstand.delivery.time_index import TimeIndex
@@ -57,6 +58,7 @@ from bookstand.delivery.wakeup import Wakeup
 from bookstand.errors import (
     BookieHandleNotAvailableError,
     IncorrectParameterError,
+    MalformedRecordError,
     MetadataServiceError,
     NotEnoughBookiesError,
     OperationTimeoutError,
@@ -139,7 +141,8 @@ class BucketDelayedTracker:
         # Positions that were cancelled, or added when they were due: they may stand somewhere still. One of them that
         # was added again waits for this time, and for no other that it stands under.
         self._forgotten = Presence()
-        self._moved: dict[tuple[int, ...], int] = {}
+        self._moved: dict[tuple[int, int], int] = {}
+        self._rescheduled = Rescheduled(home)
         # Whether something in memory may have been cancelled, trimmed or added again when it was due.
         self._may_be_dead = False
         # When to try again to load what is due and could not be; None: there is no such thing.
@@ -171,8 +174,33 @@ class BucketDelayedTracker:
                 self._track_loaded(*(column[later] for column in indexes))
         if found.doomed:
             self._remove_at_some_time(found.doomed, sweep=bool(found.problems))
+        self._take_over_rescheduled()
         self._trim()
         self._update_alarm()
+
+    def _take_over_rescheduled(self) -> None:
+        """What was given another time before."""
+        try:
+            _persistently(self._rescheduled.load)
+        except (*GONE, MalformedRecordError) as error:
+            self._report(f"the times that messages were given are lost, those that they say are taken: {error}")
+            return
+        passed = self._home.mark_delete()
+        for position, time in self._rescheduled.times.items():
+            if position > passed:
+                self._put_at(position, time)
+
+    def _put_at(self, position: tuple[int, int], time: int) -> None:
+        """A message waits for this time, and for no other that it stands under."""
+        ledger_id, entry_id = position
+        if self._present.add(ledger_id, entry_id):
+            bucket = self._buckets.covering(ledger_id)
+            if bucket is not None:
+                bucket.waiting += 1
+        self._forgotten.discard(ledger_id, entry_id)
+        self._moved[position] = time
+        self._may_be_dead = True
+        self._loaded.add(time, ledger_id, entry_id)
 
     def _report(self, *problems: str) -> None:
         self.problems += problems
@@ -245,6 +273,7 @@ class BucketDelayedTracker:
             return tracked
 
     def _add(self, ledger_id: int, entry_id: int, deliver_at: int) -> bool:
+        deliver_at = self._rescheduled.times.get((ledger_id, entry_id), deliver_at)
         if deliver_at < 0 or deliver_at <= self._cutoff():
             self._forget(ledger_id, entry_id)
             return False
@@ -287,6 +316,7 @@ class BucketDelayedTracker:
         times = times_of(deliver_at, len(ledger_ids))
         with self._lock:
             self._check_open()
+            times = self._rescheduled.instead_of(times, ledger_ids, entry_ids)
             delayed: Mask = (times >= 0) & (times > self._cutoff())
             if not delayed.all() and self._order_matters(~delayed, ledger_ids, entry_ids):
                 rows = zip(ledger_ids.tolist(), entry_ids.tolist(), times.tolist(), strict=True)
@@ -433,9 +463,21 @@ class BucketDelayedTracker:
     def _settle_moved(self, ledger_ids: Column, entry_ids: Column) -> None:
         """Messages were delivered: what else stands of them is of one that does not wait."""
         if self._moved:
-            for position in zip(ledger_ids.tolist(), entry_ids.tolist(), strict=True):
-                if self._moved.pop(position, None) is not None:
-                    self._forgotten.add(*position)
+            moved = [
+                position
+                for position in zip(ledger_ids.tolist(), entry_ids.tolist(), strict=True)
+                if self._moved.pop(position, None) is not None
+            ]
+            for position in moved:
+                self._forgotten.add(*position)
+            self._settle_rescheduled(moved)
+
+    def _settle_rescheduled(self, positions: Iterable[tuple[int, int]]) -> None:
+        """They wait no more. Where that cannot be written now, the next restart delivers them again."""
+        try:
+            self._rescheduled.settled(positions)
+        except PASSING as error:
+            logger().warning("topic %s: what was rescheduled is still written down: %s", self._home.topic, error)
 
     def _give_up(self, bucket: Bucket, problem: str) -> None:
         """What waits of a bucket that cannot be read is in memory from now on, as far as the topic tells of it."""
@@ -459,11 +501,26 @@ class BucketDelayedTracker:
                 self._update_alarm()
             return removed
 
+    def reschedule(self, position: tuple[int, int], deliver_at: int) -> bool:
+        """Deliver a message at another time, durably on return; False if it is not tracked. A time that has come is
+        due at once."""
+        ledger_id, entry_id = check_position(position)
+        deliver_at = check_time(deliver_at)
+        with self._lock:
+            self._check_open()
+            if not self._present.contains(ledger_id, entry_id):
+                return False
+            _persistently(lambda: self._rescheduled.note({(ledger_id, entry_id): deliver_at}))
+            self._put_at((ledger_id, entry_id), deliver_at)
+            self._update_alarm()
+            return True
+
     def _forget(self, ledger_id: int, entry_id: int) -> bool:
         if not self._present.discard(ledger_id, entry_id):
             return False
         self._may_be_dead = True
-        self._moved.pop((ledger_id, entry_id), None)
+        if self._moved.pop((ledger_id, entry_id), None) is not None:
+            self._settle_rescheduled([(ledger_id, entry_id)])
         self._forgotten.add(ledger_id, entry_id)
         bucket = self._buckets.covering(ledger_id)
         if bucket is not None:
@@ -664,12 +721,14 @@ class BucketDelayedTracker:
         if not self._remove(doomed, sweep):
             self._left_over.update(doomed)
 
-    def _delete(self, doomed: Mapping[str, int | None], sweep: bool) -> None:
+    def _delete(self, doomed: Mapping[str, int | None], sweep: bool, rescheduled: bool = False) -> None:
         known = {bucket.bucket_id for bucket in self._buckets} | set(doomed.values())
         orphans = self._storage.list_snapshots(self._home.topic, self._home.cursor) if sweep else []
 
         def change(transaction: Transaction, properties: dict[str, str]) -> None:
             self._delete_in(transaction, properties, {**self._left_over, **doomed})
+            if rescheduled:
+                self._rescheduled.delete_in(transaction, properties)
             for bucket_id in orphans:
                 if bucket_id not in known:
                     self._storage.delete_in(transaction, bucket_id)
@@ -682,15 +741,16 @@ class BucketDelayedTracker:
         with self._lock:
             self._check_open()
             doomed = {bucket.name: bucket.bucket_id for bucket in self._buckets}
-            if doomed or self._left_over:
+            if doomed or self._left_over or self._rescheduled.is_stored:
                 with self._operations_on(DELETE, len(doomed)):
-                    self._delete(doomed, sweep=False)
+                    self._delete(doomed, sweep=False, rescheduled=True)
             self._forget_all()
             self._wakeup.update(None)
 
     def _forget_all(self) -> None:
         for part in (self._present, self._loaded, self._buckets, self._forgotten, self._moved):
             part.clear()
+        self._rescheduled.forget()
         self._may_be_dead = False
         self._try_again_at = None
         # Forgotten is not sealed.
