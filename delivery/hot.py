@@ -17,6 +17,9 @@ from pyroaring import BitMap64
 from bookstand.delivery.rows import Column, Rows, Run, concatenate, from_tuples
 from bookstand.delivery.sealed import bitmap_bytes
 
+# As many keys that are gone may stay in the heap, beside as many as there are buckets.
+_STALE_KEYS = 64
+
 
 class HotRows:
     def __init__(self) -> None:
@@ -54,6 +57,8 @@ class HotRows:
         if ledgers is None:
             ledgers = self._buckets[key] = {}
             heapq.heappush(self._heap, key)
+            if len(self._heap) > 2 * len(self._buckets) + _STALE_KEYS:
+                self._heap = sorted(self._buckets)
         bitmap = ledgers.get(ledger)
         if bitmap is None:
             bitmap = ledgers[ledger] = BitMap64()

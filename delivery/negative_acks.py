@@ -171,7 +171,11 @@ class NegativeAcks:
 
     def _added(self, deadline: int, positions: Positions) -> list[Pending]:
         """They are in the index; the lock is held. What the caller is to wait for without it."""
-        if self._alarm is None or not self._alarm.live or deadline < self._alarm.at:
+        if self._alarm is not None and not self._alarm.live:
+            # It is about to ring, or was lost with a fork: what it was for must not wait for this one.
+            self._alarm = None
+            self._arm_next()
+        elif self._alarm is None or deadline < self._alarm.at:
             self._arm(deadline)
         if self._log is None:
             return []

@@ -81,13 +81,13 @@ class _Relative:
         # Powers of two, so that a coarser bucket begins where a finer one does.
         self._steps = [1 << n for n in range(coarsest.bit_length()) if finest <= 1 << n <= coarsest]
         # From how many remaining milliseconds on each step is a small enough part of them.
-        self._from = np.array([math.ceil(step / fraction) for step in self._steps], dtype=np.int64)
+        self._from = [math.ceil(step / fraction) for step in self._steps]
         self._masks = np.array([-1, *(-step for step in self._steps)], dtype=np.int64)
 
     def key(self, timestamp: int) -> int:
         remaining = timestamp - self._clock.now()
         key = timestamp
-        for step, least in zip(self._steps, self._from.tolist(), strict=True):
+        for step, least in zip(self._steps, self._from, strict=True):
             if remaining < least:
                 break
             key = timestamp & -step
@@ -98,8 +98,8 @@ class _Relative:
             return timestamps
         now = self._clock.now()
         # Compared with points in time, not subtracted: a difference of two times may not be one.
-        points = np.array([min(now + least, MAX_TIME) for least in self._from.tolist()], dtype=np.int64)
-        masks: Times = self._masks[np.searchsorted(points, timestamps, side="right")]
+        points = [now + least for least in self._from if now + least <= MAX_TIME]
+        masks: Times = self._masks[np.searchsorted(np.array(points, dtype=np.int64), timestamps, side="right")]
         return timestamps & masks
 
     def possible_keys(self, timestamp: int) -> list[int]:

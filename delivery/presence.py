@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap, BitMap64
 
+from bookstand.delivery.sealed import bitmap_bytes
+
 Column = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
@@ -128,7 +130,7 @@ class Presence:
     @property
     def memory_bytes(self) -> int:
         bitmaps = self._bitmaps
-        return sys.getsizeof(bitmaps) + sum(map(sys.getsizeof, bitmaps.values())) + sum(map(sys.getsizeof, bitmaps))
+        return sys.getsizeof(bitmaps) + sum(map(bitmap_bytes, bitmaps.values())) + sum(map(sys.getsizeof, bitmaps))
 
 
 def _by_high_half(entry_ids: BitMap64) -> Iterator[tuple[int, BitMap]]:

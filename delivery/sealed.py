@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from pyroaring import BitMap64
+from pyroaring import BitMap, BitMap64
 
 from bookstand.delivery import blocks
 from bookstand.delivery.codes import PAGE_BITS, Codes, codes_for, sort, within_pages
@@ -104,7 +104,8 @@ class SealedRows:
         self._start = int(starts[0])
         self._stop = int(starts[-1]) + 1 if ends is None else int(ends[-1])
         self._gone: BitMap64 | None = None
-        self._next_key: int | None = extent.first_key
+        # Not the extent's: that may be of more rows than were left to be sealed.
+        self._next_key: int | None = codes.key_of(int(starts[0]))
         # The block that was decoded last: its number, starts and ends.
         self._opened: tuple[int, Column, Column] | None = None
 
@@ -312,7 +313,7 @@ def _without(starts: Column, ends: Column, gone: BitMap64) -> tuple[Column, Colu
     return starts[left], ends[left]
 
 
-def bitmap_bytes(bitmap: BitMap64) -> int:
+def bitmap_bytes(bitmap: BitMap | BitMap64) -> int:
     """What a bitmap takes: its containers, and the objects around them."""
     sizes = bitmap.get_statistics()
     return (

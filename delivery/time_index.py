@@ -114,6 +114,8 @@ class TimeIndex:
     def handle(self, timestamp: int, ledger_id: int) -> Callable[[int], None]:
         """A function that adds entries of one ledger to the bucket of one timestamp, for as long as it is kept.
 
+        The bucket is that of now: with a precision that asks for the time, a handle is not for keeping.
+
         It refuses with the interpreter's errors: OverflowError for a negative entry, TypeError for what is no integer.
         An entry above the highest one it cannot tell from others; the next call of the index refuses it. Until that
         call an entry takes eight bytes.
@@ -180,6 +182,7 @@ class TimeIndex:
     def peek(self, first: int | None = None, last: int | None = None, limit: int | None = None) -> Drained:
         """What has buckets from the first to the last, as ``pop_due`` would give it."""
         limit = _limit(limit)
+        first, last = (None if time is None else _integer("times", time) for time in (first, last))
         with self._lock:
             self._settle()
             return Drained(_merge(self._offers(first, last, limit), limit))
@@ -202,6 +205,7 @@ class TimeIndex:
     def pop_due(self, now: int, limit: int | None = None) -> Drained:
         """Remove and return what has buckets up to ``now``, by bucket, ledger and entry; at most ``limit`` messages."""
         limit = _limit(limit)
+        now = _integer("times", now)
         with self._lock:
             self._settle()
             offers = self._offers(None, now, limit)

@@ -100,7 +100,8 @@ class ThreadTimer:
                 alarm.live = False
                 return alarm
             heapq.heappush(self._waiting, (at, next(self._numbers), alarm))
-            if self._thread is None:
+            # A thread may have ended by an exception that is not for catching.
+            if self._thread is None or not self._thread.is_alive():
                 self._start()
             elif self._waiting[0][2] is alarm:
                 self._changed.notify()

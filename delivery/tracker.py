@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import index
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,7 +76,7 @@ class DelayedTracker(Protocol):
         """Forget everything."""
 
     def reset_tick(self, tick_time_millis: int) -> None:
-        """Change the tick. What is tracked stays so, and is not delivered later for it."""
+        """Change the tick. What is tracked stays so, within the bounds of the larger of the two."""
 
     def close(self) -> None:
         """Wake nobody any more. :class:`TrackerClosedError` for what is added from now on."""
@@ -93,7 +94,8 @@ def check_position(position: Any) -> tuple[int, int]:
         ledger_id, entry_id = position
         # Whatever is no whole number has no such bits.
         if 0 <= ledger_id | entry_id <= LARGEST:
-            return ledger_id, entry_id
+            # numpy's numbers overflow where Python's do not.
+            return index(ledger_id), index(entry_id)
     except (TypeError, ValueError):
         pass
     raise IncorrectParameterError(f"a position has two ids from 0 up, below 2^63, unlike {position!r}")

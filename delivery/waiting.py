@@ -50,11 +50,9 @@ class Waiting:
         if not len(rows):
             return
         times, ledger_ids, entry_ids = times[rows], ledger_ids[rows], entry_ids[rows]
-        if self._dead:
-            for row in np.flatnonzero(self._dead.contains_many(ledger_ids, entry_ids)).tolist():
-                ledger_id, entry_id = int(ledger_ids[row]), int(entry_ids[row])
-                self._dead.discard(ledger_id, entry_id)
-                self._revived(int(times[row]), ledger_id, entry_id)
+        if self._dead and self._dead.contains_many(ledger_ids, entry_ids).any():
+            # They may be under other times. Without the dead there is nothing to look for, one after the other.
+            self._bury()
         self._alive.add_many(ledger_ids, entry_ids)
         self._index.add_many(times, ledger_ids, entry_ids)
         self._comes(int(times.min()))
@@ -102,12 +100,17 @@ class Waiting:
         """The earliest time that something waits under, rounded."""
         if self._next_is_exact:
             return self._next
+        looked_at = 16
         while self._dead:
-            head = next(iter(self._index.peek(limit=1)))
-            ledger_id, entry_id = head.ledger_id, int(head.entry_ids[0])
-            if not self._dead.discard(ledger_id, entry_id):
+            _, ledger_ids, entry_ids = self._index.peek(limit=looked_at).columns()
+            dead = self._dead.contains_many(ledger_ids, entry_ids)
+            in_front = len(dead) if dead.all() else int(dead.argmin())
+            if in_front:
+                self._index.pop_due(_LATEST, in_front)
+                self._dead.discard_many(ledger_ids[:in_front], entry_ids[:in_front])
+            if in_front < len(dead):
                 break
-            self._index.discard(head.key, ledger_id, entry_id)
+            looked_at = min(4 * looked_at, 1 << 16)
         self._next = self._index.next_time()
         self._next_is_exact = True
         return self._next

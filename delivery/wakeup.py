@@ -20,7 +20,8 @@ def alarm_time(next_delivery: int, now: int, last_run: int, tick: int) -> int | 
     """When to wake for the next delivery; None where it is due already."""
     if next_delivery <= now:
         return None
-    return max(next_delivery, last_run + tick, now)
+    # A clock may be set back: what ran later than now ran now.
+    return max(next_delivery, min(last_run, now) + tick, now)
 
 
 class Wakeup:

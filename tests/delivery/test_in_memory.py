@@ -443,3 +443,44 @@ def test_index_case_24_a_cancelled_alarm_rings_all_the_same(bench):
     b.add((1, 1, 100), (1, 2, 50))
     assert b.timer.fire_stale()
     assert b.timer.armed == [b.tracker.next_wake] == [50]
+
+
+def test_the_first_of_many_that_were_cancelled(bench):
+    """Looked for some at a time, not one after the other, and found."""
+    at = bench()
+    tracker = at.tracker
+    waiting = np.arange(20_000)
+    tracker.add_many((np.ones_like(waiting), waiting * 2), 10_000 + waiting // 4 * 1_000)
+    for entry in range(19_990):
+        assert tracker.cancel((1, 2 * entry))
+    assert tracker.count == 10
+    assert tracker.next_delivery() == tracker._waiting._index.key(10_000 + 19_990 // 4 * 1_000)
+
+
+def test_cancelled_and_added_again_scattered(bench):
+    """The next delivery is that of what waits, and somebody is woken for it."""
+    at = bench()
+    tracker = at.tracker
+    scattered = np.random.default_rng(1).permutation(3000) * 2
+    ones = np.ones_like(scattered)
+    tracker.add_many((ones, scattered), 10_000)
+    for entry in scattered[200:].tolist():
+        assert tracker.cancel((1, entry))
+    tracker.add_many((ones, scattered), 90_000)
+    assert tracker.count == 3000
+    at.clock.advance(20)
+    assert len(tracker.pop_due()) == 200
+    assert tracker.next_delivery() > 80_000
+    assert not tracker.has_message_available()
+    assert tracker.pop_due() == []
+    assert tracker.next_wake is not None
+
+
+def test_numbers_of_numpy_are_numbers(bench):
+    at = bench()
+    tracker = at.tracker
+    assert tracker.add((np.int64(1 << 33), np.int64(1)), 50_000)
+    assert tracker.contains_message((1 << 33, 1))
+    assert not tracker.contains_message((0, 1))
+    assert tracker.add((0, 1), 50_000)
+    assert tracker.count == 2

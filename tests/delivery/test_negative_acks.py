@@ -518,3 +518,18 @@ def test_many_threads(counts):
     assert sorted(n.given) == sorted(wanted)
     assert n.acks.count == 0
     counts.add("nacks_between_threads", len(wanted))
+
+
+def test_what_is_added_while_the_alarm_begins_to_ring_delays_no_other():
+    n = Nacks(precision_bits=0)
+    n.add((1, 1), delay=100)
+    n.add((1, 2), delay=400)
+    # It is about to ring, and waits for the lock that the next call has.
+    (ringing,) = n.timer._alarms
+    ringing.live = False
+    n.add((1, 3), delay=60_000)
+    assert n.acks._alarm.at <= NOW + 400
+    n.run_to(NOW + 400)
+    assert sorted(n.given) == [(1, 1), (1, 2)]
+    n.run_to(NOW + 60_000)
+    assert sorted(n.given) == [(1, 1), (1, 2), (1, 3)]

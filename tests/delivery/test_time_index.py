@@ -420,3 +420,40 @@ def test_an_id_that_is_too_high_is_refused_when_it_is_met_and_takes_no_other_wit
         len(index)
     assert len(index) == 2 * good
     assert index.pop_due(5).triples() == [(1, 2, entry) for entry in range(2 * good)]
+
+
+def test_the_next_time_is_that_of_something_that_is_there() -> None:
+    """Scattered entries again, and others of them under a later time: sealed, what was there already is left out."""
+    scattered = np.random.default_rng(1).permutation(5000) * 2
+    index = TimeIndex()
+    index.add_many(1000, 1, scattered)
+    assert len(index) == 5000
+    index.add_many(1000, 1, scattered)
+    index.add_many(2000, 1, scattered)
+    assert len(index) == 10_000
+    assert len(index.pop_due(1500)) == 5000
+    assert index.next_time() == 2000
+
+
+def test_buckets_that_come_and_go_leave_nothing_behind() -> None:
+    index = TimeIndex()
+    index.add(0, 1, 1)
+    assert len(index) == 1
+    before = index.memory_bytes
+    for _ in range(2000):
+        index.add(1000, 1, 2)
+        assert index.discard(1000, 1, 2)
+    assert index.memory_bytes < before + 20_000
+    assert index.next_time() == 0
+
+
+@pytest.mark.parametrize("wrong", [None, 1.5, "soon"])
+def test_a_time_that_is_none_is_refused(wrong: Any) -> None:
+    index = TimeIndex()
+    index.add(1, 1, 1)
+    with pytest.raises(IncorrectParameterError):
+        index.pop_due(wrong)
+    if wrong is not None:
+        with pytest.raises(IncorrectParameterError):
+            index.peek(first=wrong)
+    assert len(index) == 1

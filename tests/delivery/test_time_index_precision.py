@@ -94,3 +94,15 @@ def test_keys_of_columns_and_of_single_times_agree_at_every_step() -> None:
     edges = [100 * (1 << n) + near for n in range(17) for near in (-1, 0, 1)]
     times = np.array([edge * 7 // 7 for edge in edges])
     assert precision.keys(times).tolist() == [precision.key(time) for time in times.tolist()]
+
+
+def test_the_last_times_there_are_stay_as_exact_as_others() -> None:
+    clock = VirtualClock((1 << 63) - 1001)
+    precision = relative(0.01, clock=clock)
+    latest = (1 << 63) - 1
+    assert precision.keys(np.array([latest])).tolist() == [precision.key(latest)] == [latest]
+
+
+def test_a_fraction_however_small() -> None:
+    precision = relative(1e-15, clock=VirtualClock(0))
+    assert precision.keys(np.array([1 << 40])).tolist() == [1 << 40]

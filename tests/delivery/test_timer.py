@@ -323,3 +323,22 @@ def test_by_hand():
     timer.arm(200, note)
     timer.close()
     assert timer.armed == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_was_ended_is_begun_again():
+    timer = ThreadTimer(SystemClock())
+    rung = Event()
+
+    def end(_):
+        raise SystemExit
+
+    timer.arm(0, end)
+    timer._thread.join(PATIENCE)
+    timer.arm(0, lambda _: rung.set())
+    assert rung.wait(PATIENCE)
+    timer.close()
+
+
+def test_a_clock_that_was_set_back_wakes_nobody_later():
+    assert alarm_time(2_000, 1_000, 3_600_000, 1_000) == 2_000
