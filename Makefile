@@ -27,7 +27,7 @@ demo: setup ## write ledgers, kill the writer, reopen, recover, verify, print wh
 	$(BIN)/python -m bookstand.demo
 
 test: setup ## all tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 check: setup ## lint, types, import rules, contents of the wheel
 	$(BIN)/ruff check .

@@ -129,6 +129,11 @@ class LedgerAcks:
         """The first entry from ``entry_id`` on that is not acknowledged as a whole."""
         return self.run_end(entry_id) + 1 if entry_id in self.acked else entry_id
 
+    def open_end(self, entry_id: int, last: int) -> int:
+        """The last entry of the unbroken run of open ones that ``entry_id`` is in, up to ``last``."""
+        before = self.acked.rank(entry_id)
+        return last if before == len(self.acked) else min(last, int(self.acked[before]) - 1)
+
     def nth_open(self, first: int, number: int) -> int:
         """The ``number``-th entry from ``first`` on that is not acknowledged; all that are lie from there on."""
         low, high = first + number - 1, first + number - 1 + len(self.acked)

@@ -304,8 +304,8 @@ class Cursor:
 
     @property
     def mark_delete_position(self) -> Position:
-        with self._lock:
-            return self._state.mark_delete
+        # Without the lock: it is one reference, and who asks may hold locks that others wait for with this one.
+        return self._state.mark_delete
 
     @property
     def durable_mark_delete_position(self) -> Position:
@@ -468,28 +468,21 @@ class Cursor:
     def _wanted_runs(
         self, ledger_id: int, first: int, last: int, count: int, skip: Callable[[Position], bool] | None
     ) -> tuple[list[tuple[int, int]], int]:
-        """Runs of entries to deliver, ``count`` of them at most, and the last entry that was looked at."""
+        """Runs of entries to deliver, ``count`` of them at most, and the last entry that was looked at.
 
-        def look() -> tuple[list[tuple[int, int]], int]:
-            page = self._state.page(ledger_id)
-            consumed = self._state.mark_delete
-            runs: list[tuple[int, int]] = []
-            left = count
-            entry_id = first if ledger_id > consumed.ledger_id else max(first, consumed.entry_id + 1)
-            while entry_id <= last and left:
-                if page is not None and entry_id in page.acked:
-                    entry_id = page.next_open(entry_id)
-                    continue
-                if skip is None or not skip(Position(ledger_id, entry_id)):
-                    if runs and runs[-1][1] == entry_id - 1:
-                        runs[-1] = runs[-1][0], entry_id
-                    else:
-                        runs.append((entry_id, entry_id))
-                    left -= 1
-                entry_id += 1
-            return runs, min(entry_id - 1, last) if left == 0 else last
-
-        return self._ask(look)  # type: ignore[no-any-return]
+        ``skip`` is asked without the lock: what it asks in turn is its own business."""
+        runs: list[tuple[int, int]] = []
+        left, at = count, first
+        while left and at <= last:
+            run = self._ask(partial(self._state.open_run, ledger_id, at, last))
+            if run is None:
+                return runs, last
+            start, end = run[0], min(run[1], run[0] + left - 1)
+            wanted = [(start, end)] if skip is None else _wanted(ledger_id, start, end, skip)
+            runs += wanted
+            left -= sum(stop - begin + 1 for begin, stop in wanted)
+            at = end + 1
+        return runs, min(at - 1, last) if not left else last
 
     @property
     def has_more(self) -> bool:
@@ -537,6 +530,9 @@ class Cursor:
         """Whoever waits for a result is told of an error by it."""
         try:
             self.flush()
+        except ClientClosedError:
+            # The store went first, and what was accepted with it.
+            return
         except BookstandError as error:
             logger().warning("cursor %s of topic %s could not be written: %s", self.name, self.topic.name, error)
         if self._closed is None and self._flushing.is_dirty:
@@ -661,6 +657,18 @@ class Cursor:
 
     def __repr__(self) -> str:
         return f"<Cursor {self.name!r} of {self.topic.name!r} at {self._state.mark_delete}>"
+
+
+def _wanted(ledger_id: int, first: int, last: int, skip: Callable[[Position], bool]) -> list[tuple[int, int]]:
+    """Runs of those entries that are not to be skipped."""
+    runs: list[tuple[int, int]] = []
+    for entry_id in range(first, last + 1):
+        if not skip(Position(ledger_id, entry_id)):
+            if runs and runs[-1][1] == entry_id - 1:
+                runs[-1] = runs[-1][0], entry_id
+            else:
+                runs.append((entry_id, entry_id))
+    return runs
 
 
 def _count(count: object) -> int:

@@ -271,6 +271,18 @@ class LiveState:
             following = extent.following(Position(ledger_id, entries - 1))
         return None
 
+    def open_run(self, ledger_id: int, first: int, last: int) -> tuple[int, int] | None:
+        """The first run of entries of a ledger, between the two, that are not acknowledged; None if all are."""
+        page = self.page(ledger_id)
+        if ledger_id < self.mark_delete.ledger_id:
+            return None
+        if ledger_id == self.mark_delete.ledger_id:
+            first = max(first, self.mark_delete.entry_id + 1)
+        if page is None:
+            return (first, last) if first <= last else None
+        first = page.next_open(first)
+        return (first, page.open_end(first, last)) if first <= last else None
+
     def run_end(self, position: Position) -> Position:
         """The last entry of the run of acknowledged ones beyond the mark-delete position that this one is in; itself
         where it is in none."""

@@ -1,7 +1,7 @@
 """What the campaigns of a test session have run, by kind: written to ``build/counts.json`` when the session ends.
 
 A test of a kind adds what it ran with the fixture ``counts``. A session in which no such test ran leaves the file as
-it is, and one in which only some ran writes just those.
+it is, and one in which only some ran writes just those. A session of all tests fails if a campaign was too small.
 """
 
 from __future__ import annotations
@@ -17,6 +17,18 @@ import pytest
 from tests.soak.kinds import Kind
 
 REPORT = Path("build/counts.json")
+
+ENOUGH = {
+    "crash_states": 30_000,
+    "crash_states_observed": 10_000,
+    "damaged_files": 2_000,
+    "decoder_mutations": 100_000,
+    "histories": 200,
+    "io_faults": 2_000,
+    "kills": 600,
+    "seeded_defects": 20,
+}
+"""So many cases of a kind there are at least in a session of all tests; or none, where a machine cannot run it."""
 
 
 class Counts:
@@ -47,6 +59,13 @@ class Counts:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(dict(sorted(self.kinds.items())), indent=2) + "\n")
 
+    def too_few(self) -> list[str]:
+        return [
+            f"{kind}: {self.kinds[kind]['cases']} cases are too few, there should be {enough}"
+            for kind, enough in ENOUGH.items()
+            if kind in self.kinds and self.kinds[kind]["cases"] < enough
+        ]
+
     def lines(self) -> list[str]:
         return [f"{name:<24} {one['cases']:>9} {one['failures']:>9}" for name, one in sorted(self.kinds.items())]
 
@@ -63,9 +82,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     output = getattr(session.config, "workeroutput", None)
     if output is None:
         counts.write(session.config.rootpath / REPORT)
+        if _is_whole(session.config) and counts.too_few():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
     else:
         # One of several processes that share the tests: who started it writes the file.
         output["counts"] = counts.kinds
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    """Whether all tests were to run."""
+    chosen = config.option.keyword or config.option.markexpr or config.getoption("lf", False)
+    return config.args_source == pytest.Config.ArgsSource.TESTPATHS and not chosen
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -82,6 +109,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{'kind':<24} {'cases':>9} {'failures':>9}")
         for line in lines:
             terminalreporter.line(line)
+        if _is_whole(terminalreporter.config):
+            for line in terminalreporter.config.stash[_COUNTS].too_few():
+                terminalreporter.line(f"FAILED {line}", red=True)
 
 
 @pytest.fixture(scope="session")

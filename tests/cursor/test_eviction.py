@@ -187,3 +187,25 @@ def test_no_answer_is_ever_stale(store_path: Path) -> None:
             assert not wrong
             assert cursor.mark_delete_position == entries[-1]
             assert cursor.backlog == 0
+
+
+def test_who_says_what_to_skip_may_use_the_cursor(store_path: Path) -> None:
+    """A tracker of delayed messages, asked by a reader, may be waiting for somebody who waits for the cursor."""
+    with bookstand.open(store_path) as store:
+        topic, entries = topic_of(store)
+        with Cursor.open(topic, "sub", SMALL) as cursor:
+            cursor.ack([entries[1], entries[4]])
+
+            def skip(position: Position) -> bool:
+                # In another thread, which would wait for a lock that this one has.
+                told: list[bool] = []
+                asking = threading.Thread(
+                    target=lambda: told.append(cursor.is_acked(position) or cursor.flush() is None)
+                )
+                asking.start()
+                asking.join(PATIENCE)
+                assert told == [True]
+                return position == entries[2]
+
+            assert [entry.position for entry in cursor.read(4, skip)] == [entries[n] for n in (0, 3, 5, 6)]
+            assert cursor.read_position == entries[7]

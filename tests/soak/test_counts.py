@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.counts import ENOUGH
 from tests.kit import own_environment
 
 TESTS = """
@@ -64,3 +65,25 @@ def test_only_some_of_the_tests(session):
 
 def test_without_campaigns_there_is_no_report(session):
     assert session("-k", "three")[1] is None
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_session_of_all_tests_fails_if_a_campaign_was_too_small(tmp_path, processes):
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.counts"]\n')
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = .\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", processes]
+
+    def run(cases, *arguments):
+        (tmp_path / "test_it.py").write_text(
+            f'def test_one(counts):\n    counts.add("kills", {cases})\n\n\ndef test_two():\n    pass\n'
+        )
+        ended = subprocess.run(
+            [*command, *arguments], cwd=tmp_path, env=own_environment(), capture_output=True, text=True, check=False
+        )
+        return ended.returncode, "kills: " in ended.stdout
+
+    assert run(ENOUGH["kills"]) == (0, False)
+    assert run(ENOUGH["kills"] - 1) == (1, True)
+    # Who chooses some of them wants no more.
+    assert run(1, "-k", "one") == (0, False)
+    assert run(1, "test_it.py") == (0, False)
