@@ -249,10 +249,9 @@ class BucketDelayedTracker:
         self._arm()
 
     def _came(self, time: int) -> None:
-        """Something waits for a time from now on."""
+        """Something waits for a time from now on; the alarm is to be set."""
         if self._earliest is None or time < self._earliest:
             self._earliest = time
-        self._arm()
 
     def _arm(self) -> None:
         at = self._earliest
@@ -269,7 +268,7 @@ class BucketDelayedTracker:
             self._check_open()
             tracked = self._add(ledger_id, entry_id, deliver_at)
             if tracked:
-                self._came(deliver_at)
+                self._arm()
             return tracked
 
     def _add(self, ledger_id: int, entry_id: int, deliver_at: int) -> bool:
@@ -294,6 +293,7 @@ class BucketDelayedTracker:
             if bucket is not None:
                 bucket.waiting += 1
             self._loaded.add(deliver_at, ledger_id, entry_id)
+        self._came(deliver_at)
         return True
 
     def _make_way_for(self, ledger_id: int) -> None:
@@ -324,7 +324,7 @@ class BucketDelayedTracker:
             else:
                 self._add_delayed(times[delayed], ledger_ids[delayed], entry_ids[delayed])
             if delayed.any():
-                self._came(int(times[delayed].min()))
+                self._arm()
             return delayed
 
     def _order_matters(self, due: Mask, ledger_ids: Column, entry_ids: Column) -> bool:
@@ -341,6 +341,8 @@ class BucketDelayedTracker:
                 position = int(ledger_ids[row]), int(entry_ids[row])
                 self._forgotten.discard(*position)
                 self._moved[position] = int(times[row])
+        if len(fresh):
+            self._came(int(times[fresh].min()))
         while len(fresh):
             taken = self._add_until_sealed(times[fresh], ledger_ids[fresh], entry_ids[fresh])
             fresh = fresh[taken:]

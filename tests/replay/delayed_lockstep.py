@@ -26,6 +26,8 @@ class Rule(NamedTuple):
     name: str
     surprise: str
     ops: tuple[str, ...]
+    evidence: Callable[[Sequence[Line]], bool] | None = None
+    """Where the plain model has no switch: whether the recording up to the operation shows that it met the surprise."""
 
 
 class Driver(Protocol):
@@ -72,14 +74,17 @@ def _argument(
     model: Callable[[Iterable[str]], Driver],
     rules: Sequence[Rule],
 ) -> tuple[Rule, ...]:
-    """The fewest surprises that give everything recorded, of which one may show in the last operation; none if none."""
+    """The fewest surprises that give everything recorded, of which one may show in the last operation; none if none.
+    Of those that the model does not give, the first that the recording shows."""
+    switches = [rule for rule in rules if rule.evidence is None]
     for size in range(1, AT_MOST + 1):
-        for chosen in combinations(rules, size):
+        for chosen in combinations(switches, size):
             if any(ops[-1]["op"] in rule.ops for rule in chosen):
                 driver = model([rule.name for rule in chosen])
                 if all(driver.apply(op) == recorded(op) for op in ops):
                     return chosen
-    return ()
+    shown = (rule for rule in rules if rule.evidence is not None and ops[-1]["op"] in rule.ops)
+    return next(((rule,) for rule in shown if rule.evidence is not None and rule.evidence(ops)), ())
 
 
 def _at(number: int, op: Line) -> str:

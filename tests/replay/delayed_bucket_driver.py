@@ -1,0 +1,128 @@
+"""Recorded scenarios of trackers on buckets: beside what is compared of all trackers, what ``contains`` says, which
+ranges of ledgers the cursor's properties name, and how many snapshots there are, as long as no bucket has to be merged.
+Not compared: futures, metrics, what is done to calls in flight, of which there are none here, and the alarm where
+nothing waits, or since a restart as long as the original has not been asked for anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bookstand.delivery.bucket_key import parse_key
+from bookstand.storage.position import Position
+from tests.model.delayed import Refused
+from tests.replay.delayed_driver import Driver
+from tests.replay.delayed_driver import goes_singly as goes_singly_of_all
+from tests.replay.delayed_driver import recorded as recorded_of_all
+from tests.replay.delayed_lockstep import MissingError
+from tests.replay.delayed_stands import Settings
+
+Line = dict[str, Any]
+Answer = dict[str, Any]
+
+UNTOLD = ("hold", "unhold", "release", "future", "heal", "fail", "metrics", "reopen")
+"""Operations that are answered by nothing to be compared but the state."""
+
+
+CLOSED = ("IllegalReferenceCountException", "NullPointerException")
+"""What refuses after a close is an exception of another name here."""
+
+TOUCH_THE_ALARM = ("get_scheduled", "has_available", "reset_tick")
+
+
+class _Anything:
+    """What is not compared."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "anything"
+
+
+ANYTHING = _Anything()
+
+
+def goes_singly(ops: list[Line]) -> bool:
+    """Also where something may be trimmed within a batch, of which what waits already is found out before."""
+    return goes_singly_of_all(ops) or any(op["op"] == "mark_delete" for op in ops)
+
+
+def marked(ops: list[Line], most_buckets: int) -> list[Line]:
+    """The operations, and of each whether the alarm means something: after a restart the original sets none until it is
+    asked for something; and whether the original has had as many buckets as there may be."""
+    meaningful, crowded, found = True, False, []
+    for op in ops:
+        crowded = crowded or 0 < most_buckets <= len(op.get("buckets", ()))
+        if op["op"] == "reopen":
+            meaningful = False
+        elif "timer" in op or op["op"] in TOUCH_THE_ALARM:
+            meaningful = True
+        found.append({**op, "alarm": meaningful, "crowded": crowded})
+    return found
+
+
+def recorded(op: Line) -> Answer:
+    answer = recorded_of_all(op)
+    if answer.get("refused") in CLOSED:
+        answer["refused"] = "closed"
+    if "timer" in answer and not (answer["count"] and op.get("alarm", True)):
+        # Where nothing waits there is nothing to ring for.
+        answer["timer"] = ANYTHING
+    if op["op"] in ("properties", "snapshots") and op.get("crowded"):
+        # Which buckets become one, and when, is a policy.
+        answer["result"] = ANYTHING
+    elif op["op"] in UNTOLD:
+        answer.pop("result", None)
+    elif op["op"] == "properties":
+        answer["result"] = sorted(list(key) for name in op["result"] if (key := parse_key(name)) is not None)
+    elif op["op"] == "snapshots":
+        answer["result"] = len(op["result"])
+    return answer
+
+
+class BucketDriver(Driver):
+    def __init__(self, stand: Any, settings: Settings, singly: bool) -> None:
+        super().__init__(stand, singly)
+        self.buckets = stand
+        self.settings = settings
+
+    def _contains(self, op: Line) -> Answer:
+        return {"result": self.buckets.contains(Position(op["ledger"], op["entry"]))}
+
+    def _contains_many(self, op: Line) -> Answer:
+        found = [self.buckets.contains(Position(*one)) for one in op["positions"]]
+        return {"result": "".join("01"[one] for one in found)}
+
+    def _mark_delete(self, op: Line) -> None:
+        self.buckets.mark_delete(Position(op["ledger"], op["entry"]))
+
+    def _properties(self, op: Line) -> Answer:
+        return {"result": [list(one) for one in self.buckets.ranges()]}
+
+    def _snapshots(self, op: Line) -> Answer:
+        return {"result": self.buckets.snapshots()}
+
+    def _reopen(self, op: Line) -> None:
+        settings = {**self.settings, **op.get("settings", {})}
+        self.closed = True
+        try:
+            self.buckets.reopen(settings, op["mode"] == "crash")
+        except Refused as refused:
+            raise Refused("RecoverDelayedDeliveryTrackerException") from refused
+        self.closed = False
+
+    def _fail(self, op: Line) -> None:
+        if op["error"].endswith("not_exist"):
+            raise MissingError("a failure that says that something is gone")
+        self.buckets.fail(op["call"], op["times"])
+
+    def _heal(self, op: Line) -> None:
+        self.buckets.heal()
+
+    def _nothing(self, op: Line) -> None:
+        """No call is ever in flight, and what is not compared is not asked for."""
+
+    _hold = _unhold = _release = _future = _metrics = _nothing
