@@ -163,8 +163,10 @@ class SharedDelayedIndex:
         return Position(ledger_id, entries - 1)
 
     def _move_builder(self, position: Position) -> None:
-        if position > self._cursor.mark_delete_position:
-            self._cursor.mark_delete(position)
+        """A subscription may stand in a ledger that is gone, or was empty; the builder stands by an entry."""
+        last = self._topic.extent.last
+        if last is not None and self._cursor.mark_delete_position < min(position, last):
+            self._cursor.mark_delete(min(position, last))
 
     def trim(self) -> None:
         """Hold nothing of the topic back that all subscriptions have passed; durably on return. To be called before

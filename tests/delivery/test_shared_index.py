@@ -558,3 +558,16 @@ def test_the_topic_tells_the_same_as_the_index(make: MakeDesk) -> None:
     desk.index.catch_up()
     told = sum(indexes.size for indexes in reader_of(desk.topic)(0, 1 << 40))
     assert told == desk.index.tracker.count == sum(time is not None for time in TIMES)
+
+
+def test_a_subscription_that_stands_in_a_ledger_that_was_empty(make: MakeDesk) -> None:
+    """Such a ledger goes when the topic is opened again, and there is no entry for the builder to stand by."""
+    desk = make("")
+    desk.crash([])
+    desk.join("a")
+    desk.crash(["a"])
+    desk.index.trim()
+    desk.publish(*TIMES)
+    desk.run_to(END)
+    desk["a"].run()
+    assert desk["a"].once == desk.published

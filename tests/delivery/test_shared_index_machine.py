@@ -149,14 +149,19 @@ class SharedIndex(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "desk"):
-            for name in self.away.copy():
-                self.come(name)
-            end = max((time for time in self.desk.times.values() if time is not None), default=0)
-            self.desk.run_to(max(end, self.desk.now))
-            self.settle(list(NAMES))
-            self.nothing_comes_again_without_a_reason()
-            assert self.desk.index.tracker.count == 0 or not self.desk.subs
-            self.desk.end()
+            try:
+                self.come_to_an_end()
+            finally:
+                self.desk.end()
+
+    def come_to_an_end(self) -> None:
+        for name in self.away.copy():
+            self.come(name)
+        end = max((time for time in self.desk.times.values() if time is not None), default=0)
+        self.desk.run_to(max(end, self.desk.now))
+        self.settle(list(NAMES))
+        self.nothing_comes_again_without_a_reason()
+        assert self.desk.index.tracker.count == 0 or not self.desk.subs
 
 
 TestSharedIndex = SharedIndex.TestCase
