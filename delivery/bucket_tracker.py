@@ -17,26 +17,26 @@ reads that again after a restart adds them again. So closing seals nothing: it w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import RLock
-from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bookstand.delivery import bucket_metrics, bucket_recovery
+from bookstand.delivery import bucket_metrics
 from bookstand.delivery.bucket_home import Home
-from bookstand.delivery.bucket_key import BucketKey, BucketLabels
-from bookstand.delivery.bucket_metrics import CREATE, DELETE, LOAD, MERGE, Gauges, Operations
+from bookstand.delivery.bucket_key import BucketKey
+from bookstand.delivery.bucket_ledgers import BucketLedgers, NewBucket
+from bookstand.delivery.bucket_metrics import Gauges
 from bookstand.delivery.bucket_recovery import GONE
 from bookstand.delivery.buckets import Bucket, Buckets
 from bookstand.delivery.config import DelayedDeliveryConfig
+from bookstand.delivery.indexes import Indexes, distinct, together
 from bookstand.delivery.merging import CHOICES, Run
 from bookstand.delivery.presence import Presence
 from bookstand.delivery.rebuilding import Reader
 from bookstand.delivery.rescheduled import Rescheduled
-from bookstand.delivery.snapshot import Indexes, Snapshot, seal
+from bookstand.delivery.snapshot import seal
 from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
 from bookstand.delivery.time_index import TimeIndex
 from bookstand.delivery.timer import Timer, timer_for
@@ -53,45 +53,18 @@ from bookstand.delivery.tracker import (
     columns_of,
     times_of,
 )
+from bookstand.delivery.trying_again import PASSING, persistently
 from bookstand.delivery.waiting import first_of_each
 from bookstand.delivery.wakeup import Wakeup
-from bookstand.errors import (
-    BookieHandleNotAvailableError,
-    IncorrectParameterError,
-    MalformedRecordError,
-    MetadataServiceError,
-    NotEnoughBookiesError,
-    OperationTimeoutError,
-    QuorumError,
-    ReadError,
-    TooManyRequestsError,
-    WriteError,
-)
-from bookstand.ledger.writer import LedgerWriter
+from bookstand.errors import IncorrectParameterError, MalformedRecordError
 from bookstand.storage.clock import SystemClock
 from bookstand.storage.log import logger
 from bookstand.storage.metrics import Sample
 from bookstand.storage.position import Position
 
 if TYPE_CHECKING:
-    from bookstand.ledger.transaction import Transaction
     from bookstand.storage.clock import Clock
 
-PASSING = (
-    BookieHandleNotAvailableError,
-    MetadataServiceError,
-    NotEnoughBookiesError,
-    OperationTimeoutError,
-    QuorumError,
-    ReadError,
-    TooManyRequestsError,
-    WriteError,
-)
-"""What may be over when it is tried again."""
-
-_T = TypeVar("_T")
-
-ATTEMPTS = 4
 # A segment that begins within so many ticks is loaded before it is due, one with each call.
 _AHEAD_TICKS = 5
 
@@ -119,7 +92,7 @@ class BucketDelayedTracker:
         """What was wrong with snapshots, and was put right."""
         self._home = home
         self._rebuild = rebuild
-        self._storage = BucketSnapshotStorage(home.client) if storage is None else storage
+        self._ledgers = BucketLedgers(home, BucketSnapshotStorage(home.client) if storage is None else storage)
         self._tick = self.config.delayed_delivery_tick_time_millis
         self._strict = self.config.is_delayed_delivery_deliver_at_time_strict
         self._clock = SystemClock() if clock is None else clock
@@ -147,9 +120,6 @@ class BucketDelayedTracker:
         self._may_be_dead = False
         # When to try again to load what is due and could not be; None: there is no such thing.
         self._try_again_at: int | None = None
-        # Snapshots that are no bucket any more, and could not be removed: they go with the next change.
-        self._left_over: dict[str, int | None] = {}
-        self._operations = Operations()
         self._wakeup = Wakeup(wake, self._lock, self._clock, timer, self._tick)
         self._recover()
         home.client.add_metrics(self)
@@ -157,10 +127,7 @@ class BucketDelayedTracker:
     # -- beginning ---------------------------------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        home = self._home
-        found = _persistently(
-            lambda: bucket_recovery.recover(self._storage, home.topic, home.cursor, home.properties(), self._cutoff())
-        )
+        found = self._ledgers.recover(self._cutoff())
         for bucket, bitmaps in found.buckets:
             for ledger_id, bitmap in bitmaps.items():
                 self._present.add_bitmap(ledger_id, bitmap)
@@ -173,7 +140,7 @@ class BucketDelayedTracker:
                 later = indexes.timestamps > self._cutoff()
                 self._track_loaded(*(column[later] for column in indexes))
         if found.doomed:
-            self._remove_at_some_time(found.doomed, sweep=bool(found.problems))
+            self._ledgers.remove_at_some_time(found.doomed, sweep=bool(found.problems))
         self._take_over_rescheduled()
         self._trim()
         self._update_alarm()
@@ -181,7 +148,7 @@ class BucketDelayedTracker:
     def _take_over_rescheduled(self) -> None:
         """What was given another time before."""
         try:
-            _persistently(self._rescheduled.load)
+            persistently(self._rescheduled.load)
         except (*GONE, MalformedRecordError) as error:
             self._report(f"the times that messages were given are lost, those that they say are taken: {error}")
             return
@@ -209,7 +176,7 @@ class BucketDelayedTracker:
 
     def _told_by_topic(self, key: BucketKey) -> list[Indexes]:
         """The delayed messages of a range of ledgers."""
-        return _persistently(lambda: self._read_topic(key))
+        return persistently(lambda: self._read_topic(key))
 
     def _read_topic(self, key: BucketKey) -> list[Indexes]:
         """What cannot be read, now or later, is passed over."""
@@ -454,8 +421,7 @@ class BucketDelayedTracker:
 
     def _load(self, bucket: Bucket, number: int) -> None:
         try:
-            with self._operations_on(LOAD, 1):
-                (indexes,) = _persistently(lambda: self._storage.read_segments(bucket.bucket_id, number, number))
+            indexes = self._ledgers.load(bucket, number)
         except GONE as error:
             self._give_up(bucket, f"segment {number} of bucket {bucket.name} cannot be read: {error}")
             return
@@ -492,7 +458,7 @@ class BucketDelayedTracker:
         known = self._loaded_within(bucket.key)
         self._present.discard_ledgers(*bucket.key)
         self._present.add_many(known.ledger_ids, known.entry_ids)
-        self._remove_at_some_time({bucket.name: bucket.bucket_id})
+        self._ledgers.remove_at_some_time({bucket.name: bucket.bucket_id})
 
     def cancel(self, position: tuple[int, int]) -> bool:
         ledger_id, entry_id = check_position(position)
@@ -512,7 +478,7 @@ class BucketDelayedTracker:
             self._check_open()
             if not self._present.contains(ledger_id, entry_id):
                 return False
-            _persistently(lambda: self._rescheduled.note({(ledger_id, entry_id): deliver_at}))
+            persistently(lambda: self._rescheduled.note({(ledger_id, entry_id): deliver_at}))
             self._put_at((ledger_id, entry_id), deliver_at)
             self._update_alarm()
             return True
@@ -579,12 +545,12 @@ class BucketDelayedTracker:
         self._mutable_ledgers = None
         self._seal_from = self.config.delayed_delivery_min_index_count_per_bucket
 
-    def _sealed(self, key: BucketKey, indexes: Indexes, generation: int) -> _New:
+    def _sealed(self, key: BucketKey, indexes: Indexes, generation: int) -> NewBucket:
         config = self.config
         most = config.delayed_delivery_max_indexes_per_bucket_snapshot_segment
-        return _New(key, seal(indexes, config.time_step_millis, most, self._storage.entry_limit), generation)
+        return NewBucket(key, seal(indexes, config.time_step_millis, most, self._ledgers.entry_limit), generation)
 
-    def _choose_merge(self, new: _New) -> list[Bucket | None]:
+    def _choose_merge(self, new: NewBucket) -> list[Bucket | None]:
         """The buckets that are to be one, so that there is room for the new one; None is the new one itself."""
         most = self.config.delayed_delivery_max_num_buckets
         if not 0 < most <= len(self._buckets):
@@ -600,7 +566,7 @@ class BucketDelayedTracker:
         chosen = CHOICES[self.config.delayed_delivery_merge_policy](runs)
         return [] if chosen is None else places[slice(*chosen)]
 
-    def _read_sources(self, block: Sequence[Bucket | None], new: _New) -> list[Indexes]:
+    def _read_sources(self, block: Sequence[Bucket | None], new: NewBucket) -> list[Indexes]:
         """What waits still in the buckets that are to be merged; one that is lost is given up, and is not there."""
         found: list[Indexes] = []
         for bucket in block:
@@ -618,31 +584,29 @@ class BucketDelayedTracker:
         was loaded and delivered may wait again, for another time than the snapshot tells."""
         parts = [self._loaded_within(bucket.key)]
         if bucket.next_time is not None:
-            first, last = bucket.loaded + 1, bucket.segments
-            parts += _persistently(lambda: self._storage.read_segments(bucket.bucket_id, first, last))
-        return self._still_waiting(_together(parts))
+            parts += self._ledgers.read(bucket, bucket.loaded + 1, bucket.segments)
+        return self._still_waiting(together(parts))
 
     def _loaded_within(self, key: BucketKey) -> Indexes:
         loaded = self._still_waiting(Indexes(*self._loaded.peek().columns()))
         within = (loaded.ledger_ids >= key.first_ledger) & (loaded.ledger_ids <= key.last_ledger)
         return Indexes(*(column[within] for column in loaded))
 
-    def _store(self, new: _New, block: Sequence[Bucket | None], sources: Sequence[Indexes]) -> None:
+    def _store(self, new: NewBucket, block: Sequence[Bucket | None], sources: Sequence[Indexes]) -> None:
         """Create the new bucket, beside the others or as a part of the merged one, and delete what was merged."""
         doomed = [bucket for bucket in block if bucket is not None]
         created = [] if None in block else [new]
-        together = _distinct(_together(sources)) if sources else None
+        merged = distinct(together(sources)) if sources else None
         # Of what is only cancelled there is nothing to be merged.
-        if together is not None and together.size:
+        if merged is not None and merged.size:
             keys = [new.key if bucket is None else bucket.key for bucket in block]
             key = BucketKey(keys[0].first_ledger, keys[-1].last_ledger)
-            created.append(self._sealed(key, together, max(bucket.generation for bucket in doomed) + 1))
-        with self._operations_on(CREATE, len(created)), self._operations_on(MERGE, int(together is not None)):
-            ids = self._commit(created, {bucket.name: bucket.bucket_id for bucket in doomed})
+            created.append(self._sealed(key, merged, max(bucket.generation for bucket in doomed) + 1))
+        ids = self._ledgers.replace(doomed, created, merging=merged is not None)
         for bucket in doomed:
             self._buckets.remove(bucket)
-        if together is not None:
-            self._unload(together)
+        if merged is not None:
+            self._unload(merged)
         for one, bucket_id in zip(created, ids, strict=True):
             # Of the ledgers something may be in memory that came too late to be sealed.
             waiting = self._present.count_ledgers(*one.key)
@@ -661,32 +625,6 @@ class BucketDelayedTracker:
             self._loaded.clear()
             self._loaded.add_many(*(column[kept] for column in loaded))
 
-    def _commit(self, created: Sequence[_New], doomed: Mapping[str, int | None]) -> list[int]:
-        """Ledgers and properties together; the ids of the ledgers created."""
-        writers: list[LedgerWriter] = []
-
-        def change(transaction: Transaction, properties: dict[str, str]) -> None:
-            writers.clear()
-            self._delete_in(transaction, properties, {**self._left_over, **doomed})
-            for one in created:
-                labels = BucketLabels(str(one.key), self._home.topic, self._home.cursor)
-                writer = self._storage.create_in(transaction, one.snapshot.entries, labels)
-                properties[labels.key] = str(writer.id)
-                writers.append(writer)
-
-        _persistently(lambda: self._home.change(change))
-        self._left_over.clear()
-        self._storage.finish(writers)
-        return [writer.id for writer in writers]
-
-    def _delete_in(
-        self, transaction: Transaction, properties: dict[str, str], doomed: Mapping[str, int | None]
-    ) -> None:
-        for name, bucket_id in doomed.items():
-            properties.pop(name, None)
-            if bucket_id is not None:
-                self._storage.delete_in(transaction, bucket_id)
-
     # -- removing ----------------------------------------------------------------------------------------------------
 
     def _trim(self) -> None:
@@ -703,49 +641,19 @@ class BucketDelayedTracker:
             self._remove_buckets(emptied)
 
     def _remove_buckets(self, buckets: Sequence[Bucket]) -> bool:
-        if not self._remove({bucket.name: bucket.bucket_id for bucket in buckets}):
+        if not self._ledgers.remove({bucket.name: bucket.bucket_id for bucket in buckets}):
             return False
         for bucket in buckets:
             self._buckets.remove(bucket)
         return True
-
-    def _remove(self, doomed: Mapping[str, int | None], sweep: bool = False) -> bool:
-        """Delete snapshots with their properties; False if that cannot be done now."""
-        try:
-            with self._operations_on(DELETE, len(doomed)):
-                self._delete(doomed, sweep)
-        except PASSING as error:
-            logger().warning("buckets %s could not be deleted: %s", ", ".join(doomed), error)
-            return False
-        return True
-
-    def _remove_at_some_time(self, doomed: Mapping[str, int | None], sweep: bool = False) -> None:
-        if not self._remove(doomed, sweep):
-            self._left_over.update(doomed)
-
-    def _delete(self, doomed: Mapping[str, int | None], sweep: bool, rescheduled: bool = False) -> None:
-        known = {bucket.bucket_id for bucket in self._buckets} | set(doomed.values())
-        orphans = self._storage.list_snapshots(self._home.topic, self._home.cursor) if sweep else []
-
-        def change(transaction: Transaction, properties: dict[str, str]) -> None:
-            self._delete_in(transaction, properties, {**self._left_over, **doomed})
-            if rescheduled:
-                self._rescheduled.delete_in(transaction, properties)
-            for bucket_id in orphans:
-                if bucket_id not in known:
-                    self._storage.delete_in(transaction, bucket_id)
-
-        _persistently(lambda: self._home.change(change))
-        self._left_over.clear()
 
     def clear(self) -> None:
         """Forget everything, and delete all snapshots: in one commit, or nothing."""
         with self._lock:
             self._check_open()
             doomed = {bucket.name: bucket.bucket_id for bucket in self._buckets}
-            if doomed or self._left_over or self._rescheduled.is_stored:
-                with self._operations_on(DELETE, len(doomed)):
-                    self._delete(doomed, sweep=False, rescheduled=True)
+            if doomed or self._ledgers.left_over or self._rescheduled.is_stored:
+                self._ledgers.delete(doomed, self._rescheduled.delete_in)
             self._forget_all()
             self._wakeup.update(None)
 
@@ -812,12 +720,12 @@ class BucketDelayedTracker:
                     if (last is None or bucket.first_times[number] <= last) and (
                         first is None or bucket.last_times[number] >= first
                     ):
-                        parts += self._storage.read_segments(bucket.bucket_id, number + 1, number + 1)
-            found = self._still_waiting(_together(parts))
+                        parts += self._ledgers.read(bucket, number + 1, number + 1)
+            found = self._still_waiting(together(parts))
         times = found.timestamps
         within = (times >= (-LARGEST if first is None else first)) & (times <= (LARGEST if last is None else last))
         found = Indexes(*(column[within] for column in found))
-        found = _distinct(found)
+        found = distinct(found)
         return found.part(0, found.size if limit is None else limit)
 
     @property
@@ -862,7 +770,9 @@ class BucketDelayedTracker:
                 return iter(())
             loaded = len(self._loaded) + len(self._mutable)
             gauges = Gauges(len(self._buckets) + 1, loaded, sum(bucket.length for bucket in self._buckets))
-            return iter(list(bucket_metrics.samples(gauges, self._operations, self._home.topic, self._home.cursor)))
+            return iter(
+                list(bucket_metrics.samples(gauges, self._ledgers.operations, self._home.topic, self._home.cursor))
+            )
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -885,77 +795,5 @@ class BucketDelayedTracker:
         if self._closed:
             raise TrackerClosedError("the tracker was closed")
 
-    @contextmanager
-    def _operations_on(self, kind: str, count: int) -> Iterator[None]:
-        """Count what is done to so many snapshots."""
-        self._operations.began(kind, count)
-        started = monotonic()
-        try:
-            yield
-        except BaseException:
-            self._operations.failed(kind, count)
-            raise
-        self._operations.succeeded(kind, (monotonic() - started) * 1000, count)
-
     def __repr__(self) -> str:
         return f"<BucketDelayedTracker: {len(self)} waiting, {len(self._buckets)} buckets>"
-
-
-class _New(NamedTuple):
-    """A bucket that is about to be stored."""
-
-    key: BucketKey
-    snapshot: Snapshot
-    generation: int
-
-    @property
-    def size(self) -> int:
-        return self.snapshot.indexes.size
-
-    @property
-    def _first_times(self) -> list[int]:
-        starts = [0, *self.snapshot.ends[:-1]]
-        return [int(time) for time in self.snapshot.indexes.timestamps[starts]]
-
-    @property
-    def next_time(self) -> int | None:
-        """When its second segment begins; the first is loaded from the start."""
-        first_times = self._first_times
-        return first_times[1] if len(first_times) > 1 else None
-
-    def bucket(self, bucket_id: int, *, loaded: int, waiting: int) -> Bucket:
-        ends = np.array(self.snapshot.ends) - 1
-        last_times = self.snapshot.indexes.timestamps[ends].tolist()
-        return Bucket(
-            self.key,
-            bucket_id,
-            self._first_times,
-            last_times,
-            self.snapshot.length,
-            loaded=loaded,
-            waiting=waiting,
-            generation=self.generation,
-        )
-
-
-def _together(parts: Sequence[Indexes]) -> Indexes:
-    return Indexes(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-def _distinct(indexes: Indexes) -> Indexes:
-    """By time, ledger and entry. What was cancelled and added again for the same time may stand in two places."""
-    order = np.lexsort((indexes.entry_ids, indexes.ledger_ids, indexes.timestamps))
-    ordered = [column[order] for column in indexes]
-    again = np.zeros(indexes.size, dtype=np.bool_)
-    again[1:] = np.logical_and.reduce([column[1:] == column[:-1] for column in ordered])
-    return Indexes(*(column[~again] for column in ordered))
-
-
-def _persistently(action: Callable[[], _T]) -> _T:
-    """Try again what may pass, some times."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return action()
-        except PASSING:
-            continue
-    return action()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bookstand.delivery.snapshot import Indexes
+from bookstand.delivery.indexes import Indexes
 from bookstand.errors import MalformedMessageError
 from bookstand.ledger.framing import Message
 from bookstand.ledger.managed import ManagedLedger, TopicEntry

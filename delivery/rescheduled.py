@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from bookstand.delivery.bucket_home import Home
 from bookstand.delivery.bucket_key import INTERNAL_PREFIX
-from bookstand.delivery.snapshot import Indexes, Numbers, decode_segments, encode_segment
+from bookstand.delivery.indexes import Indexes, Numbers
+from bookstand.delivery.snapshot import decode_segments, encode_segment
 from bookstand.errors import MalformedRecordError, NoSuchLedgerError
 from bookstand.ledger.writer import LedgerWriter
 

@@ -30,7 +30,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from pyroaring import BitMap64
 
 from bookstand.delivery.bitmap import (
@@ -42,6 +42,7 @@ from bookstand.delivery.bitmap import (
     write_bitmaps,
 )
 from bookstand.delivery.hash_order import hash_map_order
+from bookstand.delivery.indexes import DelayedIndex, Indexes, Numbers
 from bookstand.delivery.snapshot_rows import Rows, sorted_rows
 from bookstand.errors import EntryTooLargeError, IncorrectParameterError, MalformedError, StoreDamagedError
 from bookstand.proto import varints
@@ -50,8 +51,6 @@ from bookstand.proto.wire import BYTES, VARINT, int64, tag, write_bytes, write_n
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-
-Numbers = NDArray[np.int64]
 
 # SnapshotSegment and DelayedIndex
 _INDEX = 1
@@ -85,46 +84,6 @@ class SnapshotDamagedError(MalformedError, StoreDamagedError):
 
 class SnapshotTooLargeError(EntryTooLargeError):
     """A part of a snapshot takes more bytes than an entry may have."""
-
-
-class DelayedIndex(NamedTuple):
-    timestamp: int  # when it is due, in ms since 1970
-    ledger_id: int
-    entry_id: int
-
-
-class Indexes(NamedTuple):
-    """Delayed indexes as columns of one length; what a segment holds."""
-
-    timestamps: Numbers
-    ledger_ids: Numbers
-    entry_ids: Numbers
-
-    @classmethod
-    def of(cls, timestamps: ArrayLike, ledger_ids: ArrayLike, entry_ids: ArrayLike) -> Indexes:
-        columns = [_as_column(column) for column in (timestamps, ledger_ids, entry_ids)]
-        if any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
-            raise IncorrectParameterError("delayed indexes are three columns of one length")
-        return cls(*columns)
-
-    @property
-    def size(self) -> int:
-        return len(self.timestamps)
-
-    @property
-    def indexes(self) -> list[DelayedIndex]:
-        """One by one."""
-        return list(map(DelayedIndex, *(column.tolist() for column in self)))
-
-    def part(self, start: int, end: int) -> Indexes:
-        return Indexes(*(column[start:end] for column in self))
-
-
-def _as_column(given: ArrayLike) -> Numbers:
-    column = np.asarray(given)
-    if column.size and (column.dtype.kind not in "iu" or (column.dtype.kind == "u" and column.max() >= 1 << 63)):
-        raise IncorrectParameterError("a column of delayed indexes has numbers of 63 bits and a sign, and no others")
-    return np.ascontiguousarray(column, dtype=np.int64)
 
 
 class SegmentMetadata(NamedTuple):

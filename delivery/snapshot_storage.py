@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from bookstand.delivery.bucket_key import BucketLabels, custom_metadata, read_labels
+from bookstand.delivery.indexes import Indexes
 from bookstand.delivery.snapshot import (
     MAX_BYTES_OF_INDEX,
-    Indexes,
     SnapshotDamagedError,
     SnapshotMetadata,
     SnapshotTooLargeError,

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -113,10 +114,11 @@ def test_every_figure_is_shown_and_stands_in_the_docs() -> None:
     assert sorted(re.findall(r"`((?:pulsar|bookstand)_\w+)`", table)) == sorted(one.name for one in FAMILIES.values())
 
 
-def test_the_program_of_the_page_runs() -> None:
+def test_the_program_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.S)
     exec(compile(program, "docs/metrics.md", "exec"), {})
+    assert 'bookstand_cursor_backlog_entries{cluster="test",namespace="tenant/namespace"' in capsys.readouterr().out
 
 
 def test_what_the_record_has_no_room_for_is_counted(store_path: Path) -> None:

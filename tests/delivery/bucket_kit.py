@@ -17,7 +17,8 @@ from bookstand.delivery.bucket_home import CursorHome
 from bookstand.delivery.bucket_key import BucketKey, BucketLabels, bucket_key, read_properties
 from bookstand.delivery.bucket_tracker import BucketDelayedTracker
 from bookstand.delivery.config import LEAST_WRITES, DelayedDeliveryConfig
-from bookstand.delivery.snapshot import Indexes, seal
+from bookstand.delivery.indexes import Indexes
+from bookstand.delivery.snapshot import seal
 from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
 from bookstand.storage.position import Position
 from tests.delivery.kit import Bench

@@ -15,8 +15,9 @@ from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.bucket_home import CursorHome
 from bookstand.delivery.bucket_key import PREFIX, BucketLabels, bucket_key
 from bookstand.delivery.bucket_tracker import BucketDelayedTracker
+from bookstand.delivery.indexes import Indexes
 from bookstand.delivery.rebuilding import reader_of
-from bookstand.delivery.snapshot import Indexes, seal
+from bookstand.delivery.snapshot import seal
 from bookstand.errors import (
     BookieHandleNotAvailableError,
     DigestMismatchError,

@@ -18,8 +18,8 @@ from pyroaring import BitMap, BitMap64
 
 from bookstand.delivery import snapshot
 from bookstand.delivery.hash_order import hash_map_order
+from bookstand.delivery.indexes import Indexes
 from bookstand.delivery.snapshot import (
-    Indexes,
     SegmentMetadata,
     SnapshotDamagedError,
     SnapshotMetadata,

@@ -11,8 +11,8 @@ import pytest
 from pyroaring import BitMap, BitMap64
 
 from bookstand.delivery.bucket_key import BucketLabels, bucket_key, read_labels
+from bookstand.delivery.indexes import Indexes
 from bookstand.delivery.snapshot import (
-    Indexes,
     SegmentMetadata,
     Snapshot,
     SnapshotDamagedError,

@@ -36,8 +36,8 @@ from bookstand.delivery.bitmap import (
     write_bitmaps,
 )
 from bookstand.delivery.bucket_key import BucketLabels, bucket_key, parse_key
+from bookstand.delivery.indexes import Indexes
 from bookstand.delivery.snapshot import (
-    Indexes,
     SegmentMetadata,
     SnapshotMetadata,
     decode_metadata,

@@ -17,10 +17,10 @@ import bookstand
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.bucket_key import BucketLabels, read_properties
 from bookstand.delivery.bucket_tracker import BucketDelayedTracker
-from bookstand.delivery.snapshot import Indexes, SnapshotMetadata
+from bookstand.delivery.indexes import Indexes
+from bookstand.delivery.snapshot import SnapshotMetadata
 from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
 from bookstand.delivery.timer import ManualTimer
-from bookstand.delivery.tracker import TrackerClosedError
 from bookstand.errors import IncorrectParameterError, ReadError, WriteError
 from bookstand.ledger.transaction import Transaction
 from bookstand.ledger.writer import LedgerWriter
@@ -28,7 +28,7 @@ from bookstand.storage.position import Position
 from tests.delivery.bucket_kit import CURSOR, SUBSCRIPTION, TOPIC, StandingHome, config_of
 from tests.model.delayed import Refused
 from tests.model.delayed_buckets import BucketsModel, Figures, Sealed
-from tests.replay.delayed_stands import Messages, Settings, StandingClock
+from tests.replay.delayed_stands import Settings, TrackerStand
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
@@ -63,13 +63,13 @@ class FailingStorage(BucketSnapshotStorage):
         return super().read_length(bucket_id)
 
 
-class BucketStand:
-    """bookstand's tracker on buckets, by its own interface."""
+class BucketStand(TrackerStand):
+    """With a store of its own, and what recordings do behind the tracker's back."""
+
+    tracker: BucketDelayedTracker
 
     def __init__(self, settings: Settings) -> None:
-        self.clock = StandingClock(settings["start_ms"])
-        self.timer = ManualTimer(self.clock)
-        self.woken = self.stale = 0
+        super().__init__(settings)
         self.folder = tempfile.TemporaryDirectory(dir=MEMORY)
         self.store = bookstand.open(Path(self.folder.name) / "store", durability="none")
         self.cursor = Cursor.open(self.store.managed_ledger(TOPIC), SUBSCRIPTION, CURSOR)
@@ -104,71 +104,17 @@ class BucketStand:
         except ReadError as error:
             raise Refused("unreadable") from error
 
-    def _wake(self) -> None:
-        self.woken += 1
-
-    def move_clock(self, now: int) -> None:
-        self.clock.time = now
-
-    def add(self, position: Position, time: int) -> bool:
-        try:
-            return self.tracker.add(position, time)
-        except TrackerClosedError as error:
-            raise Refused("closed") from error
-        except IncorrectParameterError as error:
-            raise Refused("argument") from error
-
-    def add_many(self, messages: Messages) -> list[bool]:
-        try:
-            tracked = self.tracker.add_many([at for at, _ in messages], [time for _, time in messages])
-        except TrackerClosedError as error:
-            raise Refused("closed") from error
-        except IncorrectParameterError as error:
-            raise Refused("argument") from error
-        return tracked.tolist()  # type: ignore[no-any-return]
-
-    def pop_due(self, limit: int) -> list[Position]:
-        try:
-            return self.tracker.pop_due(limit)
-        except TrackerClosedError as error:
-            raise Refused("closed") from error
-
-    def has_available(self) -> bool:
-        return self.tracker.has_message_available()
-
-    def should_pause(self) -> bool:
-        return self.tracker.should_pause_all_deliveries()
-
     def contains(self, position: Position) -> bool:
         try:
             return self.tracker.contains_message(position)
         except IncorrectParameterError as error:
             raise Refused("argument") from error
 
-    def fire(self) -> tuple[int, int]:
-        before = self.woken
-        return self.timer.fire(), self.woken - before
-
-    def fire_stale(self) -> tuple[bool, int]:
-        before = self.woken
-        there = self.timer.fire_stale()
-        self.stale += there
-        return there, self.woken - before
-
-    def fire_cancelled(self) -> bool:
-        return sum(event[0] == "cancel" for event in self.timer.events) > self.stale
-
-    def reset_tick(self, tick: int) -> None:
-        self.tracker.reset_tick(tick)
-
     def clear(self) -> None:
         try:
             self.tracker.clear()
         except (WriteError, ReadError) as error:
             raise Refused("unwritable") from error
-
-    def close(self) -> None:
-        self.tracker.close()
 
     def mark_delete(self, position: Position) -> None:
         self.home.stands = position
@@ -194,11 +140,6 @@ class BucketStand:
 
     def snapshots(self) -> int:
         return len(self.storage.list_snapshots(self.home.topic, self.home.cursor))
-
-    def state(self) -> tuple[int, int | None]:
-        armed = self.timer.armed
-        assert len(armed) <= 1, f"alarms for {armed}"
-        return self.tracker.count, armed[0] if armed else None
 
 
 class BucketModelStand:

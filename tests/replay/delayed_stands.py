@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from bookstand.delivery.in_memory import InMemoryDelayedTracker
 from bookstand.delivery.timer import ManualTimer
-from bookstand.delivery.tracker import TrackerClosedError
+from bookstand.delivery.tracker import DelayedTracker, TrackerClosedError
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.position import Position
 from tests.model.delayed import DelayedModel, Refused
@@ -47,22 +47,15 @@ class StandingClock:
         return self.time
 
 
-class InMemoryStand:
-    """bookstand's tracker in memory, by its own interface."""
+class TrackerStand:
+    """What is the same for both of bookstand's trackers, by the interface that they share."""
+
+    tracker: DelayedTracker
 
     def __init__(self, settings: Settings) -> None:
         self.clock = StandingClock(settings["start_ms"])
         self.timer = ManualTimer(self.clock)
-        self.woken = 0
-        self.stale = 0
-        self.tracker = InMemoryDelayedTracker(
-            self._wake,
-            tick_time_millis=settings["tick_ms"],
-            strict=settings["strict"],
-            fixed_delay_detection_lookahead=settings["fixed_delay_detection_lookahead"],
-            clock=self.clock,
-            timer=self.timer,
-        )
+        self.woken = self.stale = 0
 
     def _wake(self) -> None:
         self.woken += 1
@@ -88,7 +81,10 @@ class InMemoryStand:
         return tracked.tolist()  # type: ignore[no-any-return]
 
     def pop_due(self, limit: int) -> list[Position]:
-        return self.tracker.pop_due(limit)
+        try:
+            return self.tracker.pop_due(limit)
+        except TrackerClosedError as error:
+            raise Refused("closed") from error
 
     def has_available(self) -> bool:
         return self.tracker.has_message_available()
@@ -123,6 +119,19 @@ class InMemoryStand:
         armed = self.timer.armed
         assert len(armed) <= 1, f"alarms for {armed}"
         return self.tracker.count, armed[0] if armed else None
+
+
+class InMemoryStand(TrackerStand):
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.tracker = InMemoryDelayedTracker(
+            self._wake,
+            tick_time_millis=settings["tick_ms"],
+            strict=settings["strict"],
+            fixed_delay_detection_lookahead=settings["fixed_delay_detection_lookahead"],
+            clock=self.clock,
+            timer=self.timer,
+        )
 
 
 class ModelStand:
