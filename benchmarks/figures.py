@@ -82,6 +82,16 @@ def ratio(row: Row, ours: Series | Missing, baseline: Series | Missing, note: st
     return figure
 
 
+def best_of(row: Row, ours: Series, baseline: Series, note: str = "") -> Figure:
+    """The same by the best round of each, in CPU time; the medians stand beside it."""
+    figure = ratio(row, ours, baseline, note)
+    scale = 1e3 if row.measured_in.split("/")[0].endswith("ms") else 1e6
+    figure.ours, figure.baseline = ours.best_cpu * scale, baseline.best_cpu * scale
+    cost = row.goal is not None and row.goal.sign == "<="
+    figure.value = figure.ours / figure.baseline if cost else figure.baseline / figure.ours
+    return figure
+
+
 def table(figures: Iterable[Figure]) -> Iterator[str]:
     """The lines of an aligned table."""
     head = ("row", "value", "goal", "ok", "ours", "baseline", "measured in", "what, against, notes")

@@ -42,6 +42,11 @@ class Series:
     def wall(self) -> float:
         return statistics.median(sample.wall for sample in self.samples)
 
+    @property
+    def best_cpu(self) -> float:
+        """What it takes when nothing else is in the way."""
+        return min(sample.cpu for sample in self.samples)
+
 
 def timed(operation: Callable[[], object], count: int) -> Sample:
     """One sample of `operation`, which does `count` operations."""

@@ -51,6 +51,8 @@ _IMPORT = "python -c 'import lmdb'"
 _SETS = "a plain set for each ledger behind the same lock"
 _SORTED = "SortedDict of ranges for each ledger behind the same lock"
 _DECODER = "decoding the same acks from Pulsar's {} in memory"
+_SQLITE_QUEUE = "SQLite by hand (WAL, FULL, leases)"
+_REDIS_QUEUE = "Redis (appendfsync always, in-flight set by script), redis-py"
 _TIMES = "the published structure in Java, one add per message"
 
 
@@ -71,6 +73,20 @@ def _ack(row: str, how: str, against: str, goal: Goal | None = None) -> Row:
     return Row(
         row, f"acks in random order over 100 ledgers, {how}: speed", "x", against, goal, "CPU us/ack", "cursor_acking"
     )
+
+
+def _seal(row: str, what: str, against: str, goal: Goal) -> Row:
+    return Row(row, f"sealing 50 000 delayed messages, {what}", "x", against, goal, "CPU ms", "delayed_sealing")
+
+
+def _waiting(row: str, what: str, goal: Goal | None = None) -> Row:
+    what = f"1 M delayed messages on buckets, {what}: speed"
+    return Row(row, what, "x", "Pulsar 4.2.4, the lowest recorded", goal, "CPU ns/message", "delayed_adding")
+
+
+def _queue(row: str, against: str, goal: Goal | None = None) -> Row:
+    what = "durable queue of 1 KiB messages in batches of 100, publish, receive and ack: speed"
+    return Row(row, what, "x", against, goal, "CPU us/message", "queues")
 
 
 def _memory(row: str, what: str) -> Row:
@@ -119,6 +135,9 @@ ROWS: tuple[Row, ...] = (
         "private MiB",
         "time_index",
     ),
+    _seal("P8", "bitmaps and commit included: speed", "protobuf (upb) that only encodes its messages", at_least(2)),
+    _seal("P8p", "its segments alone: speed", "protobuf (upb) that encodes them", at_least(5)),
+    _seal("P8j", "bitmaps and commit included: speed", "Pulsar 4.2.4, as recorded", at_least(5)),
     Row(
         "P9",
         "flush with 1 dirty ledger of 100 to 100 000 with acks: the worse growth of bytes and CPU",
@@ -148,6 +167,67 @@ ROWS: tuple[Row, ...] = (
         "RssAnon MiB",
         "cursor_opening",
     ),
+    Row(
+        "P11",
+        "beginning again with 100 buckets of 50 000 delayed messages: speed",
+        "x",
+        "reading when they are due from the topic's messages",
+        at_least(50),
+        "CPU ms",
+        "delayed_recovery",
+    ),
+    Row(
+        "P11m",
+        "private memory of 100 buckets of 50 000 delayed messages, recovered",
+        "bytes each",
+        "-",
+        at_most(2.5),
+        "RssAnon bytes/message",
+        "delayed_recovery",
+    ),
+    _queue("P14", _SQLITE_QUEUE, at_least(1.5)),
+    _queue("P14-tmpfs", _SQLITE_QUEUE),
+    _queue("P14r", _REDIS_QUEUE, at_least(3)),
+    _queue("P14r-tmpfs", _REDIS_QUEUE),
+    _queue("P14r-fast", "Redis at its fastest: leases by score, hiredis"),
+    _queue("P14q", "the best of persist-queue, litequeue, huey and beanstalkd, made durable", at_least(15)),
+    Row(
+        "P15",
+        "private memory of 100 M delayed messages on buckets",
+        "bytes each",
+        "-",
+        at_most(4),
+        "RssAnon bytes/message",
+        "delayed_growth",
+    ),
+    Row(
+        "P15g",
+        "100 M delayed messages on buckets: worst growth of CPU per add, per poll, and per bucket of a restart",
+        "x",
+        "1 M messages",
+        at_most(1.5),
+        "CPU ns",
+        "delayed_growth",
+    ),
+    Row(
+        "P17",
+        "restart with 1 M messages outstanding, 10 % acknowledged out of order, until the first delivery: the worse "
+        "of plain and delayed ones",
+        "x",
+        "reading the topic's entries once",
+        at_most(0.1),
+        "CPU ms",
+        "queues_restart",
+    ),
+    Row(
+        "P16",
+        "200 seals of delayed messages, at most 10 buckets: how often a message is written",
+        "times",
+        "the two smallest neighbours, as PIP-195 has it",
+        at_most(3.5),
+        "bytes stored/sealed",
+        "delayed_merging",
+    ),
     _ack("P18", "one by one", _SETS, at_least(0.6)),
     _ack("P18b", "in batches of 1 000 of a ledger", _SORTED, at_least(10)),
     _ack("P18b-mixed", "in batches of 1 000 of all ledgers", _SORTED),
@@ -168,6 +248,18 @@ ROWS: tuple[Row, ...] = (
         at_most(1.5),
         "CPU ns or bytes/entry",
         "time_index",
+    ),
+    _waiting("P20", "added by 1 000, sealing included", at_least(3)),
+    _waiting("P20d", "drained by 1 000 into columns, loading and deleting included", at_least(20)),
+    _waiting("P20d-positions", "drained by 1 000 into lists, loading and deleting included"),
+    Row(
+        "P21",
+        "private memory of an index of delayed messages that 1, 10 and 100 subscriptions share: largest",
+        "x",
+        "the smallest",
+        at_most(1.1),
+        "private MiB",
+        "delayed_sharing",
     ),
     Row("P22", "process with a new store and one append: CPU time", "x", _IMPORT, at_most(3), "CPU ms", "startup"),
     Row("P22m", "private memory after the first append", "MiB", _IMPORT, at_most(20), "RssAnon MiB", "startup"),

@@ -12,8 +12,12 @@ __all__ = [
     "Store",
     "open",
     "temporary",
-    # what it is opened with
+    # what it, its topics and their subscriptions are opened with
+    "CursorConfig",
     "LedgerDefaults",
+    "MultiplierRedeliveryBackoff",
+    "SubscriptionConfig",
+    "TopicConfig",
     "bookkeeper_defaults",
     "defaults",
     # what it gives
@@ -27,3 +31,26 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+# What topics need takes a tenth of a second to load, and is not needed by those who use ledgers alone.
+_ON_FIRST_USE = {
+    "CursorConfig": "bookstand.cursor.config",
+    "MultiplierRedeliveryBackoff": "bookstand.delivery.backoff",
+    "SubscriptionConfig": "bookstand.delivery.topic_config",
+    "TopicConfig": "bookstand.delivery.topic_config",
+}
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.cursor.config import CursorConfig
+    from bookstand.delivery.backoff import MultiplierRedeliveryBackoff
+    from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
+else:
+
+    def __getattr__(name: str) -> object:
+        module = _ON_FIRST_USE.get(name)
+        if module is None:
+            raise AttributeError(f"module 'bookstand' has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(module), name)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from threading import Lock
+from threading import RLock
 
-from bookstand.errors import IncorrectParameterError
+from bookstand.errors import BookstandError, IncorrectParameterError
 from bookstand.ledger.arguments import MISSING, as_ledger_id
 from bookstand.ledger.client import Client, Settings
 from bookstand.ledger.defaults import defaults as one_machine
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from bookstand.delivery.snapshot_listing import BucketSnapshot
+    from bookstand.delivery.topic import Topic
+    from bookstand.delivery.topic_config import TopicConfig
     from bookstand.ledger.adv import LedgerWriterAdv
     from bookstand.ledger.defaults import LedgerDefaults
     from bookstand.ledger.managed import ManagedLedger
@@ -99,8 +102,9 @@ class Store:
         self._client = client
         self._storage = client.storage
         self.cluster = cluster
-        self._topics: dict[str, ManagedLedger] = {}
-        self._topics_lock = Lock()
+        self._managed_ledgers: dict[str, ManagedLedger] = {}
+        self._topics: dict[str, Topic] = {}
+        self._topics_lock = RLock()
 
     @property
     def path(self) -> str:
@@ -185,6 +189,20 @@ class Store:
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
+    def topic(self, name: str, config: TopicConfig | None = None) -> Topic:
+        """A topic with its subscriptions. Opening it takes it over from whoever had it open before.
+
+        Within a store a topic is opened once; later calls give the same, whatever their config.
+        """
+        from bookstand.delivery.topic import Topic
+
+        self._client.check_usable()
+        with self._topics_lock:
+            found = self._topics.get(name)
+            if found is None or not found.usable:
+                found = self._topics[name] = Topic(self, name, config)
+            return found
+
     def managed_ledger(
         self,
         name: str,
@@ -195,7 +213,7 @@ class Store:
         info_compression: str | None = None,
         skip_lost: bool = False,
     ) -> ManagedLedger:
-        """A topic: a series of ledgers written to as one. Opening it takes it over from whoever wrote to it before.
+        """The ledgers of a topic, written to as one. Opening it takes it over from whoever wrote to it before.
 
         A ledger that has so many entries or bytes, or an age of so many seconds, is followed by the next. Within a
         store a topic is opened once; later calls give the same, whatever their options. ``info_compression`` is the
@@ -204,9 +222,9 @@ class Store:
         from bookstand.ledger.managed import ManagedLedger
 
         with self._topics_lock:
-            found = self._topics.get(name)
+            found = self._managed_ledgers.get(name)
             if found is None or not found.usable:
-                found = self._topics[name] = ManagedLedger(
+                found = self._managed_ledgers[name] = ManagedLedger(
                     self._client,
                     name,
                     create=create,
@@ -217,6 +235,14 @@ class Store:
                     skip_lost=skip_lost,
                 )
             return found
+
+    def bucket_snapshots(self) -> list[BucketSnapshot]:
+        """The snapshots of delayed messages, by ledger, with those that nobody needs any more. A look: nothing is
+        opened, and no tracker disturbed."""
+        self._client.check_usable()
+        from bookstand.delivery.snapshot_listing import bucket_snapshots
+
+        return list(bucket_snapshots(self._client))
 
     # -- everything else -------------------------------------------------------------------------------------------
 
@@ -265,8 +291,11 @@ class Store:
         return compact(self._storage, self._client.clock.now())
 
     def close(self) -> None:
-        """Commit what is queued, and close. Ledgers that are being written stay open in the store."""
+        """Commit what is queued, topics' acknowledgments with it, and close. Ledgers that are being written stay open
+        in the store."""
         if not self._client.closed:
+            for topic in self._topics.values():
+                _close(topic)
             self._client.close()
             self._storage.close()
 
@@ -281,6 +310,17 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<Store at {self.path}{', closed' if self._client.closed else ''}>"
+
+
+def _close(topic: Topic) -> None:
+    """What cannot be written any more does not keep a store from being closed."""
+    try:
+        if topic.usable:
+            topic.close()
+    except BookstandError as error:
+        from bookstand.storage.log import logger
+
+        logger().warning("topic %s was closed with an error: %s", topic.name, error)
 
 
 class temporary:  # noqa: N801 - reads as the function it is used as

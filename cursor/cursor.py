@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from threading import Lock
 from typing import Any
 
@@ -36,10 +37,16 @@ from bookstand.ledger.transaction import Transaction
 from bookstand.storage.log import logger
 from bookstand.storage.metrics import Sample
 from bookstand.storage.pending import Pending, completed
-from bookstand.storage.position import Position
+from bookstand.storage.position import EARLIEST, Position
 
 _UNLIMITED = 1 << 62
 INTERNAL_PREFIX = "#pulsar.internal."
+# How many entries are looked at at once for those that are wanted.
+_LARGEST_WINDOW = 1 << 14
+_READ_AT_ONCE = 1_000
+
+Wanted = Callable[[int, int, int], Iterable[int]]
+"""Of a ledger's entries from one to another, the last one included, those that are wanted, ascending."""
 
 
 class Cursor:
@@ -196,6 +203,8 @@ class Cursor:
     def _check_usable(self) -> None:
         if self._closed is not None:
             raise self._closed
+        if self._flushing.fenced is not None:
+            raise self._flushing.fenced
         self.topic.client.check_usable()
 
     def _check_writable(self) -> None:
@@ -355,7 +364,7 @@ class Cursor:
         """Those of the entries that are not acknowledged, in their order, wherever :meth:`read` stands."""
         extent = self.topic.extent
         wanted = [one for one in sorted(set(_positions(positions))) if extent.has(one) and not self.is_acked(one)]
-        return [self.topic.read_entry(one) for one in wanted]
+        return list(self.topic.read_positions(wanted))
 
     def put_property(self, name: str, value: int) -> None:
         """Set a property beside those of the last mark-delete; stored with whatever is stored next."""
@@ -443,45 +452,85 @@ class Cursor:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def read(self, count: int, skip: Callable[[Position], bool] | None = None) -> list[TopicEntry]:
+    def read(
+        self, count: int, skip: Callable[[Position], bool] | None = None, wanted: Wanted | None = None
+    ) -> list[TopicEntry]:
         """Up to ``count`` entries from the read position on, which moves behind them. Entries that are acknowledged,
-        and those for which ``skip`` is true, are passed over without being read."""
+        and those for which ``skip`` is true, are passed over without being read. ``wanted`` says the same of many:
+        given a ledger and the first and the last of a run of its entries, which of them are not to be passed over."""
         count = _count(count)
+        if skip is not None:
+            wanted = partial(_not_skipped, skip)
         found: list[TopicEntry] = []
         while len(found) < count:
-            extent = self.topic.extent
             start = self.read_position
-            following = extent.following(start.previous)
-            if following is None:
+            try:
+                entries, end = self._read_in_ledger(start, count - len(found), wanted)
+            except BookstandError:
+                if not found:
+                    raise
+                # The read position is behind these already; the next call tells of what is damaged.
                 break
-            ledger_id, first = following
-            last = (extent.entries(ledger_id) or 0) - 1
-            runs, end = self._wanted_runs(ledger_id, first, last, count - len(found), skip)
-            for run_first, run_last in runs:
-                for entry in self.topic.read_ledger(ledger_id, run_first, run_last):
-                    found.append(TopicEntry(Position(ledger_id, entry.entry_id), entry.data))
+            if end is None:
+                break
+            found += entries
             with self._lock:
                 if self._read_position == start:
-                    self._read_position = Position(ledger_id, end + 1)
+                    self._read_position = end
         return found
 
+    def unacked(self, wanted: Wanted | None = None, start: Position | None = None) -> Iterator[TopicEntry]:
+        """All entries, from ``start`` on, that are not acknowledged when the iteration comes to them, wherever
+        :meth:`read` stands."""
+        at: Position | None = max(self.mark_delete_position.next, start or EARLIEST)
+        while at is not None:
+            entries, at = self._read_in_ledger(at, _READ_AT_ONCE, wanted)
+            yield from entries
+
+    def _read_in_ledger(
+        self, start: Position, count: int, wanted: Wanted | None
+    ) -> tuple[list[TopicEntry], Position | None]:
+        """Up to ``count`` entries of the first ledger that has any from ``start`` on, and where to go on; None at the
+        topic's end."""
+        extent = self.topic.extent
+        following = extent.following(start.previous)
+        if following is None:
+            return [], None
+        ledger_id, first = following
+        runs, end = self._wanted_runs(ledger_id, first, (extent.entries(ledger_id) or 0) - 1, count, wanted)
+        entries = [
+            TopicEntry(Position(ledger_id, entry.entry_id), entry.data)
+            for run in runs
+            for entry in self.topic.read_ledger(ledger_id, *run)
+        ]
+        return entries, Position(ledger_id, end + 1)
+
     def _wanted_runs(
-        self, ledger_id: int, first: int, last: int, count: int, skip: Callable[[Position], bool] | None
+        self, ledger_id: int, first: int, last: int, count: int, wanted: Wanted | None
     ) -> tuple[list[tuple[int, int]], int]:
         """Runs of entries to deliver, ``count`` of them at most, and the last entry that was looked at.
 
-        ``skip`` is asked without the lock: what it asks in turn is its own business."""
+        ``wanted`` is asked without the lock: what it asks in turn is its own business."""
         runs: list[tuple[int, int]] = []
-        left, at = count, first
+        left, at, window = count, first, count
         while left and at <= last:
             run = self._ask(partial(self._state.open_run, ledger_id, at, last))
             if run is None:
                 return runs, last
-            start, end = run[0], min(run[1], run[0] + left - 1)
-            wanted = [(start, end)] if skip is None else _wanted(ledger_id, start, end, skip)
-            runs += wanted
-            left -= sum(stop - begin + 1 for begin, stop in wanted)
-            at = end + 1
+            start, end = run[0], min(run[1], run[0] + window - 1)
+            if wanted is None:
+                found = [(start, end)] if end - start < left else [(start, start + left - 1)]
+                taken = min(end - start + 1, left)
+            else:
+                entry_ids = list(islice(wanted(ledger_id, start, end), left))
+                found, taken = _runs(entry_ids), len(entry_ids)
+                if taken == left:
+                    end = entry_ids[-1]
+                # Where most are passed over, look at more at once.
+                window = min(2 * window, _LARGEST_WINDOW)
+            runs += found
+            left -= taken
+            at = (end if wanted is not None else found[-1][1]) + 1
         return runs, min(at - 1, last) if not left else last
 
     @property
@@ -520,9 +569,6 @@ class Cursor:
             self._check_usable()
         try:
             self._flushing.flush()
-        except CursorFencedError as error:
-            self._closed = error
-            raise
         finally:
             self._tell_dispatchers()
 
@@ -535,7 +581,7 @@ class Cursor:
             return
         except BookstandError as error:
             logger().warning("cursor %s of topic %s could not be written: %s", self.name, self.topic.name, error)
-        if self._closed is None and self._flushing.is_dirty:
+        if self.usable and self._flushing.is_dirty:
             self._throttle.accepted()
 
     @property
@@ -627,7 +673,8 @@ class Cursor:
             if self._closed is not None:
                 return
             try:
-                if not self.read_only:
+                # Whose cursor it is not any more was told so when it was found out.
+                if not self.read_only and self._flushing.fenced is None:
                     self._flushing.flush()
                     self._end()
             finally:
@@ -649,6 +696,11 @@ class Cursor:
             self.topic.release(self._hold_name)
             self._closed = CursorFencedError(f"cursor {self.name!r} of topic {self.topic.name} was deleted")
 
+    @property
+    def usable(self) -> bool:
+        """Whether it can still be used: it was neither closed nor deleted, nor taken over by another."""
+        return self._closed is None and self._flushing.fenced is None
+
     def __enter__(self) -> Cursor:
         return self
 
@@ -659,15 +711,18 @@ class Cursor:
         return f"<Cursor {self.name!r} of {self.topic.name!r} at {self._state.mark_delete}>"
 
 
-def _wanted(ledger_id: int, first: int, last: int, skip: Callable[[Position], bool]) -> list[tuple[int, int]]:
-    """Runs of those entries that are not to be skipped."""
+def _not_skipped(skip: Callable[[Position], bool], ledger_id: int, first: int, last: int) -> Iterator[int]:
+    return (entry_id for entry_id in range(first, last + 1) if not skip(Position(ledger_id, entry_id)))
+
+
+def _runs(entry_ids: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each unbroken run of ascending entries."""
     runs: list[tuple[int, int]] = []
-    for entry_id in range(first, last + 1):
-        if not skip(Position(ledger_id, entry_id)):
-            if runs and runs[-1][1] == entry_id - 1:
-                runs[-1] = runs[-1][0], entry_id
-            else:
-                runs.append((entry_id, entry_id))
+    for entry_id in entry_ids:
+        if runs and runs[-1][1] == entry_id - 1:
+            runs[-1] = runs[-1][0], entry_id
+        else:
+            runs.append((entry_id, entry_id))
     return runs
 
 

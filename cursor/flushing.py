@@ -58,6 +58,8 @@ class Flushing:
         # In the old form: what its limits kept from being written.
         self.left_out_ranges = self.left_out_batches = 0
         self.flushes = self.pages_written = self.bytes_written = 0
+        # Somebody else has opened the cursor.
+        self.fenced: CursorFencedError | None = None
         self._renew()
 
     def adopt(self, found: recovery.State) -> None:
@@ -106,12 +108,19 @@ class Flushing:
             with self._lock:
                 if not self.is_dirty:
                     return
-            if not self._config.enable_lru_cache_max_unacked_ranges:
-                self._flush_snapshot()
-            elif self._is_writable:
-                self._flush_pages()
-            else:
-                self._flush_into_new_ledger()
+            try:
+                self._flush_dirty()
+            except CursorFencedError as error:
+                self.fenced = error
+                raise
+
+    def _flush_dirty(self) -> None:
+        if not self._config.enable_lru_cache_max_unacked_ranges:
+            self._flush_snapshot()
+        elif self._is_writable:
+            self._flush_pages()
+        else:
+            self._flush_into_new_ledger()
 
     @property
     def _is_writable(self) -> bool:

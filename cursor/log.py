@@ -91,6 +91,7 @@ class CursorLog:
     def __init__(self, topic: ManagedLedger, cursor: str, codec: str | None, threshold: int) -> None:
         self.client: Client = topic.client
         self.topic = topic.name
+        self._topic = topic
         self.cursor = cursor
         self.path = cursor_node_of(topic.name, cursor)
         self._codec = codec
@@ -138,10 +139,15 @@ class CursorLog:
         written the record."""
         try:
             with Transaction(self.client) as transaction:
+                # The version alone does not tell where another has deleted the cursor and begun it anew.
+                if (ledger_id := self._topic.current_ledger) is not None:
+                    transaction.require_unfenced(ledger_id)
                 self._delete_ledgers(transaction, doomed)
                 info = make(transaction)
                 stored = encode_cursor_info(info, self._codec, self._threshold)
                 version = transaction.put_node(self.path, stored, self._version)
+        except LedgerFencedError as error:
+            raise self._fenced(error) from error
         except MetadataVersionError as error:
             self._look_again(error)
         self.info, self._version = info, version.result()

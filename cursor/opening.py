@@ -71,6 +71,9 @@ def recover(
             skipped = found
         except recovery.LOST as error:
             skipped = (f"ledger {info.cursor_ledger_id} cannot be read: {error}",)
+    elif not read_only:
+        # There is no ledger to fence: whoever had the cursor open before is told by the version of its record.
+        cursor_log.put(info)
     mark_delete = info.mark_delete or _beginning(topic)
     state = legacy.from_parts(mark_delete, info.ranges, info.batches, dict(info.properties), topic_entries).state
     source = RecoveredFrom(recovery.RECORD, log.NO_LEDGER, -1, skipped)

@@ -1,10 +1,11 @@
 """Bitmaps of entry ids in Roaring's portable format: one of them checked and read, thousands of them written.
 
 A bitmap is a list of containers, one for each 65536 ids of which there are some. Most bitmaps of a snapshot have one,
-of a form that is written here for all of them at a time; the others are left to pyroaring, which gives the same bytes.
+which is written here for all of them at a time; the others are left to pyroaring, which gives the same bytes.
 Little-endian::
 
-    ids listed    12346 (4) | containers: 1 (4) | high half (2) | ids − 1 (2) | offset: 16 (4) | low halves (2 each)
+    ids           12346 (4) | containers: 1 (4) | high half (2) | ids − 1 (2) | offset: 16 (4) |
+                  up to 4096: low halves (2 each); more: a bit for each of 65536 (8192)
 
     runs          12347 (2) | containers − 1: 0 (2) | 1 (1) | high half (2) | ids − 1 (2) | runs (2) |
                   low half of the first, ids − 1 (2 + 2 each)
@@ -28,10 +29,11 @@ Numbers = NDArray[np.int64]
 
 MAX_32 = (1 << 32) - 1
 
-_LISTED = b"\x3a\x30\x00\x00\x01\x00\x00\x00"
+_IDS = b"\x3a\x30\x00\x00\x01\x00\x00\x00"
 _RUNS = b"\x3b\x30\x00\x00\x01"
-_LISTED_OFFSET = b"\x10\x00\x00\x00"
+_IDS_OFFSET = b"\x10\x00\x00\x00"
 _MOST_LISTED = 4096
+_BITS = 1 << 16
 _EMPTY = b"\x3a\x30\x00\x00\x00\x00\x00\x00"
 _ONE_BITMAP_OF_64 = bytes((1, *bytes(11)))
 
@@ -85,36 +87,41 @@ def write_bitmaps(entry_ids: Numbers, ends: Numbers) -> list[bytes]:
     new_run[starts] = True
     run_starts = np.flatnonzero(new_run)
     run_ends = np.searchsorted(run_starts, ends)
-    runs = np.diff(run_ends, prepend=0)
+    runs = run_ends - np.searchsorted(run_starts, starts)
 
     high = entry_ids[starts] >> 16
     one_container = entry_ids[ends - 1] >> 16 == high
-    less_as_runs = counts > 1 + 2 * runs
+    less_as_runs = 2 + 4 * runs < np.minimum(2 * counts, _BITS // 8)
     as_runs = np.flatnonzero(one_container & less_as_runs)
-    listed = np.flatnonzero(one_container & ~less_as_runs & (counts <= _MOST_LISTED))
+    as_ids = np.flatnonzero(one_container & ~less_as_runs)
 
     written = [b""] * len(ends)
-    if len(listed):
-        heads = Rows(len(listed)).constant(_LISTED).fixed(high[listed], 2).fixed(counts[listed] - 1, 2)
-        heads.constant(_LISTED_OFFSET)
-        lows = entry_ids.astype("<u2").tobytes()
-        _fill(written, listed, heads, lows, 2 * starts[listed], 2 * ends[listed])
+    if len(as_ids):
+        heads = Rows(len(as_ids)).constant(_IDS).fixed(high[as_ids], 2).fixed(counts[as_ids] - 1, 2)
+        heads.constant(_IDS_OFFSET)
+        lows = entry_ids.astype("<u2")
+        listed = lows.tobytes()
+        bits = np.zeros(_BITS, dtype=np.bool_)
+        places = zip(as_ids.tolist(), heads.split(), starts[as_ids].tolist(), ends[as_ids].tolist(), strict=True)
+        for number, head, start, end in places:
+            if end - start <= _MOST_LISTED:
+                written[number] = head + listed[2 * start : 2 * end]
+            else:
+                bits[:] = False
+                bits[lows[start:end]] = True
+                written[number] = head + np.packbits(bits, bitorder="little").tobytes()
     if len(as_runs):
         heads = Rows(len(as_runs)).constant(_RUNS).fixed(high[as_runs], 2).fixed(counts[as_runs] - 1, 2)
         heads.fixed(runs[as_runs], 2)
         table = np.empty((len(run_starts), 2), dtype="<u2")
         table[:, 0] = entry_ids[run_starts]
         table[:, 1] = np.diff(run_starts, append=len(entry_ids)) - 1
+        pairs = table.tobytes()
         last = run_ends[as_runs]
-        _fill(written, as_runs, heads, table.tobytes(), 4 * (last - runs[as_runs]), 4 * last)
+        places = zip(as_runs.tolist(), heads.split(), (last - runs[as_runs]).tolist(), last.tolist(), strict=True)
+        for number, head, start, end in places:
+            written[number] = head + pairs[4 * start : 4 * end]
     for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         if not written[number]:
             written[number] = write_bitmap(entry_ids[start:end])
     return written
-
-
-def _fill(written: list[bytes], numbers: Numbers, heads: Rows, data: bytes, starts: Numbers, ends: Numbers) -> None:
-    """Put together the bitmaps of these numbers: each a head, and a stretch of the data."""
-    places = zip(numbers.tolist(), heads.split(), starts.tolist(), ends.tolist(), strict=True)
-    for number, head, start, end in places:
-        written[number] = head + data[start:end]

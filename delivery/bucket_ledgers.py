@@ -63,21 +63,28 @@ class BucketLedgers:
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
-    def replace(self, doomed: Sequence[Bucket], created: Sequence[NewBucket], *, merging: bool) -> list[int]:
-        """Delete some and create others; returns the ids of these."""
+    def replace(
+        self, doomed: Doomed, created: Sequence[NewBucket], *, merging: bool = False, sweep: bool = False
+    ) -> list[int]:
+        """Delete some and create others; returns the ids of these. ``sweep``: as with :meth:`delete`."""
         writers: list[LedgerWriter] = []
-        names = {bucket.name: bucket.bucket_id for bucket in doomed}
 
         def change(transaction: Transaction, properties: dict[str, str]) -> None:
             writers.clear()
-            self._delete_in(transaction, properties, names)
+            self._delete_in(transaction, properties, doomed, orphans)
             for one in created:
                 labels = BucketLabels(str(one.key), self._home.topic, self._home.cursor)
                 writer = self._storage.create_in(transaction, one.snapshot.entries, labels)
                 properties[labels.key] = str(writer.id)
                 writers.append(writer)
 
-        with self._counted(CREATE, len(created)), self._counted(MERGE, int(merging)):
+        deleted = 0 if merging else len(doomed)
+        with (
+            self._counted(CREATE, len(created)),
+            self._counted(MERGE, int(merging)),
+            self._counted(DELETE, deleted),
+        ):
+            orphans = self._orphans() if sweep else []
             self._commit(change)
             self._storage.finish(writers)
         return [writer.id for writer in writers]
@@ -86,17 +93,17 @@ class BucketLedgers:
         """Delete snapshots, and what goes with them. ``sweep``: and those of this cursor that no property names."""
 
         def change(transaction: Transaction, properties: dict[str, str]) -> None:
-            self._delete_in(transaction, properties, doomed)
+            self._delete_in(transaction, properties, doomed, orphans)
             if also is not None:
                 also(transaction, properties)
-            named = {*properties.values(), *map(str, doomed.values()), *map(str, self.left_over.values())}
-            for bucket_id in orphans:
-                if str(bucket_id) not in named:
-                    self._storage.delete_in(transaction, bucket_id)
 
         with self._counted(DELETE, len(doomed)):
-            orphans = self._storage.list_snapshots(self._home.topic, self._home.cursor) if sweep else []
+            orphans = self._orphans() if sweep else []
             self._commit(change)
+
+    def _orphans(self) -> list[int]:
+        """Snapshots of this cursor; those are left over that no property names."""
+        return self._storage.list_snapshots(self._home.topic, self._home.cursor)
 
     def remove(self, doomed: Doomed, *, sweep: bool = False) -> bool:
         """The same; False if that cannot be done now."""
@@ -111,10 +118,18 @@ class BucketLedgers:
         if not self.remove(doomed, sweep=sweep):
             self.left_over.update(doomed)
 
-    def _delete_in(self, transaction: Transaction, properties: dict[str, str], doomed: Doomed) -> None:
-        for name, bucket_id in {**self.left_over, **doomed}.items():
+    def _delete_in(
+        self, transaction: Transaction, properties: dict[str, str], doomed: Doomed, snapshots: Sequence[int]
+    ) -> None:
+        """What is doomed, and those of the snapshots that no property names then."""
+        leaving = {**self.left_over, **doomed}
+        for name, bucket_id in leaving.items():
             properties.pop(name, None)
             if bucket_id is not None:
+                self._storage.delete_in(transaction, bucket_id)
+        named = {*properties.values(), *map(str, leaving.values())}
+        for bucket_id in snapshots:
+            if str(bucket_id) not in named:
                 self._storage.delete_in(transaction, bucket_id)
 
     def _commit(self, change: Change) -> None:

@@ -2,8 +2,8 @@
 
 Nothing is loaded but what the snapshots say of themselves: times and bitmaps. What has been due for a whole segment is
 not tracked any more, for the cursor meets it in the topic and finds it due. A bucket that is missing or damaged, and
-one that overlaps another, is given up: its range is read from the topic again, and its property goes; the ledger
-goes too, if it says that it is that snapshot.
+one that overlaps another, is given up: its range is read from the topic again and sealed anew, and in that commit its
+property goes; the ledger goes too, if it says that it is that snapshot.
 """
 
 from __future__ import annotations
@@ -100,6 +100,20 @@ def _apart(keys: Iterable[BucketKey]) -> tuple[list[BucketKey], list[BucketKey],
         else:
             overlapping.append(key)
     return kept, enclosed, overlapping
+
+
+def apart_from(key: BucketKey, others: Iterable[BucketKey]) -> list[BucketKey]:
+    """The parts of a range that are in none of the others. These do not overlap one another."""
+    parts = []
+    first = key.first_ledger
+    for other in sorted(others):
+        if first <= other.last_ledger and other.first_ledger <= key.last_ledger:
+            if first < other.first_ledger:
+                parts.append(BucketKey(first, other.first_ledger - 1))
+            first = other.last_ledger + 1
+    if first <= key.last_ledger:
+        parts.append(BucketKey(first, key.last_ledger))
+    return parts
 
 
 def _check_labels(labels: BucketLabels | None, key: BucketKey, topic: str, cursor: str) -> None:

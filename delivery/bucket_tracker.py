@@ -7,7 +7,7 @@ wait on the disk until they are nearly due. Where there would be too many bucket
 Three things tell where a message is, and each tells something else:
 
 - ``_present``, one bit for each position that waits: the truth. What has no bit is not delivered, wherever it stands.
-- ``_mutable`` and ``_loaded``, time indexes of what is in memory.
+- ``_mutable`` and ``_loaded``, what is in memory by its time.
 - ``_buckets``: what is on the disk, and how much of it has been loaded.
 
 A bucket comes and goes with the cursor's property that names it, in one commit. The mutable bucket and what came for
@@ -26,9 +26,9 @@ import numpy as np
 from bookstand.delivery import bucket_metrics
 from bookstand.delivery.bucket_home import Home
 from bookstand.delivery.bucket_key import BucketKey
-from bookstand.delivery.bucket_ledgers import BucketLedgers, NewBucket
+from bookstand.delivery.bucket_ledgers import BucketLedgers, Doomed, NewBucket
 from bookstand.delivery.bucket_metrics import Gauges
-from bookstand.delivery.bucket_recovery import GONE
+from bookstand.delivery.bucket_recovery import GONE, apart_from
 from bookstand.delivery.buckets import Bucket, Buckets
 from bookstand.delivery.config import DelayedDeliveryConfig
 from bookstand.delivery.indexes import Indexes, distinct, together
@@ -37,8 +37,9 @@ from bookstand.delivery.presence import Presence
 from bookstand.delivery.rebuilding import Reader
 from bookstand.delivery.rescheduled import Rescheduled
 from bookstand.delivery.snapshot import seal
+from bookstand.delivery.snapshot_rows import sorted_rows
 from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
-from bookstand.delivery.time_index import TimeIndex
+from bookstand.delivery.time_runs import TimeRuns
 from bookstand.delivery.timer import Timer, timer_for
 from bookstand.delivery.tracker import (
     LARGEST,
@@ -51,6 +52,7 @@ from bookstand.delivery.tracker import (
     check_position,
     check_time,
     columns_of,
+    positions_of,
     times_of,
 )
 from bookstand.delivery.trying_again import PASSING, persistently
@@ -102,10 +104,10 @@ class BucketDelayedTracker:
         self._lock = RLock()
         self._closed = False
         self._present = Presence()
-        self._mutable = TimeIndex()
+        self._mutable = TimeRuns()
         self._mutable_ledgers: tuple[int, int] | None = None
-        self._seal_from = self.config.delayed_delivery_min_index_count_per_bucket
-        self._loaded = TimeIndex()
+        self._seal_from = self.config.least_in_bucket
+        self._loaded = TimeRuns()
         self._buckets = Buckets()
         self.sealed_up_to: int | None = None
         """The last ledger whose messages need not be read again after a restart."""
@@ -118,9 +120,11 @@ class BucketDelayedTracker:
         self._rescheduled = Rescheduled(home)
         # Whether something in memory may have been cancelled, trimmed or added again when it was due.
         self._may_be_dead = False
+        # Snapshots that took the place of damaged ones.
+        self._rebuilt: set[int] = set()
         # When to try again to load what is due and could not be; None: there is no such thing.
         self._try_again_at: int | None = None
-        self._wakeup = Wakeup(wake, self._lock, self._clock, timer, self._tick)
+        self._wakeup = Wakeup(wake, self._lock, self._clock, timer, self._tick, before=self._move_due)
         self._recover()
         home.client.add_metrics(self)
 
@@ -135,13 +139,15 @@ class BucketDelayedTracker:
             self.sealed_up_to = bucket.key.last_ledger
         if found.problems:
             self._report(*found.problems)
+        lost: list[BucketKey] = []
         for key in found.lost:
             for indexes in self._told_by_topic(key):
                 later = indexes.timestamps > self._cutoff()
                 self._track_loaded(*(column[later] for column in indexes))
-        if found.doomed:
-            self._ledgers.remove_at_some_time(found.doomed, sweep=bool(found.problems))
+            lost += apart_from(key, [*(bucket.key for bucket in self._buckets), *lost])
         self._take_over_rescheduled()
+        if found.doomed:
+            self._seal_told(lost, found.doomed, sweep=bool(found.problems))
         self._trim()
         self._update_alarm()
 
@@ -189,6 +195,10 @@ class BucketDelayedTracker:
 
     # -- what is due -------------------------------------------------------------------------------------------------
 
+    def are_due(self, times: Column) -> Mask:
+        due: Mask = (times < 0) | (times <= self._cutoff())
+        return due
+
     def _cutoff(self) -> int:
         """Times up to here are due."""
         now = self._clock.now()
@@ -201,15 +211,12 @@ class BucketDelayedTracker:
             times.append(bucket.next_time)
         return min((time for time in times if time is not None), default=None)
 
-    def _head(self, index: TimeIndex) -> int | None:
+    def _head(self, runs: TimeRuns) -> int | None:
         while True:
-            time = index.next_time()
-            if time is None or not self._may_be_dead:
+            time = runs.next_time()
+            if time is None or not self._may_be_dead or self._waits(runs.first())[0]:
                 return time
-            head = index.peek(limit=1)
-            if self._waits(Indexes(*head.columns()))[0]:
-                return time
-            index.discard(*head.triples()[0])
+            runs.drop_first()
 
     def _update_alarm(self) -> None:
         self._earliest = self._next_time()
@@ -273,7 +280,7 @@ class BucketDelayedTracker:
         if len(self._mutable) >= self._seal_from:
             self._seal()
         if self._mutable_ledgers is not None and self._buckets.lies_between(self._mutable_ledgers[1], ledger_id):
-            self._loaded.add_many(*self._mutable.peek().columns())
+            self._loaded.add_many(*self._mutable.everything())
             # In memory is not sealed.
             self._mutable_ledgers = None
             self._empty_mutable()
@@ -285,7 +292,9 @@ class BucketDelayedTracker:
             self._check_open()
             times = self._rescheduled.instead_of(times, ledger_ids, entry_ids)
             delayed: Mask = (times >= 0) & (times > self._cutoff())
-            if not delayed.all() and self._order_matters(~delayed, ledger_ids, entry_ids):
+            if delayed.all():
+                self._add_delayed(times, ledger_ids, entry_ids)
+            elif self._order_matters(~delayed, ledger_ids, entry_ids):
                 rows = zip(ledger_ids.tolist(), entry_ids.tolist(), times.tolist(), strict=True)
                 delayed = np.fromiter((self._add(*row) for row in rows), dtype=np.bool_, count=len(times))
             else:
@@ -301,6 +310,9 @@ class BucketDelayedTracker:
         return len(first_of_each(ledger_ids, entry_ids)) < len(ledger_ids)
 
     def _add_delayed(self, times: Column, ledger_ids: Column, entry_ids: Column) -> None:
+        if len(times) and self._add_at_end(times, ledger_ids, entry_ids):
+            self._came(int(times.min()))
+            return
         fresh = np.flatnonzero(~self._present.contains_many(ledger_ids, entry_ids))
         fresh = fresh[first_of_each(ledger_ids[fresh], entry_ids[fresh])]
         if self._forgotten:
@@ -313,6 +325,25 @@ class BucketDelayedTracker:
         while len(fresh):
             taken = self._add_until_sealed(times[fresh], ledger_ids[fresh], entry_ids[fresh])
             fresh = fresh[taken:]
+
+    def _add_at_end(self, times: Column, ledger_ids: Column, entry_ids: Column) -> bool:
+        """Add what comes in the order of the topic and has nothing sealed for it, which nearly all does; False, and
+        nothing is added, if it is not of that kind."""
+        first, last = int(ledger_ids[0]), int(ledger_ids[-1])
+        begin, highest = self._mutable_ledgers or (first, first)
+        if self._forgotten or first < highest or first <= self._buckets.last_ledger:
+            return False
+        if last > highest and len(self._mutable) + len(times) > self._seal_from:
+            return False
+        next_ledgers, ledger_ids_before = ledger_ids[1:], ledger_ids[:-1]
+        ascends = (next_ledgers == ledger_ids_before) & (entry_ids[1:] > entry_ids[:-1])
+        ascends |= next_ledgers > ledger_ids_before
+        if not ascends.all() or not self._present.add_new(ledger_ids, entry_ids):
+            return False
+        self._mutable_ledgers = begin, last
+        # They are the caller's.
+        self._mutable.add_many(times.copy(), ledger_ids.copy(), entry_ids.copy())
+        return True
 
     def _add_until_sealed(self, times: Column, ledger_ids: Column, entry_ids: Column) -> int:
         """Add messages in their order up to where a bucket is to be sealed first; returns how many."""
@@ -354,67 +385,104 @@ class BucketDelayedTracker:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def pop_due(self, limit: int | None = None) -> list[Position]:
+        ledger_ids, entry_ids = self.take_due(limit)
+        return positions_of(*sorted_rows(ledger_ids, entry_ids))
+
+    def take_due(self, limit: int | None = None) -> tuple[Column, Column]:
+        """The same as columns; with a limit in the order of their times."""
         if limit is not None and (type(limit) is not int or limit < 0):
             raise IncorrectParameterError(f"a limit is a number from 0 up or None, not {limit!r}")
         with self._lock:
             self._check_open()
-            ledger_ids, entry_ids = self._pop(self._cutoff(), limit)
-        order = np.lexsort((entry_ids, ledger_ids))
-        return list(map(Position, ledger_ids[order].tolist(), entry_ids[order].tolist()))
+            return self._pop(self._cutoff(), limit)
 
     def _pop(self, cutoff: int, limit: int | None) -> tuple[Column, Column]:
         horizon = self._home.mark_delete().ledger_id
-        self._loaded.add_many(*self._mutable.pop_due(cutoff).columns())
+        self._move_due()
         found: list[tuple[Column, Column]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
         missing = limit
         stuck = False
         while missing is None or missing > 0:
+            stuck = not self._load_due(cutoff, missing)
             bucket = self._buckets.next_to_load
             # What is on the disk comes before what is in memory and later.
             next_time = None if bucket is None else bucket.next_time
             until = cutoff if next_time is None else min(cutoff, next_time - 1)
-            due = Indexes(*self._loaded.pop_due(until, missing).columns())
-            popped = due.size
-            _, ledger_ids, entry_ids = self._still_waiting(due)
-            if popped:
-                self._present.discard_many(ledger_ids, entry_ids)
-                self._settle_moved(ledger_ids, entry_ids)
-                self._buckets.leave(ledger_ids)
-                wanted = ledger_ids >= horizon
-                if not wanted.all():
-                    ledger_ids, entry_ids = ledger_ids[wanted], entry_ids[wanted]
-                found.append((ledger_ids, entry_ids))
-            if missing is not None:
-                missing -= len(ledger_ids)
-                if popped > len(ledger_ids):
-                    continue
-            if missing == 0 or bucket is None or next_time is None or next_time > cutoff:
+            due = self._loaded.pop_due(until, missing)
+            if not due.size:
                 break
-            if not self._load_next(bucket):
-                stuck = True
+            ledger_ids, entry_ids = self._taken(due)
+            wanted = ledger_ids >= horizon
+            if not wanted.all():
+                ledger_ids, entry_ids = ledger_ids[wanted], entry_ids[wanted]
+            found.append((ledger_ids, entry_ids))
+            # What could not be loaded is not tried again at once.
+            if missing is None or stuck:
                 break
+            missing -= len(ledger_ids)
+        if not stuck and missing != 0:
+            self._drop_passed(horizon)
         self._remove_emptied()
         if not stuck:
             self._load_ahead(cutoff)
         self._update_alarm()
         return np.concatenate([one for one, _ in found]), np.concatenate([other for _, other in found])
 
+    def _move_due(self) -> None:
+        """What is due is not sealed any more: it is about to be delivered."""
+        self._loaded.add_many(*self._mutable.pop_due(self._cutoff()))
+
+    def _drop_passed(self, horizon: int) -> None:
+        """What comes next in memory, and is of a ledger that the cursor has passed, needs not be due to go."""
+        while self._loaded.next_time() is not None:
+            first = self._loaded.first()
+            if first.ledger_ids[0] >= horizon:
+                return
+            self._loaded.drop_first()
+            self._taken(first)
+
+    def _load_due(self, cutoff: int, amount: int | None) -> bool:
+        """Load what may be among the first that are due; False if that cannot be done now."""
+        while (bucket := self._buckets.next_to_load) is not None:
+            next_time = bucket.next_time
+            if next_time is None or next_time > cutoff:
+                break
+            if amount is not None and self._loaded.has(next_time - 1, amount):
+                break
+            if not self._load_next(bucket):
+                return False
+        return True
+
+    def _taken(self, due: Indexes) -> tuple[Column, Column]:
+        """Those of what left memory that waited, and do not any more."""
+        if self._moved:
+            due = self._still_waiting(due)
+        _, ledger_ids, entry_ids = due
+        waited = self._present.take_many(ledger_ids, entry_ids)
+        if waited is not None:
+            ledger_ids, entry_ids = ledger_ids[waited], entry_ids[waited]
+        self._settle_moved(ledger_ids, entry_ids)
+        self._buckets.leave(ledger_ids)
+        return ledger_ids, entry_ids
+
     def _load_ahead(self, cutoff: int) -> None:
         bucket = self._buckets.next_to_load
         ahead = cutoff + _AHEAD_TICKS * self._tick
-        if bucket is not None and bucket.next_time is not None and bucket.next_time <= ahead:
+        # What is due by now is loaded when there is room for it among what is asked for.
+        if bucket is not None and bucket.next_time is not None and cutoff < bucket.next_time <= ahead:
             self._load_next(bucket)
 
     def _load_next(self, bucket: Bucket) -> bool:
         """Load the next segment; False if that cannot be done now. Of one that is lost the topic tells.
 
-        Who asks next tries again; and somebody is told to.
+        Who asks next tries again; and somebody is told to, if it is due.
         """
         try:
             self._load(bucket, bucket.loaded + 1)
         except PASSING as error:
             logger().warning("bucket %s could not be loaded: %s", bucket.name, error)
-            self._try_again_at = self._clock.now() + self._tick
+            if bucket.next_time is not None and bucket.next_time <= self._cutoff():
+                self._try_again_at = self._clock.now() + self._tick
             return False
         self._try_again_at = None
         return True
@@ -426,7 +494,15 @@ class BucketDelayedTracker:
             self._give_up(bucket, f"segment {number} of bucket {bucket.name} cannot be read: {error}")
             return
         self._buckets.loaded(bucket)
-        self._loaded.add_many(*self._still_waiting(indexes))
+        # What this tracker sealed waits until it is loaded, unless somebody said otherwise.
+        sure = bucket.own and not self._may_be_dead
+        waiting = indexes if sure else self._still_waiting(indexes)
+        # Somebody else may have written them in any order.
+        ordered = bool((waiting.timestamps[1:] >= waiting.timestamps[:-1]).all())
+        if ordered:
+            self._loaded.add_sorted(waiting)
+        else:
+            self._loaded.add_many(*waiting)
 
     def _settle_moved(self, ledger_ids: Column, entry_ids: Column) -> None:
         """Messages were delivered: what else stands of them is of one that does not wait."""
@@ -448,7 +524,8 @@ class BucketDelayedTracker:
             logger().warning("topic %s: what was rescheduled is still written down: %s", self._home.topic, error)
 
     def _give_up(self, bucket: Bucket, problem: str) -> None:
-        """What waits of a bucket that cannot be read is in memory from now on, as far as the topic tells of it."""
+        """What waits of a bucket that cannot be read is that of which the topic tells. It is sealed again; but what was
+        so before, and cannot be read either, is in memory from now on."""
         told = self._told_by_topic(bucket.key)
         self._report(problem)
         self._buckets.remove(bucket)
@@ -458,7 +535,40 @@ class BucketDelayedTracker:
         known = self._loaded_within(bucket.key)
         self._present.discard_ledgers(*bucket.key)
         self._present.add_many(known.ledger_ids, known.entry_ids)
-        self._ledgers.remove_at_some_time({bucket.name: bucket.bucket_id})
+        doomed = {bucket.name: bucket.bucket_id}
+        if bucket.bucket_id in self._rebuilt:
+            self._ledgers.remove_at_some_time(doomed)
+        else:
+            self._seal_told([bucket.key], doomed)
+
+    def _seal_told(self, keys: Iterable[BucketKey], doomed: Doomed, *, sweep: bool = False) -> None:
+        """What is in memory of these ranges is sealed, in the commit in which those go that should have told of it.
+        Where that cannot be done now it stays in memory, and they go some time; and it stays there where there is no
+        topic to tell all of it."""
+        told = [] if self._rebuild is None else [(key, distinct(self._loaded_within(key))) for key in keys]
+        created = [self._sealed(key, indexes, 0) for key, indexes in told if indexes.size]
+        try:
+            ids = self._ledgers.replace(doomed, created, sweep=sweep)
+        except PASSING as error:
+            logger().warning("buckets %s could not be replaced: %s", ", ".join(doomed), error)
+            self._ledgers.left_over.update(doomed)
+            return
+        for new, bucket_id in zip(created, ids, strict=True):
+            self._rebuilt.add(bucket_id)
+            self._unload(new.snapshot.indexes)
+            self._begin_with(new, bucket_id, loaded=1)
+
+    def _begin_with(self, new: NewBucket, bucket_id: int, loaded: int) -> None:
+        """A bucket was stored; its first segment is loaded, or none."""
+        # Of the ledgers something may be in memory that came too late to be sealed.
+        waiting = self._present.count_ledgers(*new.key)
+        bucket = new.bucket(bucket_id, loaded=loaded, waiting=waiting)
+        bucket.own = True
+        self._buckets.add(bucket)
+        if loaded:
+            # By itself: a part of all columns would keep all of them.
+            self._loaded.add_sorted(Indexes(*(column.copy() for column in new.snapshot.segment(1))))
+        self.sealed_up_to = max(new.key.last_ledger, self.sealed_up_to or 0)
 
     def cancel(self, position: tuple[int, int]) -> bool:
         ledger_id, entry_id = check_position(position)
@@ -505,7 +615,9 @@ class BucketDelayedTracker:
         assert self._mutable_ledgers is not None
         key = BucketKey(*self._mutable_ledgers)
         self._trim()
-        indexes = self._still_waiting(Indexes(*self._mutable.peek().columns()))
+        indexes = self._mutable.everything()
+        if self._may_be_dead:
+            indexes = self._still_waiting(indexes)
         if not indexes.size or key.last_ledger < self._home.mark_delete().ledger_id:
             self._present.discard_many(indexes.ledger_ids, indexes.entry_ids)
             self._empty_mutable()
@@ -543,11 +655,11 @@ class BucketDelayedTracker:
             self.sealed_up_to = self._mutable_ledgers[1]
         self._mutable.clear()
         self._mutable_ledgers = None
-        self._seal_from = self.config.delayed_delivery_min_index_count_per_bucket
+        self._seal_from = self.config.least_in_bucket
 
     def _sealed(self, key: BucketKey, indexes: Indexes, generation: int) -> NewBucket:
         config = self.config
-        most = config.delayed_delivery_max_indexes_per_bucket_snapshot_segment
+        most = config.most_in_segment
         return NewBucket(key, seal(indexes, config.time_step_millis, most, self._ledgers.entry_limit), generation)
 
     def _choose_merge(self, new: NewBucket) -> list[Bucket | None]:
@@ -588,7 +700,7 @@ class BucketDelayedTracker:
         return self._still_waiting(together(parts))
 
     def _loaded_within(self, key: BucketKey) -> Indexes:
-        loaded = self._still_waiting(Indexes(*self._loaded.peek().columns()))
+        loaded = self._still_waiting(self._loaded.everything())
         within = (loaded.ledger_ids >= key.first_ledger) & (loaded.ledger_ids <= key.last_ledger)
         return Indexes(*(column[within] for column in loaded))
 
@@ -602,24 +714,21 @@ class BucketDelayedTracker:
             keys = [new.key if bucket is None else bucket.key for bucket in block]
             key = BucketKey(keys[0].first_ledger, keys[-1].last_ledger)
             created.append(self._sealed(key, merged, max(bucket.generation for bucket in doomed) + 1))
-        ids = self._ledgers.replace(doomed, created, merging=merged is not None)
+        gone = {bucket.name: bucket.bucket_id for bucket in doomed}
+        ids = self._ledgers.replace(gone, created, merging=merged is not None)
         for bucket in doomed:
             self._buckets.remove(bucket)
         if merged is not None:
             self._unload(merged)
         for one, bucket_id in zip(created, ids, strict=True):
-            # Of the ledgers something may be in memory that came too late to be sealed.
-            waiting = self._present.count_ledgers(*one.key)
-            self._buckets.add(one.bucket(bucket_id, loaded=int(one is new), waiting=waiting))
-        if None not in block:
-            self._loaded.add_many(*new.snapshot.segment(1))
+            self._begin_with(one, bucket_id, loaded=int(one is new))
         self._empty_mutable()
 
     def _unload(self, indexes: Indexes) -> None:
         """What is in a snapshot that is to be loaded is not in memory as well."""
         sealed = Presence()
         sealed.add_many(indexes.ledger_ids, indexes.entry_ids)
-        loaded = Indexes(*self._loaded.peek().columns())
+        loaded = self._loaded.everything()
         kept = ~sealed.contains_many(loaded.ledger_ids, loaded.entry_ids)
         if not kept.all():
             self._loaded.clear()
@@ -714,7 +823,7 @@ class BucketDelayedTracker:
         """What waits for times from the first to the last, in the order of time, ledger and entry; nothing is removed.
         Segments on the disk that have such times are read, and not kept."""
         with self._lock:
-            parts = [Indexes(*index.peek(first, last).columns()) for index in (self._mutable, self._loaded)]
+            parts = [self._mutable.everything(), self._loaded.everything()]
             for bucket in self._buckets:
                 for number in range(bucket.loaded, bucket.segments):
                     if (last is None or bucket.first_times[number] <= last) and (

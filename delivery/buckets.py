@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +15,18 @@ from bookstand.delivery.bucket_key import BucketKey
 Column = NDArray[np.int64]
 
 
+_MOST_IN_TABLE = 1 << 16
+
+
 class Bucket:
     """A snapshot, how far it has been loaded, and how many of its messages wait still.
 
     Segments are counted from 1, as their entries are. ``waiting`` also counts messages of the bucket's ledgers that
     came after it was sealed. ``generation`` is how often those of its messages were merged that were merged most, since
-    this process began.
+    this process began. ``own``: this process has sealed it, so that it has what the tracker says and nothing else.
     """
 
-    __slots__ = ("bucket_id", "first_times", "generation", "key", "last_times", "length", "loaded", "waiting")
+    __slots__ = ("bucket_id", "first_times", "generation", "key", "last_times", "length", "loaded", "own", "waiting")
 
     def __init__(
         self,
@@ -43,6 +48,7 @@ class Bucket:
         self.loaded = loaded
         self.waiting = waiting
         self.generation = generation
+        self.own = False
 
     @property
     def segments(self) -> int:
@@ -72,52 +78,81 @@ class Buckets:
         # Whatever is asked for often, worked out once; None: to be worked out.
         self._firsts: Column | None = None
         self._lasts: Column | None = None
-        self._next: Bucket | None = None
-        self._next_is_known = False
+        # By ledger from the first one on, the place of its bucket, and one more for what is in none; where that is too
+        # much it is empty.
+        self._table: Column | None = None
+        # Of each bucket that has more to load: when, which, and how much it had loaded then. What is not so any more is
+        # dropped when it comes to the top.
+        self._upcoming: list[tuple[int, int, int, int, Bucket]] = []
+        self._numbers = count()
+        self._known: set[Bucket] = set()
+        # By place, how many left that ``waiting`` has still, how many these are together; and so many left before any
+        # bucket can have been emptied.
+        self._gone: Column | None = None
+        self._gone_in_all = 0
+        self._least = 0
 
     def __len__(self) -> int:
         return len(self._buckets)
 
     def __iter__(self) -> Iterator[Bucket]:
+        self._settle()
         return iter(self._buckets)
 
     def __getitem__(self, place: int) -> Bucket:
+        self._settle()
         return self._buckets[place]
 
     def add(self, bucket: Bucket) -> None:
+        self._settle()
+        self._least = min(self._least, bucket.waiting) if self._buckets else bucket.waiting
         insort(self._buckets, bucket, key=_first_ledger)
+        self._known.add(bucket)
+        self._has_upcoming(bucket)
         self._changed()
 
     def remove(self, bucket: Bucket) -> None:
+        self._settle()
         self._buckets.remove(bucket)
+        self._known.discard(bucket)
         self._emptied.discard(bucket)
         self._changed()
 
     def clear(self) -> None:
         self._buckets.clear()
+        self._known.clear()
+        self._upcoming.clear()
         self._emptied.clear()
+        self._gone_in_all = 0
         self._changed()
 
     def _changed(self) -> None:
-        self._firsts = self._lasts = None
-        self._next_is_known = False
+        self._firsts = self._lasts = self._table = self._gone = None
 
     def loaded(self, bucket: Bucket) -> None:
         """One more segment of it was."""
         bucket.loaded += 1
-        self._next_is_known = False
+        self._has_upcoming(bucket)
+
+    def _has_upcoming(self, bucket: Bucket) -> None:
+        if bucket.next_time is not None:
+            key = bucket.next_time, bucket.key.first_ledger, bucket.loaded, next(self._numbers)
+            heapq.heappush(self._upcoming, (*key, bucket))
 
     @property
     def next_to_load(self) -> Bucket | None:
         """The one with the earliest segment that is not loaded; None if all are."""
-        if not self._next_is_known:
-            with_more = [bucket for bucket in self._buckets if bucket.next_time is not None]
-            self._next = min(with_more, key=lambda bucket: bucket.next_time or 0, default=None)
-            self._next_is_known = True
-        return self._next
+        upcoming = self._upcoming
+        while upcoming:
+            _, _, loaded, _, bucket = upcoming[0]
+            if bucket.loaded == loaded and bucket in self._known:
+                return bucket
+            heapq.heappop(upcoming)
+        return None
 
     def covering(self, ledger_id: int) -> Bucket | None:
         """The bucket that the ledger is in."""
+        self._settle()
         place = bisect_right(self._buckets, ledger_id, key=_first_ledger) - 1
         if place >= 0 and ledger_id <= self._buckets[place].key.last_ledger:
             return self._buckets[place]
@@ -125,11 +160,28 @@ class Buckets:
 
     def places(self, ledger_ids: Column) -> Column:
         """For each ledger the place of its bucket among all, or -1."""
-        firsts, lasts = self._columns()
-        if not len(self._buckets):
+        if not self._buckets:
             return np.full(len(ledger_ids), -1, dtype=np.int64)
-        places = np.searchsorted(firsts, ledger_ids, side="right") - 1
-        return np.where((places >= 0) & (ledger_ids <= lasts[places]), places, -1)
+        firsts, lasts = self._columns()
+        if self._table is None:
+            self._table = self._as_table(firsts, lasts)
+        if len(self._table):
+            # What is before the first is beyond the last as well.
+            offsets = np.minimum((ledger_ids - firsts[0]).view(np.uint64), np.uint64(len(self._table) - 1))
+            places: Column = self._table[offsets.view(np.int64)]
+            return places
+        found = np.searchsorted(firsts, ledger_ids, side="right") - 1
+        return np.where((found >= 0) & (ledger_ids <= lasts[found]), found, -1)
+
+    @staticmethod
+    def _as_table(firsts: Column, lasts: Column) -> Column:
+        span = int(lasts[-1]) - int(firsts[0]) + 1
+        if span > _MOST_IN_TABLE:
+            return np.empty(0, dtype=np.int64)
+        table = np.full(span + 1, -1, dtype=np.int64)
+        for place, (first, last) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
+            table[first - int(firsts[0]) : last - int(firsts[0]) + 1] = place
+        return table
 
     def _columns(self) -> tuple[Column, Column]:
         """The first ledgers of all, and the last ones."""
@@ -137,6 +189,11 @@ class Buckets:
             self._firsts = np.array([bucket.key.first_ledger for bucket in self._buckets], dtype=np.int64)
             self._lasts = np.array([bucket.key.last_ledger for bucket in self._buckets], dtype=np.int64)
         return self._firsts, self._lasts
+
+    @property
+    def last_ledger(self) -> int:
+        """The last one that is in a bucket; -1 if there is none."""
+        return self._buckets[-1].key.last_ledger if self._buckets else -1
 
     def lies_between(self, ledger_id: int, later: int) -> bool:
         """Whether a bucket begins behind one ledger, and before another."""
@@ -152,17 +209,36 @@ class Buckets:
 
     def join(self, ledger_ids: Column) -> None:
         """Messages of these ledgers wait from now on."""
-        for bucket, count in self._counts(ledger_ids):
-            bucket.waiting += count
+        for bucket, joined in self._counts(ledger_ids):
+            bucket.waiting += joined
 
     def leave(self, ledger_ids: Column) -> None:
         """Messages of these ledgers wait no more."""
-        for bucket, count in self._counts(ledger_ids):
-            self.left(bucket, count)
+        if not self._buckets:
+            return
+        if self._gone is None:
+            self._gone = np.zeros(len(self._buckets), dtype=np.int64)
+        # Those that are in none are counted in front.
+        self._gone += np.bincount(self.places(ledger_ids) + 1, minlength=len(self._buckets) + 1)[1:]
+        self._gone_in_all += len(ledger_ids)
+        if self._gone_in_all >= self._least:
+            self._settle()
 
-    def left(self, bucket: Bucket, count: int) -> None:
+    def _settle(self) -> None:
+        """Take those that left off what waits. As long as no bucket can have been emptied by it, nobody has to: a few
+        of each of hundreds of buckets leave at a time."""
+        if not self._gone_in_all:
+            return
+        gone, self._gone, self._gone_in_all = self._gone, None, 0
+        assert gone is not None
+        for place in np.flatnonzero(gone).tolist():
+            self.left(self._buckets[place], int(gone[place]))
+        self._least = min(bucket.waiting for bucket in self._buckets)
+
+    def left(self, bucket: Bucket, many: int) -> None:
         """So many messages of a bucket wait no more."""
-        bucket.waiting -= count
+        bucket.waiting -= many
+        self._least -= many
         if bucket.waiting <= 0:
             self._emptied.add(bucket)
 
@@ -173,11 +249,12 @@ class Buckets:
     def _counts(self, ledger_ids: Column) -> Iterator[tuple[Bucket, int]]:
         places = self.places(ledger_ids)
         places, counts = np.unique(places[places >= 0], return_counts=True)
-        for place, count in zip(places.tolist(), counts.tolist(), strict=True):
-            yield self._buckets[place], count
+        for place, many in zip(places.tolist(), counts.tolist(), strict=True):
+            yield self[place], many
 
     def below(self, ledger_id: int) -> list[Bucket]:
         """Those of which every ledger is below."""
+        self._settle()
         return self._buckets[: bisect_left(self._buckets, ledger_id, key=_last_ledger)]
 
 

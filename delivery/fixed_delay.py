@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class FixedDelay:
-    """``lookahead``: how many must wait before it is believed; 0: never."""
+    """``lookahead``: how many must wait before it is believed; 0 or less: never."""
 
     __slots__ = ("_highest", "_lookahead", "holds")
 

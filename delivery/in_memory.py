@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bookstand.delivery.fixed_delay import FixedDelay
+from bookstand.delivery.indexes import Indexes
 from bookstand.delivery.timer import Timer, timer_for
 from bookstand.delivery.tracker import (
     LARGEST,
@@ -58,7 +59,7 @@ class InMemoryDelayedTracker:
         timer: Timer | None = None,
     ) -> None:
         self._tick = check_millis("tick_time_millis", tick_time_millis, 1)
-        lookahead = check_millis("fixed_delay_detection_lookahead", fixed_delay_detection_lookahead, 0)
+        lookahead = check_millis("fixed_delay_detection_lookahead", fixed_delay_detection_lookahead, -LARGEST)
         self._strict = strict
         self._clock = SystemClock() if clock is None else clock
         self._own_timer = timer_for(self._clock) if timer is None else None
@@ -154,6 +155,18 @@ class InMemoryDelayedTracker:
             self._wakeup.update(self._waiting.no_key_before)
             return removed
 
+    def put(self, position: tuple[int, int], deliver_at: int) -> None:
+        """Have a message wait for this time, and for no other, whether it waits already or not; a time that has come
+        is due at once."""
+        ledger_id, entry_id = check_position(position)
+        deliver_at = check_time(deliver_at)
+        with self._lock:
+            self._check_open()
+            self._fixed_delay.broken()
+            self._waiting.remove(ledger_id, entry_id)
+            self._waiting.add(deliver_at, ledger_id, entry_id)
+            self._wakeup.update(self._waiting.no_key_before)
+
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def has_message_available(self) -> bool:
@@ -180,6 +193,13 @@ class InMemoryDelayedTracker:
     def next_delivery(self) -> int | None:
         with self._lock:
             return self._waiting.next_key()
+
+    def peek(self, first: int | None = None, last: int | None = None, limit: int | None = None) -> Indexes:
+        """What waits under times from the first to the last, as they are rounded, in the order of time, ledger and
+        entry; nothing is removed."""
+        with self._lock:
+            found = Indexes(*self._waiting.peek(first, last))
+        return found.part(0, found.size if limit is None else limit)
 
     @property
     def next_wake(self) -> int | None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bookstand.delivery.snapshot_rows import sorted_rows
 from bookstand.errors import IncorrectParameterError
 
 Numbers = NDArray[np.int64]
@@ -60,8 +61,7 @@ def together(parts: Sequence[Indexes]) -> Indexes:
 
 def distinct(indexes: Indexes) -> Indexes:
     """By time, ledger and entry. What was cancelled and added again for the same time may stand in two places."""
-    order = np.lexsort((indexes.entry_ids, indexes.ledger_ids, indexes.timestamps))
-    ordered = [column[order] for column in indexes]
+    ordered = sorted_rows(*indexes)
     again = np.zeros(indexes.size, dtype=np.bool_)
     again[1:] = np.logical_and.reduce([column[1:] == column[:-1] for column in ordered])
     return Indexes(*(column[~again] for column in ordered))

@@ -123,9 +123,9 @@ class NegativeAcks:
         delay: int | None = None,
         redelivery_count: int = 0,
         chunks: Sequence[tuple[int, int]] = (),
-    ) -> None:
+    ) -> int:
         """Have a message delivered again: after ``delay``, or what the backoff says of the ``redelivery_count``, or the
-        delay of all.
+        delay of all. Returns the time from which on it is: that of its bucket.
 
         ``batch_index``: which message of the entry; the entry is what comes again. ``chunks``: all entries of a message
         that was cut into several, the last of which is its position; they come again together, and count as one.
@@ -142,7 +142,9 @@ class NegativeAcks:
             if others:
                 self._chunks.setdefault(self._index.key(deadline), {})[Position(ledger_id, entry_id)] = others
             noted = self._added(deadline, [(ledger_id, entry_id), *others])
+            bucket = self._index.key(deadline)
         _settle(noted)
+        return bucket
 
     def add_many(self, positions: Positions, delay: int | None = None, redelivery_count: int = 0) -> None:
         """The same for many, which all come again at the same time; positions one by one, or columns."""
@@ -292,6 +294,10 @@ class NegativeAcks:
 
     def __len__(self) -> int:
         return self.count
+
+    def positions(self) -> list[Position]:
+        """Of all that wait, once for each bucket that they are in."""
+        return self._index.peek().positions()
 
     def buckets(self) -> dict[int, int]:
         """How many wait in each bucket, by its time."""

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bookstand.delivery.indexes import Indexes
 from bookstand.errors import MalformedMessageError
-from bookstand.ledger.framing import Message
+from bookstand.ledger.framing import _CHECKSUM_MAGIC, _MAGIC_SIZE, _U32, Message
 from bookstand.ledger.managed import ManagedLedger, TopicEntry
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
+
+if TYPE_CHECKING:
+    from bookstand.proto.pulsar_message_pb2 import MessageMetadata
+
+# What precedes the metadata where there is nothing of the broker's.
+_HEAD = _MAGIC_SIZE + 2 * _U32.size
 
 Reader = Callable[[int, int], Iterator[Indexes]]
 """The delayed messages in the ledgers from one to another, the last one included, some at a time."""
@@ -43,7 +51,35 @@ def _delayed_in(topic: ManagedLedger, ledger_id: int) -> Indexes:
 def delay_of(entry: TopicEntry) -> int | None:
     """When a message is to be delivered; None if it is not delayed, or no message."""
     try:
-        return Message(entry.data).metadata.deliver_at_time
+        return deliver_at_time(entry.data)
     except MalformedMessageError as error:
         logger().warning("entry %s is taken for one without delay: %s", entry.position, error)
         return None
+
+
+def deliver_at_time(data: bytes) -> int | None:
+    """What an entry's metadata says of that. Protobuf finds it several times as fast as ``Message`` reads all of it;
+    what is not quite as usual is left to that."""
+    end = 0
+    if data.startswith(_CHECKSUM_MAGIC) and len(data) >= _HEAD:
+        end = _HEAD + _U32.unpack_from(data, _HEAD - _U32.size)[0]
+    if 0 < end <= len(data):
+        parse, decode_error = _protobuf()
+        try:
+            metadata = parse(data[_HEAD:end])
+        except decode_error:
+            pass
+        else:
+            if metadata.IsInitialized():
+                return metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None
+    return Message(data).metadata.deliver_at_time
+
+
+@cache
+def _protobuf() -> tuple[Callable[[bytes], MessageMetadata], type[Exception]]:
+    """Loaded when there is something to read."""
+    from google.protobuf.message import DecodeError
+
+    from bookstand.proto.pulsar_message_pb2 import MessageMetadata
+
+    return MessageMetadata.FromString, DecodeError

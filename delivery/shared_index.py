@@ -31,6 +31,7 @@ from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.bucket_home import Change
 from bookstand.delivery.bucket_tracker import BucketDelayedTracker
 from bookstand.delivery.config import DelayedDeliveryConfig
+from bookstand.delivery.indexes import Indexes
 from bookstand.delivery.presence import Presence
 from bookstand.delivery.rebuilding import delay_of, reader_of
 from bookstand.delivery.timer import Alarm, timer_for
@@ -194,10 +195,10 @@ class SharedDelayedIndex:
 
     def _move_due(self) -> None:
         """What is due leaves the index."""
-        due = self.tracker.pop_due(_MOVED_AT_ONCE)
-        if not due:
+        ledger_ids, entry_ids = self.tracker.take_due(_MOVED_AT_ONCE)
+        if not len(ledger_ids):
             return
-        self._due.extend(due)
+        self._due.extend(ledger_ids, entry_ids)
         # The tracker wakes for what becomes due. Of this it knows no more, and of the subscriptions one.
         if len(self._views) > 1 and (self._alarm is None or not self._alarm.live):
             self._alarm = self._timer.arm(self._clock.now(), self._wake_waiting)
@@ -299,7 +300,6 @@ class SubscriptionView:
     # -- the tracker -------------------------------------------------------------------------------------------------
 
     def add(self, position: tuple[int, int], deliver_at: int) -> bool:
-        """Whether it comes from :meth:`pop_due`, also if it is due by now; else it is to be delivered."""
         check_time(deliver_at)
         return bool(self.add_many([check_position(position)], deliver_at)[0])
 
@@ -315,9 +315,13 @@ class SubscriptionView:
         with index._lock:
             index.catch_up(Position(*last))
             tracked = index._track_new((ledger_ids, entry_ids), times)
-            self._cancelled.discard_many(ledger_ids[tracked], entry_ids[tracked])
             if self.taken < index._due.end:
                 self._met.add_many(ledger_ids[~tracked], entry_ids[~tracked])
+            # What is due by now is delivered at once, here; the others take it from the log.
+            at_once = tracked & index.tracker.are_due(times)
+            tracked &= ~at_once
+            self._cancelled.add_many(ledger_ids[at_once], entry_ids[at_once])
+            self._cancelled.discard_many(ledger_ids[tracked], entry_ids[tracked])
         return tracked
 
     def pop_due(self, limit: int | None = None) -> list[Position]:
@@ -371,6 +375,18 @@ class SubscriptionView:
     def next_delivery(self) -> int | None:
         return self._index.tracker.next_delivery()
 
+    def peek(self, first: int | None = None, last: int | None = None, limit: int | None = None) -> Indexes:
+        """What waits for times from the first to the last, in the order of time, ledger and entry."""
+        self.look_at_mark_delete()
+        found = self._index.tracker.peek(first, last)
+        passed, is_acked = self.passed, self._is_acked
+        kept = ~self._cancelled.contains_many(found.ledger_ids, found.entry_ids)
+        for row, (_, ledger_id, entry_id) in enumerate(found.indexes):
+            position = Position(ledger_id, entry_id)
+            kept[row] &= position > passed and not (is_acked is not None and is_acked(position))
+        found = Indexes(*(column[kept] for column in found))
+        return found.part(0, found.size if limit is None else limit)
+
     def cancel(self, position: tuple[int, int]) -> bool:
         """For this subscription alone: the others have it delivered."""
         ledger_id, entry_id = check_position(position)
@@ -418,7 +434,8 @@ class SubscriptionView:
 
 
 class _DueLog:
-    """Positions, numbered from the first that there ever was. Not safe between threads: its owner has a lock."""
+    """Positions in the order in which they became due, numbered from the first that there ever was. Not safe between
+    threads: its owner has a lock."""
 
     def __init__(self) -> None:
         self._ledger_ids, self._entry_ids = array("q"), array("q")
@@ -431,9 +448,9 @@ class _DueLog:
         """The number of the next one to come."""
         return self._base + len(self._ledger_ids)
 
-    def extend(self, positions: Sequence[Position]) -> None:
-        self._ledger_ids.extend(position.ledger_id for position in positions)
-        self._entry_ids.extend(position.entry_id for position in positions)
+    def extend(self, ledger_ids: Column, entry_ids: Column) -> None:
+        self._ledger_ids.extend(ledger_ids.tolist())
+        self._entry_ids.extend(entry_ids.tolist())
 
     def columns(self, start: int, most: int | None) -> tuple[Column, Column]:
         """Ledger ids and entry ids from a number on."""

@@ -74,8 +74,10 @@ MAX_BYTES_OF_INDEX = 64
 
 # Indexes that are worked on at a time, so that it happens in the processor's cache and takes no new pages: in segments
 # an index takes some 20 bytes of an array, in metadata 8.
-_SEGMENT_BATCH = 6_000
-_METADATA_BATCH = 15_000
+_SEGMENT_BATCH = 13_000
+_METADATA_BATCH = 26_000
+# So many places a row may have pairs of segment and ledger to be counted out in, instead of sorted by.
+_PLACES_OF_ROW = 4
 
 
 class SnapshotDamagedError(MalformedError, StoreDamagedError):
@@ -160,7 +162,8 @@ def seal(
     for name, column in (("ledger", indexes.ledger_ids), ("entry", indexes.entry_ids)):
         if len(column) and column.min() < 0:
             raise IncorrectParameterError(f"{name} ids are not negative, as {column.min()} is")
-    indexes = Indexes(*sorted_rows(*indexes))
+    if not _are_in_order(indexes):
+        indexes = Indexes(*sorted_rows(*indexes))
     ends = cut(indexes.timestamps, time_step_millis, max_indexes_per_segment)
     segments, fields = encode_segments(indexes, ends), _metadata_fields(indexes, ends)
     if entry_limit is not None and any(len(part) > entry_limit for part in (*segments, *fields)):
@@ -171,6 +174,19 @@ def seal(
         segments, fields = encode_segments(indexes, ends), _metadata_fields(indexes, ends)
     first, *others = encode_metadata(fields, entry_limit)
     return Snapshot(indexes, ends, [first, *segments, *others])
+
+
+def _are_in_order(indexes: Indexes) -> bool:
+    """Whether nothing is to be sorted, as of what was merged, and mostly of what was in memory."""
+    times = indexes.timestamps
+    if (times[1:] < times[:-1]).any():
+        return False
+    again = np.flatnonzero(times[1:] == times[:-1])
+    before = [column[again] for column in indexes[1:]]
+    behind = [column[again + 1] for column in indexes[1:]]
+    newer_ledger = behind[0] > before[0]
+    same_ledger = behind[0] == before[0]
+    return bool((newer_ledger | (same_ledger & (behind[1] >= before[1]))).all())
 
 
 def cut(timestamps: Numbers, time_step_millis: int, max_indexes: int = UNLIMITED) -> list[int]:
@@ -232,6 +248,8 @@ def encode_segment(indexes: Indexes) -> bytes:
 _ROW = 8
 _ROW_TAGS = ((0, tag(_INDEX, BYTES)), *((2 * field, tag(field, VARINT)) for field in _INDEX_FIELDS))
 _ROW_NUMBERS = [3, 5, 7]
+_ROW_TAGGED = [2, 4, 6]
+_ROW_BYTES = (1, 4, 6)
 
 
 def decode_segment(data: bytes, what: str = "the segment") -> Indexes:
@@ -242,23 +260,26 @@ def decode_segment(data: bytes, what: str = "the segment") -> Indexes:
 def decode_segments(entries: Sequence[bytes], names: Sequence[str]) -> list[Indexes]:
     """The same for several, which is cheaper than one after the other where they are small."""
     view = np.frombuffer(entries[0] if len(entries) == 1 else b"".join(entries), dtype=np.uint8)
-    entry_ends = np.cumsum([len(entry) for entry in entries])
-    starts, lengths = varints.split(view)
-    count, rest = divmod(len(starts), _ROW)
-    if not rest:
-        starts, lengths = starts.reshape(count, _ROW), lengths.reshape(count, _ROW)
-        row_ends = starts[:, -1] + lengths[:, -1]
-        good = (lengths[:, 1] == 1) & (lengths[:, _ROW_NUMBERS] <= varints.LONGEST).all(axis=1)
+    # Where each varint ends, those of a kind side by side: then the next one begins.
+    ends = varints.ends(view)
+    count, rest = divmod(len(ends), _ROW)
+    if not rest and count:
+        columns = ends.reshape(count, _ROW).T.copy()
+        row_ends = columns[-1] + 1
+        # Tags and the length have a byte, and there is nothing between two rows.
+        good = columns[2] == np.concatenate(([0], row_ends[:-1])) + 2
+        for column in _ROW_BYTES:
+            good &= columns[column] == columns[column - 1] + 1
         for column, key in _ROW_TAGS:
-            good &= view[starts[:, column]] == key
-        good &= view[starts[:, 1]] == row_ends - starts[:, 2]
+            good &= view[columns[column]] == key
+        good &= view[columns[1]] == columns[-1] - columns[1]
+        starts, lengths = columns[_ROW_TAGGED] + 1, columns[_ROW_NUMBERS] - columns[_ROW_TAGGED]
+        entry_ends = np.cumsum([len(entry) for entry in entries])
         rows = np.searchsorted(row_ends, entry_ends, side="right")
         whole = np.concatenate(([0], row_ends))[rows] == entry_ends
-        if good.all() and whole.all():
-            columns = Indexes(
-                *(varints.values(view, starts[:, at], lengths[:, at]).view(np.int64) for at in _ROW_NUMBERS)
-            )
-            return [columns.part(start, end) for start, end in pairwise([0, *rows.tolist()])]
+        if good.all() and whole.all() and int(lengths.max()) <= varints.LONGEST:
+            found = Indexes(*(varints.values(view, *one).view(np.int64) for one in zip(starts, lengths, strict=True)))
+            return [found.part(start, end) for start, end in pairwise([0, *rows.tolist()])]
     return [_decode_any_segment(data, what) for data, what in zip(entries, names, strict=True)]
 
 
@@ -419,19 +440,40 @@ def _maps(indexes: Indexes, ends: Sequence[int]) -> list[list[bytes]]:
 
 
 def _pairs(segments: Numbers, ledger_ids: Numbers, entry_ids: Numbers, rows: Numbers) -> _Pairs:
-    segments, ledger_ids, entry_ids, rows = sorted_rows(segments, ledger_ids, entry_ids, rows)
-    new_pair = _changes(segments, ledger_ids)
+    first_segment, lowest = int(segments[0]), int(ledger_ids.min())
+    ledgers = int(ledger_ids.max()) - lowest + 1
+    places = (int(segments[-1]) - first_segment + 1) * ledgers
+    if places <= _PLACES_OF_ROW * len(rows):
+        # As one number each, which leads to a place of its own.
+        numbers = segments - first_segment
+        numbers *= ledgers
+        numbers += ledger_ids
+        numbers -= lowest
+        first_rows = np.empty(places, dtype=np.int64)
+        # Of those that have the same place, the last stays. Neighbours often have.
+        changes = np.flatnonzero(_changes(numbers))[::-1]
+        first_rows[numbers[changes]] = rows[changes]
+        numbers, entry_ids = sorted_rows(numbers, entry_ids)
+        new_pair = _changes(numbers)
+        starts = np.flatnonzero(new_pair)
+        numbers = numbers[starts]
+        firsts = first_rows[numbers]
+        segments, ledger_ids = numbers // ledgers + first_segment, numbers % ledgers + lowest
+    else:
+        segments, ledger_ids, entry_ids, rows = sorted_rows(segments, ledger_ids, entry_ids, rows)
+        new_pair = _changes(segments, ledger_ids)
+        starts = np.flatnonzero(new_pair)
+        firsts = np.minimum.reduceat(rows, starts)
+        segments, ledger_ids = segments[starts], ledger_ids[starts]
     # One position may have several times.
     once = new_pair | _changes(entry_ids)
     bitmaps = write_bitmaps(entry_ids[once], _ends(new_pair[once]))
-    starts = np.flatnonzero(new_pair)
-    ledgers = ledger_ids[starts]
     sizes = np.fromiter(map(len, bitmaps), dtype=np.int64, count=len(bitmaps))
-    values = Rows(len(bitmaps)).constant(bytes((tag(_KEY, VARINT),))).varint(ledgers)
+    values = Rows(len(bitmaps)).constant(bytes((tag(_KEY, VARINT),))).varint(ledger_ids)
     values.constant(bytes((tag(_VALUE, BYTES),))).varint(sizes)
     heads = values.behind(Rows(len(bitmaps)).constant(bytes((tag(_BITMAP, BYTES),))).varint(values.lengths + sizes))
     entries = [head + bitmap for head, bitmap in zip(heads.split(), bitmaps, strict=True)]
-    return _Pairs(segments[starts], ledgers, np.minimum.reduceat(rows, starts), entries)
+    return _Pairs(segments, ledger_ids, firsts, entries)
 
 
 def _maps_64(indexes: Indexes, ends: Numbers) -> dict[int, list[bytes]]:

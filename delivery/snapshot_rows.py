@@ -7,9 +7,12 @@ and what is absent is left out when the rows are joined: that is far cheaper tha
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bookstand.proto.wire import write_varint
 
 Octets = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
@@ -23,7 +26,7 @@ class Rows:
         self._count = count
         self._columns: list[tuple[Octets | int, Mask | None]] = []
 
-    def constant(self, octets: bytes) -> Rows:
+    def constant(self, octets: bytes | bytearray) -> Rows:
         """The same bytes in every row."""
         self._columns += [(octet, None) for octet in octets]
         return self
@@ -41,7 +44,8 @@ class Rows:
         low, high = int(unsigned.min()), int(unsigned.max())
         there: Mask | None = None
         shift = 0
-        while True:
+        # What all numbers have in common at their upper end is worked out once.
+        while there is not None or low >> shift != high >> shift:
             octet = (unsigned >> np.uint64(shift)).astype(np.uint8)
             shift += 7
             if not high >> shift:
@@ -54,6 +58,9 @@ class Rows:
                 octet &= np.uint8(0x7F) | more.view(np.uint8) << np.uint8(7)
             self._columns.append((octet, there))
             there = more
+        end = bytearray()
+        write_varint(end, high >> shift)
+        return self.constant(end)
 
     def behind(self, head: Rows) -> Rows:
         """The same rows, with those of ``head`` in front."""
@@ -72,9 +79,11 @@ class Rows:
 
     def joined(self) -> bytes:
         """All rows, one behind the other."""
-        table = np.empty((self._count, len(self._columns)), dtype=np.uint8)
+        row = bytes(0 if isinstance(octets, np.ndarray) else octets for octets, _ in self._columns)
+        table = np.frombuffer(bytearray(row) * self._count, dtype=np.uint8).reshape(self._count, len(row))
         for number, (octets, _) in enumerate(self._columns):
-            table[:, number] = octets
+            if isinstance(octets, np.ndarray):
+                table[:, number] = octets
         if all(there is None for _, there in self._columns):
             return table.tobytes()
         kept = np.ones(table.shape, dtype=np.bool_)
@@ -98,21 +107,24 @@ def sorted_rows(*columns: Numbers) -> tuple[Numbers, ...]:
     if sum(widths) >= 64:
         order = np.lexsort(columns[::-1])
         return tuple(column[order] for column in columns)
-    # As one number each, rows are sorted without an index, which is several times cheaper, and taken apart again. All
-    # of it happens in the arrays that are returned: pages that the system has to give first cost more than the work.
-    found = [np.empty(len(columns[0]), dtype=np.int64) for _ in columns]
-    packed, one = found[0].view(np.uint64), found[-1].view(np.uint64)
+    # As one number each, rows are sorted without an index, which is several times cheaper, and taken apart again. That
+    # is done in few arrays, and in narrow ones: pages that the system has to give first cost more than the work.
+    kind: type[np.unsignedinteger[Any]] = np.uint32 if sum(widths) <= 32 else np.uint64
+    packed, part = np.empty(len(columns[0]), dtype=kind), np.empty(len(columns[0]), dtype=kind)
     for number, (column, low, width) in enumerate(zip(columns, lows, widths, strict=True)):
-        place = one if number else packed
-        np.subtract(column.view(np.uint64), np.uint64(low % (1 << 64)), out=place)
+        place = part if number else packed
+        np.subtract(column.view(np.uint64), np.uint64(low % (1 << 64)), out=place, casting="unsafe")
         if number and width:
-            packed <<= np.uint64(width)
-            packed |= one
+            packed <<= kind(width)
+            packed |= part
     packed.sort()
-    for rows, low, width in zip(found[:0:-1], lows[:0:-1], widths[:0:-1], strict=True):
-        part = rows.view(np.uint64)
-        np.bitwise_and(packed, np.uint64((1 << width) - 1), out=part)
-        part += np.uint64(low % (1 << 64))
-        packed >>= np.uint64(width)
-    packed += np.uint64(lows[0] % (1 << 64))
-    return tuple(found)
+    found: list[Numbers] = []
+    for low, width in zip(lows[::-1], widths[::-1], strict=True):
+        rows = np.empty(len(packed), dtype=np.int64)
+        np.bitwise_and(packed, kind((1 << width) - 1), out=rows.view(np.uint64))
+        if low:
+            rows += low
+        found.append(rows)
+        if len(found) < len(columns):
+            packed >>= kind(width)
+    return tuple(found[::-1])

@@ -42,6 +42,9 @@ from bookstand.storage.log import logger
 from bookstand.storage.metadata import CLOSED
 from bookstand.storage.pending import Pending, completed
 
+# Of so many snapshots what is known of the ledger is kept, which is a kilobyte or two.
+_MOST_OPEN = 1024
+
 
 class Message(Protocol):
     """A generated protobuf message."""
@@ -50,11 +53,14 @@ class Message(Protocol):
 
 
 class BucketSnapshotStorage:
-    """All methods may be called from any thread. What a Pending brings is there when the call returns."""
+    """All methods may be called from any thread. What a Pending brings is there when the call returns. ``look_only``
+    leaves a snapshot that was not closed as it is."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, look_only: bool = False) -> None:
         self._client = client
+        self._close_open_ones = not (look_only or client.read_only)
         self._closed = False
+        self._handles: dict[int, LedgerHandle] = {}
 
     def start(self) -> None:
         """Begin, or begin again after :meth:`close`. The store below is open already: nothing else is to be done."""
@@ -64,6 +70,7 @@ class BucketSnapshotStorage:
     def close(self) -> None:
         """Take no more calls. The store stays open."""
         self._closed = True
+        self._handles.clear()
 
     # -- the interface -----------------------------------------------------------------------------------------------
 
@@ -140,6 +147,7 @@ class BucketSnapshotStorage:
 
     def delete_in(self, transaction: Transaction, bucket_id: int) -> bool:
         """Delete a snapshot when the transaction ends; False if there is none."""
+        self._handles.pop(bucket_id, None)
         if not self._is_there(bucket_id):
             return False
         transaction.delete_ledger(bucket_id)
@@ -165,6 +173,7 @@ class BucketSnapshotStorage:
         return writer.id
 
     def delete(self, bucket_id: int) -> None:
+        self._handles.pop(bucket_id, None)
         if self._is_there(bucket_id):
             self._client.delete(bucket_id, missing_ok=True)
 
@@ -188,7 +197,7 @@ class BucketSnapshotStorage:
     def read_segments(self, bucket_id: int, first: int, last: int) -> list[Indexes]:
         if not 1 <= as_entry_id(first) <= as_entry_id(last):
             raise IncorrectParameterError(f"segments are entries from 1 on, first to last, not {first} to {last}")
-        handle = self._open(bucket_id)
+        handle = self._opened(bucket_id)
         names = [f"bucket snapshot in ledger {bucket_id}, entry {number}" for number in range(first, last + 1)]
         return decode_segments(self._read(handle, first, last), names)
 
@@ -219,7 +228,17 @@ class BucketSnapshotStorage:
 
     def _open(self, bucket_id: int) -> LedgerHandle:
         """Nobody writes to a snapshot any more, so that it is closed if it is open still."""
-        return self._client.open(bucket_id, not self._client.read_only, b"", None)
+        return self._client.open(bucket_id, self._close_open_ones, b"", None)
+
+    def _opened(self, bucket_id: int) -> LedgerHandle:
+        """The same, once for many reads: segments are read one at a time, and what a handle knows does not change."""
+        handle = self._handles.get(bucket_id)
+        if handle is None:
+            handle = self._open(bucket_id)
+            while len(self._handles) >= _MOST_OPEN:
+                self._handles.pop(next(iter(self._handles)), None)
+            self._handles[bucket_id] = handle
+        return handle
 
     def _last_entry(self, handle: LedgerHandle) -> int:
         if handle.metadata.state == CLOSED:

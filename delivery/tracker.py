@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from operator import index
 from typing import Any, Protocol
 
@@ -131,6 +132,15 @@ def columns_of(positions: Positions) -> tuple[Column, Column]:
     if len(ledger_ids) != len(entry_ids):
         raise IncorrectParameterError(f"there are {len(ledger_ids)} ledger ids and {len(entry_ids)} entry ids")
     return ledger_ids, entry_ids
+
+
+def positions_of(ledger_ids: Column, entry_ids: Column) -> list[Position]:
+    """The other way round."""
+    return list(map(_new_position, zip(ledger_ids.tolist(), entry_ids.tolist(), strict=True)))
+
+
+# In C throughout: a call of the class itself is one of Python for each.
+_new_position = partial(tuple.__new__, Position)
 
 
 def as_ids(name: str, ids: Any) -> Column:

@@ -146,6 +146,15 @@ class Waiting:
             np.concatenate([empty, *(entry_ids for _, entry_ids in parts)]),
         )
 
+    def peek(self, first: int | None, last: int | None) -> tuple[Column, Column, Column]:
+        """Key, ledger and entry of what waits under keys from the first to the last, in their order."""
+        columns = self._index.peek(first, last).columns()
+        if not self._dead:
+            return columns
+        keys, ledger_ids, entry_ids = columns
+        alive = ~self._dead.contains_many(ledger_ids, entry_ids)
+        return keys[alive], ledger_ids[alive], entry_ids[alive]
+
     def rekey(self, precision_bits: int) -> None:
         """Keys of another width from now on. Those that are there are rounded on, in the same direction: exact times
         are not kept, so with a smaller width they stay as they are."""

@@ -25,9 +25,20 @@ def alarm_time(next_delivery: int, now: int, last_run: int, tick: int) -> int | 
 
 
 class Wakeup:
-    """All methods but the alarm's own are called with the tracker's ``lock`` held; ``wake`` is called without."""
+    """All methods but the alarm's own are called with the tracker's ``lock`` held; ``wake`` is called without, and
+    ``before`` it what the tracker does with the lock."""
 
-    def __init__(self, wake: Callable[[], object], lock: RLock, clock: Clock, timer: Timer, tick: int) -> None:
+    def __init__(
+        self,
+        wake: Callable[[], object],
+        lock: RLock,
+        clock: Clock,
+        timer: Timer,
+        tick: int,
+        *,
+        before: Callable[[], object] | None = None,
+    ) -> None:
+        self._before = before
         self._wake = wake
         self._lock = lock
         self._clock = clock
@@ -69,6 +80,8 @@ class Wakeup:
             if self._closed:
                 return
             self._last_run = self._clock.now()
+            if self._before is not None:
+                self._before()
             # One that was cancelled while it began to ring wakes in vain, and is not taken for the one after it.
             if self._alarm is alarm:
                 self._alarm = None

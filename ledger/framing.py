@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
 import google_crc32c
@@ -38,6 +39,9 @@ _BROKER_MAGIC = b"\x0e\x02"
 _CHECKSUM_MAGIC = b"\x0e\x01"
 _U32 = struct.Struct(">I")
 _MAGIC_SIZE = 2
+# What precedes the metadata where there is nothing of the broker's.
+_PLAIN_HEAD = _MAGIC_SIZE + 2 * _U32.size
+_MOST_KNOWN = 1_000
 
 PRODUCER = "bookstand"
 """Who a message is from unless it is said."""
@@ -160,6 +164,27 @@ class Message:
         return magic
 
 
+def open_message(data: bytes, known: dict[bytes, MessageMetadata]) -> tuple[MessageMetadata, int]:
+    """A message's metadata, and where its payload begins.
+
+    Reading metadata costs more than all the rest, and messages that were published together have mostly the same:
+    ``known`` is the caller's, and remembers what was read.
+    """
+    if data.startswith(_CHECKSUM_MAGIC) and len(data) >= _PLAIN_HEAD:
+        end = _PLAIN_HEAD + _U32.unpack_from(data, _PLAIN_HEAD - _U32.size)[0]
+        stored = data[_PLAIN_HEAD:end]
+        metadata = known.get(stored)
+        if metadata is None:
+            message = Message(data)
+            metadata = message.metadata
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[stored] = metadata
+        return metadata, end
+    message = Message(data)
+    return message.metadata, message.payload_offset
+
+
 def _u32(data: bytes, at: int, what: str) -> int:
     if at + _U32.size > len(data):
         raise MalformedMessageError(f"the entry ends within {what}")
@@ -222,6 +247,33 @@ def frame(
         producer_name, sequence_id, publish_time, deliver_at, properties, compression, len(payload), more
     )
     return join(metadata, stored, broker_metadata)
+
+
+def frames(
+    payloads: Iterable[bytes],
+    *,
+    publish_time: int,
+    deliver_at: int | Iterable[int | None] | None = None,
+    properties: Mapping[str, str] | None = None,
+    compression: str = "NONE",
+    **more: Any,
+) -> Iterator[bytes]:
+    """Entries of one message each that differ in nothing but the payload, and perhaps the time of delivery: the same
+    as :func:`frame` makes one by one."""
+    heads: dict[tuple[int, int | None], bytes] = {}
+    same = deliver_at is None or isinstance(deliver_at, int)
+    times: Iterable[Any] = repeat(deliver_at) if same else deliver_at  # type: ignore[assignment]
+    packs = compression != "NONE"
+    pack_u32, crc32c = _U32.pack, google_crc32c.value
+    for payload, time in zip(payloads, times, strict=not same):
+        size = len(payload)
+        head = heads.get((size, time))
+        if head is None:
+            metadata = _metadata(PRODUCER, 0, publish_time, time, properties, compression, size, more)
+            message = _written(MESSAGE_METADATA, metadata)
+            head = heads[size, time] = pack_u32(len(message)) + message
+        body = head + (pack(compression, payload) if packs else payload)
+        yield _CHECKSUM_MAGIC + pack_u32(crc32c(body)) + body
 
 
 def single(payload: bytes, *, properties: Mapping[str, str] | None = None, **more: Any) -> Single:

@@ -15,6 +15,7 @@ from threading import RLock
 
 from bookstand.errors import (
     BookstandError,
+    ClientClosedError,
     IllegalOperationError,
     IncorrectParameterError,
     LedgerClosedError,
@@ -100,7 +101,7 @@ class ManagedLedger:
         self._nodes = Nodes(client.storage, client.check_usable, client.check_writable)
         self._lock = RLock()
         self._writer: LedgerWriter | None = None
-        # Set for good once somebody else has taken the topic over.
+        # Set for good once somebody else has taken the topic over, or it was closed.
         self._fenced: BookstandError | None = None
         self._readers: OrderedDict[int, LedgerHandle] = OrderedDict()
         # Who still needs entries, by name: each tells up to where it needs none.
@@ -188,6 +189,12 @@ class ManagedLedger:
             return Position(self._info.ledgers[-1].ledger_id if self._info.ledgers else -1, -1)
 
     @property
+    def current_ledger(self) -> int | None:
+        """The ledger that is written to: fenced as soon as another takes the topic over."""
+        writer = self._writer
+        return None if writer is None else writer.id
+
+    @property
     def usable(self) -> bool:
         """Whether it can still be used: it was neither closed nor deleted, nor taken over by another."""
         return self._fenced is None
@@ -196,6 +203,21 @@ class ManagedLedger:
     def terminated(self) -> Position | None:
         """The last entry of a topic that was terminated."""
         return self._info.terminated
+
+    def check_owned(self) -> None:
+        """Raise if it was closed or deleted, or another has taken it over, which shows in the topic's record."""
+        with self._lock:
+            self.client.check_usable()
+            if self._fenced is not None:
+                raise self._fenced
+            if self.client.read_only:
+                return
+            try:
+                _, version = self._nodes.get(self.path)
+            except NoSuchNodeError as error:
+                self._fence(error)
+            if version != self._version:
+                self._fence(MetadataVersionError(f"its record has version {version}, not {self._version}"))
 
     def _store_info(self, transaction: Any, info: records.ManagedLedgerInfo) -> Pending:
         stored = records.encode_ledger_info(info, self._compression)
@@ -250,11 +272,22 @@ class ManagedLedger:
     def append_many(
         self,
         payloads: Iterable[bytes],
-        deliver_at: int | None = None,
+        deliver_at: int | Iterable[int | None] | None = None,
         properties: Mapping[str, str] | None = None,
+        compression: str = "NONE",
     ) -> list[Position]:
-        """Add many messages, the fast way."""
-        return self.append_entries(self.framed(payload, deliver_at, properties) for payload in payloads)
+        """Add many messages, the fast way; with one time of delivery for all, or one for each."""
+        from bookstand.ledger.framing import frames
+
+        return self.append_entries(
+            frames(
+                map(as_payload, payloads),
+                publish_time=self.client.clock.now(),
+                deliver_at=deliver_at,
+                properties=properties,
+                compression=compression,
+            )
+        )
 
     def framed(
         self, payload: bytes, deliver_at: int | None = None, properties: Mapping[str, str] | None = None
@@ -339,11 +372,11 @@ class ManagedLedger:
         if writer is None:
             return
         try:
-            writer.close()
-        except (MetadataVersionError, LedgerClosedError):
-            # Recovered by somebody else: the metadata says where it ends.
-            pass
-        try:
+            try:
+                writer.close()
+            except (MetadataVersionError, LedgerClosedError):
+                # Recovered by somebody else: the metadata says where it ends.
+                pass
             metadata = self.client.read_metadata(writer.id)
         except NoSuchLedgerError as error:
             self._fence(error)
@@ -395,6 +428,12 @@ class ManagedLedger:
         """One entry; :class:`NoSuchEntryError` if there is none at the position."""
         (entry,) = self._reader(position.ledger_id).read(position.entry_id, position.entry_id)
         return TopicEntry(Position(*position), entry.data)
+
+    def read_positions(self, positions: Iterable[Position]) -> Iterator[TopicEntry]:
+        """The entries at ascending positions; :class:`NoSuchEntryError` where there is none."""
+        for ledger_id, first, last in _runs(positions):
+            for entry in self._reader(ledger_id).read(first, last):
+                yield TopicEntry(Position(ledger_id, entry.entry_id), entry.data)
 
     def read_ledger(self, ledger_id: int, first: int, last: int) -> Iterator[Any]:
         """Entries of one ledger, some at a time."""
@@ -506,12 +545,30 @@ class ManagedLedger:
         """Commit what is queued, and close the current ledger."""
         with self._lock:
             if self._writer is not None:
-                self._end_current()
-            self._fenced = self._fenced or ManagedLedgerFencedError(f"topic {self.name} is closed")
+                try:
+                    self._end_current()
+                except ManagedLedgerFencedError:
+                    # Whose it is now goes on with it.
+                    pass
+            self._fenced = self._fenced or ClientClosedError(f"topic {self.name} is closed")
 
 
 class TopicDamagedError(StoreDamagedError):
     """A ledger that a topic lists is missing."""
+
+
+def _runs(positions: Iterable[Position]) -> Iterator[tuple[int, int, int]]:
+    """Ledger, first and last entry of each unbroken run of ascending positions."""
+    run: tuple[int, int, int] | None = None
+    for ledger_id, entry_id in positions:
+        if run is not None and run[0] == ledger_id and run[2] + 1 == entry_id:
+            run = ledger_id, run[1], entry_id
+            continue
+        if run is not None:
+            yield run
+        run = ledger_id, entry_id, entry_id
+    if run is not None:
+        yield run
 
 
 def _up_to(entries: Iterable[bytes], room: int) -> Iterator[bytes]:

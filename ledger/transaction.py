@@ -11,7 +11,15 @@ from bookstand.ledger import arguments
 from bookstand.ledger.arguments import MISSING
 from bookstand.ledger.writer import LedgerWriter
 from bookstand.storage import metadata as metadata_format
-from bookstand.storage.changes import Change, CreateLedger, DeleteLedger, DeleteNode, PutNode, ReserveLedger
+from bookstand.storage.changes import (
+    Change,
+    CreateLedger,
+    DeleteLedger,
+    DeleteNode,
+    PutNode,
+    RequireUnfenced,
+    ReserveLedger,
+)
 from bookstand.storage.committer import Submission
 from bookstand.storage.nodes import check_path, check_value, check_version
 from bookstand.storage.pending import Completion, Pending, pending_on
@@ -113,6 +121,11 @@ class Transaction:
     def delete_node(self, path: str, expected_version: int | None = None) -> None:
         self._check_gathering()
         self._add(DeleteNode(check_path(path), check_version(expected_version)))
+
+    def require_unfenced(self, ledger_id: int) -> None:
+        """The transaction is refused, with :class:`LedgerFencedError`, if the ledger was fenced by then."""
+        self._check_gathering()
+        self._add(RequireUnfenced(arguments.as_ledger_id(ledger_id)))
 
     def _add(self, operation: Operation) -> Pending:
         self._operations.append(operation)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bookstand.storage.digest import Digest
 
 # Where numpy starts to pay for its fixed cost, and where a slice falls out of the processor's cache.
-SMALLEST_BATCH = 200
+SMALLEST_BATCH = 96
 LARGEST_SLICE = 2_000
 # The tables of one payload size cost some checksums of as many bytes.
 LARGEST_COMMON_SIZE = 4_096

@@ -352,6 +352,20 @@ class Fence:
         return first
 
 
+class RequireUnfenced:
+    """Refuse everything that goes with it once a ledger was fenced, by whoever took over what the ledger is part of."""
+
+    __slots__ = ("ledger_id",)
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+
+    def apply(self, staging: Staging) -> None:
+        ledger = staging.state(self.ledger_id)
+        if ledger is not None and ledger.fenced:
+            raise LedgerFencedError(f"ledger {self.ledger_id} is fenced")
+
+
 class SetExplicitLac:
     """Record a last-add-confirmed that no entry carries yet."""
 

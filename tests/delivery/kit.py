@@ -52,7 +52,10 @@ class Still:
 
 
 class Bench(Still):
-    """``tracker`` is open; ``woken`` is when its dispatcher was, who does ``on_wake`` then."""
+    """``tracker`` is open; ``woken`` is when its dispatcher was, who does ``on_wake`` then. Where ``own`` is false,
+    others have the same index, which has counts and alarms also of what is theirs."""
+
+    own = True
 
     def __init__(self, make: MakeTracker = _in_memory, start: int = 0, **settings: Any) -> None:
         super().__init__(start)

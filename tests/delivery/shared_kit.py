@@ -12,11 +12,11 @@ from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.bucket_key import read_properties
 from bookstand.delivery.config import DelayedDeliveryConfig
 from bookstand.delivery.rebuilding import delay_of
-from bookstand.delivery.shared_index import BUILDER, SharedDelayedIndex
+from bookstand.delivery.shared_index import BUILDER, SharedDelayedIndex, SubscriptionView
 from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
-from bookstand.storage.position import Position
+from bookstand.storage.position import EARLIEST, LATEST, Position
 from tests.delivery.bucket_kit import CURSOR, MEMORY, TOPIC, config_of
-from tests.delivery.kit import Still
+from tests.delivery.kit import Bench, Still
 
 PER_LEDGER = 5
 
@@ -189,3 +189,16 @@ class Desk(Still):
     def end(self) -> None:
         self.store.close()
         self._folder.cleanup()
+
+
+def in_shared_index(bench: Bench, *, tick_time_millis: int = 1000, strict: bool = False) -> SubscriptionView:
+    """For the contract suite: the one subscription of an index, which has read whatever the suite adds."""
+    folder = tempfile.TemporaryDirectory(dir=MEMORY)
+    store = bookstand.open(folder.name)
+    config = config_of(3, 10, 2, 3, strict=strict, tick=tick_time_millis)
+    index = SharedDelayedIndex(
+        store.managed_ledger(TOPIC), config, clock=bench.clock, timer=bench.timer, cursor_config=CURSOR
+    )
+    bench.own = False
+    bench.endings += [index.close, store.close, folder.cleanup]
+    return index.view("sub", bench.wake, mark_delete=lambda: EARLIEST, read_position=lambda: LATEST)

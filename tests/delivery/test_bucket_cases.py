@@ -393,7 +393,8 @@ def test_case_25_a_snapshot_that_is_not_there(desk: Desk) -> None:
     (problem,) = b.tracker.problems
     assert lost.name in problem
     assert b.rebuilt == [(6, 10)]
-    assert b.ranges == [(1, 5), (11, 15)]
+    assert b.ranges == [(1, 5), (6, 10), (11, 15)]
+    assert lost.bucket_id not in b.snapshots
     assert b.tracker.count == 15
     b.go_to(1000)
     assert b.drain() == positions(1, 15)

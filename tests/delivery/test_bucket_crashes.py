@@ -13,7 +13,7 @@ import pytest
 import bookstand
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.bucket_home import CursorHome
-from bookstand.delivery.bucket_key import read_properties
+from bookstand.delivery.bucket_key import BucketLabels, read_properties
 from bookstand.delivery.bucket_tracker import BucketDelayedTracker
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
 from bookstand.delivery.rebuilding import reader_of
@@ -177,3 +177,58 @@ def test_all_of_it_happens(config: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(BucketDelayedTracker, "close", close_and_count)
     Workload(config)(str(tmp_path / "store"), lambda _: None)
     assert set(happened) == {"create", "load", "delete"} | ({"merge"} if config.startswith("merged") else set())
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+BEFORE, AFTER = 90, 330
+
+
+def damaging(path: str, acknowledge: Callable[[object], None]) -> None:
+    """Of some buckets one loses its ledger, and another all of its segments but the first."""
+    with bookstand.open(path) as store:
+        topic = store.managed_ledger(TOPIC, max_entries_per_ledger=PER_LEDGER)
+        topic.append_entries([topic.framed(b"%d" % number, time) for number, time in enumerate(TIMES)])
+        desk = Dispatcher(store, "never merged", BEFORE)
+        desk.read()
+        missing, short = desk.tracker.buckets[1], desk.tracker.buckets[3]
+        storage = BucketSnapshotStorage(topic.client)
+        whole = store.open_ledger(short.bucket_id, password=b"")
+        entries = [entry.data for entry in whole.read(0, 1)]
+        cut = storage.create(entries, BucketLabels(short.name, TOPIC, SUBSCRIPTION))
+        desk.cursor.change_properties(lambda _, properties: properties.update({short.name: str(cut)}))
+        storage.delete(short.bucket_id)
+        storage.delete(missing.bucket_id)
+        desk.close()
+        acknowledge(("damaged",))
+        desk = Dispatcher(store, "never merged", BEFORE)
+        assert len(desk.tracker.problems) == 1
+        acknowledge(("rebuilt", 1))
+        desk.ask(AFTER)
+        assert len(desk.tracker.problems) == 2
+        acknowledge(("rebuilt", 2))
+        desk.close()
+
+
+def check_damaged(store: Any, acknowledged: list[Any]) -> None:
+    """What was rebuilt is sealed, or will be at this start; whatever it is, all messages come once, and in time."""
+    if ("damaged",) not in acknowledged:
+        return
+    rebuilt = sum(one[0] == "rebuilt" for one in acknowledged)
+    desk = Dispatcher(store, "never merged", BEFORE, create=False)
+    assert len(desk.tracker.problems) <= (0 if rebuilt else 1)
+    desk.check_stored()
+    given = desk.read()
+    for time in range(BEFORE + 10, END + 20, 20):
+        given += desk.ask(time)
+    assert len(desk.tracker.problems) <= 2 - rebuilt
+    assert sorted(given) == [entry.position for entry in desk.topic.entries(EARLIEST)]
+    assert desk.tracker.count == 0
+    desk.check_stored()
+    desk.close()
+
+
+def test_power_cuts_when_what_is_damaged_is_rebuilt(counts: Any) -> None:
+    explored = every_crash(damaging, check_damaged, limit=60, seed=1)
+    assert explored.states >= 50
+    counts.add("crash_states", explored.states)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.bucket_home import CursorHome
-from bookstand.delivery.bucket_key import PREFIX, BucketLabels, bucket_key
+from bookstand.delivery.bucket_key import PREFIX, BucketKey, BucketLabels, bucket_key
+from bookstand.delivery.bucket_recovery import apart_from
 from bookstand.delivery.bucket_tracker import BucketDelayedTracker
 from bookstand.delivery.indexes import Indexes
 from bookstand.delivery.rebuilding import reader_of
@@ -251,7 +252,9 @@ def test_an_entry_that_cannot_be_read(desk: Desk, faults: Faults, error: type[Ex
     b.go_to(20)
     # What is due is late by nothing, though its segment is lost.
     assert b.drain() == [(1, 1), (2, 2)]
-    assert b.ranges == [(6, 10)]
+    assert b.ranges == [(1, 5), (6, 10)]
+    assert bucket.bucket_id not in b.snapshots
+    assert b.times() == [[10], [20], [30], [40], [50]]
     assert b.tracker.count == 8
     assert len(b.tracker.problems) == 1
     faults.remove(damage)
@@ -274,6 +277,112 @@ def test_damage_that_shows_when_buckets_are_merged(desk: Desk, faults: Faults) -
     assert b.drain() == positions(1, 21)
 
 
+def missing(b: BucketBench, first: int, last: int) -> None:
+    b.storage.delete(b.write_bucket(first, last, [(n, n, 10 * n) for n in range(first, last + 1)]))
+
+
+@pytest.mark.parametrize("damage", [missing, scrambled, empty, truncated])
+def test_what_was_rebuilt_is_not_rebuilt_again(desk: Desk, damage: Callable[[BucketBench, int, int], None]) -> None:
+    b = desk()
+    b.add(*seq(5))
+    b.messages.update({message[:2]: message[2] for message in seq(15, 6)})
+    damage(b, 6, 10)
+    b.write_bucket(11, 15, seq(15, 11))
+    b.restart()
+    b.go_to(60)
+    # A snapshot that is short shows it here, the others from the start.
+    given = b.drain()
+    assert given == [(6, 6)]
+    assert len(b.tracker.problems) == 1
+    assert b.rebuilt == [(6, 10)]
+    assert b.ranges == [(6, 10), (11, 15)]
+    b.check_stored()
+    waiting = b.waiting()
+    assert sorted(waiting) == positions(7, 15)
+    for begin in (b.restart, b.crash):
+        begin()
+        assert b.tracker.problems == []
+        assert b.rebuilt == [(6, 10)]
+        assert b.waiting() == waiting
+    b.go_to(1000)
+    assert b.drain() == positions(7, 15)
+
+
+def test_what_is_rebuilt_has_the_times_that_were_given(desk: Desk) -> None:
+    """And has not what was cancelled, as long as that is known."""
+    b = desk()
+    b.add(*seq(11))
+    assert b.tracker.reschedule(Position(4, 4), 300)
+    assert b.tracker.cancel(Position(3, 3))
+    b.storage.delete(b.tracker.buckets[0].bucket_id)
+    b.go_to(20)
+    assert b.drain() == positions(1, 2)
+    assert b.ranges == [(1, 5), (6, 10)]
+    assert b.segments() == [[(1, 1, 10)], [(2, 2, 20)], [(5, 5, 50)], [(4, 4, 300)]]
+    b.restart()
+    assert b.tracker.problems == []
+    b.go_to(200)
+    assert b.drain() == positions(5, 10)
+    b.go_to(300)
+    assert b.drain() == [(4, 4)]
+
+
+def test_what_lies_across_is_sealed_where_no_other_is(desk: Desk) -> None:
+    b = desk()
+    b.messages = {message[:2]: message[2] for message in seq(40)}
+    for first, last in ((1, 10), (6, 30), (15, 20), (28, 40)):
+        b.write_bucket(first, last, [(n, n, 10 * n) for n in range(first, last + 1)])
+    b.restart()
+    assert b.tracker.problems
+    assert b.ranges == [(1, 10), (11, 14), (15, 20), (21, 27), (28, 40)]
+    b.check_stored()
+    b.restart()
+    assert b.tracker.problems == []
+    assert b.waiting() == b.messages
+    b.go_to(1000)
+    assert b.drain() == positions(1, 40)
+
+
+@pytest.mark.parametrize("others", [[], [(1, 3)], [(4, 9)], [(6, 7)], [(1, 5), (7, 7), (9, 20)], [(1, 20)], [(11, 12)]])
+def test_parts_of_a_range(others: list[tuple[int, int]]) -> None:
+    parts = apart_from(BucketKey(4, 10), [BucketKey(*one) for one in reversed(others)])
+    free = [n for n in range(4, 11) if not any(first <= n <= last for first, last in others)]
+    assert [n for first, last in parts for n in range(first, last + 1)] == free
+    assert all(one.last_ledger + 1 < other.first_ledger for one, other in pairwise(parts))
+
+
+def test_where_nothing_can_be_read_it_is_not_sealed_for_ever(desk: Desk, faults: Faults) -> None:
+    b = desk()
+    b.add(*seq(11))
+    b.restart()
+    b.add(*seq(11))
+    damage = faults.fail("read", error=DigestMismatchError, times=None)
+    b.go_to(1000)
+    assert b.drain() == positions(1, 11)
+    faults.remove(damage)
+    assert len(b.tracker.problems) == 4
+    assert (b.tracker.count, b.ranges) == (0, [])
+
+
+def test_what_cannot_be_sealed_again_now_is_at_the_next_start(desk: Desk, faults: Faults) -> None:
+    b = desk()
+    b.add(*seq(11))
+    b.storage.delete(b.tracker.buckets[0].bucket_id)
+    failures = []
+    b.before_tracker = lambda: failures.append(faults.fail("commit", error=BookieHandleNotAvailableError, times=None))
+    b.restart()
+    faults.remove(failures[0])
+    assert b.ranges == [(6, 10)]
+    assert sorted(b.waiting()) == positions(1, 10)
+    b.before_tracker = lambda: None
+    b.restart()
+    assert b.rebuilt == [(1, 5), (1, 5)]
+    assert b.ranges == [(1, 5), (6, 10)]
+    b.restart()
+    assert b.rebuilt == [(1, 5), (1, 5)]
+    assert b.tracker.count == 10
+
+
 def test_what_the_topic_does_not_tell_either_is_not_tracked(desk: Desk) -> None:
     """So that nothing is passed over for ever as if it were to come."""
     b = desk(rebuild=False)
@@ -282,6 +391,9 @@ def test_what_the_topic_does_not_tell_either_is_not_tracked(desk: Desk) -> None:
     b.restart()
     b.add((3, 99, 45), (8, 99, 45))
     assert b.tracker.count == 12
+    b.go_to(40)
+    assert b.drain() == []
+    assert b.ranges == [(6, 10)]
     b.go_to(50)
     assert b.drain() == [(3, 99), (8, 99)]
     assert b.tracker.count == 5

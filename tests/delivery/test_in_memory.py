@@ -329,9 +329,17 @@ def test_wrong_ticks(bench, tick):
         b.tracker.reset_tick(tick)
 
 
-def test_wrong_lookahead():
+@pytest.mark.parametrize("lookahead", [1.5, "1", None, True])
+def test_wrong_lookahead(lookahead):
     with pytest.raises(IncorrectParameterError, match="lookahead"):
-        InMemoryDelayedTracker(print, fixed_delay_detection_lookahead=-1)
+        InMemoryDelayedTracker(print, fixed_delay_detection_lookahead=lookahead)
+
+
+@pytest.mark.parametrize("lookahead", [0, -1])
+def test_no_lookahead(bench, lookahead):
+    b = bench(fixed_delay_detection_lookahead=lookahead)
+    b.tracker.add_many([(1, entry) for entry in range(100)], 1000)
+    assert not b.tracker.should_pause_all_deliveries()
 
 
 def test_on_a_virtual_clock_it_needs_no_timer():

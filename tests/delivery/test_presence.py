@@ -6,15 +6,19 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from bookstand.delivery import presence as presence_module
 from bookstand.delivery.presence import Presence
 from tests.kit import ROOT
 
-ids = st.one_of(st.integers(0, 5), st.sampled_from([(1 << 32) - 1, 1 << 32, (1 << 33) + 5, (1 << 63) - 1]))
+edges = [(1 << 16) - 1, 1 << 16, (1 << 32) - 1, 1 << 32, (1 << 33) + 5, (1 << 63) - 1]
+ids = st.one_of(st.integers(0, 5), st.sampled_from(edges))
 positions = st.lists(st.tuples(ids, ids), max_size=12)
+calls = st.sampled_from(["add", "discard", "take", "new", "one", "less", "bitmap", "ledgers"])
 
 
 def columns(some: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -22,7 +26,7 @@ def columns(some: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     return pairs[:, 0], pairs[:, 1]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "discard", "one", "less", "bitmap", "ledgers"]), positions)))
+@given(st.lists(st.tuples(calls, positions)))
 def test_it_is_a_set(steps: list[tuple[str, list[tuple[int, int]]]]) -> None:
     presence = Presence()
     model: set[tuple[int, int]] = set()
@@ -33,6 +37,17 @@ def test_it_is_a_set(steps: list[tuple[str, list[tuple[int, int]]]]) -> None:
         elif what == "discard":
             presence.discard_many(*columns(some))
             model -= set(some)
+        elif what == "take":
+            there = presence.take_many(*columns(some))
+            expected = [one in model and one not in some[:row] for row, one in enumerate(some)]
+            assert (there is None) is all(expected)
+            assert there is None or there.tolist() == expected
+            model -= set(some)
+        elif what == "new":
+            fresh = list(dict.fromkeys(some))
+            assert presence.add_new(*columns(fresh)) is model.isdisjoint(fresh)
+            if model.isdisjoint(fresh):
+                model |= set(fresh)
         elif what == "bitmap" and some:
             entries = [entry for _, entry in some]
             presence.add_bitmap(some[0][0], BitMap64(entries))
@@ -50,9 +65,34 @@ def test_it_is_a_set(steps: list[tuple[str, list[tuple[int, int]]]]) -> None:
                     assert presence.discard(*one) is (one in model)
                     model.discard(one)
         assert len(presence) == len(model)
+        assert presence.count_ledgers(0, 3) == sum(ledger <= 3 for ledger, _ in model)
         asked = [*some, *model]
         assert presence.contains_many(*columns(asked)).tolist() == [one in model for one in asked]
         assert all(presence.contains(*one) is (one in model) for one in asked)
+
+
+def test_pages_come_and_go_beyond_one_bitmap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With bitmaps of sixteen pages, and pages that are looked for soon."""
+    monkeypatch.setattr(presence_module, "_BITMAP_BITS", 20)
+    monkeypatch.setattr(presence_module, "_IN_BITMAP", (1 << 20) - 1)
+    monkeypatch.setattr(presence_module, "_FEW_PAGES", 8)
+    chance = np.random.default_rng(1)
+    presence = Presence()
+    model: set[tuple[int, int]] = set()
+    for number in range(150):
+        ledgers, entries = chance.integers(0, 60, 40) + number, chance.integers(0, 3, 40) << 15
+        some = list(zip(ledgers.tolist(), entries.tolist(), strict=True))
+        presence.add_many(ledgers, entries)
+        model |= set(some)
+        gone = sorted(model)[: max(0, len(model) - 100)]
+        there = presence.take_many(*columns(gone))
+        assert there is None
+        model -= set(gone)
+        assert len(presence) == len(model)
+        asked = [*some, *model]
+        assert presence.contains_many(*columns(asked)).tolist() == [one in model for one in asked]
+    # No more than were in use at a time.
+    assert len(presence._numbers) <= 512
 
 
 MEASURE = """

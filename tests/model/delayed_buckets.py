@@ -1,23 +1,18 @@
 """A plain model of the tracker of delayed messages on buckets: lists, and the rules for what is sealed, merged, loaded
 and told again after a restart.
 
-``surprises`` turns on what the original does and bookstand does not, each by itself; see tests/replay/delayed_rules.py.
 Calls can be made to fail by kind, a number of times: whatever fails may pass.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from bookstand.storage.position import Position
-from tests.model.delayed import CLEAR_LEAVES_TIMER, LAST, STAYS_TRACKED, Refused
-
-TRIMS_WHEN_CROWDED = "trims-when-crowded"
-NO_ALARM_AT_FIRST = "no-alarm-at-first"
-SURPRISES = (STAYS_TRACKED, CLEAR_LEAVES_TIMER, TRIMS_WHEN_CROWDED, NO_ALARM_AT_FIRST)
+from tests.model.delayed import LAST, Refused
 
 ATTEMPTS = 4
 AHEAD_TICKS = 5
@@ -41,6 +36,7 @@ class Sealed:
         self.last = last
         self.segments = segments
         self.loaded = loaded
+        self.readable = len(segments)
 
     @property
     def next_time(self) -> int | None:
@@ -53,12 +49,16 @@ class Sealed:
 class BucketsModel:
     """``present`` is what waits; ``mutable`` and ``loaded`` are what stands in memory, also of what waits no more."""
 
-    def __init__(self, now: int, figures: Figures, surprises: Collection[str] = frozenset()) -> None:
+    def __init__(self, now: int, figures: Figures) -> None:
         self.now = now
-        self.surprises = frozenset(surprises)
         self.passed = -1
         self.failing: Counter[str] = Counter()
+        # Calls that are told that there is no such snapshot.
+        self.vanishing: Counter[str] = Counter()
         self.stored: list[Sealed] = []
+        # Snapshots that no property names, and properties that name none.
+        self.orphans: list[Sealed] = []
+        self.dangling: list[str] = []
         self.trackers = 0
         # For each alarm that was cancelled, the tracker whose it was.
         self.cancelled: list[int] = []
@@ -85,13 +85,22 @@ class BucketsModel:
         self.try_again_at: int | None = None
         self._recover()
         self.trim()
-        if NO_ALARM_AT_FIRST not in self.surprises:
-            self.update_timer()
+        self.update_timer()
 
     def _recover(self) -> None:
         expired: list[Sealed] = []
         found: list[Sealed] = []
-        for bucket in sorted(self.stored, key=lambda one: one.first):
+        useless: list[Sealed] = []
+        reach = -1
+        for bucket in sorted(self.stored, key=lambda one: (one.first, -one.last)):
+            if bucket.first <= reach:
+                useless.append(bucket)
+                continue
+            reach = bucket.last
+            if self.vanishing["metadata"] > 0:
+                self.vanishing["metadata"] -= 1
+                useless.append(bucket)
+                continue
             self._read_or_refuse("metadata")
             due = 0
             while due < len(bucket.segments) and bucket.segments[due][-1][0] <= self.cutoff():
@@ -101,13 +110,19 @@ class BucketsModel:
                 continue
             self._read_or_refuse("length")
             found.append(Sealed(bucket.first, bucket.last, bucket.segments, due))
+            found[-1].readable = bucket.readable
         for bucket in found:
             for segment in bucket.segments[bucket.loaded :]:
                 self.present |= {Position(ledger, entry) for _, ledger, entry in segment}
             self.buckets.append(bucket)
-        self.stored = self.buckets + expired
-        if expired and self.attempt(["delete"] * len(expired)):
+        self.stored = self.buckets + expired + useless
+        # Where something is wrong, what no property names is looked for.
+        wrong = useless or self.dangling
+        doomed = [*expired, *useless, *(self.orphans if wrong else ())]
+        if (doomed or wrong) and self.attempt(["delete"] * len(doomed)):
             self.stored = list(self.buckets)
+            if wrong:
+                self.orphans, self.dangling = [], []
 
     def _read_or_refuse(self, kind: str) -> None:
         if not self.attempt([kind]):
@@ -159,8 +174,7 @@ class BucketsModel:
         if min(position) < 0:
             raise Refused("argument")
         if time < 0 or time <= self.cutoff():
-            if STAYS_TRACKED not in self.surprises:
-                self._forget(position)
+            self._forget(position)
             return False
         if position not in self.present:
             self._track(position, time)
@@ -216,11 +230,9 @@ class BucketsModel:
     def seal(self) -> None:
         assert self.range is not None
         first, last = self.range
-        always = TRIMS_WHEN_CROWDED not in self.surprises
-        if always or 0 < self.figures.most_buckets <= len(self.buckets):
-            self.trim()
+        self.trim()
         indexes = sorted(filter(self.waits, self.mutable))
-        if not indexes or (always and last < self.passed):
+        if not indexes or last < self.passed:
             self.present -= {Position(*one[1:]) for one in indexes}
             self._empty_mutable()
             return
@@ -305,8 +317,7 @@ class BucketsModel:
     def pop_due(self, limit: int) -> list[Position]:
         self._check_open()
         cutoff = self.cutoff()
-        self.loaded += [one for one in self.mutable if one[0] <= cutoff]
-        self.mutable = [one for one in self.mutable if one[0] > cutoff]
+        self._move_due()
         found: list[Position] = []
         stuck = False
         while len(found) < limit:
@@ -322,6 +333,8 @@ class BucketsModel:
             if not self._load(bucket):
                 stuck = True
                 break
+        if not stuck and len(found) < limit:
+            self._drop_passed()
         emptied = [bucket for bucket in self.buckets if not any(bucket.covers(one.ledger_id) for one in self.present)]
         if emptied:
             self._remove(emptied)
@@ -330,6 +343,18 @@ class BucketsModel:
             self._load(bucket)
         self.update_timer()
         return sorted(found)
+
+    def _move_due(self) -> None:
+        cutoff = self.cutoff()
+        self.loaded += [one for one in self.mutable if one[0] <= cutoff]
+        self.mutable = [one for one in self.mutable if one[0] > cutoff]
+
+    def _drop_passed(self) -> None:
+        self.loaded.sort()
+        while self.loaded and self.loaded[0][1] < self.passed:
+            one = self.loaded.pop(0)
+            if self.waits(one):
+                self._deliver(Position(*one[1:]))
 
     def _deliver(self, position: Position) -> list[Position]:
         """Nothing of ledgers that the cursor has passed."""
@@ -340,12 +365,22 @@ class BucketsModel:
 
     def _load(self, bucket: Sealed) -> bool:
         if not self.attempt(["segments"]):
-            self.try_again_at = self.now + self.tick
+            if (bucket.next_time or 0) <= self.cutoff():
+                self.try_again_at = self.now + self.tick
             return False
         self.try_again_at = None
+        if bucket.loaded == bucket.readable:
+            self._give_up(bucket)
+            return True
         self.loaded += filter(self.waits, bucket.segments[bucket.loaded])
         bucket.loaded += 1
         return True
+
+    def _give_up(self, bucket: Sealed) -> None:
+        """What is in memory of it is known still."""
+        known = {one[1:] for one in self.loaded if self.waits(one)}
+        self.present = {one for one in self.present if not bucket.covers(one.ledger_id) or one in known}
+        self._remove([bucket])
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -391,6 +426,7 @@ class BucketsModel:
             return 0
         self.timer = None
         self.last_run = self.now
+        self._move_due()
         return 1
 
     def fire_stale(self) -> tuple[bool, int]:
@@ -400,6 +436,7 @@ class BucketsModel:
         if self.closed or self.cancelled.pop() != self.trackers:
             return True, 0
         self.last_run = self.now
+        self._move_due()
         return True, 1
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -417,8 +454,7 @@ class BucketsModel:
         self.loaded, self.buckets = [], []
         self.try_again_at = self.earliest = None
         self._empty_mutable()
-        if CLEAR_LEAVES_TIMER not in self.surprises:
-            self.arm()
+        self.arm()
 
     def close(self) -> None:
         self.closed = True

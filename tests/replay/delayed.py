@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.replay import delayed_bucket_driver, delayed_driver, delayed_lockstep
 from tests.replay.delayed_bucket_driver import BucketDriver, marked
-from tests.replay.delayed_bucket_rules import BUCKET_RULES
+from tests.replay.delayed_bucket_rules import argument
 from tests.replay.delayed_bucket_stands import BucketModelStand, BucketStand
 from tests.replay.delayed_driver import Driver, goes_singly, recorded, scenarios
 from tests.replay.delayed_rules import RULES
@@ -54,15 +55,13 @@ def _replay_buckets(
     name: str, settings: Settings, ops: list[dict[str, Any]], tracker: Callable[[Settings], Stand]
 ) -> Outcome:
     singly = delayed_bucket_driver.goes_singly(ops)
-
-    def model(surprises: Iterable[str]) -> BucketDriver:
-        return BucketDriver(BucketModelStand(settings, frozenset(surprises)), settings, singly)
-
     stand = tracker(settings)
     try:
         candidate = BucketDriver(stand, settings, singly)
+        model = BucketDriver(BucketModelStand(settings), settings, singly)
         lines = marked(ops, settings["max_num_buckets"])
-        return delayed_lockstep.replay(name, lines, delayed_bucket_driver.recorded, candidate, model, BUCKET_RULES)
+        argue = partial(argument, settings)
+        return delayed_lockstep.compare(name, lines, delayed_bucket_driver.recorded, candidate, model, argue)
     finally:
         if isinstance(stand, BucketStand):
             stand.end()

@@ -6,11 +6,11 @@ nothing waits, or since a restart as long as the original has not been asked for
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from bookstand.delivery.bucket_key import parse_key
 from bookstand.storage.position import Position
-from tests.model.delayed import Refused
 from tests.replay.delayed_driver import Driver
 from tests.replay.delayed_driver import goes_singly as goes_singly_of_all
 from tests.replay.delayed_driver import recorded as recorded_of_all
@@ -22,6 +22,9 @@ Answer = dict[str, Any]
 
 UNTOLD = ("hold", "unhold", "release", "future", "heal", "fail", "metrics", "reopen")
 """Operations that are answered by nothing to be compared but the state."""
+
+_RULE = re.compile(r"\[\[(\d+) \+ i // (\d+), i % (\d+), (\d+) \+ \(i \* (\d+)\) % (\d+)\] for i in range\((\d+)\)\]")
+"""How a recording tells of so many messages that it does not list them."""
 
 
 CLOSED = ("IllegalReferenceCountException", "NullPointerException")
@@ -52,16 +55,34 @@ def goes_singly(ops: list[Line]) -> bool:
 
 def marked(ops: list[Line], most_buckets: int) -> list[Line]:
     """The operations, and of each whether the alarm means something: after a restart the original sets none until it is
-    asked for something; and whether the original has had as many buckets as there may be."""
+    asked for something; whether the original has had as many buckets as there may be; and, where it names a snapshot by
+    its id, the property that this was created with, ``about``."""
     meaningful, crowded, found = True, False, []
-    for op in ops:
+    names: dict[str, str] = {}
+    for op in map(_spelled_out, ops):
+        names.update(
+            {str(one["id"]): one["key"] for one in op.get("io", ()) if one["call"] == "create" and "id" in one}
+        )
         crowded = crowded or 0 < most_buckets <= len(op.get("buckets", ()))
         if op["op"] == "reopen":
             meaningful = False
         elif "timer" in op or op["op"] in TOUCH_THE_ALARM:
             meaningful = True
-        found.append({**op, "alarm": meaningful, "crowded": crowded})
+        about = names.get(str(op.get("id", op.get("value"))))
+        found.append({**op, "alarm": meaningful, "crowded": crowded, "about": about})
     return found
+
+
+def _spelled_out(op: Line) -> Line:
+    if "messages_rule" not in op:
+        return op
+    match = _RULE.fullmatch(op["messages_rule"])
+    if match is None:
+        raise MissingError(f"messages by the rule {op['messages_rule']}")
+    ledger, each, entries, time, stride, span, count = map(int, match.groups())
+    messages = [[ledger + i // each, i % entries, time + i * stride % span] for i in range(count)]
+    result = op["result"]
+    return {**op, "messages": messages, "result": "1" * count if result == "all 1" else result}
 
 
 def recorded(op: Line) -> Answer:
@@ -108,21 +129,31 @@ class BucketDriver(Driver):
     def _reopen(self, op: Line) -> None:
         settings = {**self.settings, **op.get("settings", {})}
         self.closed = True
-        try:
-            self.buckets.reopen(settings, op["mode"] == "crash")
-        except Refused as refused:
-            raise Refused("RecoverDelayedDeliveryTrackerException") from refused
+        self.buckets.reopen(settings, op["mode"] == "crash")
         self.closed = False
 
     def _fail(self, op: Line) -> None:
-        if op["error"].endswith("not_exist"):
-            raise MissingError("a failure that says that something is gone")
-        self.buckets.fail(op["call"], op["times"])
+        self.buckets.fail(op["call"], op["error"], op["times"])
 
     def _heal(self, op: Line) -> None:
         self.buckets.heal()
 
-    def _nothing(self, op: Line) -> None:
-        """No call is ever in flight, and what is not compared is not asked for."""
+    def _hold(self, op: Line) -> None:
+        self.buckets.hold(op["calls"])
 
-    _hold = _unhold = _release = _future = _metrics = _nothing
+    def _unhold(self, op: Line) -> None:
+        self.buckets.unhold()
+
+    def _release(self, op: Line) -> None:
+        self.buckets.release(op.get("n"), op.get("call"))
+
+    def _behind(self, op: Line) -> None:
+        getattr(self.buckets, op["op"])(op)
+
+    _set_property = _remove_property = _move_property = _behind
+    _put_snapshot = _drop_snapshot = _truncate_snapshot = _behind
+
+    def _untold(self, op: Line) -> None:
+        """What is not compared is not asked for."""
+
+    _future = _metrics = _untold

@@ -1,104 +1,86 @@
 """The differences to the recordings of Pulsar's tracker on buckets that are argued.
 
-Some surprises are switches of the plain model, tests/model/delayed_buckets.py. The others are of what the original does
-to its snapshots while nothing here is ever half done: the recording has to show, in its calls up to the operation, that
-it met the surprise. The reasons are in docs/differences.md, under the same names.
+tests/replay/delayed_original.py does what the original does, and can do without any of its surprises. A recording is
+argued only if that gives it to the last field, up to the operation that is different, and if with one of the surprises
+mended it gives something else in that operation and in none before: that is the one it shows. The reasons are in
+docs/differences.md, under the same names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from tests.model.delayed import CLEAR_LEAVES_TIMER, STAYS_TRACKED
-from tests.model.delayed_buckets import NO_ALARM_AT_FIRST, TRIMS_WHEN_CROWDED
+from tests.replay import delayed_surprises as surprises
+from tests.replay.delayed_bucket_driver import BucketDriver, recorded
 from tests.replay.delayed_lockstep import Line, Rule
+from tests.replay.delayed_original_stand import OriginalStand
+from tests.replay.delayed_stands import Settings
 
 ADDS = ("add", "add_many")
 TAKES = ("get_scheduled", "has_available")
 STORED = ("properties", "snapshots")
-
-
-def _failed_now(call: str, ops: Sequence[Line]) -> bool:
-    return any(one["call"] == call and _has_failed(one) for one in ops[-1].get("io", ()))
-
-
-def _failed(call: str, ops: Sequence[Line]) -> bool:
-    return any(one["call"] == call and _has_failed(one) for op in ops for one in op.get("io", ()))
-
-
-def _has_failed(call: Line) -> bool:
-    return str(call.get("result", "")).startswith(("fail", "throw"))
-
-
-def _passed_tail(ops: Sequence[Line]) -> bool:
-    """The cursor has moved while there were buckets."""
-    return any(op["op"] == "mark_delete" for op in ops)
-
-
-def _load_failed(ops: Sequence[Line]) -> bool:
-    return _failed("segments", ops)
-
-
-def _trim_failed(ops: Sequence[Line]) -> bool:
-    return _failed_now("delete", ops) and any(op["op"] == "mark_delete" for op in ops)
-
-
-def _delete_failed(ops: Sequence[Line]) -> bool:
-    return _failed_now("delete", ops)
-
-
-def _remove_failed(ops: Sequence[Line]) -> bool:
-    return _failed("delete", ops) or _failed("remove_property", ops)
-
-
-def _create_failed(ops: Sequence[Line]) -> bool:
-    return _failed("create", ops) or _failed("put_property", ops)
-
-
-def _held(ops: Sequence[Line]) -> bool:
-    return any(one.get("held") for op in ops for one in op.get("io", ()))
-
-
-def _merged(ops: Sequence[Line]) -> bool:
-    """A new snapshot in the place of two or more."""
-    for op in ops:
-        calls = [one["call"] for one in op.get("io", ())]
-        if "create" in calls and calls.count("delete") >= 2:
-            return True
-    return False
-
-
-def _crowded(ops: Sequence[Line]) -> bool:
-    return bool(ops[-1]["crowded"])
-
-
-def _recovery_failed(ops: Sequence[Line]) -> bool:
-    return str(ops[-1].get("throws", "")).startswith("RecoverDelayedDeliveryTrackerException")
-
-
-def _large_id(ops: Sequence[Line]) -> bool:
-    return bool(ops[-1].get("entry", 0) >> 32) and ops[-1].get("throws") == "IllegalArgumentException"
-
-
-def _create_threw(ops: Sequence[Line]) -> bool:
-    return "throws" in ops[-1] and _failed_now("create", ops)
-
+KNOWN = ("contains", "contains_many")
+ALARM = ("fire", "reset_tick")
 
 BUCKET_RULES: tuple[Rule, ...] = (
-    Rule(STAYS_TRACKED, "10", ADDS),
-    Rule(CLEAR_LEAVES_TIMER, "12", ("clear", "fire")),
-    Rule(TRIMS_WHEN_CROWDED, "5", (*ADDS, *STORED)),
-    Rule(NO_ALARM_AT_FIRST, "timers", ("fire",)),
-    Rule("ids-of-32-bits-alone", "11", (*ADDS, "contains"), _large_id),
-    Rule("create-that-throws", "11", ADDS, _create_threw),
-    Rule("calls-in-flight", "6", (*ADDS, *TAKES, *STORED, "reopen", "clear", "contains_many", "fire"), _held),
-    Rule("load-fails-all", "5", (*TAKES, "fire"), _load_failed),
-    Rule("trim-fails-silently", "5", (*ADDS, *TAKES, *STORED, "clear"), _trim_failed),
-    Rule("clear-forgets-what-stays", "5", ("clear",), _delete_failed),
-    Rule("removal-is-two-calls", "1", (*STORED, "reopen"), _remove_failed),
-    Rule("create-is-two-calls", "7", (*ADDS, *TAKES, *STORED, "reopen"), _create_failed),
-    Rule("recovery-fails-all", "1", ("reopen",), _recovery_failed),
-    Rule("merge-of-its-own", "2", (*ADDS, *TAKES, *STORED, "reopen", "contains_many", "fire"), _merged),
-    Rule("merge-never", "3, 4", (*STORED, *TAKES, "reopen"), _crowded),
-    Rule("passed-tail", "9", (*TAKES, *STORED, "reopen", "fire"), _passed_tail),
+    Rule(surprises.STAYS_TRACKED, "10", ADDS),
+    Rule(surprises.CLEAR_LEAVES_TIMER, "12", ("clear", "fire")),
+    Rule(surprises.NO_ALARM_AT_FIRST, "timers", ("fire",)),
+    Rule(surprises.ALARM_AFTER_CLOSE, "4.2.4 and the later tree", ("fire_stale",)),
+    Rule(surprises.IDS_ALONE, "11", (*ADDS, "contains")),
+    Rule(surprises.CREATE_THAT_THROWS, "11", ADDS),
+    Rule(surprises.TRIMS_WHEN_CROWDED, "5", (*ADDS, *STORED, *TAKES, *KNOWN, "reopen")),
+    Rule(surprises.TRIM_FAILS, "5", (*ADDS, *STORED, *TAKES, *KNOWN, "reopen")),
+    Rule(surprises.MERGE_FAILS, "5", (*ADDS, *STORED, *TAKES, *KNOWN, "reopen")),
+    Rule(surprises.LOAD_FAILS_ALL, "5", (*TAKES, *ALARM)),
+    Rule(surprises.CLEAR_FORGETS, "5", ("clear", *STORED, "reopen")),
+    Rule(surprises.REMOVAL_IN_TWO, "1", (*STORED, "reopen")),
+    Rule(surprises.RECOVERY_FAILS_ALL, "1", ("reopen",)),
+    Rule(surprises.CREATE_IN_TWO, "7", (*ADDS, *TAKES, *STORED, *KNOWN, "reopen")),
+    Rule(surprises.CALLS_IN_FLIGHT, "6", (*ADDS, *TAKES, *STORED, *KNOWN, *ALARM, "clear", "reopen")),
+    Rule(surprises.MERGE_LEAVES_OUT, "2", (*TAKES, *KNOWN, "reopen")),
+    Rule(surprises.LOAD_RINGS, "timers", (*ADDS, *TAKES, *ALARM)),
+    Rule(surprises.GOES_ONCE_LOADED, "§2", (*ADDS, *TAKES, *STORED, *KNOWN, "reopen")),
+    Rule(surprises.HEADS_GONE, "4.2.4 and the later tree", (*ADDS, *TAKES, *ALARM)),
+    Rule(surprises.MERGE_NEVER, "3, 4", (*ADDS, *TAKES, *STORED, *KNOWN, "reopen")),
+    Rule(surprises.MERGE_OF_ITS_OWN, "§2", (*ADDS, *TAKES, *STORED, *KNOWN, "reopen")),
+    Rule(surprises.OVERLAPS, "8", ("reopen", *STORED)),
+    Rule(surprises.SEALS_OVER, "8", (*ADDS, *TAKES, *STORED, *KNOWN, "reopen")),
+    Rule(surprises.STALE_ALARM, "§5, #25996", (*ADDS, *TAKES, *ALARM)),
+    Rule(surprises.PASSED_TAIL, "9", (*TAKES, *STORED, *ALARM, "reopen")),
 )
+
+
+def argument(settings: Settings, ops: Sequence[Line]) -> tuple[Rule, ...]:
+    """The surprises of either tree that the recording shows in the last operation, which is the first to differ."""
+    for later in (False, True):
+
+        def run(mended: Iterable[str], later: bool = later) -> tuple[int | None, OriginalStand]:
+            stand = OriginalStand(settings, later, mended)
+            driver = BucketDriver(stand, settings, singly=True)
+            apart = (number for number, op in enumerate(ops) if driver.apply(op) != recorded(op))
+            return next(apart, None), stand
+
+        apart, stand = run(())
+        if apart is None and (shown := _shown(stand.met, run, len(ops) - 1)):
+            return tuple(rule for rule in BUCKET_RULES if rule.name in shown and ops[-1]["op"] in rule.ops)
+    return ()
+
+
+def _shown(
+    met: Iterable[str], run: Callable[[Iterable[str]], tuple[int | None, OriginalStand]], last: int
+) -> list[str]:
+    """What can be done without is left out, one after the other; the rest is shown where it makes the difference."""
+    mended: list[str] = []
+    shown = []
+    waiting = sorted(met)
+    while waiting:
+        name = waiting.pop(0)
+        apart, stand = run([*mended, name])
+        if apart is None:
+            mended.append(name)
+            # Without one it may meet others.
+            waiting += sorted(stand.met.difference(mended, shown, waiting))
+        elif apart == last:
+            shown.append(name)
+    return shown

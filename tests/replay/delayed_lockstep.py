@@ -1,8 +1,8 @@
 """Recording, candidate and plain model, operation by operation.
 
 Candidate and model have to agree from the first operation to the last. At the first difference between recording and
-model, the plain model with some of the original's surprises turned on has to give the recording, from its beginning to
-that operation: those that it takes are the argument. Each has a rule, which says in which operations it may show first.
+model, some of the original's surprises have to give the recording, from its beginning to that operation: those that it
+takes are the argument. Each has a rule, which says in which operations it may show first.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ SHOWN = 300
 
 
 class Rule(NamedTuple):
-    """``name`` is what the plain model calls the surprise, ``surprise`` its number in the recordings' description."""
+    """``name`` is what the model calls the surprise, ``surprise`` its number in the recordings' description."""
 
     name: str
     surprise: str
     ops: tuple[str, ...]
-    evidence: Callable[[Sequence[Line]], bool] | None = None
-    """Where the plain model has no switch: whether the recording up to the operation shows that it met the surprise."""
 
 
 class Driver(Protocol):
@@ -46,8 +44,23 @@ def replay(
     model: Callable[[Iterable[str]], Driver],
     rules: Sequence[Rule],
 ) -> Outcome:
-    """``model(surprises)`` makes a driver of the plain model."""
-    plain = model(())
+    """``model(surprises)`` makes a driver of the plain model, to which surprises can be added."""
+
+    def argue(seen: Sequence[Line]) -> tuple[Rule, ...]:
+        return _added(seen, recorded, model, rules)
+
+    return compare(name, ops, recorded, candidate, model(()), argue)
+
+
+def compare(
+    name: str,
+    ops: Sequence[Line],
+    recorded: Callable[[Line], Answer],
+    candidate: Driver,
+    plain: Driver,
+    argue: Callable[[Sequence[Line]], tuple[Rule, ...]],
+) -> Outcome:
+    """``argue`` is told of the operations up to the first that is different; it gives no rules where there are none."""
     argued = ""
     for number, op in enumerate(ops):
         try:
@@ -61,30 +74,27 @@ def replay(
             return Outcome(name, "different", f"{because}against the model: {_at(number, op)} {_apart(expected, got)}")
         if not argued and told != got:
             detail = f"{_at(number, op)} {_apart(told, got)}"
-            found = _argument(ops[: number + 1], recorded, model, rules)
+            found = argue(ops[: number + 1])
             if not found:
                 return Outcome(name, "different", detail)
             argued = f"{'+'.join(rule.name for rule in found)}: {detail}"
     return Outcome(name, "argued" if argued else "equal", argued)
 
 
-def _argument(
+def _added(
     ops: Sequence[Line],
     recorded: Callable[[Line], Answer],
     model: Callable[[Iterable[str]], Driver],
     rules: Sequence[Rule],
 ) -> tuple[Rule, ...]:
-    """The fewest surprises that give everything recorded, of which one may show in the last operation; none if none.
-    Of those that the model does not give, the first that the recording shows."""
-    switches = [rule for rule in rules if rule.evidence is None]
+    """The fewest surprises that give everything recorded, of which one may show in the last operation."""
     for size in range(1, AT_MOST + 1):
-        for chosen in combinations(switches, size):
+        for chosen in combinations(rules, size):
             if any(ops[-1]["op"] in rule.ops for rule in chosen):
                 driver = model([rule.name for rule in chosen])
                 if all(driver.apply(op) == recorded(op) for op in ops):
                     return chosen
-    shown = (rule for rule in rules if rule.evidence is not None and ops[-1]["op"] in rule.ops)
-    return next(((rule,) for rule in shown if rule.evidence is not None and rule.evidence(ops)), ())
+    return ()
 
 
 def _at(number: int, op: Line) -> str:

@@ -1,0 +1,36 @@
+"""A topic with one subscription behind the same interface as the queues that it is held against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import bookstand
+
+
+class TopicQueue:
+    def __init__(self, directory: Path) -> None:
+        self._store = bookstand.open(directory / "store", durability="commit")
+        self._topic = self._store.topic("queue")
+        self._subscription = self._topic.subscription("worker")
+
+    def publish(self, payloads: list[bytes]) -> None:
+        self._topic.publish_many(payloads)
+
+    def receive(self, count: int) -> list[Any]:
+        return self._subscription.receive(count, timeout=0)
+
+    def payloads(self, messages: list[Any]) -> list[bytes]:
+        return [message.payload for message in messages]
+
+    def ack(self, messages: list[Any]) -> None:
+        self._subscription.ack_many(messages).result()
+
+    def left(self) -> int:
+        return self._subscription.stats.backlog
+
+    def server_cpu(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        self._store.close()

@@ -1,0 +1,74 @@
+"""The demo from its beginning to its end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from tempfile import TemporaryDirectory
+
+import bookstand
+from bookstand.demo import plan
+from bookstand.demo.books import Books
+from bookstand.demo.life import Life
+from bookstand.demo.result import inspect, problems, rows
+from bookstand.demo.screen import Screen
+
+FEWEST = 5_000
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bookstand.demo", description="Messages, and a power cut.")
+    parser.add_argument("--messages", type=_number, default=plan.MESSAGES, help="how many (default: %(default)s)")
+    messages = parser.parse_args(arguments).messages
+    with TemporaryDirectory(prefix="bookstand-demo-") as folder:
+        return run(os.path.join(folder, "store"), messages)
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < FEWEST:
+        raise argparse.ArgumentTypeError(f"at least {FEWEST}: of fewer the power cannot be cut in the middle")
+    return number
+
+
+def run(path: str, messages: int) -> int:
+    books = Books(messages)
+    poison = plan.poison(messages)
+
+    def is_half_done(life: Life) -> bool:
+        screen.show(life.memory)
+        return 2 * books.published >= messages and books.lives[0].durable > 0
+
+    def is_never_cut(life: Life) -> bool:
+        screen.show(life.memory)
+        return False
+
+    with Screen(books, messages - len(poison)) as screen:
+        screen.say(f"bookstand {bookstand.__version__} publishes {messages:,} messages, a third of them delayed.")
+        screen.say(f"{plan.CONSUMERS} consumers share them, fail now and then, and always at {len(poison):,} of them.")
+        first = Life(path, books)
+        if not first.live(is_half_done):
+            raise SystemExit("FAILED: all was done before the power was cut.")
+        screen.show(first.memory, now=True)
+        screen.say("The power is cut: SIGKILL. Another process goes on from what is stored.")
+        second = Life(path, books)
+        second.live(is_never_cut)
+        screen.show(second.memory, now=True)
+        screen.say("All is done. The store is opened once more, and verified.")
+        found = inspect(path, messages)
+    screen.table(rows(books, [first, second], found))
+    report = found.report
+    screen.end(
+        f"verify: {len(report.problems)} problems in {report.ledgers} ledgers, {report.entries:,} entries",
+        report.ok,
+    )
+    for problem in report.problems:
+        screen.end(f"  {problem.message}", False)
+    wrong = problems(books, found)
+    if wrong:
+        screen.end(f"FAILED: {'; '.join(wrong)}.", False)
+        return 1
+    screen.end("OK: nothing is lost, nothing came early, and nothing came again but what had failed", True)
+    screen.end("or was not durably acknowledged when the power was cut.", True)
+    return 0

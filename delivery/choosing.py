@@ -1,0 +1,95 @@
+"""Which tracker a subscription has: in memory, on buckets of its own, or a share of the topic's index.
+
+A topic may change from one to another whenever it is opened. What waits is in the topic behind the mark-delete
+position, so that nothing is lost by it: the new tracker is told of it again. What must not stay behind are snapshots
+that nobody looks at any more. The times that messages were given instead of their own are taken over by every tracker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bookstand.cursor.cursor import Cursor
+from bookstand.delivery.bucket_home import CursorHome
+from bookstand.delivery.bucket_ledgers import BucketLedgers
+from bookstand.delivery.bucket_tracker import BucketDelayedTracker
+from bookstand.delivery.config import DelayedDeliveryConfig
+from bookstand.delivery.given_times import GivenTimesTracker
+from bookstand.delivery.in_memory import InMemoryDelayedTracker
+from bookstand.delivery.rebuilding import reader_of
+from bookstand.delivery.rescheduled import Rescheduled
+from bookstand.delivery.shared_index import SharedDelayedIndex
+from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
+from bookstand.delivery.timer import Timer
+from bookstand.delivery.tracker import LARGEST
+from bookstand.delivery.trying_again import PASSING
+from bookstand.storage.log import logger
+
+if TYPE_CHECKING:
+    from bookstand.storage.clock import Clock
+
+Tracker = BucketDelayedTracker | GivenTimesTracker
+
+
+def open_tracker(
+    cursor: Cursor,
+    config: DelayedDeliveryConfig,
+    tick: int | None,
+    index: SharedDelayedIndex | None,
+    wake: Callable[[], object],
+    clock: Clock,
+    timer: Timer,
+) -> Tracker:
+    """``index``: the topic's, where the subscriptions share one, and then its tick is theirs as well."""
+    if tick is not None:
+        config = replace(config, delayed_delivery_tick_time_millis=tick)
+    home = CursorHome(cursor)
+    if index is None and config.delayed_delivery_tracker == "bucket":
+        try:
+            return BucketDelayedTracker(wake, home, config, rebuild=reader_of(cursor.topic), clock=clock, timer=timer)
+        except PASSING as error:
+            # Nothing is lost by it: what waits is in the topic. The snapshots stay for the next time.
+            logger().warning(
+                "topic %s, cursor %s: delayed messages are kept in memory: %s", home.topic, home.cursor, error
+            )
+            return GivenTimesTracker(
+                _in_memory(wake, config, clock, timer), _in_memory(wake, config, clock, timer), home
+            )
+    remove_snapshots(cursor)
+    given = _in_memory(wake, config, clock, timer)
+    if index is None:
+        return GivenTimesTracker(_in_memory(wake, config, clock, timer), given, home)
+    view = index.view(
+        cursor.name,
+        wake,
+        mark_delete=lambda: cursor.mark_delete_position,
+        read_position=lambda: cursor.read_position,
+        is_acked=cursor.is_acked,
+    )
+    return GivenTimesTracker(view, given, home)
+
+
+def _in_memory(
+    wake: Callable[[], object], config: DelayedDeliveryConfig, clock: Clock, timer: Timer
+) -> InMemoryDelayedTracker:
+    return InMemoryDelayedTracker(
+        wake,
+        tick_time_millis=config.delayed_delivery_tick_time_millis,
+        strict=config.is_delayed_delivery_deliver_at_time_strict,
+        fixed_delay_detection_lookahead=config.delayed_delivery_fixed_delay_detection_lookahead,
+        clock=clock,
+        timer=timer,
+    )
+
+
+def remove_snapshots(cursor: Cursor, also_given_times: bool = False) -> None:
+    """Delete the snapshots of a cursor that no tracker has open, in one commit."""
+    home = CursorHome(cursor)
+    ledgers = BucketLedgers(home, BucketSnapshotStorage(home.client))
+    # At the end of all times every snapshot is to be removed, and what is not this cursor's is let be.
+    doomed = ledgers.recover(LARGEST).doomed
+    given_times = Rescheduled(home)
+    if doomed or (also_given_times and given_times.is_stored):
+        ledgers.delete(doomed, given_times.delete_in if also_given_times else None, sweep=bool(doomed))

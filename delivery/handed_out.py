@@ -1,0 +1,108 @@
+"""Which messages are out: handed to a consumer, and neither acknowledged nor given back. Plain state, no I/O.
+
+What is handed out together is one :class:`Handout`, with one deadline; so a message costs an entry in a dictionary.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bookstand.delivery.message_id import MessageId, position_of
+from bookstand.storage.position import Position
+
+if TYPE_CHECKING:
+    from bookstand.delivery.consumer import Consumer
+
+
+class Handout:
+    __slots__ = ("consumer", "deadline", "messages")
+
+    def __init__(self, consumer: Consumer, messages: Sequence[MessageId], deadline: int | None) -> None:
+        self.consumer = consumer
+        self.messages = messages
+        self.deadline = deadline
+
+
+class HandedOut:
+    """Its owner has a lock for all but :meth:`settle`."""
+
+    def __init__(self) -> None:
+        self._handouts: dict[MessageId, Handout] = {}
+        # Of batches: those of an entry that are out.
+        self._members: dict[Position, set[MessageId]] = {}
+        # By deadline, for they all last equally long; those whose messages are all settled may still be in it.
+        self._by_deadline: deque[Handout] = deque()
+
+    def __len__(self) -> int:
+        return len(self._handouts)
+
+    def __contains__(self, position: object) -> bool:
+        """Whether anything of an entry is out."""
+        return position in self._handouts or position in self._members
+
+    def handout_of(self, message: MessageId) -> Handout | None:
+        return self._handouts.get(message)
+
+    def is_in(self, message: MessageId, handout: Handout) -> bool:
+        """Whether it is out since this handout, and was not given back meanwhile."""
+        return self._handouts.get(message) is handout
+
+    def hand_out(self, consumer: Consumer, messages: Sequence[MessageId], deadline: int | None) -> Handout:
+        handout = Handout(consumer, messages, deadline)
+        for message in messages:
+            self._handouts[message] = handout
+            if len(message) > 2:
+                self._members.setdefault(position_of(message), set()).add(message)
+        if deadline is not None:
+            self._by_deadline.append(handout)
+        return handout
+
+    def settle(self, message: MessageId) -> None:
+        """It is not out any more, and with an entry none of its members."""
+        self._handouts.pop(message, None)
+        if self._members:
+            position = position_of(message)
+            members = self._members.get(position)
+            if members is None:
+                return
+            for member in (message,) if len(message) > 2 else list(members):
+                self._handouts.pop(member, None)
+                members.discard(member)
+            if not members:
+                self._members.pop(position, None)
+
+    def settle_up_to(self, last: Position) -> list[MessageId]:
+        """All of the entries up to a position."""
+        settled = [message for message in list(self._handouts) if position_of(message) <= last]
+        for message in settled:
+            self.settle(message)
+        return settled
+
+    def of(self, consumer: Consumer) -> list[MessageId]:
+        return [message for message, handout in list(self._handouts.items()) if handout.consumer is consumer]
+
+    def all(self) -> list[MessageId]:
+        return list(self._handouts)
+
+    @property
+    def next_deadline(self) -> int | None:
+        """Not later than that of what is out."""
+        return self._by_deadline[0].deadline if self._by_deadline else None
+
+    def overdue(self, now: int) -> list[MessageId]:
+        """What is out beyond its deadline."""
+        waiting = self._by_deadline
+        found: list[MessageId] = []
+        while waiting and (waiting[0].deadline or 0) <= now:
+            handout = waiting.popleft()
+            found += [message for message in handout.messages if self.is_in(message, handout)]
+        while waiting and not any(self.is_in(message, waiting[0]) for message in waiting[0].messages):
+            waiting.popleft()
+        return found
+
+    def clear(self) -> None:
+        self._handouts.clear()
+        self._members.clear()
+        self._by_deadline.clear()

@@ -1,0 +1,302 @@
+"""A topic as its users see it: where messages are published, and who is subscribed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bookstand.cursor.cursor import Cursor
+from bookstand.delivery import nack_log
+from bookstand.delivery.choosing import remove_snapshots
+from bookstand.delivery.shared_index import BUILDER, SharedDelayedIndex
+from bookstand.delivery.subscription import Subscription
+from bookstand.delivery.timer import Alarm, timer_for
+from bookstand.delivery.times import Moment, Span, delivery_time
+from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
+from bookstand.errors import BookstandError, IncorrectParameterError, WriteOnReadOnlyError
+from bookstand.ledger.arguments import as_payload
+from bookstand.ledger.framing import batch, frame, single
+from bookstand.storage.log import logger
+from bookstand.storage.position import Position
+
+if TYPE_CHECKING:
+    from bookstand.cursor.config import CursorConfig
+    from bookstand.ledger.managed import ManagedLedger
+    from bookstand.storage.pending import Pending
+
+    class Store(nack_log.Store, Protocol):
+        """What a topic needs of a store."""
+
+        def managed_ledger(
+            self, name: str, *, max_entries_per_ledger: int, max_bytes_per_ledger: int, max_ledger_age: float
+        ) -> ManagedLedger: ...
+        def topic(self, name: str) -> Topic: ...
+
+
+# Acknowledgments are written a second after they came at the latest; then ledgers may go.
+_TRIM_AFTER_MILLIS = 1_500
+
+
+class Topic:
+    """Use ``store.topic(name)``. All methods may be called from any thread.
+
+    Spans and moments are milliseconds, or ``datetime``'s; moments count from 1970, by the store's clock.
+    """
+
+    def __init__(self, store: Store, name: str, config: TopicConfig | None = None) -> None:
+        self.config = TopicConfig() if config is None else config
+        if not isinstance(self.config, TopicConfig):
+            raise IncorrectParameterError(f"config is a TopicConfig, not {config!r}")
+        self.name = name
+        self.store = store
+        self.ledger = store.managed_ledger(
+            name,
+            max_entries_per_ledger=self.config.max_entries_per_ledger,
+            max_bytes_per_ledger=self.config.max_bytes_per_ledger,
+            max_ledger_age=self.config.max_ledger_age,
+        )
+        self._clock = self.ledger.client.clock
+        self.timer = timer_for(self._clock)
+        self._lock = RLock()
+        self._cursors: dict[str, Cursor] = {}
+        self._subscriptions: dict[str, Subscription] = {}
+        self._trimming: Alarm | None = None
+        self._index: SharedDelayedIndex | None = None
+        if not self.ledger.client.read_only:
+            if self.config.delayed_delivery_shared_index_enabled:
+                self._index = SharedDelayedIndex(self.ledger, self.config, clock=self._clock, timer=self.timer)
+            elif BUILDER in self.ledger.cursor_names():
+                self._end_index()
+
+    def _end_index(self) -> None:
+        """Of a time when the subscriptions shared one; what it knew the topic tells each of them."""
+        builder = Cursor.open(self.ledger, BUILDER)
+        remove_snapshots(builder)
+        builder.delete()
+
+    @property
+    def shared_index(self) -> SharedDelayedIndex | None:
+        """The index of delayed messages, where all subscriptions share one."""
+        return self._index
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        payload: bytes,
+        deliver_after: Span | None = None,
+        deliver_at: Moment | None = None,
+        properties: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Position:
+        """Add a message; durable on return. It is delivered at once, or after a while, or at a time.
+
+        ``more``: ``key``, ``event_time``, ``sequence_id``, ``producer_name``, and whatever else Pulsar's
+        ``MessageMetadata`` has, by its name in snake case.
+        """
+        return self.publish_async(payload, deliver_after, deliver_at, properties, **more).result()  # type: ignore[no-any-return]
+
+    def publish_async(
+        self,
+        payload: bytes,
+        deliver_after: Span | None = None,
+        deliver_at: Moment | None = None,
+        properties: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Pending:
+        """The same; the Pending's result is the position, and it can be awaited."""
+        now = self._clock.now()
+        entry = frame(
+            as_payload(payload),
+            publish_time=now,
+            deliver_at=delivery_time(deliver_after, deliver_at, now),
+            properties=properties,
+            compression=self.config.compression,
+            **_metadata(more),
+        )
+        return self._append(entry)
+
+    def publish_many(
+        self,
+        payloads: Iterable[bytes],
+        deliver_after: Span | Iterable[Span | None] | None = None,
+        deliver_at: Moment | Iterable[Moment | None] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> list[Position]:
+        """Many messages, an entry each, the fast way: durable on return, in as few commits as may be. Times are for
+        all, or one for each, where None is none."""
+        # A wrong one among them is found before any is added.
+        checked = list(map(as_payload, payloads))
+        times = _delivery_times(deliver_after, deliver_at, self._clock.now())
+        if isinstance(times, list) and len(times) != len(checked):
+            raise IncorrectParameterError(f"there are {len(times)} times for {len(checked)} messages")
+        positions = self.ledger.append_many(checked, times, properties, self.config.compression)
+        self._wake()
+        return positions
+
+    def publish_batch(
+        self,
+        payloads: Iterable[bytes],
+        deliver_after: Span | None = None,
+        deliver_at: Moment | None = None,
+        properties: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Position:
+        """Many messages in one entry, as Pulsar's producers batch them: they are delivered, acknowledged and counted
+        one by one, and come again together. Properties are those of each."""
+        now = self._clock.now()
+        entry = batch(
+            (single(as_payload(payload), properties=properties) for payload in payloads),
+            publish_time=now,
+            deliver_at=delivery_time(deliver_after, deliver_at, now),
+            compression=self.config.compression,
+            **_metadata(more),
+        )
+        return self._append(entry).result()  # type: ignore[no-any-return]
+
+    def _append(self, entry: bytes) -> Pending:
+        pending = self.ledger.append_entry_async(entry)
+        if self._subscriptions:
+            pending._completion.when_done(self._wake)
+        return pending
+
+    def _wake(self) -> None:
+        for subscription in list(self._subscriptions.values()):
+            subscription.bell.ring()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def cursor(self, name: str, config: CursorConfig | None = None, **options: Any) -> Cursor:
+        """The cursor of that name, opened or made; ``options`` are those of :meth:`Cursor.open`. As long as it is open,
+        later calls give the same."""
+        with self._lock:
+            cursor = self._cursors.get(name)
+            if cursor is None or not cursor.usable:
+                self.ledger.check_owned()
+                cursor = self._cursors[name] = Cursor.open(self.ledger, name, config, **options)
+            return cursor
+
+    def subscription(
+        self, name: str, config: SubscriptionConfig | None = None, initial: str = "earliest"
+    ) -> Subscription:
+        """The subscription of that name, opened or made. A new one begins with the ``"earliest"`` message, or the
+        ``"latest"``: the next to be published. As long as it is open, later calls give the same, whatever they say."""
+        if config is not None and not isinstance(config, SubscriptionConfig):
+            raise IncorrectParameterError(f"config is a SubscriptionConfig, not {config!r}")
+        self._check_name(name)
+        with self._lock:
+            if self.ledger.client.read_only:
+                raise WriteOnReadOnlyError(f"topic {self.name}: a store opened read-only has cursors, no subscriptions")
+            found = self._subscriptions.get(name)
+            if found is None or not found.usable:
+                found = Subscription(self, name, config or SubscriptionConfig(), initial)
+                self._subscriptions[name] = found
+            return found
+
+    def _check_name(self, name: object) -> None:
+        if not isinstance(name, str) or not name:
+            raise IncorrectParameterError(f"a subscription has a name, not {name!r}")
+        if name == BUILDER:
+            raise IncorrectParameterError(f"{name!r} is the name of the index of delayed messages")
+
+    def subscriptions(self) -> list[str]:
+        """The subscriptions that are stored, open or not."""
+        return [name for name in self.ledger.cursor_names() if name != BUILDER]
+
+    def unsubscribe(self, name: str) -> None:
+        """Delete a subscription with all that is kept of it: its snapshots first, so that none is left without it;
+        :class:`NoSuchNodeError` if there is none."""
+        self._check_name(name)
+        with self._lock:
+            subscription = self._subscriptions.pop(name, None)
+            if subscription is not None:
+                subscription.stop()
+            cursor = self.cursor(name, create=False)
+            remove_snapshots(cursor, also_given_times=True)
+            nack_log.forget(self.store, f"{self.name}/{name}")
+            cursor.delete()
+            del self._cursors[name]
+        self.trim_soon()
+
+    # -- retention ---------------------------------------------------------------------------------------------------
+
+    def trim(self) -> list[int]:
+        """Delete the ledgers that nobody needs: neither a cursor nor an index of delayed messages, nor what is to come
+        again; returns their ids. As long as a subscription that is stored is not open, none are deleted."""
+        with self._lock:
+            for cursor in self._cursors.values():
+                if cursor.usable and not cursor.read_only:
+                    cursor.flush()
+            if self._index is not None:
+                self._index.trim()
+            return self.ledger.trim_consumed()
+
+    def trim_soon(self) -> None:
+        """Ledgers may have become free: look after them by and by, if that is to be done."""
+        if self._trimming is None and self.config.trim_consumed:
+            self._trimming = self.timer.arm(self._clock.now() + _TRIM_AFTER_MILLIS, self._trim_in_background)
+
+    def _trim_in_background(self, _: Alarm) -> None:
+        self._trimming = None
+        try:
+            self.trim()
+        except BookstandError as error:
+            logger().warning("topic %s: consumed ledgers could not be deleted: %s", self.name, error)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can still be used: it was neither closed nor deleted, nor taken over by another."""
+        return self.ledger.usable
+
+    def close(self) -> None:
+        """Write what is acknowledged, and close subscriptions and cursors, the index and the last ledger."""
+        with self._lock:
+            self.timer.close()
+            for subscription in self._subscriptions.values():
+                subscription.stop()
+            if self._index is not None:
+                self._index.close()
+            for cursor in self._cursors.values():
+                if cursor.usable:
+                    cursor.close()
+            self.ledger.close()
+
+    def delete(self) -> None:
+        """Delete the topic with all subscriptions."""
+        with self._lock:
+            for name in self.subscriptions():
+                self.unsubscribe(name)
+            if self._index is not None:
+                self._index.delete()
+            self.timer.close()
+            self.ledger.delete()
+
+    def __enter__(self) -> Topic:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name!r}>"
+
+
+def _metadata(more: dict[str, Any]) -> dict[str, Any]:
+    """Users say ``key`` where the metadata has ``partition_key``. What is not said is not there."""
+    renamed = {"partition_key" if name == "key" else name: value for name, value in more.items()}
+    return {name: value for name, value in renamed.items() if value is not None}
+
+
+def _delivery_times(
+    deliver_after: Span | Iterable[Span | None] | None, deliver_at: Moment | Iterable[Moment | None] | None, now: int
+) -> int | list[int | None] | None:
+    if isinstance(deliver_after, Iterable) and deliver_at is None:
+        return [delivery_time(after, None, now) for after in deliver_after]
+    if isinstance(deliver_at, Iterable) and deliver_after is None:
+        return [delivery_time(None, at, now) for at in deliver_at]
+    if isinstance(deliver_after, Iterable) or isinstance(deliver_at, Iterable):
+        raise IncorrectParameterError("messages are delivered after a while or at a time, not both")
+    return delivery_time(deliver_after, deliver_at, now)

@@ -1,0 +1,91 @@
+"""A durable delayed queue inside a program: delays, retries that wait longer each time, dead letters, a restart.
+
+``python delayed_queue.py`` sends reminders at their time. The mail server refuses Bob's twice, and there is nobody to
+take one of the others.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+
+import bookstand
+
+QUEUE = bookstand.TopicConfig(
+    delayed_delivery_tracker="bucket",  # what waits is on the disk, not in memory
+    delayed_delivery_tick_time_millis=10,
+    is_delayed_delivery_deliver_at_time_strict=True,  # never early
+)
+WORKERS = bookstand.SubscriptionConfig(
+    nack_backoff=bookstand.MultiplierRedeliveryBackoff(min=100, max=5_000),
+    max_redeliveries=3,
+    dead_letter_topic="reminders-undeliverable",
+)
+
+
+class MailServer:
+    """Refuses the first two mails to Bob, and every mail to nobody."""
+
+    def __init__(self):
+        self.sent = []
+        self.refusals = 2
+
+    def send(self, to, text):
+        if to == "nobody":
+            raise ConnectionError("no such address")
+        if to == "bob" and self.refusals:
+            self.refusals -= 1
+            raise ConnectionError("busy")
+        self.sent.append((to, text))
+
+
+def schedule(path):
+    """What a web application would do: durable once ``publish`` has returned."""
+    with bookstand.open(path) as store:
+        reminders = store.topic("reminders", QUEUE)
+        reminders.publish(b"your order has arrived", properties={"to": "ann"})
+        reminders.publish(b"your trial ends", deliver_after=600, properties={"to": "carl"})
+        reminders.publish(b"your table is booked", deliver_after=300, properties={"to": "bob"})
+        reminders.publish(b"are you there?", deliver_after=200, properties={"to": "nobody"})
+        too_soon = reminders.publish(b"happy new year", deliver_after=400, properties={"to": "dora"})
+
+        workers = reminders.subscription("workers", WORKERS)
+        workers.receive(timeout=0)  # nothing is acknowledged: it comes again
+        assert workers.reschedule(too_soon, deliver_after=800)
+        assert workers.stats.delayed == 4
+
+
+def work(path, server):
+    """Another process, perhaps after a crash of the first."""
+    with bookstand.open(path) as store:
+        workers = store.topic("reminders", QUEUE).subscription("workers", WORKERS)
+        while workers.backlog:
+            for message in workers.receive(max=10, timeout=0.1):
+                late = time.time_ns() // 1_000_000 - (message.deliver_at or message.publish_time)
+                assert message.deliver_at is None or late >= 0 or message.properties["to"] == "dora"
+                try:
+                    server.send(message.properties["to"], message.payload.decode())
+                except ConnectionError as error:
+                    print(f"{message.properties['to']}: {error} (try {message.redelivery_count + 1})")
+                    workers.nack(message)
+                else:
+                    print(f"{message.properties['to']}: {message.payload.decode()}")
+                    workers.ack(message)
+
+        dead = store.topic("reminders-undeliverable").subscription("operator")
+        for message in dead.receive(max=10, timeout=0):
+            print(f"undeliverable: {message.payload.decode()!r} to {message.properties['to']}")
+            dead.ack(message)
+
+
+def main():
+    server = MailServer()
+    with tempfile.TemporaryDirectory() as path:
+        schedule(path)
+        work(path, server)
+    assert [to for to, _ in server.sent] in (["ann", "bob", "carl", "dora"], ["ann", "carl", "bob", "dora"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,350 @@
+"""A subscription against plain dictionaries, whatever happens in whatever order, however delayed messages are kept:
+nothing is lost, nothing early, nothing out twice, nothing again that was acknowledged, and nobody asks in vain for what
+could be given."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bookstand.delivery.subscription import ReceivedMessage
+from bookstand.storage.position import Position
+from tests.delivery.subscription_kit import MEMORY, MODES, NACK_BUCKET, Desk, subscription_config, topic_config
+
+NACK_DELAY = 700
+SHORTEST_NACK = 100
+FIRST, AGAIN, OUT, ACKED = "first", "again", "out", "acked"
+Key = tuple[Position, int]
+
+delays = st.one_of(st.just(0), st.integers(1, 60), st.sampled_from([10, 20, 400, 2_000]))
+
+
+@dataclass
+class Item:
+    """What the model knows of a message: it may come from ``earliest`` on, and has to come from ``latest`` on."""
+
+    payload: bytes
+    delayed: bool
+    earliest: int
+    latest: int
+    state: str = FIRST
+    count: int | None = 0
+    """How often it was given again; None where that is not said."""
+    unsure: bool = False
+    """Acknowledged, but not durably when everything crashed: comes again, or does not."""
+    soonest: int = 0
+    last: int = 0
+    """Between them are all the times that it was ever to be delivered at."""
+
+    def __post_init__(self) -> None:
+        self.soonest, self.last = self.earliest, self.latest
+
+    def move(self, earliest: int, latest: int) -> None:
+        self.earliest, self.latest = earliest, latest
+        self.soonest, self.last = min(self.soonest, earliest), max(self.last, latest)
+
+
+class SubscriptionMachine(RuleBasedStateMachine):
+    mode = "in memory"
+
+    @initialize(strict=st.booleans(), tick=st.sampled_from([1, 8, 100]), durable=st.booleans())
+    def begin(self, strict: bool, tick: int, durable: bool) -> None:
+        self.folder = tempfile.TemporaryDirectory(dir=MEMORY)
+        self.settings = {
+            "delayed_delivery_tick_time_millis": tick,
+            "is_delayed_delivery_deliver_at_time_strict": strict,
+            "max_entries_per_ledger": 4,
+        }
+        self.early, self.late = (0, tick) if strict else (tick, 0)
+        self.durable_nacks = durable
+        self.desk = Desk(
+            Path(self.folder.name) / "store",
+            topic_config(self.mode, **self.settings),
+            subscription_config(nack_delay=NACK_DELAY, durable_nacks=durable),
+        )
+        self.items: dict[Key, Item] = {}
+        self.out: dict[Key, ReceivedMessage] = {}
+        # Acknowledged since everything was last known to be written.
+        self.accepted: set[Key] = set()
+        self.sizes: dict[Position, int] = {}
+        self.last_new: Position | None = None
+
+    # -- the model -----------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        return self.desk.now
+
+    def window(self, delay: int) -> tuple[int, int]:
+        time = self.now + delay
+        return time - self.early, time + self.late if delay else time
+
+    def names(self, count: int) -> list[bytes]:
+        return [b"%d" % number for number in range(len(self.items), len(self.items) + count)]
+
+    def published(self, position: Position, payloads: list[bytes], delay: int, batch: bool = False) -> None:
+        assert not self.sizes or position > max(self.sizes)
+        self.sizes[position] = len(payloads) if batch else 0
+        for index, payload in enumerate(payloads):
+            self.items[position, index if batch else -1] = Item(payload, delay > 0, *self.window(delay))
+
+    def of(self, position: Position) -> list[Item]:
+        return [item for key, item in self.items.items() if key[0] == position]
+
+    def received(self, message: ReceivedMessage) -> None:
+        key = (message.position, message.batch_index)
+        item = self.items[key]
+        assert key not in self.out
+        assert item.state in (FIRST, AGAIN) or item.unsure
+        assert message.payload == item.payload
+        assert message.batch_size == self.sizes[message.position]
+        if item.unsure:
+            event("an ack that was not written is none")
+            item.unsure = False
+        else:
+            assert self.now >= item.earliest
+            if item.count is not None:
+                assert message.redelivery_count == item.count
+            if item.state == FIRST and not item.delayed and item.count == 0:
+                assert self.last_new is None or message.position >= self.last_new
+                self.last_new = message.position
+        item.state, item.count = OUT, message.redelivery_count
+        self.out[key] = message
+
+    def again(self, key: Key, earliest: int, latest: int) -> None:
+        item = self.items[key]
+        item.state, item.earliest, item.latest = AGAIN, earliest, latest
+        item.count = (item.count or 0) + 1
+
+    def acknowledged(self, *keys: Key, durable: bool) -> None:
+        for key in keys:
+            self.out.pop(key, None)
+            self.items[key].state = ACKED
+            self.items[key].unsure = False
+        self.accepted.update(keys)
+        if durable:
+            self.accepted.clear()
+
+    def nothing_is_left(self) -> None:
+        for key, item in self.items.items():
+            assert item.state not in (FIRST, AGAIN) or item.latest > self.now, (key, item, self.now)
+
+    # -- in and out ----------------------------------------------------------------------------------------------------
+
+    @rule(delay=delays, count=st.integers(1, 5))
+    def publish_many(self, delay: int, count: int) -> None:
+        names = self.names(count)
+        given = self.desk.topic.publish_many(names, deliver_after=delay or None)
+        for name, position in zip(names, given, strict=True):
+            self.published(position, [name], delay)
+
+    @rule(mixed=st.lists(delays, min_size=1, max_size=6))
+    def publish(self, mixed: list[int]) -> None:
+        for delay in mixed:
+            (name,) = self.names(1)
+            self.published(self.desk.topic.publish(name, deliver_after=delay or None), [name], delay)
+
+    @rule(delay=delays, count=st.integers(1, 4))
+    def publish_batch(self, delay: int, count: int) -> None:
+        names = self.names(count)
+        position = self.desk.topic.publish_batch(names, deliver_after=delay or None)
+        self.published(position, names, delay, batch=True)
+
+    @rule(size=st.sampled_from([1, 2, 3, 5, 100]))
+    def receive(self, size: int) -> None:
+        part = self.desk.sub.receive(size, timeout=0)
+        assert len(part) <= size
+        for message in part:
+            self.received(message)
+        if not part:
+            self.nothing_is_left()
+
+    @rule()
+    def receive_all(self) -> None:
+        while part := self.desk.sub.receive(7, timeout=0):
+            for message in part:
+                self.received(message)
+        self.nothing_is_left()
+
+    @rule(millis=st.one_of(st.integers(1, 30), st.sampled_from([100, 500, 3_000])))
+    def time_passes(self, millis: int) -> None:
+        self.desk.pass_time(millis)
+
+    # -- back ----------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: getattr(self, "out", None))
+    @rule(data=st.data(), wait=st.booleans())
+    def ack(self, data: st.DataObject, wait: bool) -> None:
+        key = data.draw(st.sampled_from(sorted(self.out)))
+        pending = self.desk.sub.ack(self.out[key])
+        if wait:
+            pending.result()
+        self.acknowledged(key, durable=wait)
+
+    @precondition(lambda self: getattr(self, "out", None))
+    @rule(data=st.data())
+    def ack_many(self, data: st.DataObject) -> None:
+        keys = data.draw(st.lists(st.sampled_from(sorted(self.out)), min_size=1, unique=True, max_size=8))
+        self.desk.sub.ack_many([self.out[key] for key in keys]).result()
+        self.acknowledged(*keys, durable=True)
+
+    @precondition(lambda self: getattr(self, "items", None))
+    @rule(data=st.data())
+    def ack_everything_up_to(self, data: st.DataObject) -> None:
+        position = data.draw(st.sampled_from(sorted(self.sizes)))
+        if position <= self.desk.sub.cursor.mark_delete_position:
+            return
+        self.desk.sub.ack_cumulative(position).result()
+        self.acknowledged(*(key for key in self.items if key[0] <= position), durable=True)
+
+    @precondition(lambda self: getattr(self, "out", None))
+    @rule(data=st.data(), delay=st.sampled_from([None, 0, 300, 2_000]))
+    def nack(self, data: st.DataObject, delay: int | None) -> None:
+        key = data.draw(st.sampled_from(sorted(self.out)))
+        self.desk.sub.nack(self.out.pop(key), delay=delay)
+        wait = NACK_DELAY if delay is None else delay
+        self.again(key, self.now + wait - NACK_BUCKET + 1, self.now + max(wait, SHORTEST_NACK))
+
+    @rule()
+    def redeliver_all(self) -> None:
+        self.desk.sub.redeliver_all()
+        for key in self.out:
+            self.again(key, 0, self.now)
+        self.out.clear()
+
+    # -- other times ---------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: getattr(self, "items", None))
+    @rule(data=st.data(), delay=delays)
+    def reschedule(self, data: st.DataObject, delay: int) -> None:
+        position = data.draw(st.sampled_from(sorted(self.sizes)))
+        answer = self.desk.sub.reschedule(position, deliver_after=delay)
+        items = self.of(position)
+        if all(item.state == FIRST and item.delayed and self.now < item.earliest for item in items):
+            assert answer
+        if all((item.state in (OUT, ACKED) and not item.unsure) or not item.delayed for item in items):
+            assert not answer
+        if answer:
+            event("rescheduled")
+            for item in items:
+                item.move(*self.window(delay))
+
+    @precondition(lambda self: getattr(self, "items", None))
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        position = data.draw(st.sampled_from(sorted(self.sizes)))
+        if any(item.state != FIRST or not item.delayed for item in self.of(position)):
+            return
+        event("cancelled")
+        self.desk.sub.cancel(position).result()
+        self.acknowledged(*(key for key in self.items if key[0] == position), durable=True)
+
+    # -- beginning again -----------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: getattr(self, "items", None))
+    @rule(data=st.data())
+    def reset(self, data: st.DataObject) -> None:
+        position = data.draw(st.sampled_from(sorted(self.sizes)))
+        self.desk.sub.reset(position)
+        self.acknowledged(*(key for key in self.items if key[0] < position), durable=True)
+        for key, item in self.items.items():
+            if key[0] >= position:
+                # Whether it keeps a time that it was given, nobody says.
+                item.move(item.soonest, max(item.last, item.latest))
+                item.state, item.count, item.unsure = FIRST, None, False
+        self.out.clear()
+        self.last_new = None
+
+    @rule(crash=st.booleans(), mode=st.sampled_from([None, None, *MODES]))
+    def restart(self, crash: bool, mode: str | None) -> None:
+        config = None if mode is None else topic_config(mode, **self.settings)
+        if crash:
+            self.desk.crash(config)
+            for key in self.accepted:
+                self.items[key].unsure = True
+        else:
+            self.desk.restart(config)
+        for position in self.sizes:
+            items = [item for item in self.of(position) if item.state != ACKED]
+            nacked = [item for item in items if item.state == AGAIN]
+            for item in items:
+                item.count = 0
+                if nacked and self.durable_nacks:
+                    # Nacks are kept of entries.
+                    item.state, item.count = AGAIN, None
+                    item.earliest, item.latest = 0, max(self.now, *(one.latest for one in nacked), 0)
+                    if len(items) == len(nacked) == 1:
+                        item.earliest = nacked[0].earliest
+                elif item.state != FIRST:
+                    item.state, item.earliest, item.latest = FIRST, 0, self.now
+        self.out.clear()
+        self.accepted.clear()
+        self.last_new = None
+
+    # -- always --------------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def figures(self) -> None:
+        if not hasattr(self, "desk"):
+            return
+        stats = self.desk.sub.stats
+        assert stats.out == len(self.out)
+        left = {key[0] for key, item in self.items.items() if item.state != ACKED}
+        perhaps = {key[0] for key, item in self.items.items() if item.unsure}
+        assert len(left) <= stats.backlog <= len(left | perhaps)
+        assert not stats.paused
+
+    def teardown(self) -> None:
+        if hasattr(self, "desk"):
+            with self.folder:
+                try:
+                    self.run_out()
+                finally:
+                    self.desk.close()
+
+    def run_out(self) -> None:
+        """Everything that is not acknowledged comes, in the end; then there is nothing."""
+        self.redeliver_all()
+        for millis in (1, 50, 200, 1_000, 5_000):
+            self.desk.pass_time(millis)
+            self.receive_all()
+        wanted = {key for key, item in self.items.items() if item.state != ACKED}
+        assert self.out.keys() == wanted
+        self.desk.sub.ack_many(self.out.values()).result()
+        assert self.desk.sub.stats.backlog == 0
+        assert self.desk.sub.stats.delayed == 0
+        self.desk.restart()
+        self.desk.pass_time(10**7)
+        assert self.desk.sub.receive(10, timeout=0) == []
+
+
+class InBuckets(SubscriptionMachine):
+    mode = "buckets"
+
+
+class InASharedIndex(SubscriptionMachine):
+    mode = "shared index"
+
+
+def _settings() -> Any:
+    return settings(
+        max_examples=12,
+        stateful_step_count=25,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+TestInMemory = SubscriptionMachine.TestCase
+TestInMemory.settings = _settings()
+TestInBuckets = InBuckets.TestCase
+TestInBuckets.settings = _settings()
+TestInASharedIndex = InASharedIndex.TestCase
+TestInASharedIndex.settings = _settings()

@@ -1,0 +1,179 @@
+"""The demo runs, shows what it does, says that nothing was lost, and would say so if something were."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+import bookstand
+from bookstand.demo import life, plan, run
+from bookstand.demo.books import Books
+from bookstand.demo.result import inspect
+from bookstand.demo.worker import topic_config
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+ROWS = ("published", "delivered", "acknowledged", "dead-lettered", "lost", "early", "again without a reason")
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")}
+    return kept | {"TMPDIR": str(tmp_path), "TERM": "xterm-256color", "COLORTERM": "truecolor"} | more
+
+
+def command(messages: int) -> list[str]:
+    return [sys.executable, "-W", "error", "-m", "bookstand.demo", "--messages", str(messages)]
+
+
+def table(output: str) -> dict[str, list[str]]:
+    """The cells that are filled, by the name of the row."""
+    rows = (re.split(r"\s{2,}", line.strip()) for line in output.partition("before the cut")[2].splitlines())
+    return {name: cells for name, *cells in rows if cells}
+
+
+def test_it_runs_without_a_terminal(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(20_000),
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+    assert list(tmp_path.iterdir()) == [], "the demo leaves something behind"
+    rows = table(done.stdout)
+    assert rows["published"][2] == "20,000"
+    assert rows["acknowledged"] == ["19,980"]
+    assert rows["dead-lettered"] == ["20"]
+    assert rows["lost"] == ["0"]
+    assert rows["early"] == rows["again without a reason"] == ["0", "0", "0"]
+    delivered, again = (int(rows[name][2].replace(",", "")) for name in ("delivered", "of these again"))
+    assert delivered - again == 20_000
+    # Each of those that cannot be handled comes three times, each of the others that fail twice.
+    assert again >= 2 * 20 + sum(map(plan.fails_at_first, range(20_000))) - 20
+    assert re.search(r"^verify: 0 problems in \d+ ledgers, [\d,]+ entries$", done.stdout, re.MULTILINE)
+    assert "OK: nothing is lost" in done.stdout
+
+
+@pytest.mark.parametrize(("columns", "colour"), [(80, True), (120, False)])
+def test_it_fits_a_terminal(tmp_path: Path, columns: int, colour: bool) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    more = {} if colour else {"NO_COLOR": "1"}
+    process = subprocess.Popen(
+        command(run.FEWEST),
+        cwd=tmp_path,
+        env=environment(tmp_path, **more),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    output = b""
+    try:
+        while True:
+            try:
+                part = os.read(ours, 1 << 16)
+            except OSError:
+                break
+            if not part:
+                break
+            output += part
+    finally:
+        process.kill()
+        code = process.wait()
+        os.close(ours)
+    text = output.decode()
+    assert code == 0, text
+    assert ("\x1b[32m" in text) == colour, "green is a colour"
+    plain = ESCAPES.sub("", text).replace("\r", "\n")
+    assert max(map(len, plain.splitlines())) <= columns
+    assert re.search(r"acknowledged\s+[━╸╺]+\s+\d", plain), "there is no bar"
+    assert re.search(r"wait for their time, \d+ MiB of private memory", plain)
+    assert table(plain).keys() >= set(ROWS)
+
+
+def test_too_few_messages_are_refused() -> None:
+    done = subprocess.run(command(10), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "at least" in done.stderr
+
+
+# -- what goes wrong -----------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_fails_is_a_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "store").write_text("no folder")
+    with pytest.raises(SystemExit, match="FAILED: the process that works ended with 1"):
+        life.Life(str(tmp_path / "store"), Books(run.FEWEST)).live(lambda _: False)
+    assert "Error" in capfd.readouterr().err
+
+
+def test_a_process_that_hangs_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life, "_PATIENCE", 0.0)
+    with pytest.raises(SystemExit, match="nothing was delivered"):
+        life.Life(str(tmp_path / "store"), Books(run.FEWEST)).live(lambda _: False)
+
+
+def test_a_store_that_lost_a_message_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While the power is off somebody acknowledges what was never delivered."""
+    lived = life.Life.live
+    lives = []
+
+    def live(self: life.Life, look: object) -> bool:
+        if lives:
+            acknowledge_what_was_never_delivered(self)
+        lives.append(self)
+        return lived(self, look)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(life.Life, "live", live)
+    assert run.run(str(tmp_path / "store"), run.FEWEST) == 1
+    assert "FAILED: 1 are lost." in capsys.readouterr().out
+
+
+def acknowledge_what_was_never_delivered(process: life.Life) -> None:
+    with bookstand.open(process._arguments[3], create=False) as store:
+        topic = store.topic(plan.TOPIC, topic_config(run.FEWEST))
+        position = topic.publish(plan.payload(process.books.published), deliver_after=3_600_000)
+        topic.cursor(plan.SUBSCRIPTION).ack(position).result()
+
+
+def test_what_is_found_in_the_store(tmp_path: Path) -> None:
+    path = str(tmp_path / "store")
+    with bookstand.open(path) as store:
+        topic = store.topic(plan.TOPIC, topic_config(run.FEWEST))
+        topic.publish_many(map(plan.payload, range(7)))
+        topic.subscription(plan.SUBSCRIPTION)
+        store.topic(f"{plan.TOPIC}-{plan.SUBSCRIPTION}-DLQ").publish(plan.payload(503))
+    found = inspect(path, run.FEWEST)
+    assert (found.dead_letters, found.backlog, found.report.ok) == ([503], 7, True)
+
+
+def test_rich_is_an_extra() -> None:
+    program = """
+import sys
+sys.modules["rich.box"] = None
+import bookstand
+try:
+    import bookstand.demo.run
+except bookstand.errors.MissingExtraError as missing:
+    assert "bookstand[cli]" in str(missing)
+else:
+    raise AssertionError("it went without rich")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
