@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $(STAMP)
 
-demo: setup ## a million messages, delayed and not, with the power cut in the middle: what is lost, and what comes twice
+demo: setup ## a million messages with the power cut in the middle: is one lost, does one come early or twice?
 	$(BIN)/python -m bookstand.demo
 
 test: setup ## all tests

@@ -242,6 +242,15 @@ class Cursor:
             return completed()
         return self._change(lambda: self._state.ack_ledger(ledger_id, ids))
 
+    def ack_entries(self, positions: Iterable[Position]) -> Pending:
+        """Acknowledge many entries of any ledgers at once: all of them, or where one cannot be none."""
+        by_ledger: dict[int, list[int]] = {}
+        for ledger_id, entry_id in positions:
+            by_ledger.setdefault(ledger_id, []).append(entry_id)
+        if not by_ledger:
+            return completed()
+        return self._change(lambda: self._state.ack_ledgers(by_ledger))
+
     def ack_batch(self, position: Position, indexes: Iterable[int], batch_size: int) -> Pending:
         """Acknowledge some messages of a batch; with the last of them the entry is acknowledged."""
         position = _position(position)
@@ -498,11 +507,7 @@ class Cursor:
             return [], None
         ledger_id, first = following
         runs, end = self._wanted_runs(ledger_id, first, (extent.entries(ledger_id) or 0) - 1, count, wanted)
-        entries = [
-            TopicEntry(Position(ledger_id, entry.entry_id), entry.data)
-            for run in runs
-            for entry in self.topic.read_ledger(ledger_id, *run)
-        ]
+        entries = [entry for run in runs for entry in self.topic.read_run(ledger_id, *run)]
         return entries, Position(ledger_id, end + 1)
 
     def _wanted_runs(

@@ -106,8 +106,14 @@ class Flushing:
         """Write what is accepted and not durable yet; nothing if there is nothing."""
         with self.alone:
             with self._lock:
-                if not self.is_dirty:
-                    return
+                dirty = self.is_dirty
+                completion = self._completion
+                if not dirty:
+                    self._renew()
+            if not dirty:
+                # Who acknowledged nothing new while a flush was under way waits for no other.
+                completion.complete()
+                return
             try:
                 self._flush_dirty()
             except CursorFencedError as error:

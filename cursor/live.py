@@ -113,6 +113,16 @@ class LiveState:
             if self._reaches_frontier(page):
                 self.close_holes()
 
+    def ack_ledgers(self, by_ledger: Mapping[int, list[int]]) -> None:
+        """The same for several ledgers, once it is known that all of the entries are there and all pages in memory."""
+        extent = self._extent()
+        for ledger_id, entry_ids in by_ledger.items():
+            if min(entry_ids) < 0:
+                raise NoSuchPositionError(f"ledger {ledger_id} has no entry {min(entry_ids)}")
+            self._page_for(extent, Position(ledger_id, max(entry_ids)))
+        for ledger_id, entry_ids in by_ledger.items():
+            self.ack_ledger(ledger_id, entry_ids)
+
     def ack_part(self, position: Position, not_acked: int) -> None:
         """Some indexes of a batch: those whose bits are not in ``not_acked``."""
         page = self._page_for(self._extent(), position)

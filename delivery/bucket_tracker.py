@@ -120,6 +120,8 @@ class BucketDelayedTracker:
         self._rescheduled = Rescheduled(home)
         # Whether something in memory may have been cancelled, trimmed or added again when it was due.
         self._may_be_dead = False
+        # Whether what is in memory may be there twice, as nobody but this tracker prevents.
+        self._may_be_twice = False
         # Snapshots that took the place of damaged ones.
         self._rebuilt: set[int] = set()
         # When to try again to load what is due and could not be; None: there is no such thing.
@@ -376,6 +378,7 @@ class BucketDelayedTracker:
 
     def _track_loaded(self, times: Column, ledger_ids: Column, entry_ids: Column) -> None:
         """Have in memory what is not tracked yet."""
+        self._may_be_twice = True
         fresh = ~self._present.contains_many(ledger_ids, entry_ids)
         times, ledger_ids, entry_ids = times[fresh], ledger_ids[fresh], entry_ids[fresh]
         self._present.add_many(ledger_ids, entry_ids)
@@ -420,11 +423,11 @@ class BucketDelayedTracker:
             if missing is None or stuck:
                 break
             missing -= len(ledger_ids)
-        if not stuck and missing != 0:
-            self._drop_passed(horizon)
         self._remove_emptied()
         if not stuck:
             self._load_ahead(cutoff)
+            if missing != 0 and self._drop_passed(horizon):
+                self._remove_emptied()
         self._update_alarm()
         return np.concatenate([one for one, _ in found]), np.concatenate([other for _, other in found])
 
@@ -432,14 +435,21 @@ class BucketDelayedTracker:
         """What is due is not sealed any more: it is about to be delivered."""
         self._loaded.add_many(*self._mutable.pop_due(self._cutoff()))
 
-    def _drop_passed(self, horizon: int) -> None:
-        """What comes next in memory, and is of a ledger that the cursor has passed, needs not be due to go."""
-        while self._loaded.next_time() is not None:
-            first = self._loaded.first()
-            if first.ledger_ids[0] >= horizon:
-                return
-            self._loaded.drop_first()
-            self._taken(first)
+    def _drop_passed(self, horizon: int) -> bool:
+        """What comes next, and is of a ledger that the cursor has passed, needs not be due to go; of what comes at the
+        same time it is the first. Whether there was some."""
+        bucket = self._buckets.next_to_load
+        until = LARGEST if bucket is None or bucket.next_time is None else bucket.next_time
+        dropped = False
+        while (time := self._loaded.next_time()) is not None and time <= until:
+            if self._loaded.lowest_of_first_time() >= horizon:
+                break
+            first = self._loaded.pop_due(time)
+            passed = first.ledger_ids < horizon
+            self._taken(Indexes(*(column[passed] for column in first)))
+            self._loaded.add_many(*(column[~passed] for column in first))
+            dropped = True
+        return dropped
 
     def _load_due(self, cutoff: int, amount: int | None) -> bool:
         """Load what may be among the first that are due; False if that cannot be done now."""
@@ -458,9 +468,12 @@ class BucketDelayedTracker:
         if self._moved:
             due = self._still_waiting(due)
         _, ledger_ids, entry_ids = due
-        waited = self._present.take_many(ledger_ids, entry_ids)
-        if waited is not None:
-            ledger_ids, entry_ids = ledger_ids[waited], entry_ids[waited]
+        if self._may_be_dead or self._may_be_twice:
+            waited = self._present.take_many(ledger_ids, entry_ids)
+            if waited is not None:
+                ledger_ids, entry_ids = ledger_ids[waited], entry_ids[waited]
+        else:
+            self._present.take_known(ledger_ids, entry_ids)
         self._settle_moved(ledger_ids, entry_ids)
         self._buckets.leave(ledger_ids)
         return ledger_ids, entry_ids
@@ -496,6 +509,7 @@ class BucketDelayedTracker:
         self._buckets.loaded(bucket)
         # What this tracker sealed waits until it is loaded, unless somebody said otherwise.
         sure = bucket.own and not self._may_be_dead
+        self._may_be_twice |= not bucket.own
         waiting = indexes if sure else self._still_waiting(indexes)
         # Somebody else may have written them in any order.
         ordered = bool((waiting.timestamps[1:] >= waiting.timestamps[:-1]).all())
@@ -527,6 +541,7 @@ class BucketDelayedTracker:
         """What waits of a bucket that cannot be read is that of which the topic tells. It is sealed again; but what was
         so before, and cannot be read either, is in memory from now on."""
         told = self._told_by_topic(bucket.key)
+        self._may_be_twice = True
         self._report(problem)
         self._buckets.remove(bucket)
         for indexes in told:
@@ -770,7 +785,7 @@ class BucketDelayedTracker:
         for part in (self._present, self._loaded, self._buckets, self._forgotten, self._moved):
             part.clear()
         self._rescheduled.forget()
-        self._may_be_dead = False
+        self._may_be_dead = self._may_be_twice = False
         self._try_again_at = None
         # Forgotten is not sealed.
         self._mutable_ledgers = None

@@ -16,6 +16,8 @@ Column = NDArray[np.int64]
 
 
 _MOST_IN_TABLE = 1 << 16
+# So many that left are counted together.
+_COUNTED_TOGETHER = 1 << 14
 
 
 class Bucket:
@@ -86,8 +88,10 @@ class Buckets:
         self._upcoming: list[tuple[int, int, int, int, Bucket]] = []
         self._numbers = count()
         self._known: set[Bucket] = set()
-        # By place, how many left that ``waiting`` has still, how many these are together; and so many left before any
-        # bucket can have been emptied.
+        # The ledgers of those that left and ``waiting`` has still, first as they came, then counted by place; how many
+        # these are together; and so many left before any bucket can have been emptied.
+        self._leaving: list[Column] = []
+        self._leaving_count = 0
         self._gone: Column | None = None
         self._gone_in_all = 0
         self._least = 0
@@ -124,6 +128,7 @@ class Buckets:
         self._upcoming.clear()
         self._emptied.clear()
         self._gone_in_all = 0
+        self._leaving, self._leaving_count = [], 0
         self._changed()
 
     def _changed(self) -> None:
@@ -216,21 +221,29 @@ class Buckets:
         """Messages of these ledgers wait no more."""
         if not self._buckets:
             return
-        if self._gone is None:
-            self._gone = np.zeros(len(self._buckets), dtype=np.int64)
-        # Those that are in none are counted in front.
-        self._gone += np.bincount(self.places(ledger_ids) + 1, minlength=len(self._buckets) + 1)[1:]
+        self._leaving.append(ledger_ids)
+        self._leaving_count += len(ledger_ids)
         self._gone_in_all += len(ledger_ids)
         if self._gone_in_all >= self._least:
             self._settle()
+        elif self._leaving_count >= _COUNTED_TOGETHER:
+            self._count_leaving()
+
+    def _count_leaving(self) -> Column:
+        ledger_ids = np.concatenate(self._leaving) if self._leaving else np.empty(0, dtype=np.int64)
+        self._leaving, self._leaving_count = [], 0
+        # Those that are in none are counted in front.
+        gone: Column = np.bincount(self.places(ledger_ids) + 1, minlength=len(self._buckets) + 1)[1:]
+        self._gone = gone if self._gone is None else self._gone + gone
+        return self._gone
 
     def _settle(self) -> None:
         """Take those that left off what waits. As long as no bucket can have been emptied by it, nobody has to: a few
         of each of hundreds of buckets leave at a time."""
         if not self._gone_in_all:
             return
-        gone, self._gone, self._gone_in_all = self._gone, None, 0
-        assert gone is not None
+        gone = self._count_leaving()
+        self._gone, self._gone_in_all = None, 0
         for place in np.flatnonzero(gone).tolist():
             self.left(self._buckets[place], int(gone[place]))
         self._least = min(bucket.waiting for bucket in self._buckets)

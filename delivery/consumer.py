@@ -103,9 +103,9 @@ class Consumer:
                 found.append(message)
         return found
 
-    def held_back(self) -> set[MessageId]:
+    def held_back(self, out: HandedOut) -> set[MessageId]:
         """What is out with the consumer, and nobody has seen."""
-        return {message.id for _, message in self._spilled}
+        return {message.id for handout, message in self._spilled if out.is_in(message.id, handout)}
 
     # -- what becomes of them ----------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ What is handed out together is one :class:`Handout`, with one deadline; so a mes
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from bookstand.delivery.message_id import MessageId, position_of
@@ -38,9 +38,8 @@ class HandedOut:
     def __len__(self) -> int:
         return len(self._handouts)
 
-    def __contains__(self, position: object) -> bool:
-        """Whether anything of an entry is out."""
-        return position in self._handouts or position in self._members
+    def __contains__(self, message: object) -> bool:
+        return message in self._handouts
 
     def handout_of(self, message: MessageId) -> Handout | None:
         return self._handouts.get(message)
@@ -51,8 +50,8 @@ class HandedOut:
 
     def hand_out(self, consumer: Consumer, messages: Sequence[MessageId], deadline: int | None) -> Handout:
         handout = Handout(consumer, messages, deadline)
+        self._handouts.update(dict.fromkeys(messages, handout))
         for message in messages:
-            self._handouts[message] = handout
             if len(message) > 2:
                 self._members.setdefault(position_of(message), set()).add(message)
         if deadline is not None:
@@ -72,6 +71,16 @@ class HandedOut:
                 members.discard(member)
             if not members:
                 self._members.pop(position, None)
+
+    def settle_all(self, positions: Iterable[Position]) -> None:
+        """The same of many entries."""
+        if self._members:
+            for position in positions:
+                self.settle(position)
+            return
+        pop = self._handouts.pop
+        for position in positions:
+            pop(position, None)
 
     def settle_up_to(self, last: Position) -> list[MessageId]:
         """All of the entries up to a position."""

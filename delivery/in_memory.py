@@ -164,6 +164,9 @@ class InMemoryDelayedTracker:
             self._check_open()
             self._fixed_delay.broken()
             self._waiting.remove(ledger_id, entry_id)
+            if self._is_due(deliver_at):
+                # Nor does rounding put it off.
+                deliver_at = min(deliver_at, self._clock.now()) - (1 << _bits_of(self._tick))
             self._waiting.add(deliver_at, ledger_id, entry_id)
             self._wakeup.update(self._waiting.no_key_before)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bookstand.delivery.message_id import Member, MessageId
+from bookstand.delivery.message_id import Member, MessageId, position_of
 from bookstand.storage.position import Position
 
 _WHOLE = -1
@@ -23,8 +23,9 @@ class Nacked:
     def __len__(self) -> int:
         return sum(map(len, self._until.values()))
 
-    def __contains__(self, position: object) -> bool:
-        return position in self._until
+    def __contains__(self, message: MessageId) -> bool:
+        members = self._until.get(position_of(message))
+        return members is not None and (_WHOLE in members or (len(message) > 2 and message[2] in members))
 
     def add(self, position: Position, batch_index: int, until: int) -> None:
         """``batch_index`` is -1 for the whole entry."""

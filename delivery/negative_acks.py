@@ -146,17 +146,19 @@ class NegativeAcks:
         _settle(noted)
         return bucket
 
-    def add_many(self, positions: Positions, delay: int | None = None, redelivery_count: int = 0) -> None:
+    def add_many(self, positions: Positions, delay: int | None = None, redelivery_count: int = 0) -> int:
         """The same for many, which all come again at the same time; positions one by one, or columns."""
         ledger_ids, entry_ids = columns_of(positions)
         wait = self._wait(delay, redelivery_count)
-        if not len(ledger_ids):
-            return
         with self._lock:
             deadline = self._deadline(wait)
+            bucket = self._index.key(deadline)
+            if not len(ledger_ids):
+                return bucket
             self._index.add_many(np.full(len(ledger_ids), deadline), ledger_ids, entry_ids)
             noted = self._added(deadline, (ledger_ids, entry_ids))
         _settle(noted)
+        return bucket
 
     def _wait(self, delay: int | None, redelivery_count: int) -> int:
         if type(redelivery_count) is not int:

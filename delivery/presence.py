@@ -41,12 +41,14 @@ _BEFORE_LOW_HALF = 12
 _FEW = 16
 # So many pages are not worth looking for those of which nothing is left.
 _FEW_PAGES = 256
+# So many ids that are known to be there are discarded together.
+_PUT_OFF = 1 << 14
 
 
 class Presence:
     """Not safe between threads: its owner has a lock. Ids are from 0 up, below 2^63."""
 
-    __slots__ = ("_bitmaps", "_count", "_free", "_look_at", "_numbers", "_table")
+    __slots__ = ("_bitmaps", "_count", "_free", "_look_at", "_numbers", "_put_off", "_put_off_count", "_table")
 
     def __init__(self) -> None:
         self._bitmaps: list[BitMap] = []
@@ -57,6 +59,9 @@ class Presence:
         self._look_at = _FEW_PAGES
         # The numbers of narrow pages; None: to be worked out.
         self._table: _Table | None = None
+        # What is there no more, and has its bits still; :meth:`_settle` is before whatever looks at these.
+        self._put_off: list[tuple[Column, Column]] = []
+        self._put_off_count = 0
 
     def __len__(self) -> int:
         return self._count
@@ -65,6 +70,8 @@ class Presence:
 
     def add(self, ledger_id: int, entry_id: int) -> bool:
         """False if it is there already."""
+        if self._put_off:
+            self._settle()
         code = self._number(ledger_id << _HIGH_BITS | entry_id >> _PAGE_BITS) << _PAGE_BITS | entry_id & _LOW
         bitmap = self._bitmaps[code >> _BITMAP_BITS]
         low = code & _IN_BITMAP
@@ -84,6 +91,8 @@ class Presence:
         return True
 
     def contains(self, ledger_id: int, entry_id: int) -> bool:
+        if self._put_off:
+            self._settle()
         number = self._numbers.get(ledger_id << _HIGH_BITS | entry_id >> _PAGE_BITS)
         if number is None:
             return False
@@ -110,6 +119,7 @@ class Presence:
         return True
 
     def discard_many(self, ledger_ids: Column, entry_ids: Column) -> None:
+        self._settle()
         codes = self._codes(ledger_ids, entry_ids)
         self._discard(codes[codes >= 0])
 
@@ -123,6 +133,7 @@ class Presence:
 
     def take_many(self, ledger_ids: Column, entry_ids: Column) -> Mask | None:
         """Discard many, and tell which of them were there, the first of several rows of one; None: all of them."""
+        self._settle()
         codes = self._codes(ledger_ids, entry_ids)
         if len(codes) and int(codes.min()) >= 0 and int(codes.max()) >> _BITMAP_BITS == 0:
             # As it nearly always is.
@@ -138,7 +149,24 @@ class Presence:
         self._discard(codes[there])
         return None if there.all() else there
 
+    def take_known(self, ledger_ids: Column, entry_ids: Column) -> None:
+        """Discard many of which the caller knows that each is there, and is told once. Their bits go when somebody asks
+        for bits: the more at a time, the cheaper. The columns do not change any more."""
+        self._put_off.append((ledger_ids, entry_ids))
+        self._put_off_count += len(ledger_ids)
+        self._left(len(ledger_ids))
+        if self._put_off_count >= _PUT_OFF:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Before bits are looked at: those go that were put off."""
+        if self._put_off:
+            parts, self._put_off, self._put_off_count = self._put_off, [], 0
+            for at, some in _parts(self._codes(*map(np.concatenate, zip(*parts, strict=True)))):
+                self._bitmaps[at] -= _bitmap_of(some)
+
     def contains_many(self, ledger_ids: Column, entry_ids: Column) -> Mask:
+        self._settle()
         return self._holds(self._codes(ledger_ids, entry_ids))
 
     def _holds(self, codes: Column) -> Mask:
@@ -165,6 +193,7 @@ class Presence:
 
     def add_bitmap(self, ledger_id: int, entry_ids: BitMap64) -> None:
         """Many of one ledger."""
+        self._settle()
         if not entry_ids:
             return
         if int(entry_ids.max()) >> _PAGE_BITS == 0:
@@ -182,10 +211,12 @@ class Presence:
 
     def count_ledgers(self, first: int, last: int) -> int:
         """How many there are of the ledgers from one to another, the last one included."""
+        self._settle()
         return sum(self._cardinality(self._numbers[page]) for page in self._pages(first, last))
 
     def discard_ledgers(self, first: int, last: int) -> None:
         """All of the ledgers from one to another, the last one included."""
+        self._settle()
         left = 0
         for page in self._pages(first, last):
             left += self._cardinality(self._numbers[page])
@@ -229,6 +260,7 @@ class Presence:
 
     def _new_codes(self, ledger_ids: Column, entry_ids: Column) -> Column:
         """The same, with a number for every page."""
+        self._settle()
         self._forget_empty_pages()
         codes = self._codes(ledger_ids, entry_ids)
         missing = np.flatnonzero(codes < 0)
@@ -284,10 +316,13 @@ class Presence:
         self._free.clear()
         self._look_at = _FEW_PAGES
         self._table = None
+        self._put_off.clear()
+        self._put_off_count = 0
         self._count = 0
 
     @property
     def memory_bytes(self) -> int:
+        self._settle()
         numbers = self._numbers
         table = 0 if self._table is None else self._table.nbytes
         pages = sys.getsizeof(numbers) + sum(map(sys.getsizeof, numbers)) + sum(map(sys.getsizeof, numbers.values()))

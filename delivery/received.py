@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bookstand.delivery.message_id import Member, MessageId
 from bookstand.errors import MalformedMessageError
 from bookstand.ledger.compression import NAMES, unpack
-from bookstand.ledger.framing import Message, Single, open_message
+from bookstand.ledger.framing import Message, Single, open_messages
 from bookstand.ledger.managed import TopicEntry
 from bookstand.ledger.message import MessageMetadata, SingleMessageMetadata
 from bookstand.storage.log import logger
@@ -48,11 +50,15 @@ class OpenedEntry:
 
 
 def opened(entry: TopicEntry, known: Known) -> OpenedEntry:
-    try:
-        metadata, payload_at = open_message(entry.data, known)
-    except MalformedMessageError:
-        return OpenedEntry(entry.position, entry.data, None, 0)
-    return OpenedEntry(entry.position, entry.data, metadata, payload_at)
+    return opened_all([entry], known)[0]
+
+
+def opened_all(entries: Sequence[TopicEntry], known: Known) -> list[OpenedEntry]:
+    heads = open_messages([entry.data for entry in entries], known)
+    return [
+        OpenedEntry(entry.position, entry.data, metadata, payload_at)
+        for entry, (metadata, payload_at) in zip(entries, heads, strict=True)
+    ]
 
 
 class Portion:
@@ -63,6 +69,12 @@ class Portion:
     def __init__(self, entry: OpenedEntry, batch_indexes: list[int] | None = None) -> None:
         self.entry = entry
         self.batch_indexes = batch_indexes
+
+    def ids(self) -> list[MessageId]:
+        position = self.entry.position
+        if self.batch_indexes is None:
+            return [position]
+        return [Member(*position, index) for index in self.batch_indexes]
 
     def messages(self) -> list[ReceivedMessage]:
         """A batch that cannot be read is one message: what to do with it is for whoever receives it to say."""

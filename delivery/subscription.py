@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ from bookstand.delivery.message_id import Member, MessageId, position_of
 from bookstand.delivery.nack_log import forget
 from bookstand.delivery.nacked import Nacked
 from bookstand.delivery.negative_acks import NegativeAcks
-from bookstand.delivery.received import Known, OpenedEntry, Portion, ReceivedMessage, opened
+from bookstand.delivery.received import Known, OpenedEntry, Portion, ReceivedMessage, opened, opened_all
 from bookstand.delivery.replay_queue import ReplayQueue
 from bookstand.delivery.timer import Alarm
 from bookstand.delivery.times import Moment, Span, delivery_time, span_of
@@ -120,11 +120,12 @@ class Subscription:
         self._known: Known = {}
         self._turns = Turns(3)
         # What is on its way out while it is gathered.
-        self._taken: list[Portion] = []
+        self._taken: set[MessageId] = set()
         self._alarm: Alarm | None = None
         self._was_full = False
         self._delivered = self._redelivered = self._acked = self._expired = self._dead_lettered = 0
         self._own_consumer = Consumer(self, name)
+        self._consumers = {self._own_consumer}
         # Who has an exclusive subscription.
         self._active: Consumer | None = None
         self.cursor: Cursor = topic.cursor(name, config.cursor, initial=initial)
@@ -202,6 +203,7 @@ class Subscription:
             consumer = Consumer(self, self.name if name is None else name)
             if self.config.is_exclusive:
                 self._take_over_exclusively(consumer)
+            self._consumers.add(consumer)
             return consumer
 
     def _take_over_exclusively(self, consumer: Consumer) -> None:
@@ -234,7 +236,7 @@ class Subscription:
         if not self.paused:
             sources += (self._take_due, self._take_new)
         portions: list[Portion] = []
-        self._taken = portions
+        self._taken.clear()
         left_out: list[int] = []
         unfinished = False
         for source in self._turns.order():
@@ -254,6 +256,7 @@ class Subscription:
                 unfinished = True
             else:
                 portions += found
+                self._taken.update(message for portion in found for message in portion.ids())
             self._turns.had(source)
         for source in left_out:
             if self._has_some(source):
@@ -268,8 +271,16 @@ class Subscription:
         return bool(self._ahead) or self.cursor.has_more
 
     def _hand_out(self, consumer: Consumer, portions: Sequence[Portion], most: int) -> list[ReceivedMessage]:
-        messages = [message for portion in portions for message in portion.messages()]
-        ids = [message.id for message in messages]
+        messages: list[ReceivedMessage] = []
+        ids: list[MessageId] = []
+        for portion in portions:
+            if portion.batch_indexes is None:
+                messages.append(ReceivedMessage(portion.entry))
+                ids.append(portion.entry.position)
+            else:
+                members = portion.messages()
+                messages += members
+                ids += [message.id for message in members]
         deadline = None
         if self.config.ack_deadline is not None:
             deadline = self._clock.now() + span_of("ack_deadline", self.config.ack_deadline)
@@ -302,6 +313,9 @@ class Subscription:
 
     def _take_due(self, most: int) -> list[Portion]:
         found: list[Portion] = []
+        # Mostly nothing is due, and asking costs less than looking.
+        if not self.tracker.has_message_available():
+            return found
         while len(found) < most and (positions := self.tracker.pop_due(most - len(found))):
             try:
                 entries = self._read(positions)
@@ -320,10 +334,13 @@ class Subscription:
 
     def _take_new(self, most: int) -> list[Portion] | None:
         """None: what was read is delayed, and there may be more."""
-        if self._ahead:
-            count = min(most, len(self._ahead))
-            found = [self._ahead.popleft() for _ in range(count)]
-            return self._portions([entry for entry in found if not self.cursor.is_acked(entry.position)])
+        found: list[OpenedEntry] = []
+        while self._ahead and len(found) < most:
+            entry = self._ahead.popleft()
+            if not self.cursor.is_acked(entry.position):
+                found.append(entry)
+        if found:
+            return self._portions(found)
         if self.tracker.should_pause_all_deliveries():
             return []
         if isinstance(self.tracker, GivenTimesTracker) and self.tracker.takes_rewind():
@@ -331,9 +348,9 @@ class Subscription:
         start = self.cursor.read_position
         wanted = None
         if start <= self._read_before:
-            wanted = partial(self._wanted, {portion.entry.position for portion in self._taken})
+            wanted = partial(self._wanted, True)
         elif self.tracker.count:
-            wanted = partial(self._wanted, None)
+            wanted = partial(self._wanted, False)
         try:
             # Where one is delayed, others are, and are tracked many at a time.
             entries = self.cursor.read(most if wanted is None else max(most, self._read_at_once), wanted=wanted)
@@ -356,18 +373,21 @@ class Subscription:
         kept = iter(tracked.tolist())
         return [entry for entry in entries if entry.deliver_at is None or not next(kept)]
 
-    def _wanted(self, taken: set[Position] | None, ledger_id: int, first: int, last: int) -> Iterable[int]:
-        """Of a run of entries those that do not wait. With what is taken at this moment: and those that are nowhere
-        else, should the cursor have been there before."""
+    def _wanted(self, again: bool, ledger_id: int, first: int, last: int) -> Iterable[int]:
+        """Of a run of entries those that do not wait; where the cursor was before (``again``), those that are nowhere
+        else besides."""
         if last - first < _FEW:
             contains = self.tracker.contains_message
             entry_ids: Iterable[int] = [one for one in range(first, last + 1) if not contains((ledger_id, one))]
         else:
             entry_ids = self._untracked(ledger_id, first, last)
-        if taken is None:
+        if not again:
             return entry_ids
-        places = (taken, self._out, self._again, self._nacked)
-        return [one for one in entry_ids if not any(Position(ledger_id, one) in place for place in places)]
+        return [one for one in entry_ids if not self._is_elsewhere(Position(ledger_id, one))]
+
+    def _is_elsewhere(self, message: MessageId) -> bool:
+        """Whether it is out or on its way out, or will come again. Of a batch each member is somewhere."""
+        return message in self._out or message in self._again or message in self._nacked or message in self._taken
 
     def _untracked(self, ledger_id: int, first: int, last: int) -> Iterable[int]:
         column = np.arange(first, last + 1)
@@ -380,7 +400,8 @@ class Subscription:
         self.cursor.rewind()
 
     def _portions(self, entries: Iterable[OpenedEntry], ids: Iterable[MessageId] = ()) -> list[Portion]:
-        """Of batches the members in ``ids``, where any are; else those that are neither acknowledged nor out."""
+        """Of batches the members in ``ids``, where any are; else those that are nowhere else. What is acknowledged, or
+        out, is in none."""
         chosen: dict[Position, set[int]] = {}
         for member in ids:
             if len(member) > 2:
@@ -396,17 +417,22 @@ class Subscription:
             indexes = [
                 index
                 for index in (range(entry.batch_size) if unacked is None else unacked)
-                if (some is None or index in some) and self._out.handout_of(Member(*position, index)) is None
+                if self._is_to_come(Member(*position, index), some)
             ]
             if indexes:
                 portions.append(Portion(entry, indexes))
         return portions
 
+    def _is_to_come(self, member: Member, chosen: set[int] | None) -> bool:
+        if chosen is None:
+            return not self._is_elsewhere(member)
+        return member.batch_index in chosen and member not in self._out
+
     # -- what is not delivered any more ------------------------------------------------------------------------------
 
-    def _living(self, entries: Iterable[TopicEntry]) -> list[OpenedEntry]:
+    def _living(self, entries: Sequence[TopicEntry]) -> list[OpenedEntry]:
         """All but those past their time to live, which are acknowledged."""
-        found = [opened(entry, self._known) for entry in entries]
+        found = opened_all(entries, self._known)
         if self.config.time_to_live is None:
             return found
         now, time_to_live = self._clock.now(), span_of("time_to_live", self.config.time_to_live)
@@ -489,26 +515,22 @@ class Subscription:
         whole: list[Position] = []
         pendings: list[Pending] = []
         for message in messages:
-            if isinstance(message, ReceivedMessage) and message.batch_index >= 0:
-                pendings.append(self._ack_member(message))
-            else:
+            if not isinstance(message, ReceivedMessage):
                 whole.append(_position_of(message))
+            elif message.batch_index < 0:
+                whole.append(message.position)
+            else:
+                pendings.append(self._ack_member(message))
         if whole:
-            pendings.append(self._ack_whole(whole))
-            for position in whole:
-                self._out.settle(position)
-                if self._counts:
+            pendings.append(self.cursor.ack_entries(whole))
+            self._out.settle_all(whole)
+            if self._counts:
+                for position in whole:
                     self._counts.pop(position, None)
             self._acked += len(whole)
             self._settled()
-        # The cursor writes all that it accepted together.
-        return next((pending for pending in pendings if not pending.done()), completed())
-
-    def _ack_whole(self, positions: list[Position]) -> Pending:
-        ledger_id = positions[0].ledger_id
-        if all(position.ledger_id == ledger_id for position in positions):
-            return self.cursor.ack_many(ledger_id, [position.entry_id for position in positions])
-        return self.cursor.ack(positions)
+        # What was accepted later is written later, or together with the rest.
+        return next((pending for pending in reversed(pendings) if not pending.done()), completed())
 
     def ack_cumulative(self, message: Reference) -> Pending:
         """It, and everything before it."""
@@ -563,14 +585,19 @@ class Subscription:
         ids = [_id_of(message) for message in messages]
         with self._lock:
             self._check_open()
-            for message in ids:
-                position = position_of(message)
-                if not self.cursor.is_acked(position):
-                    batch_index = message[2] if len(message) > 2 else -1
-                    until = self._nacks.add(position, batch_index, wait, self._counts.get(message, 0))
-                    self._nacked.add(position, batch_index, until)
+            open_ids = [message for message in ids if not self.cursor.is_acked(position_of(message))]
+            # What was given back equally often comes again together, and is written down in one commit.
+            for count, some in groupby(sorted(open_ids, key=self._count_of), key=self._count_of):
+                messages_of_count = list(some)
+                until = self._nacks.add_many(map(position_of, messages_of_count), wait, count)
+                for message in messages_of_count:
+                    self._nacked.add(position_of(message), message[2] if len(message) > 2 else -1, until)
                     self._out.settle(message)
         self._settled()
+
+    def _count_of(self, message: MessageId) -> int:
+        """How often it was given back, where that decides when it comes again."""
+        return 0 if self.config.nack_backoff is None else self._counts.get(message, 0)
 
     def _nacks_due(self, positions: list[Position]) -> None:
         with self._lock:
@@ -601,6 +628,7 @@ class Subscription:
         """For consumers: one of them is there no more."""
         with self._lock:
             consumer.closed = True
+            self._consumers.discard(consumer)
             if self._active is consumer:
                 self._active = None
             if self._closed is None:
@@ -613,7 +641,7 @@ class Subscription:
         for message in messages:
             handout = self._out.handout_of(message)
             if handout is not None and handout.consumer not in unseen:
-                unseen[handout.consumer] = handout.consumer.held_back()
+                unseen[handout.consumer] = handout.consumer.held_back(self._out)
             if handout is None or message not in unseen[handout.consumer]:
                 self._counts[message] = self._counts.get(message, 0) + 1
             self._out.settle(message)
@@ -720,7 +748,7 @@ class Subscription:
             return SubscriptionStats(
                 backlog=self.cursor.backlog,
                 delayed=self.tracker.count,
-                out=len(self._out),
+                out=len(self._out) - sum(len(one.held_back(self._out)) for one in self._consumers),
                 waiting=len(self._again),
                 nacked=len(self._nacked),
                 paused=self.paused,

@@ -140,6 +140,14 @@ class TimeRuns:
         run = self._heap[0][2]
         return run.rows.part(run.start, run.start + 1)
 
+    def lowest_of_first_time(self) -> int:
+        """The lowest ledger of which there is a message of the earliest time; there is one."""
+        self._settle()
+        self._drop_spent()
+        first = self._heap[0][0]
+        # A run has the messages of a time in the order of their ledgers.
+        return min(int(run.rows.ledger_ids[run.start]) for head, _, run in self._heap if head == first and run)
+
     def drop_first(self) -> None:
         """Remove what :meth:`first` has just told."""
         run = heapq.heappop(self._heap)[2]

@@ -1,7 +1,7 @@
 """A program with a crash bug that no ordinary test finds, what finds it, and the program without it.
 
 It takes orders from one topic, and writes an invoice for each to another. ``python finding_a_crash_bug.py`` cuts the
-power at every moment of its work, first of the wrong program and then of the right one.
+power at many moments of its work, first of the wrong program and then of the right one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import sys
 import bookstand
 from bookstand.testing import CrashFoundError, every_crash
 
-ORDERS = [b"1 bridge", b"2 tunnels", b"3 roads"]
+ORDERS = [b"1 bridge", b"2 tunnels"]
+# So many moments are tried, spread over all of them; without a limit all are.
+MOMENTS = 80
 
 
 def acknowledges_too_early(orders, invoices):
@@ -63,13 +65,13 @@ def passes_an_ordinary_test(handle):
 def main():
     assert passes_an_ordinary_test(acknowledges_too_early)
     try:
-        every_crash(workload(acknowledges_too_early), check)
+        every_crash(workload(acknowledges_too_early), check, limit=MOMENTS)
     except CrashFoundError as found:
         print(f"acknowledges_too_early:\n{found}\n")
     else:
         raise AssertionError("the bug was not found")
     assert passes_an_ordinary_test(acknowledges_last)
-    print(f"acknowledges_last: {every_crash(workload(acknowledges_last), check)}")
+    print(f"acknowledges_last: {every_crash(workload(acknowledges_last), check, limit=MOMENTS)}")
 
 
 if __name__ == "__main__":

@@ -39,14 +39,17 @@ _BROKER_MAGIC = b"\x0e\x02"
 _CHECKSUM_MAGIC = b"\x0e\x01"
 _U32 = struct.Struct(">I")
 _MAGIC_SIZE = 2
-# What precedes the metadata where there is nothing of the broker's.
-_PLAIN_HEAD = _MAGIC_SIZE + 2 * _U32.size
+# Where there is nothing of the broker's, the metadata's size and the metadata begin here.
+_HEAD_AT = _MAGIC_SIZE + _U32.size
+_PLAIN_HEAD = _HEAD_AT + _U32.size
 _MOST_KNOWN = 1_000
 
 PRODUCER = "bookstand"
 """Who a message is from unless it is said."""
 
 _T = TypeVar("_T")
+Opened = tuple[MessageMetadata | None, int]
+"""A message's metadata, and where its payload begins."""
 
 
 class Single(NamedTuple):
@@ -183,6 +186,21 @@ def open_message(data: bytes, known: dict[bytes, MessageMetadata]) -> tuple[Mess
         return metadata, end
     message = Message(data)
     return message.metadata, message.payload_offset
+
+
+def open_messages(entries: Iterable[bytes], known: dict[bytes, MessageMetadata]) -> Iterator[Opened]:
+    """The same of many, without an error: what is no message has no metadata, and is payload from its first byte on.
+    Neighbours mostly begin alike, and then that is all that is looked at."""
+    opened: Opened = None, 0
+    head = b""
+    for data in entries:
+        if not (head and data.startswith(head, _HEAD_AT) and data.startswith(_CHECKSUM_MAGIC)):
+            try:
+                opened = open_message(data, known)
+            except MalformedMessageError:
+                opened = None, 0
+            head = data[_HEAD_AT : opened[1]] if data.startswith(_CHECKSUM_MAGIC) else b""
+        yield opened
 
 
 def _u32(data: bytes, at: int, what: str) -> int:

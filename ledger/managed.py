@@ -32,7 +32,7 @@ from bookstand.ledger.topic_name import cursor_of, ledger_labels, node_of
 from bookstand.storage.log import logger
 from bookstand.storage.nodes import Nodes
 from bookstand.storage.pending import answering
-from bookstand.storage.position import Position
+from bookstand.storage.position import Position, positions_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ MAX_BYTES_PER_LEDGER = 100 << 20
 MAX_LEDGER_AGE = 4 * 3600.0
 # Read handles of ledgers that are kept open.
 _READERS = 64
+_READ_AT_ONCE = 1_000
 
 
 class ManagedLedgerFencedError(LedgerFencedError):
@@ -420,8 +421,7 @@ class ManagedLedger:
         while following is not None:
             ledger_id, first = following
             entries = self.extent.entries(ledger_id) or 0
-            for entry in self.read_ledger(ledger_id, first, entries - 1):
-                yield TopicEntry(Position(ledger_id, entry.entry_id), entry.data)
+            yield from self.read_run(ledger_id, first, entries - 1)
             following = self.extent.following(Position(ledger_id, entries - 1))
 
     def read_entry(self, position: Position) -> TopicEntry:
@@ -436,17 +436,29 @@ class ManagedLedger:
                 yield TopicEntry(Position(ledger_id, entry.entry_id), entry.data)
 
     def read_ledger(self, ledger_id: int, first: int, last: int) -> Iterator[Any]:
+        """Entries of one ledger as a handle gives them, some at a time."""
+        reader = self._reader_unless_lost(ledger_id)
+        while reader is not None and first <= last:
+            part = reader.batch_read(first, min(_READ_AT_ONCE, last - first + 1), 0)
+            yield from part
+            first += len(part)
+
+    def read_run(self, ledger_id: int, first: int, last: int) -> Iterator[TopicEntry]:
         """Entries of one ledger, some at a time."""
+        reader = self._reader_unless_lost(ledger_id)
+        while reader is not None and first <= last:
+            part = reader.batch_payloads(first, min(_READ_AT_ONCE, last - first + 1))
+            following = first + len(part)
+            yield from map(TopicEntry, positions_in(ledger_id, range(first, following)), part)
+            first = following
+
+    def _reader_unless_lost(self, ledger_id: int) -> LedgerHandle | None:
         try:
-            reader = self._reader(ledger_id)
+            return self._reader(ledger_id)
         except NoSuchLedgerError as error:
             info = next(ledger for ledger in self._info.ledgers if ledger.ledger_id == ledger_id)
             self._lost(info, error)
-            return
-        while first <= last:
-            part = reader.batch_read(first, min(1_000, last - first + 1), 0)
-            yield from part
-            first += len(part)
+            return None
 
     def _reader(self, ledger_id: int) -> LedgerHandle:
         with self._lock:

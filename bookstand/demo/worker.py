@@ -48,7 +48,7 @@ def work(path: str, messages: int, teller: Teller) -> None:
         teller.tell(PUBLISHED, first)
         acknowledged = Acknowledged(teller)
         stop = Event()
-        with ThreadPoolExecutor() as threads:
+        with ThreadPoolExecutor(1 + plan.CONSUMERS) as threads:
             publishing = threads.submit(publish, topic, subscription, first, messages, teller, stop)
             consuming = [
                 threads.submit(consume, subscription, acknowledged, teller, stop) for _ in range(plan.CONSUMERS)
@@ -61,6 +61,7 @@ def work(path: str, messages: int, teller: Teller) -> None:
                     acknowledged.tell_durable()
                     teller.tell(STATE, subscription.stats.delayed)
                     sleep(_LOOK_EVERY)
+                publishing.result()
             finally:
                 stop.set()
         topic.close()

@@ -52,6 +52,20 @@ def test_what_the_cursor_has_passed_goes_before_it_is_due(b: BucketBench) -> Non
     assert b.tracker.count == 0
 
 
+def test_of_one_time_what_the_cursor_has_passed_comes_first(b: BucketBench) -> None:
+    """Also of what came late for what was sealed."""
+    b.add(*((ledger, 0, 300) for ledger in range(5, 11)), (2, 0, 300), (3, 0, 301))
+    b.stand(4)
+    assert b.tracker.loaded_count == 7
+    assert b.drain() == []
+    assert not b.tracker.contains_message((2, 0))
+    assert b.tracker.contains_message((3, 0))
+    assert b.tracker.count == 7
+    b.go_to(300)
+    assert b.drain() == [(ledger, 0) for ledger in range(5, 11)]
+    assert b.tracker.count == 0
+
+
 def test_what_the_cursor_has_passed_waits_behind_what_it_has_not(b: BucketBench) -> None:
     b.add((1, 0, 500), (2, 0, 300), (3, 0, 600), (4, 0, 700), (5, 0, 800), (6, 0, 900))
     b.stand(2)

@@ -282,7 +282,8 @@ class SubscriptionMachine(RuleBasedStateMachine):
                     if len(items) == len(nacked) == 1:
                         item.earliest = nacked[0].earliest
                 elif item.state != FIRST:
-                    item.state, item.earliest, item.latest = FIRST, 0, self.now
+                    # What came at an earlier time than its own, which it had been given, has its own again.
+                    item.state, item.earliest, item.latest = FIRST, 0, max(self.now, item.last)
         self.out.clear()
         self.accepted.clear()
         self.last_new = None

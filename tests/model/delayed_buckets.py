@@ -333,16 +333,21 @@ class BucketsModel:
             if not self._load(bucket):
                 stuck = True
                 break
+        self._remove_emptied()
+        bucket = self.next_to_load()
+        # What is due by now is loaded when it is asked for.
+        if not stuck and bucket is not None and cutoff < (bucket.next_time or 0) <= cutoff + AHEAD_TICKS * self.tick:
+            self._load(bucket)
         if not stuck and len(found) < limit:
             self._drop_passed()
+            self._remove_emptied()
+        self.update_timer()
+        return sorted(found)
+
+    def _remove_emptied(self) -> None:
         emptied = [bucket for bucket in self.buckets if not any(bucket.covers(one.ledger_id) for one in self.present)]
         if emptied:
             self._remove(emptied)
-        bucket = self.next_to_load()
-        if not stuck and bucket is not None and (bucket.next_time or 0) <= cutoff + AHEAD_TICKS * self.tick:
-            self._load(bucket)
-        self.update_timer()
-        return sorted(found)
 
     def _move_due(self) -> None:
         cutoff = self.cutoff()
@@ -350,8 +355,11 @@ class BucketsModel:
         self.mutable = [one for one in self.mutable if one[0] > cutoff]
 
     def _drop_passed(self) -> None:
+        """As far as nothing comes before it that is not loaded."""
         self.loaded.sort()
-        while self.loaded and self.loaded[0][1] < self.passed:
+        bucket = self.next_to_load()
+        until = LAST if bucket is None else bucket.next_time or 0
+        while self.loaded and self.loaded[0][0] <= until and self.loaded[0][1] < self.passed:
             one = self.loaded.pop(0)
             if self.waits(one):
                 self._deliver(Position(*one[1:]))

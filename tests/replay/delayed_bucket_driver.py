@@ -1,7 +1,8 @@
 """Recorded scenarios of trackers on buckets: beside what is compared of all trackers, what ``contains`` says, which
-ranges of ledgers the cursor's properties name, and how many snapshots there are, as long as no bucket has to be merged.
-Not compared: futures, metrics, what is done to calls in flight, of which there are none here, and the alarm where
-nothing waits, or since a restart as long as the original has not been asked for anything.
+ranges of ledgers the cursor's properties name, and how many snapshots there are. Which buckets become one, and when, is
+a policy: once some have to, these are not compared, nor what the alarm is set to, which is for what was loaded, but
+whether it rings is. Not compared either: futures, metrics, what is done to calls in flight, of which there are none
+here, and the alarm where nothing waits, or since a restart as long as the original has not been asked for anything.
 """
 
 from __future__ import annotations
@@ -54,22 +55,25 @@ def goes_singly(ops: list[Line]) -> bool:
 
 
 def marked(ops: list[Line], most_buckets: int) -> list[Line]:
-    """The operations, and of each whether the alarm means something: after a restart the original sets none until it is
-    asked for something; whether the original has had as many buckets as there may be; and, where it names a snapshot by
-    its id, the property that this was created with, ``about``."""
-    meaningful, crowded, found = True, False, []
+    """The operations, and of each whether the original has had as many buckets as there may be, ``crowded``; whether the
+    alarm means something, which it does until then, but not after a restart, when the original sets none until it is
+    asked for something; and, where a snapshot is named by its id, the property that this was created with, ``about``."""
+    meaningful, crowded, buckets, found = True, False, 0, []
     names: dict[str, str] = {}
     for op in map(_spelled_out, ops):
         names.update(
             {str(one["id"]): one["key"] for one in op.get("io", ()) if one["call"] == "create" and "id" in one}
         )
-        crowded = crowded or 0 < most_buckets <= len(op.get("buckets", ()))
+        # Some may have become one before the operation ends.
+        created = sum(one["call"] == "create" for one in op.get("io", ()))
+        crowded = crowded or 0 < most_buckets <= buckets + created
+        buckets = len(op.get("buckets", range(buckets)))
         if op["op"] == "reopen":
             meaningful = False
         elif "timer" in op or op["op"] in TOUCH_THE_ALARM:
             meaningful = True
         about = names.get(str(op.get("id", op.get("value"))))
-        found.append({**op, "alarm": meaningful, "crowded": crowded, "about": about})
+        found.append({**op, "alarm": meaningful and not crowded, "crowded": crowded, "about": about})
     return found
 
 
@@ -90,7 +94,6 @@ def recorded(op: Line) -> Answer:
     if answer.get("refused") in CLOSED:
         answer["refused"] = "closed"
     if "timer" in answer and not (answer["count"] and op.get("alarm", True)):
-        # Where nothing waits there is nothing to ring for.
         answer["timer"] = ANYTHING
     if op["op"] in ("properties", "snapshots") and op.get("crowded"):
         # Which buckets become one, and when, is a policy.

@@ -7,7 +7,7 @@ surprises can be mended, each by itself, so that it is seen which of them a reco
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Protocol
 
 from bookstand.delivery.bucket_key import PREFIX
@@ -31,6 +31,7 @@ from tests.replay.delayed_surprises import (
     CLEAR_LEAVES_TIMER,
     CREATE_IN_TWO,
     CREATE_THAT_THROWS,
+    FOUR_BECOME_ONE,
     GOES_ONCE_LOADED,
     HEADS_GONE,
     IDS_ALONE,
@@ -42,12 +43,14 @@ from tests.replay.delayed_surprises import (
     MERGE_OF_ITS_OWN,
     NO_ALARM_AT_FIRST,
     OVERLAPS,
+    PASSED_EARLY,
     PASSED_TAIL,
     RECOVERY_FAILS_ALL,
     REMOVAL_IN_TWO,
     SEALS_OVER,
     STALE_ALARM,
     STAYS_TRACKED,
+    TIES,
     TRIM_FAILS,
     TRIMS_WHEN_CROWDED,
 )
@@ -188,12 +191,14 @@ class OriginalTracker:
         now = self.around.now
         return now if self.settings["strict"] else now + self.tick
 
-    def next_time(self) -> int:
+    def next_time(self, *, adding: bool = False) -> int:
         """Of what stands first in the heaps, whether it waits or not: in the later tree, what is delivered or was
-        refused may stand there again."""
+        refused may stand there again. Where that is mended, it goes when somebody asks, not with the next message."""
         parts = [self.mutable, self.shared]
-        gone = self.later and any(part and not self._waits(min(part)) for part in parts)
+        gone = not adding and self.later and any(part and not self._waits(min(part)) for part in parts)
         if gone and not self.around.meets(HEADS_GONE):
+            for part in parts:
+                part[:] = (one for one in part if self._waits(one) or Position(*one[1:]) in self.tails)
             parts = [[one for one in part if self._waits(one)] for part in parts]
         return min((min(part)[0] for part in parts if part), default=LAST)
 
@@ -243,7 +248,7 @@ class OriginalTracker:
             self.shared.append((time, *position))
         self.bits.add(position)
         self.count += 1
-        self.update_timer()
+        self.update_timer(adding=True)
         return True
 
     def _end_mutable(self, ledger: int) -> None:
@@ -349,7 +354,8 @@ class OriginalTracker:
     def _trim_and_merge(self) -> Steps:
         yield Task.following(self._trim())
         if self._too_many() and self.around.meets(MERGE_OF_ITS_OWN):
-            yield Task.following(self._merge())
+            as_here = not self.around.meets(FOUR_BECOME_ONE)
+            yield Task.following(self._merge(self._two_smallest() if as_here else self._choose()))
 
     def _trim(self) -> Steps:
         for place, bucket in self._passed():
@@ -363,8 +369,7 @@ class OriginalTracker:
                 self.bits -= late
                 self.count -= len(late)
 
-    def _merge(self) -> Steps:
-        chosen = self._choose()
+    def _merge(self, chosen: list[OriginalBucket]) -> Steps:
         for bucket in chosen:
             bucket.merging = True
         try:
@@ -373,6 +378,12 @@ class OriginalTracker:
         finally:
             for bucket in chosen:
                 bucket.merging = False
+
+    def _two_smallest(self) -> list[OriginalBucket]:
+        """As it is done here."""
+        pairs = [list(pair) for pair in pairwise(self.buckets.buckets)]
+        able = [pair for pair in pairs if not any(one.merging for one in pair)]
+        return min(able, key=lambda pair: sum(map(self._waiting_of, pair)), default=[])
 
     def _choose(self) -> list[OriginalBucket]:
         buckets = self.buckets.buckets
@@ -400,13 +411,29 @@ class OriginalTracker:
         reading = [Task.following(self._read_rest(one)) for one in sources]
         yield Task.following(all_of(reading))
         indexes = sorted(one for task in reading for one in task.value)
+        late = self._late(sources, indexes)
+        if late and self.around.meets(MERGE_LEAVES_OUT):
+            late = []
+        self.shared = [one for one in self.shared if one not in late]
+        indexes = sorted(indexes + late)
+        waiting = [one for one in indexes if self._waits(one)]
+        if self.later and len(waiting) < len(indexes) and not self.around.meets(HEADS_GONE):
+            indexes = waiting
         if not self.later:
             self.bits -= {Position(*one[1:]) for one in indexes}
         merged = self._create(sources[0].first, sources[-1].last, indexes)
-        merged.bits = set().union(*(one.bits for one in sources))
+        merged.bits = {Position(*one[1:]) for one in late}.union(*(one.bits for one in sources))
         Task.following(self._remove_sources(merged, sources))
         for one in sources:
             self.buckets.remove(one.place)
+
+    def _late(self, sources: Sequence[OriginalBucket], indexes: Sequence[Index]) -> list[Index]:
+        """What waits of these ledgers in memory alone."""
+        first, last = sources[0].first, sources[-1].last
+        stored = {one[1:] for one in indexes}
+        return sorted(
+            one for one in set(self.shared) if first <= one[1] <= last and one[1:] not in stored and self._waits(one)
+        )
 
     def _read_rest(self, bucket: OriginalBucket) -> Steps:
         first = 1 if self.later or not self.around.meets(MERGE_LEAVES_OUT) else bucket.current + 1
@@ -449,18 +476,16 @@ class OriginalTracker:
         while limit > 0 and self.shared:
             head = min(self.shared)
             position = Position(*head[1:])
-            tail_of = self.tails.get(position)
-            if tail_of is not None and tail_of not in self.buckets:
-                tail_of = None
             gone = passed is not None and position.ledger_id < passed
-            if not gone and head[0] > cutoff:
+            if head[0] > cutoff and not (gone and self.around.meets(PASSED_EARLY)):
                 break
-            if tail_of is not None and not (gone and self.around.meets(PASSED_TAIL)):
-                if tail_of.merging or not tail_of.creation.done:
+            if self._ends_segment(position):
+                if not (gone and self.around.meets(PASSED_TAIL)) and not self._loads_behind(position):
                     break
-                self.loading = Task.following(self._load_next(tail_of, position))
-                if not self.loading.done or self.loading.error is not None:
+            elif (tied := self._tied(head[0])) is not None and not self.around.meets(TIES):
+                if not self._loads_behind(tied):
                     break
+                continue
             self.shared.remove(head)
             waited = self._remove_bit(position)
             # 4.2.4 does not look whether it waits.
@@ -470,16 +495,32 @@ class OriginalTracker:
             found.add(position)
             limit -= 1
             self.count -= 1
-        emptied = [bucket for _, bucket in self.buckets if not self._any_waits(bucket)]
+        emptied = [bucket for _, bucket in self.buckets if not self._waiting_of(bucket)]
         if emptied and not self.around.meets(GOES_ONCE_LOADED):
             for bucket in emptied:
                 self._drop(bucket)
         self.update_timer()
         return sorted(found)
 
-    def _any_waits(self, bucket: OriginalBucket) -> bool:
-        """Of its ledgers, whatever it came with."""
-        return any(
+    def _ends_segment(self, position: Position) -> bool:
+        return position in self.tails and self.tails[position] in self.buckets
+
+    def _tied(self, time: int) -> Position | None:
+        """What ends a segment at this time."""
+        tied = (Position(*one[1:]) for one in self.shared if one[0] == time)
+        return next(filter(self._ends_segment, tied), None)
+
+    def _loads_behind(self, tail: Position) -> bool:
+        """Whether what follows the end of a segment is there now."""
+        bucket = self.tails[tail]
+        if bucket.merging or not bucket.creation.done:
+            return False
+        self.loading = Task.following(self._load_next(bucket, tail))
+        return self.loading.done and self.loading.error is None
+
+    def _waiting_of(self, bucket: OriginalBucket) -> int:
+        """What waits of its ledgers, whatever it came with."""
+        return sum(
             bucket.first <= one.ledger_id <= bucket.last
             for one in (self.bits if self.later else self.bits | bucket.bits)
         )
@@ -532,13 +573,13 @@ class OriginalTracker:
 
     # -- the timer -----------------------------------------------------------------------------------------------------
 
-    def update_timer(self) -> None:
+    def update_timer(self, *, adding: bool = False) -> None:
         if self.count == 0:
             if self.timer is not None:
                 self.timer_for = -1
                 self.set_timer(None)
             return
-        time = self.next_time()
+        time = self.next_time(adding=adding)
         stale = self.timer is None and time == self.timer_for > self.around.now
         if time == self.timer_for and not (stale and not self.around.meets(STALE_ALARM)):
             return
