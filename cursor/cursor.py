@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from threading import Lock
 from typing import Any
 
@@ -40,6 +41,7 @@ from bookstand.storage.pending import Pending, completed
 from bookstand.storage.position import EARLIEST, Position
 
 _UNLIMITED = 1 << 62
+_LEDGER_OF, _ENTRY_OF = itemgetter(0), itemgetter(1)
 INTERNAL_PREFIX = "#pulsar.internal."
 # How many entries are looked at at once for those that are wanted.
 _LARGEST_WINDOW = 1 << 14
@@ -245,8 +247,8 @@ class Cursor:
     def ack_entries(self, positions: Iterable[Position]) -> Pending:
         """Acknowledge many entries of any ledgers at once: all of them, or where one cannot be none."""
         by_ledger: dict[int, list[int]] = {}
-        for ledger_id, entry_id in positions:
-            by_ledger.setdefault(ledger_id, []).append(entry_id)
+        for ledger_id, together in groupby(positions, _LEDGER_OF):
+            by_ledger.setdefault(ledger_id, []).extend(map(_ENTRY_OF, together))
         if not by_ledger:
             return completed()
         return self._change(lambda: self._state.ack_ledgers(by_ledger))
@@ -507,7 +509,9 @@ class Cursor:
             return [], None
         ledger_id, first = following
         runs, end = self._wanted_runs(ledger_id, first, (extent.entries(ledger_id) or 0) - 1, count, wanted)
-        entries = [entry for run in runs for entry in self.topic.read_run(ledger_id, *run)]
+        entries: list[TopicEntry] = []
+        for run in runs:
+            entries += self.topic.read_run(ledger_id, *run)
         return entries, Position(ledger_id, end + 1)
 
     def _wanted_runs(

@@ -137,10 +137,12 @@ class CursorLog:
     def _store(self, make: Callable[[Transaction], CursorInfo], doomed: Iterable[int] = ()) -> None:
         """Write the record that ``make`` gives, and delete ledgers with it: one commit, unless somebody else has
         written the record."""
+        if (taken_over := self._topic.taken_over) is not None:
+            raise self._fenced(taken_over)
         try:
             with Transaction(self.client) as transaction:
                 # The version alone does not tell where another has deleted the cursor and begun it anew.
-                if (ledger_id := self._topic.current_ledger) is not None:
+                if (ledger_id := self._topic.last_ledger) is not None:
                     transaction.require_unfenced(ledger_id)
                 self._delete_ledgers(transaction, doomed)
                 info = make(transaction)

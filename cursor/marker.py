@@ -16,6 +16,7 @@ number n − 1, is the marker, so that a marker tells how many records of nodes 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 from bookstand.cursor import record
@@ -56,11 +57,19 @@ class Marker(NamedTuple):
 
 def room_for_nodes(cursor: str, properties: dict[str, int], limit: int) -> int:
     """How many bytes of nodes fit into a marker of at most ``limit`` bytes, framing included."""
-    around = len(record.begin(_LONGEST_POSITION, record.MARKER)) + len(record.encode_properties(properties))
-    around += _MOST_CONTENTS + len(record.tail(_UNNUMBERED._replace(cursor=cursor))) + record.CRC_BYTES
+    around = _frame_bytes(cursor) + len(record.encode_properties(properties))
     if around >= limit:
         raise EntryTooLargeError(f"a marker with these properties takes {around} bytes, but an entry only {limit}")
     return limit - around
+
+
+# Every flush asks for it.
+@lru_cache(maxsize=16)
+def _frame_bytes(cursor: str) -> int:
+    """What a marker takes at most, nodes and properties apart."""
+    begin = record.begin(_LONGEST_POSITION, record.MARKER)
+    tail = record.tail(_UNNUMBERED._replace(cursor=cursor))
+    return len(begin) + _MOST_CONTENTS + len(tail) + record.CRC_BYTES
 
 
 def state_size(prepared: Prepared, properties: dict[str, int]) -> int:

@@ -60,7 +60,7 @@ def recover(
     def is_labelled(key: BucketKey) -> bool:
         try:
             return storage.read_labels(found.buckets[key]) == (str(key), topic, cursor)
-        except NoSuchLedgerError:
+        except (NoSuchLedgerError, SnapshotDamagedError):
             return False
 
     kept, enclosed, overlapping = _apart(found.buckets)

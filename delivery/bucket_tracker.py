@@ -402,7 +402,7 @@ class BucketDelayedTracker:
     def _pop(self, cutoff: int, limit: int | None) -> tuple[Column, Column]:
         horizon = self._home.mark_delete().ledger_id
         self._move_due()
-        found: list[tuple[Column, Column]] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        found: list[tuple[Column, Column]] = []
         missing = limit
         stuck = False
         while missing is None or missing > 0:
@@ -429,6 +429,9 @@ class BucketDelayedTracker:
             if missing != 0 and self._drop_passed(horizon):
                 self._remove_emptied()
         self._update_alarm()
+        if not found:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        # Of what one of them is alone, a copy: columns in memory are nobody else's.
         return np.concatenate([one for one, _ in found]), np.concatenate([other for _, other in found])
 
     def _move_due(self) -> None:
@@ -512,7 +515,7 @@ class BucketDelayedTracker:
         self._may_be_twice |= not bucket.own
         waiting = indexes if sure else self._still_waiting(indexes)
         # Somebody else may have written them in any order.
-        ordered = bool((waiting.timestamps[1:] >= waiting.timestamps[:-1]).all())
+        ordered = bucket.own or bool((waiting.timestamps[1:] >= waiting.timestamps[:-1]).all())
         if ordered:
             self._loaded.add_sorted(waiting)
         else:

@@ -44,7 +44,7 @@ class Indexes(NamedTuple):
         return list(map(DelayedIndex, *(column.tolist() for column in self)))
 
     def part(self, start: int, end: int) -> Indexes:
-        return Indexes(*(column[start:end] for column in self))
+        return Indexes(self.timestamps[start:end], self.ledger_ids[start:end], self.entry_ids[start:end])
 
 
 def _as_column(given: ArrayLike) -> Numbers:

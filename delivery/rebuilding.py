@@ -10,16 +10,12 @@ import numpy as np
 
 from bookstand.delivery.indexes import Indexes
 from bookstand.errors import MalformedMessageError
-from bookstand.ledger.framing import _CHECKSUM_MAGIC, _MAGIC_SIZE, _U32, Message
+from bookstand.ledger.framing import Message, plain_metadata
 from bookstand.ledger.managed import ManagedLedger, TopicEntry
 from bookstand.storage.log import logger
-from bookstand.storage.position import Position
 
 if TYPE_CHECKING:
     from bookstand.proto.pulsar_message_pb2 import MessageMetadata
-
-# What precedes the metadata where there is nothing of the broker's.
-_HEAD = _MAGIC_SIZE + 2 * _U32.size
 
 Reader = Callable[[int, int], Iterator[Indexes]]
 """The delayed messages in the ledgers from one to another, the last one included, some at a time."""
@@ -40,11 +36,11 @@ def _delayed_in(topic: ManagedLedger, ledger_id: int) -> Indexes:
     times: list[int] = []
     entry_ids: list[int] = []
     entries = topic.extent.entries(ledger_id) or 0
-    for entry in topic.read_ledger(ledger_id, 0, entries - 1):
-        time = delay_of(TopicEntry(Position(ledger_id, entry.entry_id), entry.data))
+    for entry in topic.read_run(ledger_id, 0, entries - 1):
+        time = delay_of(entry)
         if time is not None:
             times.append(time)
-            entry_ids.append(entry.entry_id)
+            entry_ids.append(entry.position.entry_id)
     return Indexes.of(times, np.full(len(times), ledger_id), entry_ids)
 
 
@@ -60,13 +56,11 @@ def delay_of(entry: TopicEntry) -> int | None:
 def deliver_at_time(data: bytes) -> int | None:
     """What an entry's metadata says of that. Protobuf finds it several times as fast as ``Message`` reads all of it;
     what is not quite as usual is left to that."""
-    end = 0
-    if data.startswith(_CHECKSUM_MAGIC) and len(data) >= _HEAD:
-        end = _HEAD + _U32.unpack_from(data, _HEAD - _U32.size)[0]
-    if 0 < end <= len(data):
+    stored = plain_metadata(data)
+    if stored is not None:
         parse, decode_error = _protobuf()
         try:
-            metadata = parse(data[_HEAD:end])
+            metadata = parse(stored)
         except decode_error:
             pass
         else:

@@ -92,19 +92,17 @@ class Portion:
 class ReceivedMessage:
     """A message that is out: it comes again unless it is acknowledged. Times are in milliseconds since 1970."""
 
-    __slots__ = ("_entry", "_member", "batch_index", "redelivery_count")
+    __slots__ = ("_entry", "_member", "batch_index", "position", "redelivery_count")
 
     def __init__(self, entry: OpenedEntry, batch_index: int = -1, member: Single | None = None) -> None:
         self._entry = entry
         self._member = member
+        self.position = entry.position
+        """Of its entry."""
         self.redelivery_count = 0
         """How often it was delivered before, as far as this opening of the subscription knows."""
         self.batch_index = batch_index
         """Which of its batch; -1: it is no part of one."""
-
-    @property
-    def position(self) -> Position:
-        return self._entry.position
 
     @property
     def id(self) -> MessageId:

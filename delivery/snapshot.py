@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
+from bookstand.delivery import rows_alike
 from bookstand.delivery.bitmap import (
     MAX_32,
     MalformedBitmapError,
@@ -259,7 +260,20 @@ def decode_segment(data: bytes, what: str = "the segment") -> Indexes:
 
 def decode_segments(entries: Sequence[bytes], names: Sequence[str]) -> list[Indexes]:
     """The same for several, which is cheaper than one after the other where they are small."""
-    view = np.frombuffer(entries[0] if len(entries) == 1 else b"".join(entries), dtype=np.uint8)
+    data = entries[0] if len(entries) == 1 else b"".join(entries)
+    decoded = rows_alike.decode(data) or _decode_rows(data)
+    if decoded is not None:
+        found, row_ends = decoded
+        entry_ends = np.cumsum([len(entry) for entry in entries])
+        rows = np.searchsorted(row_ends, entry_ends, side="right")
+        if (np.concatenate(([0], row_ends))[rows] == entry_ends).all():
+            return [found.part(start, end) for start, end in pairwise([0, *rows.tolist()])]
+    return [_decode_any_segment(data, what) for data, what in zip(entries, names, strict=True)]
+
+
+def _decode_rows(data: bytes) -> tuple[Indexes, Numbers] | None:
+    """The indexes, and where the row of each ends; None if the rows are not as everybody writes them."""
+    view = np.frombuffer(data, dtype=np.uint8)
     # Where each varint ends, those of a kind side by side: then the next one begins.
     ends = varints.ends(view)
     count, rest = divmod(len(ends), _ROW)
@@ -274,13 +288,10 @@ def decode_segments(entries: Sequence[bytes], names: Sequence[str]) -> list[Inde
             good &= view[columns[column]] == key
         good &= view[columns[1]] == columns[-1] - columns[1]
         starts, lengths = columns[_ROW_TAGGED] + 1, columns[_ROW_NUMBERS] - columns[_ROW_TAGGED]
-        entry_ends = np.cumsum([len(entry) for entry in entries])
-        rows = np.searchsorted(row_ends, entry_ends, side="right")
-        whole = np.concatenate(([0], row_ends))[rows] == entry_ends
-        if good.all() and whole.all() and int(lengths.max()) <= varints.LONGEST:
+        if good.all() and int(lengths.max()) <= varints.LONGEST:
             found = Indexes(*(varints.values(view, *one).view(np.int64) for one in zip(starts, lengths, strict=True)))
-            return [found.part(start, end) for start, end in pairwise([0, *rows.tolist()])]
-    return [_decode_any_segment(data, what) for data, what in zip(entries, names, strict=True)]
+            return found, row_ends
+    return None
 
 
 def _decode_any_segment(data: bytes, what: str) -> Indexes:

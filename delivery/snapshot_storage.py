@@ -214,8 +214,14 @@ class BucketSnapshotStorage:
         return found
 
     def read_labels(self, bucket_id: int) -> BucketLabels | None:
-        """What a snapshot's ledger says that it is; None: nothing."""
-        return read_labels(self._client.read_metadata(bucket_id).custom_metadata)
+        """What a snapshot's ledger says that it is; None: nothing, as the oldest format of metadata has no room for it.
+        :class:`SnapshotDamagedError` where it says that it is something else, and so is not to be opened: that would
+        close it."""
+        custom = self._client.read_metadata(bucket_id).custom_metadata
+        labels = read_labels(custom)
+        if custom and labels is None:
+            raise SnapshotDamagedError(f"ledger {bucket_id} is no snapshot: it is labelled {dict(custom)}")
+        return labels
 
     def read_length(self, bucket_id: int) -> int:
         handle = self._open(bucket_id)

@@ -317,6 +317,7 @@ class Subscription:
         if not self.tracker.has_message_available():
             return found
         while len(found) < most and (positions := self.tracker.pop_due(most - len(found))):
+            self._read_before = max(self._read_before, *positions)
             try:
                 entries = self._read(positions)
                 entries.sort(key=lambda entry: (entry.deliver_at or 0, entry.position))
@@ -407,12 +408,19 @@ class Subscription:
             if len(member) > 2:
                 chosen.setdefault(position_of(member), set()).add(member[2])
         portions: list[Portion] = []
+        metadata, is_batch = None, False
         for entry in entries:
-            if not entry.batch_size:
+            # Neighbours mostly share it.
+            if entry.metadata is not metadata:
+                metadata, is_batch = entry.metadata, entry.batch_size > 0
+            if not is_batch:
                 portions.append(Portion(entry))
                 continue
             position = entry.position
             unacked = self.cursor.unacked_in_batch(position)
+            if unacked is None and self.cursor.is_acked(position):
+                # Since it was read.
+                continue
             some = chosen.get(position) if position not in ids else None
             indexes = [
                 index
@@ -646,6 +654,8 @@ class Subscription:
                 self._counts[message] = self._counts.get(message, 0) + 1
             self._out.settle(message)
         self._again.add(messages)
+        # The cursor may not have come to it in this life.
+        self._read_before = max([self._read_before, *map(position_of, messages)])
         self.bell.ring()
 
     # -- delayed messages --------------------------------------------------------------------------------------------

@@ -130,8 +130,10 @@ class TimeRuns:
     def next_time(self) -> int | None:
         """The earliest; None if there is nothing."""
         self._drop_spent()
-        times = [self._least, self._heap[0][0] if self._heap else None]
-        return min((time for time in times if time is not None), default=None)
+        if not self._heap:
+            return self._least
+        head = self._heap[0][0]
+        return head if self._least is None else min(head, self._least)
 
     def first(self) -> Indexes:
         """A message of the earliest time; there is one."""

@@ -15,6 +15,8 @@ MISSING: Any = object()
 
 def as_payload(data: object) -> bytes:
     """A payload as bytes of its own, whatever the buffer it came in; what the caller does to that later is not seen."""
+    if type(data) is bytes:
+        return data
     if isinstance(data, bytes):
         return bytes(data)
     try:

@@ -33,16 +33,21 @@ from bookstand.ledger.message import (
     SingleMessageMetadata,
 )
 from bookstand.proto.table import Table
-from bookstand.proto.wire import WireError
+from bookstand.proto.wire import WireError, int64, read_varint, write_number
 
 _BROKER_MAGIC = b"\x0e\x02"
 _CHECKSUM_MAGIC = b"\x0e\x01"
 _U32 = struct.Struct(">I")
+_CHECKSUM = struct.Struct(">2sI")
 _MAGIC_SIZE = 2
 # Where there is nothing of the broker's, the metadata's size and the metadata begin here.
 _HEAD_AT = _MAGIC_SIZE + _U32.size
 _PLAIN_HEAD = _HEAD_AT + _U32.size
 _MOST_KNOWN = 1_000
+_TIME_FIELD = 19
+_TIME_TAG = b"\x98\x01"
+# The field with a time from 1971 to 2109.
+_TIME_BYTES = len(_TIME_TAG) + 6
 
 PRODUCER = "bookstand"
 """Who a message is from unless it is said."""
@@ -175,17 +180,42 @@ def open_message(data: bytes, known: dict[bytes, MessageMetadata]) -> tuple[Mess
     """
     if data.startswith(_CHECKSUM_MAGIC) and len(data) >= _PLAIN_HEAD:
         end = _PLAIN_HEAD + _U32.unpack_from(data, _PLAIN_HEAD - _U32.size)[0]
-        stored = data[_PLAIN_HEAD:end]
-        metadata = known.get(stored)
-        if metadata is None:
-            message = Message(data)
-            metadata = message.metadata
-            if len(known) >= _MOST_KNOWN:
-                known.clear()
-            known[stored] = metadata
-        return metadata, end
+        if end <= len(data):
+            stored = data[_PLAIN_HEAD:end]
+            metadata = known.get(stored) or _delayed(stored, known)
+            if metadata is None:
+                metadata = Message(data).metadata
+                _remember(known, stored, metadata)
+            return metadata, end
     message = Message(data)
     return message.metadata, message.payload_offset
+
+
+def _delayed(stored: bytes, known: dict[bytes, MessageMetadata]) -> MessageMetadata | None:
+    """Metadata that ends with the time of delivery, by what precedes that: times differ where all else is the same.
+    None if it does not end so."""
+    at = len(stored) - _TIME_BYTES
+    if at < 0 or not stored.startswith(_TIME_TAG, at):
+        return None
+    try:
+        time, end = read_varint(stored, at + len(_TIME_TAG), len(stored))
+        if end < len(stored):
+            return None
+        before = stored[:at]
+        metadata = known.get(before)
+        if metadata is None:
+            # Only where this is whole by itself, the rest is a field, and not the end of another one.
+            metadata = MessageMetadata(**MESSAGE_METADATA.read(before))
+            _remember(known, before, metadata)
+    except WireError:
+        return None
+    return metadata._replace(deliver_at_time=int64(time))
+
+
+def _remember(known: dict[bytes, MessageMetadata], stored: bytes, metadata: MessageMetadata) -> None:
+    if len(known) >= _MOST_KNOWN:
+        known.clear()
+    known[stored] = metadata
 
 
 def open_messages(entries: Iterable[bytes], known: dict[bytes, MessageMetadata]) -> Iterator[Opened]:
@@ -201,6 +231,14 @@ def open_messages(entries: Iterable[bytes], known: dict[bytes, MessageMetadata])
                 opened = None, 0
             head = data[_HEAD_AT : opened[1]] if data.startswith(_CHECKSUM_MAGIC) else b""
         yield opened
+
+
+def plain_metadata(data: bytes) -> bytes | None:
+    """The bytes of a message's metadata, where nothing of the broker's precedes it and it is there as a whole."""
+    if not data.startswith(_CHECKSUM_MAGIC) or len(data) < _PLAIN_HEAD:
+        return None
+    end = _PLAIN_HEAD + int(_U32.unpack_from(data, _PLAIN_HEAD - _U32.size)[0])
+    return data[_PLAIN_HEAD:end] if end <= len(data) else None
 
 
 def _u32(data: bytes, at: int, what: str) -> int:
@@ -274,24 +312,38 @@ def frames(
     deliver_at: int | Iterable[int | None] | None = None,
     properties: Mapping[str, str] | None = None,
     compression: str = "NONE",
-    **more: Any,
 ) -> Iterator[bytes]:
     """Entries of one message each that differ in nothing but the payload, and perhaps the time of delivery: the same
     as :func:`frame` makes one by one."""
-    heads: dict[tuple[int, int | None], bytes] = {}
+    # By the size of the payload, without the time: it comes last of the fields that are written here.
+    untimed: dict[int, bytes] = {}
+    head, head_of = b"", (-1, None)
     same = deliver_at is None or isinstance(deliver_at, int)
     times: Iterable[Any] = repeat(deliver_at) if same else deliver_at  # type: ignore[assignment]
     packs = compression != "NONE"
-    pack_u32, crc32c = _U32.pack, google_crc32c.value
+    begin, pack_u32, crc32c = _CHECKSUM.pack, _U32.pack, google_crc32c.value
     for payload, time in zip(payloads, times, strict=not same):
         size = len(payload)
-        head = heads.get((size, time))
-        if head is None:
-            metadata = _metadata(PRODUCER, 0, publish_time, time, properties, compression, size, more)
-            message = _written(MESSAGE_METADATA, metadata)
-            head = heads[size, time] = pack_u32(len(message)) + message
+        if (size, time) != head_of:
+            head_of = size, time
+            message = untimed.get(size)
+            if message is None:
+                metadata = _metadata(PRODUCER, 0, publish_time, None, properties, compression, size, {})
+                message = untimed[size] = _written(MESSAGE_METADATA, metadata)
+            if time is not None:
+                message += _time_field(time)
+            head = pack_u32(len(message)) + message
         body = head + (pack(compression, payload) if packs else payload)
-        yield _CHECKSUM_MAGIC + pack_u32(crc32c(body)) + body
+        yield begin(_CHECKSUM_MAGIC, crc32c(body)) + body
+
+
+def _time_field(time: int) -> bytes:
+    out = bytearray()
+    try:
+        write_number(out, _TIME_FIELD, time)
+    except TypeError:
+        raise IncorrectParameterError(f"a time of delivery is in milliseconds since 1970, not {time!r}") from None
+    return bytes(out)
 
 
 def single(payload: bytes, *, properties: Mapping[str, str] | None = None, **more: Any) -> Single:

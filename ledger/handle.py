@@ -171,14 +171,15 @@ class LedgerHandle:
         self._client.check_usable()
         self._storage.flush_if_queued()
         count = min(max_count, self._lac - start + 1)
-        try:
-            for first, stored in self._storage.slices(self._id, start, start + count - 1):
-                _, payloads = decode_entries(self._digest, self._id, first, stored)
-                self._learn_from_read()
-                return payloads
-        except LedgerError:
-            # Of what precedes the one that is damaged nothing is lost by it.
-            pass
+        if self._storage.entry_hooks is None:
+            try:
+                for first, stored in self._storage.slices(self._id, start, start + count - 1):
+                    _, payloads = decode_entries(self._digest, self._id, first, stored)
+                    self._learn_from_read()
+                    return payloads
+            except LedgerError:
+                # Of what precedes the one that is damaged nothing is lost by it.
+                pass
         return [entry.data for entry in self._batch(start, count, 0)]
 
     def batch_read_unconfirmed(self, start: int, max_count: int, max_size: int) -> list[Entry]:

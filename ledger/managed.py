@@ -9,8 +9,9 @@ Opening a topic for writing takes it over: its last ledger is recovered, and who
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from itertools import islice
+from itertools import accumulate, chain, islice
 from threading import RLock
 
 from bookstand.errors import (
@@ -36,7 +37,7 @@ from bookstand.storage.position import Position, positions_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from bookstand.ledger.client import Client
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 MAX_ENTRIES_PER_LEDGER = 50_000
 MAX_BYTES_PER_LEDGER = 100 << 20
 MAX_LEDGER_AGE = 4 * 3600.0
+# How often whoever takes a topic over tries to be faster than who has it.
+_TAKING_OVER = 20
 # Read handles of ledgers that are kept open.
 _READERS = 64
 _READ_AT_ONCE = 1_000
@@ -107,11 +110,11 @@ class ManagedLedger:
         self._readers: OrderedDict[int, LedgerHandle] = OrderedDict()
         # Who still needs entries, by name: each tells up to where it needs none.
         self._holds: dict[str, Callable[[], Position]] = {}
-        self._info, self._version = self._load(create)
         if client.read_only:
+            self._info, self._version = self._load(create)
             self._extent = self._measure()
         else:
-            self._take_over()
+            self._take_over(create)
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
@@ -124,13 +127,24 @@ class ManagedLedger:
             return records.ManagedLedgerInfo(), -1
         return records.decode_ledger_info(stored, f"node {self.path}"), version
 
-    def _take_over(self) -> None:
-        """Close what the one before us left open, and begin a ledger of our own."""
-        if self._info.ledgers:
-            self._info.ledgers[-1] = self._ended(self._info.ledgers[-1])
-        self._extent = self._measure()
-        if self._info.terminated is None:
-            self._begin_ledger()
+    def _take_over(self, create: bool) -> None:
+        """Close what the one before us left open, and begin a ledger of our own. Whoever goes on writing may begin the
+        next ledger meanwhile: then that is the one to close."""
+        for _ in range(_TAKING_OVER):
+            self._info, self._version = self._load(create)
+            if self._info.ledgers:
+                self._info.ledgers[-1] = self._ended(self._info.ledgers[-1])
+            self._extent = self._measure()
+            if self._info.terminated is not None:
+                return
+            try:
+                self._begin_ledger()
+            except ManagedLedgerFencedError as error:
+                refused = error
+                self._fenced = None
+                continue
+            return
+        raise refused
 
     def _ended(self, last: LedgerInfo) -> LedgerInfo:
         """The record of the last ledger, once it has been recovered and so is closed."""
@@ -190,10 +204,15 @@ class ManagedLedger:
             return Position(self._info.ledgers[-1].ledger_id if self._info.ledgers else -1, -1)
 
     @property
-    def current_ledger(self) -> int | None:
-        """The ledger that is written to: fenced as soon as another takes the topic over."""
-        writer = self._writer
-        return None if writer is None else writer.id
+    def last_ledger(self) -> int | None:
+        """The ledger that is written to, or was last: fenced when another takes the topic over."""
+        ledgers = self._info.ledgers
+        return ledgers[-1].ledger_id if ledgers else None
+
+    @property
+    def taken_over(self) -> ManagedLedgerFencedError | None:
+        """What says that the topic is another's, as far as anybody has noticed."""
+        return self._fenced if isinstance(self._fenced, ManagedLedgerFencedError) else None
 
     @property
     def usable(self) -> bool:
@@ -313,18 +332,21 @@ class ManagedLedger:
 
     def append_entries(self, entries: Iterable[bytes]) -> list[Position]:
         """Add many entries as they are; those of one ledger go together."""
-        source = iter(entries)
+        source: Iterator[bytes] = iter(entries)
         positions: list[Position] = []
         while True:
             with self._lock:
                 writer = self._current()
                 room = self._max_entries - writer.last_add_pushed - 1
-                part = list(_up_to(islice(source, room), self._max_bytes - writer.length))
+                part = list(islice(source, room))
                 if not part:
                     return positions
+                count = _filling(part, self._max_bytes - writer.length)
+                if count < len(part):
+                    part, source = part[:count], chain(part[count:], source)
                 added = writer.append_many(part)
                 self._roll_if_full()
-            positions += [Position(writer.id, entry_id) for entry_id in added]
+            positions += positions_in(writer.id, added)
 
     def _current(self) -> LedgerWriter:
         """The ledger to write to; the lock is held."""
@@ -434,14 +456,6 @@ class ManagedLedger:
         for ledger_id, first, last in _runs(positions):
             for entry in self._reader(ledger_id).read(first, last):
                 yield TopicEntry(Position(ledger_id, entry.entry_id), entry.data)
-
-    def read_ledger(self, ledger_id: int, first: int, last: int) -> Iterator[Any]:
-        """Entries of one ledger as a handle gives them, some at a time."""
-        reader = self._reader_unless_lost(ledger_id)
-        while reader is not None and first <= last:
-            part = reader.batch_read(first, min(_READ_AT_ONCE, last - first + 1), 0)
-            yield from part
-            first += len(part)
 
     def read_run(self, ledger_id: int, first: int, last: int) -> Iterator[TopicEntry]:
         """Entries of one ledger, some at a time."""
@@ -583,10 +597,6 @@ def _runs(positions: Iterable[Position]) -> Iterator[tuple[int, int, int]]:
         yield run
 
 
-def _up_to(entries: Iterable[bytes], room: int) -> Iterator[bytes]:
-    """Entries until their bytes fill the room."""
-    for data in entries:
-        yield data
-        room -= len(data)
-        if room <= 0:
-            return
+def _filling(entries: Sequence[bytes], room: int) -> int:
+    """How many of the entries it takes until their bytes fill the room."""
+    return min(bisect_left(list(accumulate(map(len, entries))), room) + 1, len(entries))

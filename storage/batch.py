@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache
-from itertools import accumulate
 from operator import add, itemgetter
 from struct import Struct
 
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
 
     from bookstand.storage.digest import Digest
 
-# Where numpy starts to pay for its fixed cost, and where a slice falls out of the processor's cache.
-SMALLEST_BATCH = 96
+# Where numpy pays for its fixed cost, also if other work between the batches has driven its code out of the processor's
+# cache; and where a slice falls out of that.
+SMALLEST_BATCH = 128
 LARGEST_SLICE = 2_000
 # The tables of one payload size cost some checksums of as many bytes.
 LARGEST_COMMON_SIZE = 4_096
@@ -68,16 +68,9 @@ def encode_entries(
     if sizes is None:
         sizes = list(map(len, payloads))
     largest = _H + digest.size + largest_of(sizes)
-    if len(payloads) < SMALLEST_BATCH or not isinstance(digest, CrcDigest):
-        lengths = accumulate(sizes, initial=length_before)
-        next(lengths)
-        keys = [ENTRY_KEY.pack(ledger_id, entry_id) for entry_id in range(first_entry, first_entry + len(payloads))]
-        stored = [
-            layout.encode(digest, ledger_id, entry_id, last_add_confirmed, length, payload)
-            for entry_id, (length, payload) in enumerate(zip(lengths, payloads, strict=True), first_entry)
-        ]
-        return Encoded(keys, stored, largest)
     before = ledger_id, first_entry, last_add_confirmed, length_before
+    if len(payloads) < SMALLEST_BATCH or not isinstance(digest, CrcDigest):
+        return Encoded(*_encode_few(digest, before, payloads, sizes), largest)
     if len(payloads) <= LARGEST_SLICE:
         return Encoded(*_encode_slice(digest, before, payloads, sizes)[:2], largest)
     all_keys: list[bytes] = []
@@ -92,6 +85,20 @@ def encode_entries(
 
 # What precedes a slice: ledger, first entry, last-add-confirmed, length before it.
 _Before = tuple[int, int, int, int]
+
+
+def _encode_few(
+    digest: Digest, before: _Before, payloads: Sequence[bytes], sizes: Sequence[int]
+) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    ledger_id, first, last_add_confirmed, length = before
+    pack, digest_of = layout.HEADER.pack, digest.of
+    stored = []
+    for entry_id, (payload, size) in enumerate(zip(payloads, sizes, strict=True), first):
+        length += size
+        header = pack(ledger_id, entry_id, last_add_confirmed, length)
+        stored.append(header + digest_of(header, payload) + payload)
+    pack_key = ENTRY_KEY.pack
+    return [pack_key(ledger_id, entry_id) for entry_id in range(first, first + len(payloads))], stored
 
 
 def _encode_slice(
@@ -139,8 +146,9 @@ def decode_entries(
     digest: Digest, ledger_id: int, first_entry: int, stored: Sequence[bytes]
 ) -> tuple[Sequence[int], Sequence[bytes]]:
     """Cumulative lengths and payloads of consecutive entries, each of them verified as ``entry.decode`` does."""
-    if isinstance(digest, CrcDigest) and len(stored) >= SMALLEST_BATCH:
-        decoded = _decode_slice(digest, ledger_id, first_entry, stored)
+    if isinstance(digest, CrcDigest):
+        decode = _decode_slice if len(stored) >= SMALLEST_BATCH else _decode_few
+        decoded = decode(digest, ledger_id, first_entry, stored)
         if decoded is not None:
             return decoded
         # Something is wrong with one of them: the plain way finds which, and says what.
@@ -149,6 +157,25 @@ def decode_entries(
         _, lengths, payloads = zip(*plain, strict=True)
         return lengths, payloads
     return (), ()
+
+
+def _decode_few(
+    digest: CrcDigest, ledger_id: int, first: int, stored: Sequence[bytes]
+) -> tuple[Sequence[int], Sequence[bytes]] | None:
+    start = _H + digest.size
+    unpack, digest_of = layout.HEADER.unpack, digest.of
+    lengths: list[int] = []
+    payloads: list[bytes] = []
+    for entry_id, entry in enumerate(stored, first):
+        header, payload = entry[:_H], entry[start:]
+        if len(entry) < start or digest_of(header, payload) != entry[_H:start]:
+            return None
+        stored_ledger, stored_entry, _, length = unpack(header)
+        if stored_entry != entry_id or stored_ledger != ledger_id:
+            return None
+        lengths.append(length)
+        payloads.append(payload)
+    return lengths, payloads
 
 
 def _decode_slice(

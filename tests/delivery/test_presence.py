@@ -18,7 +18,7 @@ from tests.kit import ROOT
 edges = [(1 << 16) - 1, 1 << 16, (1 << 32) - 1, 1 << 32, (1 << 33) + 5, (1 << 63) - 1]
 ids = st.one_of(st.integers(0, 5), st.sampled_from(edges))
 positions = st.lists(st.tuples(ids, ids), max_size=12)
-calls = st.sampled_from(["add", "discard", "take", "new", "one", "less", "bitmap", "ledgers"])
+calls = st.sampled_from(["add", "discard", "take", "known", "new", "one", "less", "bitmap", "ledgers"])
 
 
 def columns(some: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -43,6 +43,13 @@ def test_it_is_a_set(steps: list[tuple[str, list[tuple[int, int]]]]) -> None:
             assert (there is None) is all(expected)
             assert there is None or there.tolist() == expected
             model -= set(some)
+        elif what == "known":
+            known = [one for one in dict.fromkeys(some) if one in model]
+            presence.take_known(*columns(known))
+            # Nobody has to ask before the next step.
+            model -= set(known)
+            assert len(presence) == len(model)
+            continue
         elif what == "new":
             fresh = list(dict.fromkeys(some))
             assert presence.add_new(*columns(fresh)) is model.isdisjoint(fresh)

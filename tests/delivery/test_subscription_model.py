@@ -278,7 +278,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
                 if nacked and self.durable_nacks:
                     # Nacks are kept of entries.
                     item.state, item.count = AGAIN, None
-                    item.earliest, item.latest = 0, max(self.now, *(one.latest for one in nacked), 0)
+                    item.earliest, item.latest = 0, max(self.now, item.last, *(one.latest for one in nacked))
                     if len(items) == len(nacked) == 1:
                         item.earliest = nacked[0].earliest
                 elif item.state != FIRST:

@@ -68,6 +68,7 @@ def test_they_give_the_earliest_first(steps: list[tuple]) -> None:
                 (first,) = rows(runs.first())
                 assert first in model
                 assert first[0] == min(model)[0]
+                assert runs.lowest_of_first_time() == min(model)[1]
                 if arguments[0]:
                     runs.drop_first()
                     model.remove(first)

@@ -23,7 +23,7 @@ from bookstand.errors import (
     MissingExtraError,
 )
 from bookstand.ledger import compression
-from bookstand.ledger.framing import Message, batch, frame, join, single
+from bookstand.ledger.framing import Message, batch, frame, frames, join, open_messages, single
 from bookstand.ledger.message import (
     SINGLE_MESSAGE_METADATA,
     BrokerEntryMetadata,
@@ -287,3 +287,60 @@ def test_wrong_arguments() -> None:
 def test_the_checksum_is_over_all_that_follows() -> None:
     data = frame(b"payload", publish_time=1)
     assert struct.unpack_from(">I", data, 2)[0] == google_crc32c.value(data[6:])
+
+
+# The last of them end with what looks like a time of delivery, and is the end of a chunk.
+TIMES = st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(1 << 40, (1 << 41) - 1)
+MISLEADING = [
+    b"\x98\x01" + b"\x80" * 5 + b"\x01",
+    b"\x18\x00\x98\x01" + b"\xff" * 5 + b"\x7f",
+    b"\x98\x01" + b"\x80" * 6,
+]
+ENTRIES = st.one_of(
+    st.builds(lambda size, at: frame(bytes(size), publish_time=7, deliver_at=at), st.integers(0, 2), TIMES),
+    st.builds(
+        lambda end, at: frame(b"", publish_time=7, deliver_at=at, schema_id=end), st.sampled_from(MISLEADING), TIMES
+    ),
+    st.integers(0, 9).map(lambda size: b"\x0e\x01" + bytes(4) + size.to_bytes(4) + (b"\x98\x01" * 5)[:size]),
+    st.sampled_from(GOOD),
+    st.binary(max_size=30).map(b"\x0e\x01".__add__),
+    st.binary(max_size=30),
+)
+
+
+@UNHURRIED
+@given(st.lists(ENTRIES, max_size=12), st.data())
+def test_many_open_as_each_does_alone(entries: list[bytes], draw: st.DataObject) -> None:
+    if entries:
+        cut = draw.draw(st.sampled_from(entries))
+        entries = [*entries, cut[: draw.draw(st.integers(0, len(cut)))], *entries]
+    expected: list[tuple[MessageMetadata | None, int]] = []
+    for data in entries:
+        try:
+            expected.append((Message(data).metadata, Message(data).payload_offset))
+        except MalformedMessageError:
+            expected.append((None, 0))
+    assert list(open_messages(entries, {})) == expected
+
+
+@UNHURRIED
+@given(st.lists(st.tuples(st.integers(0, 3), TIMES)), PROPERTIES, st.sampled_from(["NONE", "ZLIB"]))
+def test_many_are_framed_as_each_is_alone(
+    messages: list[tuple[int, int | None]], properties: dict[str, str], codec: str
+) -> None:
+    together = frames(
+        [bytes(size) for size, _ in messages],
+        publish_time=7,
+        deliver_at=[time for _, time in messages],
+        properties=properties,
+        compression=codec,
+    )
+    assert list(together) == [
+        frame(bytes(size), publish_time=7, deliver_at=time, properties=properties, compression=codec)
+        for size, time in messages
+    ]
+
+
+def test_a_time_is_a_number() -> None:
+    with pytest.raises(IncorrectParameterError, match="time of delivery"):
+        list(frames([b""], publish_time=7, deliver_at=["soon"]))  # type: ignore[list-item]

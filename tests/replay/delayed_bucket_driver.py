@@ -55,9 +55,9 @@ def goes_singly(ops: list[Line]) -> bool:
 
 
 def marked(ops: list[Line], most_buckets: int) -> list[Line]:
-    """The operations, and of each whether the original has had as many buckets as there may be, ``crowded``; whether the
-    alarm means something, which it does until then, but not after a restart, when the original sets none until it is
-    asked for something; and, where a snapshot is named by its id, the property that this was created with, ``about``."""
+    """The operations, and of each whether the original has had as many buckets as there may be, ``crowded``; whether
+    the alarm means something, which it does until then, but not after a restart, when the original sets none until it
+    is asked for something; and where a snapshot is named by its id, the property that it was created for, ``about``."""
     meaningful, crowded, buckets, found = True, False, 0, []
     names: dict[str, str] = {}
     for op in map(_spelled_out, ops):

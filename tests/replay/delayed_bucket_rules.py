@@ -8,7 +8,7 @@ that is the one it shows. The reasons are in docs/differences.md, under the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tests.replay import delayed_surprises as surprises
 from tests.replay.delayed_bucket_driver import BucketDriver, recorded
@@ -44,12 +44,11 @@ BUCKET_RULES: tuple[Rule, ...] = (
     Rule(surprises.HEADS_GONE, "4.2.4 and the later tree", (*ADDS, *TAKES, *ALARM, "reopen")),
     Rule(surprises.MERGE_NEVER, "3, 4", (*ADDS, *TAKES, *STORED, *KNOWN, "reopen")),
     Rule(surprises.MERGE_OF_ITS_OWN, "§2", (*ADDS, *TAKES, *STORED, *KNOWN, "reopen")),
-    Rule(surprises.FOUR_BECOME_ONE, "§2", (*ADDS, *TAKES, *STORED, *KNOWN, "reopen")),
+    Rule(surprises.MERGE_FOUR, "§2", (*ADDS, *TAKES, *STORED, *KNOWN, "reopen")),
     Rule(surprises.OVERLAPS, "8", ("reopen", *STORED)),
     Rule(surprises.SEALS_OVER, "8", (*ADDS, *TAKES, *STORED, *KNOWN, "reopen")),
     Rule(surprises.STALE_ALARM, "§5, #25996", (*ADDS, *TAKES, *ALARM)),
     Rule(surprises.PASSED_EARLY, "§2", TAKES),
-    Rule(surprises.TIES, "§2", TAKES),
     Rule(surprises.PASSED_TAIL, "9", (*TAKES, *STORED, *ALARM, "reopen")),
 )
 
@@ -58,7 +57,7 @@ def argument(settings: Settings, ops: Sequence[Line]) -> tuple[Rule, ...]:
     """The surprises of either tree that the recording shows in the last operation, which is the first to differ."""
     for later in (False, True):
 
-        def run(mended: Iterable[str], later: bool = later) -> tuple[int | None, OriginalStand]:
+        def run(mended: Collection[str], later: bool = later) -> tuple[int | None, OriginalStand]:
             stand = OriginalStand(settings, later, mended)
             driver = BucketDriver(stand, settings, singly=True)
             apart = (number for number, op in enumerate(ops) if driver.apply(op) != recorded(op))
@@ -71,11 +70,11 @@ def argument(settings: Settings, ops: Sequence[Line]) -> tuple[Rule, ...]:
 
 
 def _shown(
-    met: Collection[str], run: Callable[[Iterable[str]], tuple[int | None, OriginalStand]], last: int
+    met: Collection[str], run: Callable[[Collection[str]], tuple[int | None, OriginalStand]], last: int
 ) -> list[str]:
     """What can be done without is left out, one after the other; the rest is shown where it makes the difference."""
     mended: list[str] = []
-    shown = []
+    shown: list[str] = []
     waiting = sorted(met)
     while waiting:
         name = waiting.pop(0)
@@ -87,7 +86,7 @@ def _shown(
             apart, stand = run([*mended, *together])
         if apart is None:
             mended += together
-            waiting += sorted(stand.met.difference(mended, shown, waiting))
+            waiting[:0] = sorted(stand.met.difference(mended, shown, waiting))
         elif apart == last:
             shown.append(name)
     return shown

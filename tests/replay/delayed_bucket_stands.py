@@ -260,12 +260,17 @@ class BucketModelStand(NothingInFlight):
         """Of no bucket that anybody knows."""
 
     def drop_snapshot(self, op: Line) -> None:
-        self.model.stored.remove(self._snapshot(op["about"]))
+        self.model.stored.remove(self._snapshot_of(op["about"]))
         self.model.dangling.append(op["about"])
 
     def truncate_snapshot(self, op: Line) -> None:
         """The first of the entries that are kept is no segment."""
-        self._snapshot(op["about"]).readable = op["keep"] - 1
+        self._snapshot_of(op["about"]).readable = op["keep"] - 1
+
+    def _snapshot_of(self, name: str) -> Sealed:
+        found = self._snapshot(name)
+        assert found is not None
+        return found
 
     def _snapshot(self, name: str | None) -> Sealed | None:
         found = [*self.model.stored, *self.model.orphans]
@@ -283,7 +288,7 @@ class BucketModelStand(NothingInFlight):
     def ranges(self) -> list[tuple[int, int]]:
         names = [(name, "0") for name in self.model.dangling]
         stored = [(bucket.first, bucket.last) for bucket in self.model.stored]
-        return sorted([*stored, *map(tuple, read_properties(names).buckets)])
+        return sorted([*stored, *((one.first_ledger, one.last_ledger) for one in read_properties(names).buckets)])
 
     def snapshots(self) -> int:
         return len(self.model.stored) + len(self.model.orphans)

@@ -31,13 +31,13 @@ from tests.replay.delayed_surprises import (
     CLEAR_LEAVES_TIMER,
     CREATE_IN_TWO,
     CREATE_THAT_THROWS,
-    FOUR_BECOME_ONE,
     GOES_ONCE_LOADED,
     HEADS_GONE,
     IDS_ALONE,
     LOAD_FAILS_ALL,
     LOAD_RINGS,
     MERGE_FAILS,
+    MERGE_FOUR,
     MERGE_LEAVES_OUT,
     MERGE_NEVER,
     MERGE_OF_ITS_OWN,
@@ -50,7 +50,6 @@ from tests.replay.delayed_surprises import (
     SEALS_OVER,
     STALE_ALARM,
     STAYS_TRACKED,
-    TIES,
     TRIM_FAILS,
     TRIMS_WHEN_CROWDED,
 )
@@ -105,19 +104,14 @@ class OriginalTracker:
             named = _apart(named, doomed)
         for bucket in named:
             self._put_recovered(bucket, doomed)
-        recovering = {place: Task.following(self._recover_bucket(bucket)) for place, bucket in self.buckets}
-        for place, task in recovering.items():
-            bucket = next(bucket for piece, bucket in self.buckets if piece == place)
+        recovering = [(place, bucket, Task.following(self._recover_bucket(bucket))) for place, bucket in self.buckets]
+        for place, bucket, task in recovering:
             if task.error is not None:
-                if self.around.meets(RECOVERY_FAILS_ALL):
-                    raise Refused("RecoverDelayedDeliveryTrackerException")
-                self.storage.properties.pop(bucket.key)
-                self.buckets.remove(place)
-            elif task.value:
-                self.tails[Position(*task.value[-1][1:])] = bucket
-                self.shared += task.value
-            else:
+                self._give_up_recovering(place, bucket)
+            elif not task.value:
                 doomed[place] = bucket
+            else:
+                self._has_loaded(bucket, task.value)
         for place, bucket in doomed.items():
             self.buckets.remove(place)
             Task.following(self._delete(bucket, REMOVAL_IN_TWO))
@@ -126,6 +120,16 @@ class OriginalTracker:
             self.bits = set().union(*(bucket.bits for bucket in self.buckets.buckets))
         if self.count and not self.around.meets(NO_ALARM_AT_FIRST):
             self.update_timer()
+
+    def _give_up_recovering(self, place: Place, bucket: OriginalBucket) -> None:
+        if self.around.meets(RECOVERY_FAILS_ALL):
+            raise Refused("RecoverDelayedDeliveryTrackerException")
+        self.storage.properties.pop(bucket.key)
+        self.buckets.remove(place)
+
+    def _has_loaded(self, bucket: OriginalBucket, segment: list[Index]) -> None:
+        self.shared += segment
+        self.tails[Position(*segment[-1][1:])] = bucket
 
     def _named(self) -> list[OriginalBucket]:
         """The buckets that properties name."""
@@ -174,6 +178,7 @@ class OriginalTracker:
             "segments", lambda: self.storage.read_segments(bucket_id, due + 1, due + 1), RECOVERY_FAILS_ALL
         )
         bucket.current = due + 1
+        bucket.loaded_early = True
         yield self.storage.persistently("length", lambda: self.storage.read(bucket_id), RECOVERY_FAILS_ALL)
         return segment
 
@@ -226,7 +231,6 @@ class OriginalTracker:
     # -- in ------------------------------------------------------------------------------------------------------------
 
     def add(self, position: Position, time: int) -> bool:
-        ledger = position.ledger_id
         if position.entry_id < 0:
             raise Refused("argument")
         if time < 0 or time <= self.cutoff():
@@ -238,18 +242,23 @@ class OriginalTracker:
             return True
         if position.entry_id >> BITS and self.around.meets(IDS_ALONE):
             raise Refused("argument")
-        covered = self.buckets.covering(ledger) is not None
-        if not covered and ledger > self.range[1]:
-            self._end_mutable(ledger)
-        if ledger >= self.range[1] and not covered:
-            self.range = (ledger if self.range[0] == -1 else self.range[0]), ledger
-            self.mutable.append((time, *position))
-        else:
-            self.shared.append((time, *position))
+        self._part_for(position.ledger_id).append((time, *position))
         self.bits.add(position)
         self.count += 1
         self.update_timer(adding=True)
         return True
+
+    def _part_for(self, ledger: int) -> list[Index]:
+        """Where a message of this ledger is to wait."""
+        if self.buckets.covering(ledger) is not None:
+            return self.shared
+        if ledger > self.range[1]:
+            self._end_mutable(ledger)
+        first, last = self.range
+        if ledger < last:
+            return self.shared
+        self.range = (ledger if first == -1 else first), ledger
+        return self.mutable
 
     def _end_mutable(self, ledger: int) -> None:
         """Before a message of a ledger behind those of the mutable bucket."""
@@ -334,7 +343,8 @@ class OriginalTracker:
     # -- trimming and merging ------------------------------------------------------------------------------------------
 
     def _too_many(self) -> bool:
-        return 0 < self.settings["max_num_buckets"] < len(self.buckets)
+        most: int = self.settings["max_num_buckets"]
+        return 0 < most < len(self.buckets)
 
     def _passed(self) -> list[tuple[Place, OriginalBucket]]:
         passed = self.around.passed
@@ -354,7 +364,7 @@ class OriginalTracker:
     def _trim_and_merge(self) -> Steps:
         yield Task.following(self._trim())
         if self._too_many() and self.around.meets(MERGE_OF_ITS_OWN):
-            as_here = not self.around.meets(FOUR_BECOME_ONE)
+            as_here = not self.around.meets(MERGE_FOUR)
             yield Task.following(self._merge(self._two_smallest() if as_here else self._choose()))
 
     def _trim(self) -> Steps:
@@ -382,7 +392,7 @@ class OriginalTracker:
     def _two_smallest(self) -> list[OriginalBucket]:
         """As it is done here."""
         pairs = [list(pair) for pair in pairwise(self.buckets.buckets)]
-        able = [pair for pair in pairs if not any(one.merging for one in pair)]
+        able = [pair for pair in pairs if all(one.has_more and not one.merging for one in pair)]
         return min(able, key=lambda pair: sum(map(self._waiting_of, pair)), default=[])
 
     def _choose(self) -> list[OriginalBucket]:
@@ -419,9 +429,12 @@ class OriginalTracker:
         waiting = [one for one in indexes if self._waits(one)]
         if self.later and len(waiting) < len(indexes) and not self.around.meets(HEADS_GONE):
             indexes = waiting
+        if not indexes:
+            return
         if not self.later:
             self.bits -= {Position(*one[1:]) for one in indexes}
         merged = self._create(sources[0].first, sources[-1].last, indexes)
+        merged.loaded_early = True
         merged.bits = {Position(*one[1:]) for one in late}.union(*(one.bits for one in sources))
         Task.following(self._remove_sources(merged, sources))
         for one in sources:
@@ -470,31 +483,19 @@ class OriginalTracker:
     def pop_due(self, limit: int) -> list[Position]:
         if not self.loading.done:
             return []
-        cutoff, passed = self.cutoff(), self.around.passed
         self._move_due()
         found: set[Position] = set()
-        while limit > 0 and self.shared:
-            head = min(self.shared)
-            position = Position(*head[1:])
-            gone = passed is not None and position.ledger_id < passed
-            if head[0] > cutoff and not (gone and self.around.meets(PASSED_EARLY)):
-                break
-            if self._ends_segment(position):
-                if not (gone and self.around.meets(PASSED_TAIL)) and not self._loads_behind(position):
-                    break
-            elif (tied := self._tied(head[0])) is not None and not self.around.meets(TIES):
-                if not self._loads_behind(tied):
-                    break
-                continue
+        while limit > 0 and (head := self._next_out()) is not None:
             self.shared.remove(head)
+            position = Position(*head[1:])
             waited = self._remove_bit(position)
             # 4.2.4 does not look whether it waits.
-            if gone or (self.later and not waited):
+            if self._is_passed(position) or (self.later and not waited):
                 self.count -= waited
-                continue
-            found.add(position)
-            limit -= 1
-            self.count -= 1
+            else:
+                found.add(position)
+                limit -= 1
+                self.count -= 1
         emptied = [bucket for _, bucket in self.buckets if not self._waiting_of(bucket)]
         if emptied and not self.around.meets(GOES_ONCE_LOADED):
             for bucket in emptied:
@@ -502,13 +503,24 @@ class OriginalTracker:
         self.update_timer()
         return sorted(found)
 
+    def _next_out(self) -> Index | None:
+        """What may leave memory next, to be delivered or because the cursor has passed it. Where it ends a segment, the
+        one behind that is loaded first."""
+        head = min(self.shared, default=None)
+        if head is None:
+            return None
+        position = Position(*head[1:])
+        passed = self._is_passed(position)
+        if head[0] > self.cutoff() and not (passed and self.around.meets(PASSED_EARLY)):
+            return None
+        waits = self._ends_segment(position) and not (passed and self.around.meets(PASSED_TAIL))
+        return None if waits and not self._loads_behind(position) else head
+
+    def _is_passed(self, position: Position) -> bool:
+        return self.around.passed is not None and position.ledger_id < self.around.passed
+
     def _ends_segment(self, position: Position) -> bool:
         return position in self.tails and self.tails[position] in self.buckets
-
-    def _tied(self, time: int) -> Position | None:
-        """What ends a segment at this time."""
-        tied = (Position(*one[1:]) for one in self.shared if one[0] == time)
-        return next(filter(self._ends_segment, tied), None)
 
     def _loads_behind(self, tail: Position) -> bool:
         """Whether what follows the end of a segment is there now."""
@@ -555,8 +567,7 @@ class OriginalTracker:
         else:
             bucket.current = number
             self.tails.pop(tail, None)
-            self.tails[Position(*segment[-1][1:])] = bucket
-            self.shared += segment
+            self._has_loaded(bucket, segment)
         finally:
             # Somebody is to be told that there may be more.
             if self.around.meets(LOAD_RINGS):
@@ -566,27 +577,23 @@ class OriginalTracker:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def has_available(self) -> bool:
-        available = self.count > 0 and self.next_time() <= self.cutoff()
-        if not available:
-            self.update_timer()
-        return available
+        if self.count and self.next_time() <= self.cutoff():
+            return True
+        self.update_timer()
+        return False
 
     # -- the timer -----------------------------------------------------------------------------------------------------
 
     def update_timer(self, *, adding: bool = False) -> None:
-        if self.count == 0:
-            if self.timer is not None:
-                self.timer_for = -1
-                self.set_timer(None)
+        now, is_set = self.around.now, self.timer is not None
+        time = self.next_time(adding=adding) if self.count else None
+        # What an alarm was for that was cancelled is taken for what one is for.
+        if time is not None and time == self.timer_for and (is_set or time <= now or self.around.meets(STALE_ALARM)):
             return
-        time = self.next_time(adding=adding)
-        stale = self.timer is None and time == self.timer_for > self.around.now
-        if time == self.timer_for and not (stale and not self.around.meets(STALE_ALARM)):
-            return
-        if self.later and self.timer is not None:
+        if is_set and (self.later or time is None):
             self.timer_for = -1
         self.set_timer(None)
-        if time > self.around.now:
+        if time is not None and time > now:
             self.timer_for = time
             self.set_timer(max(time, self.last_run + self.tick))
 

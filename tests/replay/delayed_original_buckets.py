@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from bookstand.delivery.bucket_key import BucketKey
@@ -44,6 +45,8 @@ class OriginalBucket:
         self.count = sum(map(len, segments))
         self.starts = [segment[0][0] for segment in segments]
         self.current = current
+        # The segment that was loaded last would not be, if that was not to be before it is due.
+        self.loaded_early = False
         self.bucket_id: int | None = None
         self.creation = DONE
         self.merging = False
@@ -51,6 +54,11 @@ class OriginalBucket:
     @property
     def segments(self) -> int:
         return len(self.starts)
+
+    @property
+    def has_more(self) -> bool:
+        """As it would be here."""
+        return self.current - self.loaded_early < self.segments
 
 
 class Pieces:
@@ -126,19 +134,16 @@ def cut(indexes: Sequence[Index], step: int, most: int) -> list[list[Index]]:
 
 
 def choose(buckets: Sequence[OriginalBucket], width: int, ahead: int) -> list[OriginalBucket]:
-    """Adjacent ones to be merged. ``ahead``: the time of which segment, behind the one that is loaded, it looks at;
-    IndexError where there is none."""
-    least = earliest = LAST
-    chosen: list[OriginalBucket] = []
-    for at in range(len(buckets) - width + 1):
-        window = list(buckets[at : at + width])
-        if any(one.current >= one.segments or one.merging for one in window):
-            continue
-        count = sum(one.count for one in window)
-        if count > least:
-            continue
-        least = count
-        time = min(one.starts[one.current + ahead - 1] for one in window)
-        if time < earliest:
-            earliest, chosen = time, window
-    return chosen
+    """Adjacent ones to be merged: of those that have no more than any before them, the first to be due. ``ahead``: by
+    the time of which segment, behind the one that is loaded; IndexError where there is none."""
+    windows = [list(buckets[at : at + width]) for at in range(len(buckets) - width + 1)]
+    able = [window for window in windows if all(one.current < one.segments and not one.merging for one in window)]
+    counts = [sum(one.count for one in window) for window in able]
+    least = accumulate(counts, min)
+    times = [
+        (min(one.starts[one.current + ahead - 1] for one in window), place)
+        for place, (window, count, lowest) in enumerate(zip(able, counts, least, strict=True))
+        if count == lowest
+    ]
+    time, place = min(times, default=(LAST, 0))
+    return able[place] if time < LAST else []

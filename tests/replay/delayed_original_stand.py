@@ -152,7 +152,8 @@ class OriginalStand:
         self.tracker = OriginalTracker(settings, self)
 
     def ranges(self) -> list[tuple[int, int]]:
-        return sorted(tuple(key) for key in read_properties(self.storage.properties.items()).buckets)
+        named = read_properties(self.storage.properties.items()).buckets
+        return sorted((key.first_ledger, key.last_ledger) for key in named)
 
     def snapshots(self) -> int:
         return len(self.storage.snapshots)

@@ -92,9 +92,10 @@ def test_every_surprise_has_its_rule() -> None:
 
 
 def test_the_original_gives_all_that_was_recorded() -> None:
-    """To the end, each tree by itself; but for what it does once it has refused an id."""
+    """To the end, each tree by itself; but for what it does once it has refused an id, and the two that are large."""
     for name, one in recorded():
-        if any("throws" in op and op["op"] == "add" for op in one["ops"]) or "messages_rule" in one["ops"][1]:
+        large = "messages_rule" in one["ops"][1] or len(one["ops"][1].get("messages", ())) > 5_000
+        if large or any("throws" in op and op["op"] == "add" for op in one["ops"]):
             continue
         stand = OriginalStand(one["settings"], later=name.startswith("later"))
         driver = BucketDriver(stand, one["settings"], singly=True)

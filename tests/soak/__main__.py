@@ -12,9 +12,10 @@ import json
 import secrets
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from tests.soak.kinds import Kind, KindUnavailableError, Tally
+from tests.soak.kinds import Done, Kind, KindUnavailableError, Lasting, Tally
 
 # Where each kind is: a module, and a name in it. Only those that are run are imported.
 KINDS: dict[str, str] = {
@@ -28,6 +29,8 @@ KINDS: dict[str, str] = {
     "histories": "tests.soak.histories:KIND",
     "eviction": "tests.soak.eviction:KIND",
     "seeded_defects": "tests.soak.seeded_defects:KIND",
+    "topics": "tests.soak.topics:KIND",
+    "subscriptions": "tests.soak.topics_machine:KIND",
 }
 REPORT = Path("build/soak.json")
 
@@ -73,26 +76,43 @@ def campaign(
     print(f"{name}: from seed {seed}", flush=True)
     try:
         kind = find(name)
-        while True:
-            done = kind.round(seed)
-            tally.add(seed, done)
-            for problem in done.problems:
-                print(f"{name}: seed {seed}: {problem}")
-            if done.problems:
-                print(f"repeat it with: python -m tests.soak --kind {name} --replay {seed}", flush=True)
-            seed += 1
-            tally.rounds += 1
-            tally.seconds = time.monotonic() - begun
-            if rounds is not None and tally.rounds >= rounds:
-                return tally
-            if cases is not None and tally.cases >= cases:
-                return tally
-            if seconds is not None and tally.seconds >= seconds:
-                return tally
+        with _lasting(kind, seconds) as lasting:
+            one_round = kind.round if lasting is None else lasting.round
+            over = False
+            while not over:
+                done = one_round(seed)
+                tally.add(seed, done)
+                _complain(name, seed, done)
+                seed += 1
+                tally.rounds += 1
+                tally.seconds = time.monotonic() - begun
+                over = (
+                    (rounds is not None and tally.rounds >= rounds)
+                    or (cases is not None and tally.cases >= cases)
+                    or (seconds is not None and tally.seconds >= seconds)
+                )
+            if lasting is not None:
+                done = lasting.end()
+                tally.add(seed - tally.rounds, done)
+                for problem in done.problems:
+                    print(f"{name}: {tally.rounds} rounds from seed {seed - tally.rounds}: {problem}", flush=True)
     except KindUnavailableError as reason:
         tally.skipped = str(reason)
         print(f"{name}: skipped: {reason}", flush=True)
     return tally
+
+
+def _lasting(kind: Kind, seconds: float | None) -> AbstractContextManager[Lasting | None]:
+    if kind.lasting is None or seconds is None:
+        return nullcontext()
+    return kind.lasting(seconds)
+
+
+def _complain(name: str, seed: int, done: Done) -> None:
+    for problem in done.problems:
+        print(f"{name}: seed {seed}: {problem}")
+    if done.problems:
+        print(f"repeat it with: python -m tests.soak --kind {name} --replay {seed}", flush=True)
 
 
 def report(tallies: dict[str, Tally], keep: bool) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 
 class KindUnavailableError(Exception):
@@ -16,12 +17,25 @@ class Done(NamedTuple):
 
     cases: int
     problems: list[str]
+    figures: dict[str, Any] = {}
+    """What else there is to report of it."""
+
+
+class Lasting(Protocol):
+    """Rounds of one long campaign, which know of each other."""
+
+    def round(self, seed: int) -> Done: ...
+
+    def end(self) -> Done:
+        """What is to be said of all of them."""
 
 
 class Kind(NamedTuple):
-    """``round`` runs the cases that a seed stands for, the same ones each time."""
+    """``round`` runs the cases that a seed stands for, the same ones each time. ``lasting``, for so many seconds, gives
+    what runs the rounds instead; or None, where it is not worth it."""
 
     round: Callable[[int], Done]
+    lasting: Callable[[float], AbstractContextManager[Lasting | None]] | None = None
 
 
 @dataclass
@@ -31,11 +45,13 @@ class Tally:
     seconds: float = 0.0
     seeds: list[int] = field(default_factory=list)
     skipped: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
 
     def add(self, seed: int, done: Done) -> None:
         self.cases += done.cases
         if done.problems:
             self.seeds.append(seed)
+        self.figures |= done.figures
 
     def as_json(self) -> dict[str, Any]:
         told: dict[str, Any] = {
@@ -44,4 +60,5 @@ class Tally:
             "seeds": self.seeds,
             "seconds": round(self.seconds, 1),
         }
+        told |= {"figures": self.figures} if self.figures else {}
         return told | {"skipped": self.skipped} if self.skipped else told

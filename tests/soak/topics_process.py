@@ -1,7 +1,8 @@
-"""``python -m tests.soak.topics_process PATH``: takes a topic when it is told to, works on it in all ways, and tells.
+"""``python -m tests.soak.topics_process``: takes a topic when it is told to, works on it in all ways, and tells.
 
-Commands come as lines of JSON: ``{"take": life, "seed": …, "mode": …, "settings": {…}}`` to take the topic from whoever
-has it, ``"leave"`` to close it in good order. A life ends with that, when another process takes the topic, or by a kill.
+Commands come as lines of JSON: ``{"take": life, "path": …, "seed": …, "mode": …, "settings": {…}}`` to take the topic
+from whoever has it, ``"leave"`` to close it in good order. A life ends with that, or when another process takes the
+topic, or by a kill.
 
 Each line on standard output is ``[life, what, stamp, …]``. Stamps are of a clock that all processes share. What is told
 *before* has an end in -ing and may have happened if the process dies now; what is told *after* is promised.
@@ -13,7 +14,8 @@ Each line on standard output is ``[life, what, stamp, …]``. Stamps are of a cl
 ``acking_up_to sub position``, ``acked_up_to sub position``
 ``giving_back sub ids until``           they are to come again; no ids: all that is out. ``until``: not before, or None
 ``rescheduling sub position time``, ``rescheduled sub position time answer``
-``taking``, ``taken``, ``ended how``, ``problem text``
+``ready``, ``taking shared_index``, ``refused why``, ``taken``, ``lost why where``, ``stumbled error where``,
+``ended how``, ``problem text``
 """
 
 from __future__ import annotations
@@ -31,8 +33,12 @@ from contextlib import suppress
 from typing import Any
 
 import bookstand
+
+# Before anybody waits for it.
+import bookstand.delivery.bucket_tracker
+import bookstand.delivery.topic
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
-from bookstand.errors import BookstandError, ClientClosedError, LedgerFencedError
+from bookstand.errors import BookstandError, LedgerFencedError
 from tests.kit import PATIENCE
 
 TOPIC = "persistent://public/default/soaked"
@@ -69,12 +75,28 @@ CONSUMERS = {"shared": 2, "exclusive": 1, "dead": 1, "deadline": 1}
 NACKED = {"shared": 0.1, "exclusive": 0.02, "dead": 0.25, "deadline": 0.05}
 """How much of what a consumer has it gives back."""
 
+MOST_REFUSALS = 20
+
 # More than so many entries that are not acknowledged, and publishers wait for consumers.
 _BACKLOG = 1_000
 
 
 def config_of(mode: str, settings: dict[str, Any]) -> TopicConfig:
     return TopicConfig(**(MODES[mode] | {"max_entries_per_ledger": 40} | settings))
+
+
+def take(store: Any, config: TopicConfig, refused: Callable[[str], object]) -> tuple[Any, dict[str, Any]]:
+    """The topic, taken from whoever has it, with its subscriptions. Whoever has it may write its record at the very
+    moment that we take it, and then we are refused; nobody else takes it, so that this cannot go on for ever."""
+    last: LedgerFencedError | None = None
+    for _ in range(MOST_REFUSALS):
+        try:
+            topic = store.topic(TOPIC, config)
+            return topic, {name: topic.subscription(name, one) for name, one in SUBSCRIPTIONS.items()}
+        except LedgerFencedError as error:
+            refused(str(error))
+            last = error
+    raise AssertionError(f"the topic could not be taken in {MOST_REFUSALS} attempts") from last
 
 
 class Mouth:
@@ -93,8 +115,8 @@ class Mouth:
 class Life:
     """From taking the topic to losing it."""
 
-    def __init__(self, path: str, mouth: Mouth, command: dict[str, Any]) -> None:
-        self.path = path
+    def __init__(self, mouth: Mouth, command: dict[str, Any]) -> None:
+        self.path: str = command["path"]
         self.mouth = mouth
         self.number: int = command["take"]
         self.seed: int = command["seed"]
@@ -112,7 +134,7 @@ class Life:
         self.mouth.say(self.number, what, time.monotonic_ns(), *more)
 
     def run(self) -> None:
-        self.tell("taking")
+        self.tell("taking", self.config.delayed_delivery_shared_index_enabled)
         store = None
         ended = "closed"
         try:
@@ -138,8 +160,7 @@ class Life:
     def work(self, store: Any) -> None:
         self.store = store
         self.clock = store._client.clock
-        self.topic = store.topic(TOPIC, self.config)
-        self.subs = {name: self.topic.subscription(name, config) for name, config in SUBSCRIPTIONS.items()}
+        self.topic, self.subs = take(store, self.config, lambda why: self.tell("refused", why))
         self.tell("taken")
         threads = [self.thread(Publisher(self, number).step, number) for number in range(2)]
         threads.append(self.thread(Manager(self).step, 2))
@@ -153,6 +174,13 @@ class Life:
             if thread.is_alive():
                 raise AssertionError(f"{thread.name} did not come to an end in {PATIENCE} s")
 
+    def has_lost_it(self) -> bool:
+        try:
+            self.topic.ledger.check_owned()
+        except LedgerFencedError:
+            return True
+        return False
+
     def random(self, *of: object) -> random.Random:
         return random.Random(" ".join(map(str, (self.seed, *of))))
 
@@ -161,10 +189,14 @@ class Life:
             try:
                 while not self.over.is_set():
                     step()
-            except LedgerFencedError:
-                pass
-            except ClientClosedError:
-                if not self.over.is_set():
+            except LedgerFencedError as error:
+                self.tell("lost", str(error), "".join(traceback.format_tb(error.__traceback__)[-2:]))
+            except BookstandError as error:
+                # Who takes the topic closes and deletes ledgers; where nobody took it, and it was not closed, this
+                # should not have happened.
+                where = "".join(traceback.format_tb(error.__traceback__)[-3:])
+                self.tell("stumbled", type(error).__name__, where)
+                if not self.over.is_set() and not self.has_lost_it():
                     self.tell("problem", traceback.format_exc()[-3000:])
             except BaseException:
                 self.tell("problem", traceback.format_exc()[-3000:])
@@ -365,9 +397,10 @@ class Manager:
             assert min(stats.backlog, stats.delayed, stats.out, stats.waiting, stats.nacked) >= 0, stats
 
 
-def main(path: str) -> None:
+def main() -> None:
     mouth = Mouth()
     life = None
+    mouth.say(0, "ready", time.monotonic_ns())
     for line in sys.stdin:
         command = json.loads(line)
         if command == "leave":
@@ -376,10 +409,10 @@ def main(path: str) -> None:
         else:
             if life is not None:
                 life.runner.join()
-            life = Life(path, mouth, command)
+            life = Life(mouth, command)
     if life is not None:
         life.leave()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -86,12 +86,15 @@ class Told:
         """What was published for certain, as its publisher was told, or somebody saw it."""
         self.subs = {name: OfSubscription() for name in SUBSCRIPTIONS}
         self.ended: dict[int, str] = {}
+        self.sharing: set[int] = set()
+        """Lives in which the subscriptions shared an index, with the topic's tick."""
         self.complaints: list[str] = []
         self.operations: Counter[str] = Counter()
 
     def hear(self, line: list[Any]) -> None:
         life, what, stamp, *more = line
-        self.operations[what] += 1
+        # Whoever lost the topic is told so by its errors, but for these.
+        self.operations[f"stumbled: {more[0]}" if what == "stumbled" else what] += 1
         match what, more:
             case "publishing", [names, deliver_at]:
                 self.wanted_at.update(dict.fromkeys(names, deliver_at))
@@ -126,7 +129,10 @@ class Told:
                 self.ended[life] = how
             case "problem", [text]:
                 self.complaints.append(f"life {life}: {text}")
-            case ("taking" | "taken"), []:
+            case "taking", [sharing]:
+                if sharing:
+                    self.sharing.add(life)
+            case (("ready" | "taken" | "refused" | "lost" | "stumbled"), _):
                 pass
             case _:
                 self.complaints.append(f"a process said {line}")
@@ -135,8 +141,6 @@ class Told:
         self.durable.add(message)
         if self.names.setdefault(message, name) != name:
             self.complaints.append(f"{message} is {self.names[message]} and {name}")
-        elif name not in self.wanted_at:
-            self.complaints.append(f"{message} is {name}, which nobody published")
 
     # -- judging -------------------------------------------------------------------------------------------------------
 
@@ -148,15 +152,24 @@ class Told:
             for message, name in found:
                 self._is_called(message, name)
         problems = list(self.complaints)
+        problems += [
+            f"{self._of(message)} was published by nobody"
+            for message, name in self.names.items()
+            if name not in self.wanted_at
+        ]
         letters = {message for message, _ in dead}
         for name, sub in self.subs.items():
             given = Counter(message for message, _ in left[name])
             given_up = letters if name == "dead" else set()
-            problems += [f"{name}: {self._of(one)} came twice at the end" for one in given if given[one] > 1]
+            problems += [
+                f"{name}: {self._of(one)} came twice at the end; before: {sub.receipts.get(one)}, "
+                f"{sub.returns.get(one)}, {sub.moves.get(one[:2])}"
+                for one in given
+                if given[one] > 1
+            ]
             problems += self._lost(name, sub, set(given) | given_up)
             problems += self._again_though_acked(name, sub, set(given))
-            early = 0 if strict else OWN_TICK if name == "deadline" else tick
-            problems += self._early(name, sub, early)
+            problems += self._early(name, sub, 0 if strict else tick)
             if name in CHECKED_HOLDERS:
                 problems += self._held_by_another(name, sub)
         problems += self._dead_too_soon(letters)
@@ -183,7 +196,7 @@ class Told:
             for life, stamp in sub.confirmations(message):
                 yield f"{name}: {self._of(message)} was acknowledged in life {life} at {stamp}, and came at the end"
 
-    def _early(self, name: str, sub: OfSubscription, early: int) -> Iterator[str]:
+    def _early(self, name: str, sub: OfSubscription, tick: int) -> Iterator[str]:
         for message, receipts in sub.receipts.items():
             deliver_at = self.wanted_at.get(self.names[message], 0)
             moves = sorted(sub.moves.get(message[:2], []), key=lambda move: (move.life, move.began))
@@ -202,6 +215,7 @@ class Told:
                 # Whatever came before had its time, and may come again at any.
                 if any(since < (one.life, one.began) < (receipt.life, receipt.began) for one in receipts):
                     continue
+                early = OWN_TICK if name == "deadline" and receipt.life not in self.sharing else tick
                 if receipt.now < min(times) - early:
                     yield (
                         f"{name}: {self._of(message)} came {min(times) - receipt.now} ms early in life {receipt.life}; "
@@ -244,8 +258,10 @@ class Told:
         for message in letters:
             if message[2] >= 0:
                 continue
-            most = max(Counter(one.life for one in returns.get(message, [])).values(), default=0)
+            lives = Counter(one.life for one in returns.get(message, []))
+            # What was kept of the life before is given back once more.
+            most = max((count + (life > min(lives)) for life, count in lives.items()), default=0)
             if most <= MOST_REDELIVERIES:
-                yield f"dead: {self._of(message)} is a dead letter, and was given back {most} times"
+                yield f"dead: {self._of(message)} is a dead letter, and was given back {dict(lives)} times in lives"
             if message not in self.durable:
                 yield f"dead: {self._of(message)} is a dead letter, and nobody published it"

@@ -1,0 +1,139 @@
+"""Who waits for an acknowledgment to be durable is told, whatever else happens meanwhile; and what is acknowledged of
+many ledgers at once is so as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+import bookstand
+from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.cursor import Cursor
+from bookstand.cursor.live import NoSuchPositionError
+from bookstand.cursor.log import CursorFencedError
+from bookstand.errors import ReadError
+from bookstand.ledger.managed import ManagedLedger
+from bookstand.storage.position import Position
+from bookstand.store import Store
+from bookstand.testing import Faults
+
+NEVER_BY_ITSELF = CursorConfig(flush_interval=3_600)
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+def store(faults: Faults) -> Iterator[Store]:
+    with bookstand.temporary(hooks=faults) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(store: Store) -> ManagedLedger:
+    return store.managed_ledger("t", max_entries_per_ledger=10)
+
+
+def test_one_who_changed_nothing_is_told(topic: ManagedLedger, faults: Faults) -> None:
+    positions = topic.append_entries([b"x"] * 5)
+    with Cursor.open(topic, "c", NEVER_BY_ITSELF) as cursor:
+        cursor.ack(positions[4]).result()
+        pendings: list[bookstand.Pending] = []
+        encode = cursor._flushing._begin
+
+        def begin(*arguments: bool) -> object:
+            moment = encode(*arguments)
+            # Accepted while the flush is under way, under the lock that acknowledgments take otherwise.
+            pendings.append(cursor._flushing.pending)
+            return moment
+
+        cursor._flushing._begin = begin  # type: ignore[method-assign, assignment]
+        cursor.ack(positions[2])
+        cursor.flush()
+        del cursor._flushing._begin
+
+        async def wait() -> None:
+            await asyncio.wait_for(_awaited(pendings[0]), 60)
+
+        asyncio.run(wait())
+
+
+async def _awaited(pending: bookstand.Pending) -> None:
+    await pending
+
+
+def test_many_ledgers_at_once(topic: ManagedLedger) -> None:
+    positions = topic.append_entries([b"x"] * 35)
+    with Cursor.open(topic, "c") as cursor:
+        cursor.ack_entries(positions[3:33:2]).result()
+        assert [cursor.is_acked(position) for position in positions] == [
+            3 <= number < 33 and number % 2 == 1 for number in range(35)
+        ]
+        assert cursor.ack_entries([]).done()
+    with Cursor.open(topic, "c") as cursor:
+        assert cursor.backlog == 20
+
+
+def test_all_of_them_or_none(topic: ManagedLedger) -> None:
+    positions = topic.append_entries([b"x"] * 25)
+    with Cursor.open(topic, "c") as cursor:
+        for wrong in (positions[-1].next, Position(positions[0].ledger_id, -2)):
+            with pytest.raises(NoSuchPositionError):
+                cursor.ack_entries([*positions[:20], wrong])
+            assert cursor.backlog == 25
+
+
+def test_what_was_read_before_damage_is_given_out(topic: ManagedLedger, faults: Faults) -> None:
+    """The read position is behind it already: an error in its stead would lose it."""
+    positions = topic.append_entries([b"%d" % number for number in range(25)])
+    with Cursor.open(topic, "c") as cursor:
+        faults.fail("read", ledger=positions[10].ledger_id, error=ReadError("no"))
+        assert [entry.position for entry in cursor.read(25)] == positions[:10]
+        assert [entry.position for entry in cursor.read(25)] == positions[10:]
+
+
+def test_unacked_entries_from_anywhere(topic: ManagedLedger) -> None:
+    positions = topic.append_entries([b"x"] * 25)
+    with Cursor.open(topic, "c") as cursor:
+        cursor.ack([*positions[:3], *positions[8:12]])
+        cursor.read(20)
+        assert [entry.position for entry in cursor.unacked()] == [*positions[3:8], *positions[12:]]
+        assert [entry.position for entry in cursor.unacked(start=positions[14])] == positions[14:]
+        odd = cursor.unacked(lambda _, first, last: [one for one in range(first, last + 1) if one % 2])
+        assert [entry.position for entry in odd] == [
+            one for one in [*positions[3:8], *positions[12:]] if one.entry_id % 2
+        ]
+
+
+def test_one_that_was_never_written_is_taken_over(store: Store, topic: ManagedLedger) -> None:
+    """It has no ledger that could be fenced."""
+    (position,) = topic.append_entries([b"x"])
+    cursor = Cursor.open(topic, "c")
+    cursor.ack(position)
+    other = Cursor.open(topic, "c")
+    with pytest.raises(CursorFencedError):
+        cursor.flush()
+    assert not cursor.usable
+    other.ack(position).result()
+    cursor.close()
+    other.close()
+
+
+def test_one_of_a_topic_that_another_has_cannot_be_written(store: Store, topic: ManagedLedger) -> None:
+    """Not even where it was deleted and begun anew, and its record has the same version by chance."""
+    (position,) = topic.append_entries([b"x"])
+    cursor = Cursor.open(topic, "c")
+    with bookstand.open(store.path, durability="none") as elsewhere:
+        theirs = elsewhere.managed_ledger("t")
+        Cursor.open(theirs, "c").delete()
+        new = Cursor.open(theirs, "c")
+        cursor.ack(position)
+        with pytest.raises(CursorFencedError):
+            cursor.flush()
+        new.ack(position).result()
+        new.close()
+    cursor.close()
