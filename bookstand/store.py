@@ -200,6 +200,8 @@ class Store:
         with self._topics_lock:
             found = self._topics.get(name)
             if found is None or not found.usable:
+                if found is not None:
+                    _close(found)
                 found = self._topics[name] = Topic(self, name, config)
             return found
 
@@ -294,7 +296,7 @@ class Store:
         """Commit what is queued, topics' acknowledgments with it, and close. Ledgers that are being written stay open
         in the store."""
         if not self._client.closed:
-            for topic in self._topics.values():
+            for topic in list(self._topics.values()):
                 _close(topic)
             self._client.close()
             self._storage.close()
@@ -315,8 +317,7 @@ class Store:
 def _close(topic: Topic) -> None:
     """What cannot be written any more does not keep a store from being closed."""
     try:
-        if topic.usable:
-            topic.close()
+        topic.close()
     except BookstandError as error:
         from bookstand.storage.log import logger
 

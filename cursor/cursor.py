@@ -226,7 +226,7 @@ class Cursor:
             ledger_id, entry_id = positions
             with self._lock:
                 # The shortest way: a page that is dirty already, and an entry that moves no mark-delete position.
-                page = self._dirty.get(ledger_id)
+                page = self._dirty.get(ledger_id) if self.usable else None
                 if page is not None and 0 <= entry_id < page.limit and not page.partial and self._joins_flush:
                     frontier = self._state.frontier
                     if frontier is not None and positions > frontier:

@@ -118,6 +118,11 @@ class Flushing:
                 self._flush_dirty()
             except CursorFencedError as error:
                 self.fenced = error
+                with self._lock:
+                    # Who has acknowledged meanwhile waits for a flush that does not come.
+                    completion = self._completion
+                    self._renew()
+                completion.complete(error=error)
                 raise
 
     def _flush_dirty(self) -> None:
@@ -178,7 +183,16 @@ class Flushing:
                 index.set(ledger_id, page.ref(self._log.next_entry + len(entries)))
                 entries += page.entries
             first = self._log.next_entry + len(entries)
-            prepared, marker = self._encode_marker(index, moment, first, len(entries), self._marker)
+            refusal: BaseException | None = None
+            try:
+                prepared, marker = self._encode_marker(index, moment, first, len(entries), self._marker)
+            except BaseException as error:
+                index.abort()
+                self._put_back(index, replaced)
+                refusal = error
+        if refusal is not None:
+            self._failed(moment, refusal)
+            raise refusal
         try:
             if self._storage.hooks is not None:
                 self._storage.point("cursor.encoded", self._log.path)

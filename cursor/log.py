@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeVar
 
 from bookstand.cursor.chunks import CODEC_PROPERTY
 from bookstand.cursor.recovery import Entries
 from bookstand.errors import (
     BookstandError,
+    LedgerError,
     LedgerFencedError,
     MetadataVersionError,
     NoSuchNodeError,
@@ -27,10 +28,13 @@ from bookstand.ledger.topic_name import cursor_node_of, ledger_labels
 from bookstand.ledger.transaction import Transaction
 from bookstand.ledger.writer import LedgerWriter
 from bookstand.proto import wire
+from bookstand.storage.changes import NodeMovedError
 from bookstand.storage.digest import digest_for
 from bookstand.storage.entry import HEADER_BYTES
 from bookstand.storage.nodes import Nodes
+from bookstand.storage.pending import Pending
 
+_T = TypeVar("_T")
 NO_LEDGER = -1
 _PENDING, _FORMER = 1000, 1001
 _PENDING_TAG, _FORMER_TAG = wire.tag(_PENDING, wire.VARINT), wire.tag(_FORMER, wire.VARINT)
@@ -137,22 +141,33 @@ class CursorLog:
     def _store(self, make: Callable[[Transaction], CursorInfo], doomed: Iterable[int] = ()) -> None:
         """Write the record that ``make`` gives, and delete ledgers with it: one commit, unless somebody else has
         written the record."""
-        if (taken_over := self._topic.taken_over) is not None:
-            raise self._fenced(taken_over)
+
+        def fill(transaction: Transaction) -> tuple[CursorInfo, Pending]:
+            self._delete_ledgers(transaction, doomed)
+            info = make(transaction)
+            stored = encode_cursor_info(info, self._codec, self._threshold)
+            return info, transaction.put_node(self.path, stored, self._version)
+
         try:
-            with Transaction(self.client) as transaction:
-                # The version alone does not tell where another has deleted the cursor and begun it anew.
-                if (ledger_id := self._topic.last_ledger) is not None:
-                    transaction.require_unfenced(ledger_id)
-                self._delete_ledgers(transaction, doomed)
-                info = make(transaction)
-                stored = encode_cursor_info(info, self._codec, self._threshold)
-                version = transaction.put_node(self.path, stored, self._version)
-        except LedgerFencedError as error:
-            raise self._fenced(error) from error
+            info, version = self._commit(fill)
         except MetadataVersionError as error:
             self._look_again(error)
         self.info, self._version = info, version.result()
+
+    def _commit(self, fill: Callable[[Transaction], _T]) -> _T:
+        """One commit, unless the topic is another's by then: the version of the cursor's own record does not tell where
+        another has deleted the cursor and begun it anew."""
+        while True:
+            try:
+                with Transaction(self.client) as transaction:
+                    transaction.require_node(self._topic.path, self._topic.version)
+                    return fill(transaction)
+            except NodeMovedError:
+                # Or it was we who began the topic's next ledger meanwhile.
+                try:
+                    self._topic.check_owned()
+                except LedgerError as error:
+                    raise self._fenced(error) from error
 
     def _look_again(self, error: MetadataVersionError) -> NoReturn:
         """The record was refused. If it is as it was, the next attempt may do better; if somebody else has written it,
@@ -165,10 +180,13 @@ class CursorLog:
 
     def delete(self) -> None:
         """The record and all ledgers, in one commit."""
+
+        def fill(transaction: Transaction) -> None:
+            self._delete_ledgers(transaction, self._all_ledgers())
+            transaction.delete_node(self.path, self._version)
+
         try:
-            with Transaction(self.client) as transaction:
-                self._delete_ledgers(transaction, self._all_ledgers())
-                transaction.delete_node(self.path, self._version)
+            self._commit(fill)
         except (MetadataVersionError, NoSuchNodeError) as error:
             raise self._fenced(error) from error
 

@@ -17,7 +17,7 @@ reads that again after a restart adds them again. So closing seals nothing: it w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -611,6 +611,11 @@ class BucketDelayedTracker:
             self._update_alarm()
             return True
 
+    @property
+    def given_times(self) -> Mapping[tuple[int, int], int]:
+        """What messages that wait were given instead of their own times."""
+        return self._rescheduled.times
+
     def _forget(self, ledger_id: int, entry_id: int) -> bool:
         if not self._present.discard(ledger_id, entry_id):
             return False
@@ -713,6 +718,8 @@ class BucketDelayedTracker:
         """What waits of a bucket: on the disk what is not loaded, and the rest, with what came late, in memory. What
         was loaded and delivered may wait again, for another time than the snapshot tells."""
         parts = [self._loaded_within(bucket.key)]
+        # Others' snapshots may have a position twice.
+        self._may_be_twice |= not bucket.own
         if bucket.next_time is not None:
             parts += self._ledgers.read(bucket, bucket.loaded + 1, bucket.segments)
         return self._still_waiting(together(parts))

@@ -42,7 +42,7 @@ class Consumer:
             messages, again = self._subscription.take(self, max)
             if messages:
                 return messages
-            if again:
+            if again and (until is None or timeout == 0 or monotonic() < until):
                 continue
             self._subscription.check_owned()
             rest = _LOOK if until is None else min(_LOOK, until - monotonic())
@@ -52,6 +52,8 @@ class Consumer:
 
     async def receive_async(self, max: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
         """The same for a task. What is there is read in the loop's thread, from the mapped file."""
+        import asyncio
+
         until = _until(max, timeout)
         bell = self._subscription.bell
         while True:
@@ -59,7 +61,9 @@ class Consumer:
             messages, again = self._subscription.take(self, max)
             if messages:
                 return messages
-            if again:
+            if again and (until is None or timeout == 0 or monotonic() < until):
+                # Others' tasks go on meanwhile.
+                await asyncio.sleep(0)
                 continue
             self._subscription.check_owned()
             rest = _LOOK if until is None else min(_LOOK, until - monotonic())

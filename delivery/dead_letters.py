@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bookstand.delivery.received import ReceivedMessage
+from bookstand.errors import MalformedMessageError, MissingExtraError
 
 if TYPE_CHECKING:
     from bookstand.delivery.topic import Topic
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 REAL_TOPIC = "REAL_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 """Pulsar's names for the properties that say where a message comes from."""
+
+BROKEN = "BOOKSTAND_BROKEN_PAYLOAD"
+"""Ours: why the payload cannot be had. The dead letter has the bytes of the entry in its place."""
 
 
 def dead_letter_topic_of(topic: str, subscription: str) -> str:
@@ -24,10 +28,15 @@ def publish_dead_letters(messages: Iterable[ReceivedMessage], origin: str, targe
     """Durable on return."""
     for message in messages:
         member = "" if message.batch_index < 0 else f":{message.batch_index}"
+        try:
+            payload, broken = message.payload, {}
+        except (MalformedMessageError, MissingExtraError) as error:
+            payload, broken = message.data, {BROKEN: str(error)}
         target.publish(
-            message.payload,
+            payload,
             properties={
                 **message.properties,
+                **broken,
                 REAL_TOPIC: origin,
                 # Pulsar's ids name a partition between entry and member; -1 is none.
                 ORIGIN_MESSAGE_ID: f"{message.position}:-1{member}",

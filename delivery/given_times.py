@@ -6,20 +6,25 @@ written down by the cursor, in the same place and form for every tracker, so tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import RLock
 
 import numpy as np
 
 from bookstand.delivery.bucket_home import Home
+from bookstand.delivery.bucket_recovery import GONE
 from bookstand.delivery.in_memory import InMemoryDelayedTracker
 from bookstand.delivery.indexes import Indexes, distinct, together
 from bookstand.delivery.rescheduled import Rescheduled
 from bookstand.delivery.shared_index import SubscriptionView
 from bookstand.delivery.tracker import Column, Mask, Positions, check_position, check_time, columns_of, times_of
 from bookstand.delivery.trying_again import PASSING, persistently
+from bookstand.errors import MalformedRecordError
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
+
+# So few that are delivered are not worth looking for.
+_FEW = 1_000
 
 
 class GivenTimesTracker:
@@ -33,7 +38,15 @@ class GivenTimesTracker:
         self._lock = RLock()
         self._home = home
         self._rescheduled = Rescheduled(home)
-        persistently(self._rescheduled.load)
+        try:
+            persistently(self._rescheduled.load)
+        except (*GONE, MalformedRecordError) as error:
+            logger().warning(
+                "topic %s, cursor %s: the times that messages were given are lost, those that they say are taken: %s",
+                home.topic,
+                home.cursor,
+                error,
+            )
         passed = home.mark_delete()
         self._settle([position for position in self._rescheduled.times if position <= passed])
         for position, time in self._rescheduled.times.items():
@@ -41,6 +54,11 @@ class GivenTimesTracker:
         # What was given a time since this was opened or before: others may have it under another, and a shared index
         # has, for others' sake.
         self._moved = set(self._rescheduled.times)
+
+    @property
+    def given_times(self) -> Mapping[tuple[int, int], int]:
+        """What messages that wait were given instead of their own times."""
+        return self._rescheduled.times
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
@@ -75,6 +93,9 @@ class GivenTimesTracker:
                 return False
             persistently(lambda: self._rescheduled.note({position: deliver_at}))
             self._moved.add(position)
+            if len(self._moved) > 2 * self._given.count + _FEW:
+                passed = self._home.mark_delete()
+                self._moved = {one for one in self._moved if one > passed}
             self.others.cancel(position)
             self._given.put(position, deliver_at)
             return True

@@ -15,6 +15,9 @@ from bookstand.storage.position import Position
 if TYPE_CHECKING:
     from bookstand.delivery.consumer import Consumer
 
+# So many that are settled are not worth looking for.
+_FEW = 1_000
+
 
 class Handout:
     __slots__ = ("consumer", "deadline", "messages")
@@ -34,6 +37,8 @@ class HandedOut:
         self._members: dict[Position, set[MessageId]] = {}
         # By deadline, for they all last equally long; those whose messages are all settled may still be in it.
         self._by_deadline: deque[Handout] = deque()
+        # How many messages they have, settled or not, at most.
+        self._kept = 0
 
     def __len__(self) -> int:
         return len(self._handouts)
@@ -56,7 +61,20 @@ class HandedOut:
                 self._members.setdefault(position_of(message), set()).add(message)
         if deadline is not None:
             self._by_deadline.append(handout)
+            self._kept += len(messages)
+            if self._kept > 2 * len(self._handouts) + _FEW:
+                self._forget_settled()
         return handout
+
+    def _forget_settled(self) -> None:
+        """A deadline may be a long time off."""
+        kept: deque[Handout] = deque()
+        for handout in self._by_deadline:
+            handout.messages = [message for message in handout.messages if self.is_in(message, handout)]
+            if handout.messages:
+                kept.append(handout)
+        self._by_deadline = kept
+        self._kept = sum(len(handout.messages) for handout in kept)
 
     def settle(self, message: MessageId) -> None:
         """It is not out any more, and with an entry none of its members."""

@@ -163,10 +163,10 @@ class InMemoryDelayedTracker:
         with self._lock:
             self._check_open()
             self._fixed_delay.broken()
-            self._waiting.remove(ledger_id, entry_id)
             if self._is_due(deliver_at):
                 # Nor does rounding put it off.
-                deliver_at = min(deliver_at, self._clock.now()) - (1 << _bits_of(self._tick))
+                deliver_at = max(min(deliver_at, self._clock.now()) - (1 << _bits_of(self._tick)), -LARGEST)
+            self._waiting.remove(ledger_id, entry_id)
             self._waiting.add(deliver_at, ledger_id, entry_id)
             self._wakeup.update(self._waiting.no_key_before)
 

@@ -65,6 +65,11 @@ def node_of(name: str) -> str:
     return check_path(f"{ROOT}/{quote_plus(name)}")
 
 
+def nack_name(topic: str, subscription: str) -> str:
+    """What those of a subscription are kept under; names may have slashes."""
+    return f"{quote_plus(topic)}/{quote_plus(subscription)}"
+
+
 class NackLog:
     """Not safe between threads: its owner has a lock. What the Pendings stand for is durable once they are done."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bookstand.delivery.message_id import Member, MessageId
-from bookstand.errors import MalformedMessageError
+from bookstand.errors import MalformedError, MalformedMessageError
 from bookstand.ledger.compression import NAMES, unpack
 from bookstand.ledger.framing import Message, Single, open_messages
 from bookstand.ledger.managed import TopicEntry
@@ -32,12 +32,14 @@ class OpenedEntry:
     def deliver_at(self) -> int | None:
         return None if self.metadata is None else self.metadata.deliver_at_time
 
-    def expires_at(self, time_to_live: int) -> int | None:
-        """Counted from when it was to be delivered; None for what says nothing of times."""
+    def expires_at(self, time_to_live: int, given_time: int | None) -> int | None:
+        """Counted from when it was to be delivered, by what it says or by a time that it was given instead; None for
+        what says nothing of times."""
         metadata = self.metadata
         if metadata is None:
             return None
-        return max(metadata.publish_time, metadata.deliver_at_time or 0) + time_to_live
+        deliver_at = given_time if given_time is not None else metadata.deliver_at_time or 0
+        return max(metadata.publish_time, deliver_at) + time_to_live
 
     @property
     def batch_size(self) -> int:
@@ -136,7 +138,10 @@ class ReceivedMessage:
         if codec not in NAMES:
             raise MalformedMessageError(f"entry {self.position} is compressed with codec {codec}, which nobody knows")
         assert entry.metadata is not None
-        return unpack(NAMES[codec], stored, entry.metadata.uncompressed_size or 0)
+        try:
+            return unpack(NAMES[codec], stored, entry.metadata.uncompressed_size or 0)
+        except MalformedError as error:
+            raise MalformedMessageError(f"the payload of entry {self.position} is broken: {error}") from None
 
     @property
     def _own(self) -> MessageMetadata | SingleMessageMetadata | None:
@@ -173,4 +178,4 @@ class ReceivedMessage:
 
     def __repr__(self) -> str:
         member = "" if self.batch_index < 0 else f"[{self.batch_index}]"
-        return f"<ReceivedMessage {self.position}{member}: {len(self.payload)} bytes>"
+        return f"<ReceivedMessage {self.position}{member}>"

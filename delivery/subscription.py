@@ -30,7 +30,7 @@ from bookstand.delivery.doorbell import Doorbell
 from bookstand.delivery.given_times import GivenTimesTracker
 from bookstand.delivery.handed_out import HandedOut
 from bookstand.delivery.message_id import Member, MessageId, position_of
-from bookstand.delivery.nack_log import forget
+from bookstand.delivery.nack_log import forget, nack_name
 from bookstand.delivery.nacked import Nacked
 from bookstand.delivery.negative_acks import NegativeAcks
 from bookstand.delivery.received import Known, OpenedEntry, Portion, ReceivedMessage, opened, opened_all
@@ -41,6 +41,7 @@ from bookstand.delivery.topic_config import SubscriptionConfig
 from bookstand.delivery.tracker import check_position
 from bookstand.delivery.turns import Turns
 from bookstand.errors import BookstandError, ClientClosedError, IllegalOperationError, IncorrectParameterError
+from bookstand.storage.log import logger
 from bookstand.storage.pending import Pending, completed
 from bookstand.storage.position import EARLIEST, Position
 
@@ -132,6 +133,8 @@ class Subscription:
         self.cursor.on_resume(self.bell.ring)
         self._passed_ledger = self.cursor.mark_delete_position.ledger_id
         self.tracker: Tracker = self._open_tracker()
+        # When messages are to be delivered instead of the time that they say: from then on they age.
+        self._given_times = {Position(*position): time for position, time in self.tracker.given_times.items()}
         if self.tracker.count:
             # What it knows from before may be out when the cursor comes to it.
             self._read_before = topic.ledger.last_confirmed
@@ -153,7 +156,7 @@ class Subscription:
 
     @property
     def _nack_name(self) -> str:
-        return f"{self.topic.name}/{self.name}"
+        return nack_name(self.topic.name, self.name)
 
     def _open_nacks(self) -> NegativeAcks:
         config, timer = self.config, self.topic.timer
@@ -219,16 +222,38 @@ class Subscription:
             consumer.check_open()
             if self.config.is_exclusive:
                 self._take_over_exclusively(consumer)
-            messages = consumer.take_spilled(most, self._out)
-            self._delivered += len(messages)
+            messages = self._take_spilled(consumer, most)
             room = min(most - len(messages), self.config.max_unacked_messages - len(self._out))
             self._was_full = self.config.max_unacked_messages <= len(self._out) + max(room, 0)
             if room <= 0:
                 return messages, False
-            portions, unfinished = self._gather(room)
-            if portions:
-                messages += self._hand_out(consumer, portions, most - len(messages))
+            try:
+                portions, unfinished = self._gather(room)
+                if portions:
+                    messages += self._hand_out(consumer, self._cut(portions, room), most - len(messages))
+            except BookstandError:
+                if not messages:
+                    raise
+                # These are out; of what cannot be read the next call tells.
+                return messages, False
             return messages, unfinished
+
+    def _take_spilled(self, consumer: Consumer, most: int) -> list[ReceivedMessage]:
+        messages = consumer.take_spilled(most, self._out)
+        if messages and self.config.ack_deadline is not None:
+            # Nobody has seen them until now.
+            self._out.hand_out(consumer, [message.id for message in messages], self._next_deadline())
+        self._delivered += len(messages)
+        return messages
+
+    def _cut(self, portions: list[Portion], room: int) -> list[Portion]:
+        """As many of them as have so many messages; the rest comes next."""
+        for number, portion in enumerate(portions, 1):
+            room -= 1 if portion.batch_indexes is None else len(portion.batch_indexes)
+            if room <= 0:
+                self._again.add(message for left in portions[number:] for message in left.ids())
+                return portions[:number]
+        return portions
 
     def _gather(self, room: int) -> tuple[list[Portion], bool]:
         """What the three places give, of so many entries at most; and whether looking further may find more."""
@@ -239,6 +264,7 @@ class Subscription:
         self._taken.clear()
         left_out: list[int] = []
         unfinished = False
+        failure: BookstandError | None = None
         for source in self._turns.order():
             if source >= len(sources):
                 continue
@@ -247,11 +273,10 @@ class Subscription:
                 continue
             try:
                 found = sources[source](room - len(portions))
-            except BookstandError:
-                if not portions:
-                    raise
-                # What was found goes out; of what cannot be read the next call tells.
-                break
+            except BookstandError as error:
+                # What the others have goes out; of what cannot be read the next call tells.
+                failure = failure or error
+                continue
             if found is None:
                 unfinished = True
             else:
@@ -261,6 +286,8 @@ class Subscription:
         for source in left_out:
             if self._has_some(source):
                 self._turns.passed_over(source)
+        if failure is not None and not portions and not unfinished:
+            raise failure
         return portions, unfinished
 
     def _has_some(self, source: int) -> bool:
@@ -273,17 +300,19 @@ class Subscription:
     def _hand_out(self, consumer: Consumer, portions: Sequence[Portion], most: int) -> list[ReceivedMessage]:
         messages: list[ReceivedMessage] = []
         ids: list[MessageId] = []
-        for portion in portions:
-            if portion.batch_indexes is None:
-                messages.append(ReceivedMessage(portion.entry))
-                ids.append(portion.entry.position)
-            else:
-                members = portion.messages()
-                messages += members
-                ids += [message.id for message in members]
-        deadline = None
-        if self.config.ack_deadline is not None:
-            deadline = self._clock.now() + span_of("ack_deadline", self.config.ack_deadline)
+        try:
+            for portion in portions:
+                if portion.batch_indexes is None:
+                    messages.append(ReceivedMessage(portion.entry))
+                    ids.append(portion.entry.position)
+                else:
+                    members = portion.messages()
+                    messages += members
+                    ids += [message.id for message in members]
+        except BookstandError:
+            self._again.add(message for portion in portions for message in portion.ids())
+            raise
+        deadline = self._next_deadline()
         handout = self._out.hand_out(consumer, ids, deadline)
         if self._alarm is None and deadline is not None:
             self._alarm = self.topic.timer.arm(deadline, self._deadline_passed)
@@ -296,19 +325,38 @@ class Subscription:
         self._delivered += len(messages)
         return messages
 
+    def _next_deadline(self) -> int | None:
+        deadline = self.config.ack_deadline
+        return None if deadline is None else self._clock.now() + span_of("ack_deadline", deadline)
+
     # -- the three places; the lock is held --------------------------------------------------------------------------
 
     def _take_again(self, most: int) -> list[Portion]:
         found: list[Portion] = []
         while len(found) < most and (ids := self._again.take(most - len(found))):
             try:
-                entries = self._read(sorted(set(map(position_of, ids))))
-                found += self._without_worn_out(self._portions(entries, ids))
-            except BookstandError:
-                self._again.add(ids)
-                if not found:
+                found += self._portions_again(ids)
+            except BookstandError as error:
+                readable = self._readable(ids)
+                if not found and not readable:
                     raise
+                found += readable
+                logger().warning("topic %s, subscription %s: %s", self.topic.name, self.name, error)
                 break
+        return found
+
+    def _portions_again(self, ids: list[MessageId]) -> list[Portion]:
+        entries = self._read(sorted(set(map(position_of, ids))))
+        return self._without_worn_out(self._portions(entries, ids))
+
+    def _readable(self, ids: list[MessageId]) -> list[Portion]:
+        """Where one of them cannot be read, or not be buried, the others go on; that one stays."""
+        found: list[Portion] = []
+        for message in ids:
+            try:
+                found += self._portions_again([message])
+            except BookstandError:
+                self._again.add([message])
         return found
 
     def _take_due(self, most: int) -> list[Portion]:
@@ -319,7 +367,7 @@ class Subscription:
         while len(found) < most and (positions := self.tracker.pop_due(most - len(found))):
             self._read_before = max(self._read_before, *positions)
             try:
-                entries = self._read(positions)
+                entries = self._read([position for position in positions if not self._is_elsewhere(position)])
                 entries.sort(key=lambda entry: (entry.deliver_at or 0, entry.position))
                 found += self._portions(entries)
             except BookstandError:
@@ -335,13 +383,12 @@ class Subscription:
 
     def _take_new(self, most: int) -> list[Portion] | None:
         """None: what was read is delayed, and there may be more."""
-        found: list[OpenedEntry] = []
-        while self._ahead and len(found) < most:
-            entry = self._ahead.popleft()
-            if not self.cursor.is_acked(entry.position):
-                found.append(entry)
-        if found:
-            return self._portions(found)
+        while self._ahead:
+            count = min(most, len(self._ahead))
+            ahead = [self._ahead.popleft() for _ in range(count)]
+            kept = self._unexpired([entry for entry in ahead if not self.cursor.is_acked(entry.position)])
+            if portions := self._portions(kept):
+                return portions
         if self.tracker.should_pause_all_deliveries():
             return []
         if isinstance(self.tracker, GivenTimesTracker) and self.tracker.takes_rewind():
@@ -363,7 +410,8 @@ class Subscription:
         if not fresh and entries:
             return None
         self._ahead.extend(fresh[most:])
-        return self._portions(fresh[:most])
+        # Of a batch all members may be somewhere else.
+        return self._portions(fresh[:most]) or (None if entries else [])
 
     def _undelayed(self, entries: list[OpenedEntry]) -> list[OpenedEntry]:
         """Track what is delayed; returns what is to be delivered now."""
@@ -440,11 +488,12 @@ class Subscription:
 
     def _living(self, entries: Sequence[TopicEntry]) -> list[OpenedEntry]:
         """All but those past their time to live, which are acknowledged."""
-        found = opened_all(entries, self._known)
+        return self._unexpired(opened_all(entries, self._known))
+
+    def _unexpired(self, found: list[OpenedEntry]) -> list[OpenedEntry]:
         if self.config.time_to_live is None:
             return found
-        now, time_to_live = self._clock.now(), span_of("time_to_live", self.config.time_to_live)
-        expired = [entry.position for entry in found if _is_expired(entry, time_to_live, now)]
+        expired = [entry.position for entry in found if self._is_expired(entry)]
         if not expired:
             return found
         self._expire(expired)
@@ -463,14 +512,12 @@ class Subscription:
         self._check_open()
         if self.config.time_to_live is None:
             return 0
-        time_to_live = span_of("time_to_live", self.config.time_to_live)
         with self._lock:
-            now = self._clock.now()
             out = set(map(position_of, self._out.all()))
             expired: list[Position] = []
             for entry in self.cursor.unacked(self._untracked):
                 read = opened(entry, self._known)
-                if _is_expired(read, time_to_live, now):
+                if self._is_expired(read):
                     if entry.position not in out:
                         expired.append(entry.position)
                 elif read.metadata is not None and read.deliver_at is None:
@@ -479,6 +526,13 @@ class Subscription:
             if expired:
                 self._expire(expired)
             return len(expired)
+
+    def _is_expired(self, entry: OpenedEntry) -> bool:
+        if self.config.time_to_live is None:
+            return False
+        time_to_live = span_of("time_to_live", self.config.time_to_live)
+        expires_at = entry.expires_at(time_to_live, self._given_times.get(entry.position))
+        return expires_at is not None and expires_at <= self._clock.now()
 
     def _without_worn_out(self, portions: list[Portion]) -> list[Portion]:
         """Those that were delivered again too often go to the dead-letter topic, and are acknowledged."""
@@ -538,7 +592,10 @@ class Subscription:
             self._acked += len(whole)
             self._settled()
         # What was accepted later is written later, or together with the rest.
-        return next((pending for pending in reversed(pendings) if not pending.done()), completed())
+        for pending in reversed(pendings):
+            if not pending.done() or pending.exception() is not None:
+                return pending
+        return completed()
 
     def ack_cumulative(self, message: Reference) -> Pending:
         """It, and everything before it."""
@@ -575,8 +632,10 @@ class Subscription:
         if passed.ledger_id != self._passed_ledger:
             self._passed_ledger = passed.ledger_id
             with self._lock:
-                for message in [message for message in self._counts if position_of(message) <= passed]:
-                    del self._counts[message]
+                for message in [message for message in list(self._counts) if position_of(message) <= passed]:
+                    self._counts.pop(message, None)
+                for position in [position for position in self._given_times if position <= passed]:
+                    del self._given_times[position]
             self.topic.trim_soon()
 
     # -- what comes again --------------------------------------------------------------------------------------------
@@ -685,6 +744,8 @@ class Subscription:
             if chosen >= self.cursor.read_position:
                 self._track_unread()
             moved = self.tracker.reschedule(chosen, time)
+            if moved:
+                self._given_times[chosen] = time
         if moved:
             self.bell.ring()
         return moved
@@ -819,8 +880,3 @@ def _position_of(message: Reference) -> Position:
     if isinstance(message, ReceivedMessage):
         return message.position
     return Position(*check_position(message))
-
-
-def _is_expired(entry: OpenedEntry, time_to_live: int, now: int) -> bool:
-    expires_at = entry.expires_at(time_to_live)
-    return expires_at is not None and expires_at <= now

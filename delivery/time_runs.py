@@ -29,6 +29,8 @@ _FRONT = 1 << 14
 _LEAST = 64
 # A run that is less than this is joined to others of its kind, so that there are not many of them.
 _SMALL = 1 << 12
+# So few spent ones are not worth looking for.
+_FEW_SPENT = 64
 
 
 class _Run:
@@ -68,6 +70,8 @@ class TimeRuns:
         self._heap: list[tuple[int, int, _Run]] = []
         self._numbers = count()
         self._small: list[_Run] = []
+        # How many runs have come since those that are spent were looked for.
+        self._joined = 0
         self._singles: list[tuple[int, int, int]] = []
         self._arrived: list[Indexes] = []
         # The earliest time of what has come and is in no run.
@@ -124,6 +128,15 @@ class TimeRuns:
         if size < _SMALL:
             self._small.append(run)
         self._push(run)
+        self._bury_spent()
+
+    def _bury_spent(self) -> None:
+        """What was joined to another run stays in its place until it comes to the front, unless it is too much."""
+        self._joined += 1
+        if self._joined > _FEW_SPENT and self._joined > len(self._heap) // 2:
+            self._heap = [one for one in self._heap if one[2]]
+            heapq.heapify(self._heap)
+            self._joined = 0
 
     # -- out ---------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -146,12 +146,15 @@ class Topic:
         """Many messages in one entry, as Pulsar's producers batch them: they are delivered, acknowledged and counted
         one by one, and come again together. Properties are those of each."""
         now = self._clock.now()
+        metadata = _metadata(more)
+        # What each member has of its own.
+        own = {name: metadata.pop(name) for name in ("partition_key", "event_time") if name in metadata}
         entry = batch(
-            (single(as_payload(payload), properties=properties) for payload in payloads),
+            (single(as_payload(payload), properties=properties, **own) for payload in payloads),
             publish_time=now,
             deliver_at=delivery_time(deliver_after, deliver_at, now),
             compression=self.config.compression,
-            **_metadata(more),
+            **metadata,
         )
         return self._append(entry).result()  # type: ignore[no-any-return]
 
@@ -214,7 +217,7 @@ class Topic:
                 subscription.stop()
             cursor = self.cursor(name, create=False)
             remove_snapshots(cursor, also_given_times=True)
-            nack_log.forget(self.store, f"{self.name}/{name}")
+            nack_log.forget(self.store, nack_log.nack_name(self.name, name))
             cursor.delete()
             del self._cursors[name]
         self.trim_soon()
@@ -255,14 +258,11 @@ class Topic:
         """Write what is acknowledged, and close subscriptions and cursors, the index and the last ledger."""
         with self._lock:
             self.timer.close()
-            for subscription in self._subscriptions.values():
-                subscription.stop()
+            closing: list[Callable[[], object]] = [one.stop for one in self._subscriptions.values()]
             if self._index is not None:
-                self._index.close()
-            for cursor in self._cursors.values():
-                if cursor.usable:
-                    cursor.close()
-            self.ledger.close()
+                closing.append(self._index.close)
+            closing += [cursor.close for cursor in self._cursors.values() if cursor.usable]
+            _all([*closing, self.ledger.close])
 
     def delete(self) -> None:
         """Delete the topic with all subscriptions."""
@@ -282,6 +282,18 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}>"
+
+
+def _all(actions: Iterable[Callable[[], object]]) -> None:
+    """All of them, whichever fails; the first failure is raised."""
+    failure: BookstandError | None = None
+    for action in actions:
+        try:
+            action()
+        except BookstandError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def _metadata(more: dict[str, Any]) -> dict[str, Any]:

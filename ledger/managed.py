@@ -9,9 +9,8 @@ Opening a topic for writing takes it over: its last ledger is recovered, and who
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import OrderedDict
-from itertools import accumulate, chain, islice
+from itertools import islice
 from threading import RLock
 
 from bookstand.errors import (
@@ -37,7 +36,7 @@ from bookstand.storage.position import Position, positions_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
     from bookstand.ledger.client import Client
@@ -204,15 +203,9 @@ class ManagedLedger:
             return Position(self._info.ledgers[-1].ledger_id if self._info.ledgers else -1, -1)
 
     @property
-    def last_ledger(self) -> int | None:
-        """The ledger that is written to, or was last: fenced when another takes the topic over."""
-        ledgers = self._info.ledgers
-        return ledgers[-1].ledger_id if ledgers else None
-
-    @property
-    def taken_over(self) -> ManagedLedgerFencedError | None:
-        """What says that the topic is another's, as far as anybody has noticed."""
-        return self._fenced if isinstance(self._fenced, ManagedLedgerFencedError) else None
+    def version(self) -> int:
+        """Of the topic's record: another one as soon as somebody else takes the topic over."""
+        return self._version
 
     @property
     def usable(self) -> bool:
@@ -338,12 +331,9 @@ class ManagedLedger:
             with self._lock:
                 writer = self._current()
                 room = self._max_entries - writer.last_add_pushed - 1
-                part = list(islice(source, room))
+                part = _up_to(islice(source, room), self._max_bytes - writer.length)
                 if not part:
                     return positions
-                count = _filling(part, self._max_bytes - writer.length)
-                if count < len(part):
-                    part, source = part[:count], chain(part[count:], source)
                 added = writer.append_many(part)
                 self._roll_if_full()
             positions += positions_in(writer.id, added)
@@ -470,7 +460,10 @@ class ManagedLedger:
         try:
             return self._reader(ledger_id)
         except NoSuchLedgerError as error:
-            info = next(ledger for ledger in self._info.ledgers if ledger.ledger_id == ledger_id)
+            info = next((ledger for ledger in self._info.ledgers if ledger.ledger_id == ledger_id), None)
+            if info is None:
+                # It was trimmed since.
+                raise
             self._lost(info, error)
             return None
 
@@ -597,6 +590,12 @@ def _runs(positions: Iterable[Position]) -> Iterator[tuple[int, int, int]]:
         yield run
 
 
-def _filling(entries: Sequence[bytes], room: int) -> int:
-    """How many of the entries it takes until their bytes fill the room."""
-    return min(bisect_left(list(accumulate(map(len, entries))), room) + 1, len(entries))
+def _up_to(entries: Iterable[bytes], room: int) -> list[bytes]:
+    """Entries until their bytes fill the room; no more are taken."""
+    part: list[bytes] = []
+    for data in entries:
+        part.append(data)
+        room -= len(data)
+        if room <= 0:
+            break
+    return part

@@ -17,7 +17,7 @@ from bookstand.storage.changes import (
     DeleteLedger,
     DeleteNode,
     PutNode,
-    RequireUnfenced,
+    RequireNode,
     ReserveLedger,
 )
 from bookstand.storage.committer import Submission
@@ -122,10 +122,10 @@ class Transaction:
         self._check_gathering()
         self._add(DeleteNode(check_path(path), check_version(expected_version)))
 
-    def require_unfenced(self, ledger_id: int) -> None:
-        """The transaction is refused, with :class:`LedgerFencedError`, if the ledger was fenced by then."""
+    def require_node(self, path: str, version: int) -> None:
+        """The transaction is refused, with :class:`NodeMovedError`, unless the node has this version then."""
         self._check_gathering()
-        self._add(RequireUnfenced(arguments.as_ledger_id(ledger_id)))
+        self._add(RequireNode(check_path(path), version))
 
     def _add(self, operation: Operation) -> Pending:
         self._operations.append(operation)

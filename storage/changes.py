@@ -352,20 +352,6 @@ class Fence:
         return first
 
 
-class RequireUnfenced:
-    """Refuse everything that goes with it once a ledger was fenced, by whoever took over what the ledger is part of."""
-
-    __slots__ = ("ledger_id",)
-
-    def __init__(self, ledger_id: int) -> None:
-        self.ledger_id = ledger_id
-
-    def apply(self, staging: Staging) -> None:
-        ledger = staging.state(self.ledger_id)
-        if ledger is not None and ledger.fenced:
-            raise LedgerFencedError(f"ledger {self.ledger_id} is fenced")
-
-
 class SetExplicitLac:
     """Record a last-add-confirmed that no entry carries yet."""
 
@@ -403,6 +389,26 @@ class PutNode:
             raise _version_conflict(f"node {self.path!r}", version, self.expected_version)
         staging.put(keys.NODES, key, record.seal_versioned(key, version + 1, self.value))
         return version + 1
+
+
+class NodeMovedError(MetadataVersionError):
+    """A node that was to stay as it is has another version, or is gone."""
+
+
+class RequireNode:
+    """Refuse everything that goes with it where a node has another version: whoever wrote that has taken over."""
+
+    __slots__ = ("path", "version")
+
+    def __init__(self, path: str, version: int) -> None:
+        self.path = path
+        self.version = version
+
+    def apply(self, staging: Staging) -> None:
+        found = staging.versioned(keys.NODES, self.path.encode())
+        if found is None or found[1] != self.version:
+            version = MUST_NOT_EXIST if found is None else found[1]
+            raise NodeMovedError(str(_version_conflict(f"node {self.path!r}", version, self.version)))
 
 
 class DeleteNode:

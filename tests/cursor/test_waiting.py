@@ -13,7 +13,7 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.live import NoSuchPositionError
 from bookstand.cursor.log import CursorFencedError
-from bookstand.errors import ReadError
+from bookstand.errors import BookstandError, ReadError
 from bookstand.ledger.managed import ManagedLedger
 from bookstand.storage.position import Position
 from bookstand.store import Store
@@ -137,3 +137,53 @@ def test_one_of_a_topic_that_another_has_cannot_be_written(store: Store, topic: 
         new.ack(position).result()
         new.close()
     cursor.close()
+
+
+def test_those_who_wait_are_told_of_the_fence(topic: ManagedLedger) -> None:
+    positions = topic.append_entries([b"x"] * 5)
+    cursor = Cursor.open(topic, "c", NEVER_BY_ITSELF)
+    other = Cursor.open(topic, "c", NEVER_BY_ITSELF)
+    told: list[BaseException | None] = []
+    cursor.ack(positions[3])
+    cursor.ack(positions[2]).add_done_callback(lambda pending: told.append(pending.exception()))
+    with pytest.raises(CursorFencedError):
+        cursor.flush()
+    assert [type(error) for error in told] == [CursorFencedError]
+    with pytest.raises(CursorFencedError):
+        cursor.ack(positions[4])
+    cursor.close()
+    other.close()
+
+
+def test_a_marker_that_does_not_fit_is_told(topic: ManagedLedger) -> None:
+    """And what was acknowledged is written once it fits again."""
+    with bookstand.temporary(max_entry_bytes=4_096) as store:
+        small = store.managed_ledger("t")
+        positions = small.append_entries([b"x"] * 5)
+        with Cursor.open(small, "c", NEVER_BY_ITSELF) as cursor:
+            cursor.ack(positions[1]).result()
+            pending = cursor.ack(positions[3])
+            names = [f"property {number} with a long name" for number in range(200)]
+            for name in names:
+                cursor.put_property(name, 1 << 60)
+            with pytest.raises(BookstandError):
+                cursor.flush()
+            assert pending.exception(0) is not None
+            for name in names:
+                cursor.remove_property(name)
+            cursor.ack(positions[4]).result()
+        with Cursor.open(small, "c") as cursor:
+            assert [cursor.is_acked(position) for position in positions] == [False, True, False, True, True]
+
+
+def test_no_more_is_taken_than_a_ledger_has_room_for(store: Store) -> None:
+    topic = store.managed_ledger("narrow", max_bytes_per_ledger=10_000)
+    ledgers: list[int] = []
+
+    def entries() -> Iterator[bytes]:
+        for _ in range(40):
+            ledgers.append(len(topic.ledgers))
+            yield bytes(1_000)
+
+    assert len(topic.append_entries(entries())) == 40
+    assert ledgers[-1] >= 3

@@ -1,0 +1,176 @@
+"""Where one message must not be in the way of others, and what happens in the middle of something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import bookstand
+from bookstand import SubscriptionConfig, TopicConfig
+from bookstand.delivery.dead_letters import BROKEN
+from bookstand.delivery.in_memory import InMemoryDelayedTracker
+from bookstand.delivery.nack_log import nack_name
+from bookstand.delivery.subscription import Subscription
+from bookstand.delivery.time_runs import TimeRuns
+from bookstand.delivery.topic import Topic
+from bookstand.errors import MalformedMessageError, ReadError
+from bookstand.ledger.framing import join
+from bookstand.ledger.message import MessageMetadata
+from bookstand.store import Store
+from bookstand.testing import Faults, VirtualClock
+
+START = 1_700_000_000_000
+HOUR = 3_600_000
+ZLIB = 2
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(START)
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+def store(clock: VirtualClock, faults: Faults) -> Iterator[Store]:
+    with bookstand.temporary(clock=clock, hooks=faults) as opened:
+        yield opened
+
+
+def subscribed(store: Store, tracker: str = "in_memory", **settings: Any) -> tuple[Topic, Subscription]:
+    topic = store.topic("t", TopicConfig(delayed_delivery_tracker=tracker))
+    return topic, topic.subscription("s", SubscriptionConfig(**settings))
+
+
+def payloads(messages: list[Any]) -> list[bytes]:
+    return [message.payload for message in messages]
+
+
+@pytest.mark.parametrize("tracker", ["in_memory", "bucket"])
+def test_what_was_given_a_later_time_ages_from_then(store: Store, clock: VirtualClock, tracker: str) -> None:
+    topic, sub = subscribed(store, tracker, time_to_live=600_000)
+    position = topic.publish(b"x", deliver_after=HOUR)
+    assert sub.reschedule(position, deliver_after=5 * HOUR)
+    clock.advance(5 * 3_600)
+    assert payloads(sub.receive(5, timeout=0)) == [b"x"]
+    assert sub.stats.expired == 0
+
+
+def test_a_broken_payload_is_no_obstacle(store: Store, clock: VirtualClock) -> None:
+    topic, sub = subscribed(store, max_redeliveries=0, nack_delay=1_000)
+    broken = join(MessageMetadata("p", 0, START, compression=ZLIB, uncompressed_size=10), b"this is no zlib")
+    topic.ledger.append_entry(broken)
+    (message,) = sub.receive(5, timeout=0)
+    with pytest.raises(MalformedMessageError, match=str(message.position)):
+        _ = message.payload
+    sub.nack(message)
+    topic.publish(b"good")
+    clock.advance(2)
+    assert payloads(sub.receive(5, timeout=0)) == [b"good"]
+    assert sub.stats.dead_lettered == 1
+    (letter,) = store.topic("t-s-DLQ").subscription("undertaker").receive(5, timeout=0)
+    assert letter.payload == broken
+    assert BROKEN in letter.properties
+
+
+def test_what_cannot_be_read_now_keeps_nothing_else_back(store: Store, faults: Faults) -> None:
+    topic, sub = subscribed(store)
+    topic.publish_many([b"a", b"b", b"c"])
+    received = sub.receive(3, timeout=0)
+    sub.redeliver_all()
+    bad = faults.fail("read", entry=received[1].position.entry_id, times=None, error=ReadError("no"))
+    topic.publish(b"d")
+    found = payloads(sub.receive(10, timeout=0))
+    while len(found) < 3:
+        found += payloads(sub.receive(10, timeout=0))
+    assert sorted(found) == [b"a", b"c", b"d"]
+    with pytest.raises(ReadError):
+        sub.receive(10, timeout=0)
+    faults.remove(bad)
+    assert payloads(sub.receive(10, timeout=0)) == [b"b"]
+
+
+def test_what_is_left_of_a_batch_goes_out_although_the_rest_fails(store: Store, faults: Faults) -> None:
+    topic, sub = subscribed(store)
+    topic.publish_batch([b"a", b"b", b"c"])
+    topic.publish(b"d")
+    assert payloads(sub.receive(1, timeout=0)) == [b"a"]
+    faults.fail("read", error=ReadError("no"))
+    assert payloads(sub.receive(10, timeout=0)) == [b"b", b"c"]
+    assert payloads(sub.receive(10, timeout=0)) == [b"d"]
+
+
+def test_a_member_is_held_from_when_it_was_given_out(store: Store, clock: VirtualClock) -> None:
+    topic, sub = subscribed(store, ack_deadline=30_000, max_redeliveries=0)
+    topic.publish_batch([b"a", b"b"])
+    (first,) = sub.receive(1, timeout=0)
+    clock.advance(20)
+    (second,) = sub.receive(1, timeout=0)
+    sub.ack(first)
+    clock.advance(20)
+    sub.ack(second).result()
+    clock.advance(100)
+    assert sub.receive(5, timeout=0) == []
+    assert sub.stats.dead_lettered == sub.stats.redelivered == sub.stats.backlog == 0
+
+
+def test_one_does_not_hoard_batches(store: Store) -> None:
+    topic, sub = subscribed(store, max_unacked_messages=20)
+    for number in range(10):
+        topic.publish_batch([b"%d" % number] * 10)
+    one, other = sub.consumer(), sub.consumer()
+    assert len(one.receive(10, timeout=0)) == 10
+    assert len(other.receive(10, timeout=0)) == 10
+    assert other.receive(10, timeout=0) == []
+    sub.redeliver_all()
+    found = []
+    while part := one.receive(10, timeout=0):
+        found += payloads(part)
+        sub.ack_many(part)
+    assert found == [b"%d" % number for number in range(10) for _ in range(10)]
+
+
+def test_batches_that_are_out_are_passed_at_once(store: Store, clock: VirtualClock) -> None:
+    topic, sub = subscribed(store, "bucket")
+    for _ in range(50):
+        topic.publish_batch([b"x", b"y"], deliver_after=5_000)
+    assert len(sub.peek_delayed()) == 50
+    topic.publish(b"new")
+    clock.advance(6)
+    found = payloads(sub.receive(100, timeout=0))
+    found += payloads(sub.receive(100, timeout=0))
+    assert (found.count(b"x"), found.count(b"y"), found.count(b"new")) == (50, 50, 1)
+
+
+def test_names_with_slashes_are_kept_apart() -> None:
+    assert nack_name("a", "b/c") != nack_name("a/b", "c")
+
+
+def test_what_is_due_by_any_measure_waits_for_nothing(clock: VirtualClock) -> None:
+    tracker = InMemoryDelayedTracker(lambda: None, strict=True, clock=clock)
+    for number, time in enumerate([-(1 << 63), 0, START - 1, START]):
+        tracker.put((1, number), time)
+    assert [position.entry_id for position in tracker.pop_due()] == [0, 1, 2, 3]
+    tracker.close()
+
+
+def test_runs_that_were_joined_are_not_kept() -> None:
+    runs = TimeRuns()
+    for number in range(3_000):
+        runs.add(1_000_000 + number, 1, number)
+        runs.first()
+    assert runs.memory_bytes < 100 * 3_000
+    assert len(runs) == 3_000
+
+
+def test_deadlines_far_away_keep_nothing_that_is_acknowledged(store: Store) -> None:
+    topic, sub = subscribed(store, ack_deadline=24 * HOUR)
+    for _ in range(40):
+        topic.publish_many([b"x"] * 100)
+        sub.ack_many(sub.receive(100, timeout=0))
+    assert sum(len(handout.messages) for handout in sub._out._by_deadline) <= 2_000
