@@ -235,7 +235,7 @@ def _batch(rng: random.Random, name: str, alike: bool) -> Decoder:
         return list(lengths), list(found)
 
     # One sample: what is in this place.
-    return Decoder([good[place]], decode, digested=name != "dummy", share=0.08 if name.startswith("crc") else 0.03)
+    return Decoder([good[place]], decode, digested=name != "dummy", share=0.03 if name == "mac" else 0.08)
 
 
 def _of_records(rng: random.Random) -> dict[str, Decoder]:
