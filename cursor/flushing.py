@@ -187,7 +187,8 @@ class Flushing:
             try:
                 prepared, marker = self._encode_marker(index, moment, first, len(entries), self._marker)
             except BaseException as error:
-                index.abort()
+                if index.is_prepared:
+                    index.abort()
                 self._put_back(index, replaced)
                 refusal = error
         if refusal is not None:

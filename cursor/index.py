@@ -377,9 +377,13 @@ class Index:
                 node.ref = ref
 
     def abort(self) -> None:
-        """What was prepared, if it was, did not become durable: the next flush writes it."""
-        if self._writing is not None:
-            self._end_writing()
+        """What was prepared did not become durable: the next flush writes it."""
+        self._end_writing()
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether :meth:`commit` or :meth:`abort` is to come."""
+        return self._writing is not None
 
     def _end_writing(self) -> _Writing:
         writing = self._writing
