@@ -402,7 +402,11 @@ class Subscription:
         try:
             # Where one is delayed, others are, and are tracked many at a time.
             entries = self.cursor.read(most if wanted is None else max(most, self._read_at_once), wanted=wanted)
-            fresh = self._undelayed(self._living(entries))
+            living = self._living(entries)
+            if start <= self._read_before:
+                # Batches of which every member is somewhere else are not tracked anew.
+                living = [entry for entry in living if not entry.batch_size or self._portions([entry])]
+            fresh = self._undelayed(living)
         except BookstandError:
             self.cursor.seek(start)
             raise
