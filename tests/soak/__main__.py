@@ -32,7 +32,7 @@ KINDS: dict[str, str] = {
     "topics": "tests.soak.topics:KIND",
     "subscriptions": "tests.soak.topics_machine:KIND",
 }
-# The model and the product still disagree about what a reset does to messages that were given another time: it runs
+# The model and the product still disagree in rare sequences, mostly of resets and rescheduling: it runs
 # when it is asked for.
 ON_REQUEST = {"subscriptions"}
 REPORT = Path("build/soak.json")
