@@ -74,7 +74,9 @@ class GivenTimesTracker:
         times = times_of(deliver_at, len(ledger_ids))
         with self._lock:
             tracked = self._given.contains_many(ledger_ids, entry_ids)
-            rest = ~self._are_moved(ledger_ids, entry_ids)
+            rest = ~tracked
+            # Those of which the given time has come are met again: from now on it is their own that counts.
+            self._moved.difference_update(zip(ledger_ids[rest].tolist(), entry_ids[rest].tolist(), strict=True))
             tracked[rest] = self.others.add_many((ledger_ids[rest], entry_ids[rest]), times[rest])
             return tracked
 

@@ -37,8 +37,8 @@ class Nacked:
             self.add(position, _WHOLE, 0)
 
     def due(self, position: Position, now: int) -> list[MessageId]:
-        """What waits no longer of an entry that was given back."""
-        members = self._until.get(position, {_WHOLE: 0})
+        """What waits no longer of an entry that was given back: nothing, if all of it came before."""
+        members = self._until.get(position, {})
         due = [index for index, until in members.items() if until <= now]
         for index in due:
             del members[index]

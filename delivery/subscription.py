@@ -133,8 +133,7 @@ class Subscription:
         self.cursor.on_resume(self.bell.ring)
         self._passed_ledger = self.cursor.mark_delete_position.ledger_id
         self.tracker: Tracker = self._open_tracker()
-        # When messages are to be delivered instead of the time that they say: from then on they age.
-        self._given_times = {Position(*position): time for position, time in self.tracker.given_times.items()}
+        self._remember_given_times()
         if self.tracker.count:
             # What it knows from before may be out when the cursor comes to it.
             self._read_before = topic.ledger.last_confirmed
@@ -153,6 +152,10 @@ class Subscription:
             self._clock,
             topic.timer,
         )
+
+    def _remember_given_times(self) -> None:
+        """When messages are to be delivered instead of the time that they say: from then on they age."""
+        self._given_times = {Position(*position): time for position, time in self.tracker.given_times.items()}
 
     @property
     def _nack_name(self) -> str:
@@ -802,6 +805,7 @@ class Subscription:
                 for _, ledger_id, entry_id in self.tracker.peek().indexes:
                     if (ledger_id, entry_id) <= passed:
                         self.tracker.cancel((ledger_id, entry_id))
+            self._remember_given_times()
         pending.result()
         self.bell.ring()
 

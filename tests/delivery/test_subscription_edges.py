@@ -174,3 +174,34 @@ def test_deadlines_far_away_keep_nothing_that_is_acknowledged(store: Store) -> N
         topic.publish_many([b"x"] * 100)
         sub.ack_many(sub.receive(100, timeout=0))
     assert sum(len(handout.messages) for handout in sub._out._by_deadline) <= 2_000
+
+
+@pytest.mark.parametrize("tracker", ["in_memory", "bucket"])
+def test_what_was_passed_with_its_given_time_has_its_own_when_it_is_met_again(
+    store: Store, clock: VirtualClock, tracker: str
+) -> None:
+    topic, sub = subscribed(store, tracker)
+    first = topic.publish(b"first")
+    delayed = topic.publish(b"delayed", deliver_after=HOUR)
+    last = topic.publish(b"last")
+    assert sub.reschedule(delayed, deliver_after=2 * HOUR)
+    sub.reset(last)
+    sub.reset(first)
+    assert payloads(sub.receive(5, timeout=0)) == [b"first", b"last"]
+    clock.advance(3_600)
+    assert payloads(sub.receive(5, timeout=0)) == [b"delayed"]
+
+
+def test_a_second_note_of_a_batch_that_came_already_takes_nothing_away(store: Store, clock: VirtualClock) -> None:
+    topic, sub = subscribed(store, durable_nacks=True)
+    topic.publish_batch([b"a", b"b"])
+    one, other = sub.receive(5, timeout=0)
+    sub.nack(one, delay=1_000)
+    sub.nack(other, delay=60_000)
+    sub.close()
+    sub = topic.subscription("s", SubscriptionConfig(durable_nacks=True))
+    clock.advance(2)
+    assert payloads(sub.receive(5, timeout=1)) == [b"a", b"b"]
+    clock.advance(60)
+    assert sub.receive(5, timeout=0) == []
+    assert sub.stats.out == 2

@@ -38,6 +38,8 @@ class Item:
     """How often it was given again; None where that is not said."""
     unsure: bool = False
     """Acknowledged, but not durably when everything crashed: comes again, or does not."""
+    noted: bool = False
+    """Whether a nack may be written down of it, although it was reset since."""
     soonest: int = 0
     last: int = 0
     """Between them are all the times that it was ever to be delivered at."""
@@ -114,7 +116,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             if item.state == FIRST and not item.delayed and item.count == 0:
                 assert self.last_new is None or message.position >= self.last_new
                 self.last_new = message.position
-        item.state, item.count = OUT, message.redelivery_count
+        item.state, item.count, item.noted = OUT, message.redelivery_count, False
         self.out[key] = message
 
     def again(self, key: Key, earliest: int, latest: int) -> None:
@@ -124,9 +126,10 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     def acknowledged(self, *keys: Key, durable: bool) -> None:
         for key in keys:
+            item = self.items[key]
             self.out.pop(key, None)
-            self.items[key].state = ACKED
-            self.items[key].unsure = False
+            item.noted |= item.state == AGAIN
+            item.state, item.unsure = ACKED, False
         self.accepted.update(keys)
         if durable:
             self.accepted.clear()
@@ -257,6 +260,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             if key[0] >= position:
                 # Whether it keeps a time that it was given, nobody says.
                 item.move(item.soonest, max(item.last, item.latest))
+                item.noted |= item.state == AGAIN
                 item.state, item.count, item.unsure = FIRST, None, False
         self.out.clear()
         self.last_new = None
@@ -272,7 +276,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self.desk.restart(config)
         for position in self.sizes:
             items = [item for item in self.of(position) if item.state != ACKED]
-            nacked = [item for item in items if item.state == AGAIN]
+            nacked = [item for item in items if item.state == AGAIN or item.noted]
             for item in items:
                 item.count = 0
                 if nacked and self.durable_nacks:
