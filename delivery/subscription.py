@@ -771,7 +771,8 @@ class Subscription:
         return [(time, Position(ledger_id, entry_id)) for time, ledger_id, entry_id in found.indexes]
 
     def _track_unread(self) -> None:
-        """What is delayed and was not read yet waits as well. When the cursor comes to it, it may be out already."""
+        """What is delayed and was not read yet waits as well, unless it is somewhere else. When the cursor comes to it,
+        it may be out already."""
         start = max(self.cursor.read_position, self._tracked_before)
         unread: list[OpenedEntry] = []
         for entry in chain(self.cursor.unacked(self._untracked, start), [None]):
@@ -780,8 +781,10 @@ class Subscription:
                 self._tracked_before = unread[-1].position.next
                 self._read_before = max(self._read_before, self._tracked_before)
                 unread = []
-            if entry is not None:
-                unread.append(opened(entry, self._known))
+            if entry is not None and not self._is_elsewhere(entry.position):
+                read = opened(entry, self._known)
+                if not read.batch_size or self._portions([read]):
+                    unread.append(read)
 
     def reset(self, position: tuple[int, int]) -> None:
         """Read again from there, durably; what is out is out no more. What was negatively acknowledged keeps its time,

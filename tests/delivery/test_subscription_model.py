@@ -38,8 +38,8 @@ class Item:
     """How often it was given again; None where that is not said."""
     unsure: bool = False
     """Acknowledged, but not durably when everything crashed: comes again, or does not."""
-    noted: bool = False
-    """Whether a nack may be written down of it, although it was reset since."""
+    noted_until: int = 0
+    """Until when a nack of it may be written down, although it was reset or acknowledged since."""
     soonest: int = 0
     last: int = 0
     """Between them are all the times that it was ever to be delivered at."""
@@ -116,19 +116,18 @@ class SubscriptionMachine(RuleBasedStateMachine):
             if item.state == FIRST and not item.delayed and item.count == 0:
                 assert self.last_new is None or message.position >= self.last_new
                 self.last_new = message.position
-        item.state, item.count, item.noted = OUT, message.redelivery_count, False
+        item.state, item.count, item.noted_until = OUT, message.redelivery_count, 0
         self.out[key] = message
 
     def again(self, key: Key, earliest: int, latest: int) -> None:
         item = self.items[key]
         item.state, item.earliest, item.latest = AGAIN, earliest, latest
-        item.count = (item.count or 0) + 1
+        item.count, item.noted_until = (item.count or 0) + 1, latest
 
     def acknowledged(self, *keys: Key, durable: bool) -> None:
         for key in keys:
             item = self.items[key]
             self.out.pop(key, None)
-            item.noted |= item.state == AGAIN
             item.state, item.unsure = ACKED, False
         self.accepted.update(keys)
         if durable:
@@ -236,7 +235,11 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if answer:
             event("rescheduled")
             for item in items:
-                item.move(*self.window(delay))
+                earliest, latest = self.window(delay)
+                if item.state == AGAIN:
+                    # It comes as a nack, or with the rest of its batch.
+                    earliest, latest = min(earliest, item.earliest), max(latest, item.latest)
+                item.move(earliest, latest)
 
     @precondition(lambda self: getattr(self, "items", None))
     @rule(data=st.data())
@@ -259,8 +262,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         for key, item in self.items.items():
             if key[0] >= position:
                 # Whether it keeps a time that it was given, nobody says.
-                item.move(item.soonest, max(item.last, item.latest))
-                item.noted |= item.state == AGAIN
+                item.move(item.soonest, max(item.last, item.latest, item.noted_until))
                 item.state, item.count, item.unsure = FIRST, None, False
         self.out.clear()
         self.last_new = None
@@ -275,8 +277,11 @@ class SubscriptionMachine(RuleBasedStateMachine):
         else:
             self.desk.restart(config)
         for position in self.sizes:
+            noted_until = max(item.noted_until for item in self.of(position)) if self.durable_nacks else 0
+            for item in self.of(position):
+                item.noted_until = noted_until
             items = [item for item in self.of(position) if item.state != ACKED]
-            nacked = [item for item in items if item.state == AGAIN or item.noted]
+            nacked = [item for item in items if item.state == AGAIN or noted_until]
             for item in items:
                 item.count = 0
                 if nacked and self.durable_nacks:
