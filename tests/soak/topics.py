@@ -149,6 +149,7 @@ class Campaign:
         self._begin_a_store()
         self.processes: list[Process] = []
         self.told = Told()
+        self.heard: list[list[Any]] = []
         self._holder: Process | None = None
         self.life = 0
         self.rounds = 0
@@ -172,6 +173,7 @@ class Campaign:
             "is_delayed_delivery_deliver_at_time_strict": strict,
         }
         self.told = told = Told()
+        self.heard = []
         self._holder = None
         kills = self.kills
         while len(self.processes) < PROCESSES:
@@ -195,6 +197,8 @@ class Campaign:
         self.operations += told.operations
         if problems:
             self.failed = True
+            with (self.folder / f"heard-{seed}.jsonl").open("w") as told_of:
+                told_of.writelines(json.dumps(line) + "\n" for line in self.heard)
             problems = [*problems[:SHOWN], f"{len(problems)} problems; the store is kept in {self.folder}"]
         return Done(self.kills - kills, problems)
 
@@ -274,6 +278,7 @@ class Campaign:
     def _hear(self, process: Process) -> None:
         for line in process.heard():
             self.told.hear(line)
+            self.heard.append(line)
             if TRACE and line[1] in TRACE:
                 print(line, flush=True)
 

@@ -14,6 +14,7 @@ Each line on standard output is ``[life, what, stamp, …]``. Stamps are of a cl
 ``acking_up_to sub position``, ``acked_up_to sub position``
 ``giving_back sub ids until``           they are to come again; no ids: all that is out. ``until``: not before, or None
 ``rescheduling sub position time``, ``rescheduled sub position time answer``
+``found sub where skipped``              what a cursor began with, and what was newer and could not be used
 ``ready``, ``taking shared_index``, ``refused why``, ``taken``, ``lost why where``, ``stumbled error where``,
 ``ended how``, ``problem text``
 """
@@ -38,7 +39,7 @@ import bookstand
 import bookstand.delivery.bucket_tracker
 import bookstand.delivery.topic
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
-from bookstand.errors import BookstandError, LedgerFencedError
+from bookstand.errors import BookstandError, LedgerClosedError, LedgerFencedError
 from tests.kit import PATIENCE
 
 TOPIC = "persistent://public/default/soaked"
@@ -161,6 +162,8 @@ class Life:
         self.store = store
         self.clock = store._client.clock
         self.topic, self.subs = take(store, self.config, lambda why: self.tell("refused", why))
+        for name, sub in self.subs.items():
+            self.tell("found", name, str(sub.cursor.recovered_from), sub.cursor.recovered_from.skipped)
         self.tell("taken")
         threads = [self.thread(Publisher(self, number).step, number) for number in range(2)]
         threads.append(self.thread(Manager(self).step, 2))
@@ -189,7 +192,8 @@ class Life:
             try:
                 while not self.over.is_set():
                     step()
-            except LedgerFencedError as error:
+            except (LedgerFencedError, LedgerClosedError) as error:
+                # Who takes the topic closes its last ledger first, and may die before it says that the topic is its.
                 self.tell("lost", str(error), "".join(traceback.format_tb(error.__traceback__)[-2:]))
             except BookstandError as error:
                 # Who takes the topic closes and deletes ledgers; where nobody took it, and it was not closed, this

@@ -127,6 +127,9 @@ class Told:
                 moves[moves.index(begun)] = begun._replace(ended=stamp, answer=answer)
             case "ended", [how]:
                 self.ended[life] = how
+            case "found", [sub, where, skipped]:
+                # Kills leave nothing half written.
+                self.complaints += [f"{sub}: life {life} began with {where} and could not use {one}" for one in skipped]
             case "problem", [text]:
                 self.complaints.append(f"life {life}: {text}")
             case "taking", [sharing]:
