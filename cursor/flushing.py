@@ -396,6 +396,11 @@ class Flushing:
             raise error
         self._log.inline(self._inline_info(state))
         self._forget_pages()
+        if self._config.enable_lru_cache_max_unacked_ranges:
+            # The next ledger begins with what changes by then, and with all that is there now.
+            moment = moment._replace(stamps={})
+            with self._lock:
+                self._live.write_all_pages()
         self._succeeded(moment, [], self.state_size)
 
     def _forget_pages(self) -> None:

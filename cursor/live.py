@@ -85,6 +85,11 @@ class LiveState:
         """No page is stored by itself any more; all are in memory."""
         self.index = Index()
 
+    def write_all_pages(self) -> None:
+        """Each is to be stored anew, whether it changes or not."""
+        for page in list(self.pages):
+            self.pages.touch(page)
+
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
     def ack(self, positions: Iterable[Position]) -> None:

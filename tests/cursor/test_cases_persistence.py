@@ -262,6 +262,18 @@ def test_case_52_an_entry_cannot_be_written(desk, form, faults):
     assert at.cursor.partial_batches() == {at.p[7]: [0, 2, 3]}
 
 
+def test_case_52_and_what_no_later_acknowledgment_touches_stays(desk, form, faults):
+    at = desk(form, entries=9, per_ledger=3, opening={"hooks": faults})
+    at.ack((1, 4)).result(PATIENCE)
+    faults.fail("append", -6, ledger=at.record.cursor_ledger_id)
+    at.ack((5,)).result(PATIENCE)
+    at.ack((7,)).result(PATIENCE)
+    at.ack((8,)).result(PATIENCE)
+    at.opening = {}
+    at.restart("crash")
+    assert at.acked() == [1, 4, 5, 7, 8]
+
+
 def test_case_52_and_the_process_dies(desk, form, faults):
     at = desk(form, entries=9, opening={"hooks": faults})
     at.ack((0, 3)).result(PATIENCE)
