@@ -23,6 +23,7 @@ from bookstand.errors import BookstandError, MetadataVersionError, OutcomeUnknow
 from bookstand.ledger.handle import LedgerHandle
 from bookstand.ledger.records import CursorInfo
 from bookstand.ledger.writer import LedgerWriter
+from bookstand.storage.log import logger
 from bookstand.storage.pending import Completion, Pending, pending_on
 from bookstand.storage.position import Position
 
@@ -395,6 +396,12 @@ class Flushing:
         if state is None or old_form.left_out_inline(state, self._config):
             raise error
         self._log.inline(self._inline_info(state))
+        logger().warning(
+            "topic %s, cursor %s: its state is in its record now, no ledger takes it: %s",
+            self._log.topic,
+            self._name,
+            error,
+        )
         self._forget_pages()
         if self._config.enable_lru_cache_max_unacked_ranges:
             # The next ledger begins with what changes by then, and with all that is there now.

@@ -244,12 +244,13 @@ class ManagedLedger:
         dropped = [ledger.ledger_id for ledger in self._info.ledgers if not ledger.entries]
         try:
             with Transaction(self.client) as transaction:
+                writer = transaction.create_ledger(custom_metadata=ledger_labels(self.name))
+                info = self._info._replace(ledgers=[*kept, records.LedgerInfo(writer.id)])
+                # Before anything is deleted, which another may have done who has the topic by now.
+                version = self._store_info(transaction, info)
                 for ledger_id in dropped:
                     if self._exists(ledger_id):
                         transaction.delete_ledger(ledger_id)
-                writer = transaction.create_ledger(custom_metadata=ledger_labels(self.name))
-                info = self._info._replace(ledgers=[*kept, records.LedgerInfo(writer.id)])
-                version = self._store_info(transaction, info)
         except MetadataVersionError as error:
             self._fence(error)
         self._info, self._version = info, version.result()
@@ -523,10 +524,10 @@ class ManagedLedger:
             info = self._info._replace(ledgers=ledgers[count:])
             try:
                 with Transaction(self.client) as transaction:
+                    version = self._store_info(transaction, info)
                     for ledger_id in doomed:
                         if self._exists(ledger_id):
                             transaction.delete_ledger(ledger_id)
-                    version = self._store_info(transaction, info)
             except MetadataVersionError as error:
                 self._fence(error)
             self._info, self._version = info, version.result()
@@ -552,10 +553,10 @@ class ManagedLedger:
                 self._end_current()
             try:
                 with Transaction(self.client) as transaction:
+                    transaction.delete_node(self.path, self._version)
                     for ledger in self._info.ledgers:
                         if self._exists(ledger.ledger_id):
                             transaction.delete_ledger(ledger.ledger_id)
-                    transaction.delete_node(self.path, self._version)
             except (MetadataVersionError, NoSuchNodeError) as error:
                 self._fence(error)
             self._fenced = ManagedLedgerFencedError(f"topic {self.name} was deleted")

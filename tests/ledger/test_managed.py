@@ -13,7 +13,12 @@ import bookstand
 from bookstand import errors
 from bookstand.ledger import records
 from bookstand.ledger.framing import Message
-from bookstand.ledger.managed import ManagedLedgerFencedError, ManagedLedgerTerminatedError, TopicDamagedError
+from bookstand.ledger.managed import (
+    ManagedLedger,
+    ManagedLedgerFencedError,
+    ManagedLedgerTerminatedError,
+    TopicDamagedError,
+)
 from bookstand.ledger.topic_name import cursor_node_of, node_of, parts_of
 from bookstand.storage.position import EARLIEST, LATEST, Position
 from tests import kit
@@ -195,6 +200,23 @@ def test_a_ledger_that_somebody_recovers_is_followed_by_another(store: Any) -> N
     topic.append_entry(b"b")
     assert read_all(topic) == [b"a", b"b"]
     assert counts(topic) == [1, 1]
+
+
+def test_whose_empty_ledger_goes_while_it_is_taken_over_is_taken_over_all_the_same(
+    open_store: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = open_store().managed_ledger("t")
+    measure = ManagedLedger._measure
+
+    def meanwhile(topic: ManagedLedger) -> Any:
+        monkeypatch.undo()
+        old.append_entry(b"old")
+        return measure(topic)
+
+    monkeypatch.setattr(ManagedLedger, "_measure", meanwhile)
+    new = open_store().managed_ledger("t")
+    new.append_entry(b"new")
+    assert read_all(new) == [b"old", b"new"]
 
 
 def test_trimming(store: Any) -> None:

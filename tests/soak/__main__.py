@@ -32,9 +32,6 @@ KINDS: dict[str, str] = {
     "topics": "tests.soak.topics:KIND",
     "subscriptions": "tests.soak.topics_machine:KIND",
 }
-# The model and the product still disagree in rare sequences, mostly of resets and rescheduling: it runs
-# when it is asked for.
-ON_REQUEST = {"subscriptions"}
 REPORT = Path("build/soak.json")
 
 
@@ -46,7 +43,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, help="of the first round; the next ones count up from it")
     parser.add_argument("--replay", type=int, metavar="SEED", help="repeat the one round with this seed")
     given = parser.parse_args(arguments)
-    names = [given.kind] if given.kind else [name for name in KINDS if name not in ON_REQUEST]
+    names = [given.kind] if given.kind else list(KINDS)
     seconds = given.seconds if given.seconds or given.cases else 60.0
     tallies = {}
     for name in names:

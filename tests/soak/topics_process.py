@@ -15,6 +15,7 @@ Each line on standard output is ``[life, what, stamp, …]``. Stamps are of a cl
 ``giving_back sub ids until``           they are to come again; no ids: all that is out. ``until``: not before, or None
 ``rescheduling sub position time``, ``rescheduled sub position time answer``
 ``found sub where skipped``              what a cursor began with, and what was newer and could not be used
+``warned text``                         what was written to the log
 ``ready``, ``taking shared_index``, ``refused why``, ``taken``, ``lost why where``, ``stumbled error where``,
 ``ended how``, ``problem text``
 """
@@ -22,6 +23,7 @@ Each line on standard output is ``[life, what, stamp, …]``. Stamps are of a cl
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import sys
@@ -111,6 +113,17 @@ class Mouth:
         with self._lock:
             while line:
                 line = line[os.write(1, line) :]
+
+
+class Warnings(logging.Handler):
+    """What the store writes to its log is told as well."""
+
+    def __init__(self, mouth: Mouth) -> None:
+        super().__init__(logging.WARNING)
+        self._mouth = mouth
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._mouth.say(0, "warned", time.monotonic_ns(), record.getMessage())
 
 
 class Life:
@@ -403,6 +416,7 @@ class Manager:
 
 def main() -> None:
     mouth = Mouth()
+    logging.getLogger("bookstand").addHandler(Warnings(mouth))
     life = None
     mouth.say(0, "ready", time.monotonic_ns())
     for line in sys.stdin:

@@ -135,7 +135,7 @@ class Told:
             case "taking", [sharing]:
                 if sharing:
                     self.sharing.add(life)
-            case (("ready" | "taken" | "refused" | "lost" | "stumbled"), _):
+            case (("ready" | "taken" | "refused" | "lost" | "stumbled" | "warned"), _):
                 pass
             case _:
                 self.complaints.append(f"a process said {line}")
