@@ -206,14 +206,17 @@ def test_whose_empty_ledger_goes_while_it_is_taken_over_is_taken_over_all_the_sa
     open_store: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = open_store().managed_ledger("t")
-    measure = ManagedLedger._measure
+    exists = ManagedLedger._exists
 
-    def meanwhile(topic: ManagedLedger) -> Any:
+    def meanwhile(topic: ManagedLedger, ledger_id: int) -> bool:
         monkeypatch.undo()
+        there = exists(topic, ledger_id)
+        with pytest.raises(errors.LedgerFencedError):
+            old.append_entry(b"lost")
         old.append_entry(b"old")
-        return measure(topic)
+        return there
 
-    monkeypatch.setattr(ManagedLedger, "_measure", meanwhile)
+    monkeypatch.setattr(ManagedLedger, "_exists", meanwhile)
     new = open_store().managed_ledger("t")
     new.append_entry(b"new")
     assert read_all(new) == [b"old", b"new"]
