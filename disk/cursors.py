@@ -1,0 +1,216 @@
+"""The cursors of topics: what a subscription has acknowledged, as its disks and its record in the metadata tell.
+
+The state is the newest whole one in the cursor's ledger, whether in Pulsar's form or in pages and a marker; where that
+ledger is missing, empty or damaged, it is the one in the record. Everything that the disks hold is told: sets of batch
+indexes in the record too, which a broker of Pulsar 4.2.4 does not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from bookstand.cursor import legacy, record, recovery
+from bookstand.cursor.chunks import CODEC_PROPERTY
+from bookstand.cursor.pages import ResidentPages
+from bookstand.cursor.recovery import RecoveredFrom
+from bookstand.cursor.state import AckState
+from bookstand.disk.topics import DiskTopic
+from bookstand.errors import IncorrectParameterError, MalformedAckStateError, NoSuchEntryError
+from bookstand.ledger.records import CursorInfo
+from bookstand.storage.position import Position
+
+if TYPE_CHECKING:
+    from bookstand.disk.disks import DiskLedger
+    from bookstand.ledger.handle import LedgerHandle
+
+NO_LEDGER = -1
+# All of the pages of a marker are wanted.
+_NO_LIMIT = 1 << 62
+
+
+class DiskCursor(NamedTuple):
+    """A cursor. ``source`` says where its state came from, and what is newer and was passed over."""
+
+    topic: DiskTopic
+    name: str
+    info: CursorInfo
+    state: AckState
+    source: RecoveredFrom
+    ledger_id: int
+    cursor_properties: dict[str, str]
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        return self.source.skipped
+
+    def is_acked(self, position: Position) -> bool:
+        """Whether an entry is acknowledged as a whole."""
+        acked = self.state.acked.get(position.ledger_id)
+        return position <= self.state.mark_delete or (acked is not None and position.entry_id in acked)
+
+    @property
+    def next(self) -> Position:
+        """The first entry behind the mark-delete position, by which such positions are compared."""
+        return self.topic.behind(self.state.mark_delete)
+
+    @property
+    def backlog(self) -> int:
+        """How many entries of the topic are not acknowledged as a whole."""
+        first = self.next
+        left = 0
+        for ledger_id, count in self.topic.entry_counts.items():
+            start = 0 if ledger_id > first.ledger_id else first.entry_id if ledger_id == first.ledger_id else count
+            if start >= count:
+                continue
+            acked = self.state.acked.get(ledger_id)
+            left += count - start - (0 if acked is None else acked.range_cardinality(start, count))
+        return left
+
+
+def cursors(topic: DiskTopic) -> Iterator[DiskCursor]:
+    """The cursors of a topic whose records can be read; the dump reports the others, of which nothing tells the
+    state."""
+    for name in topic.cursors():
+        yield cursor(topic, name)
+
+
+def cursor(topic: DiskTopic, name: str) -> DiskCursor:
+    dump = topic.disks.dump
+    if dump is None:
+        raise IncorrectParameterError("without metadata nothing says what a cursor is called")
+    return of_record(topic, name, dump.cursor_info(topic.name, name))
+
+
+def of_record(topic: DiskTopic, name: str, info: CursorInfo) -> DiskCursor:
+    """The cursor that has this record."""
+    skipped: tuple[str, ...] = ()
+    if info.cursor_ledger_id != NO_LEDGER:
+        found = _from_ledger(topic, name, info.cursor_ledger_id)
+        if isinstance(found, LedgerState):
+            for what in found.source.skipped:
+                topic.report(f"cursor {name!r}: {what}", info.cursor_ledger_id)
+            return DiskCursor(topic, name, info, found.state, found.source, info.cursor_ledger_id, _properties(info))
+        skipped = found
+        for what in skipped:
+            topic.report(f"cursor {name!r}: {what}; its record is used", info.cursor_ledger_id)
+    state, more = _in_record(topic, info)
+    for what in more:
+        topic.report(f"cursor {name!r}: its record: {what}")
+    source = RecoveredFrom(recovery.RECORD, NO_LEDGER, -1, (*skipped, *more))
+    return DiskCursor(topic, name, info, state, source, info.cursor_ledger_id, _properties(info))
+
+
+def _in_record(topic: DiskTopic, info: CursorInfo) -> tuple[AckState, tuple[str, ...]]:
+    """The state in a record, and what of it cannot be used."""
+    mark_delete = info.mark_delete or Position(next(iter(topic.ledgers()), NO_LEDGER), -1)
+    properties = dict(info.properties)
+    try:
+        read = legacy.from_parts(mark_delete, info.ranges, info.batches, properties, topic.entry_counts)
+    except MalformedAckStateError as error:
+        return AckState(mark_delete, {}, {}, properties), (f"no single acknowledgment can be read: {error}",)
+    return read.state, tuple(
+        f"a range has ends in ledger {ledger}, which is unknown" for ledger in sorted(read.unsplit)
+    )
+
+
+def _properties(info: CursorInfo) -> dict[str, str]:
+    return dict(info.cursor_properties)
+
+
+# -- a cursor's ledger -----------------------------------------------------------------------------------------------
+
+
+class LedgerState(NamedTuple):
+    state: AckState
+    source: RecoveredFrom
+
+
+def in_ledger(
+    ledger: DiskLedger, topic_entries: dict[int, int], name: str | None = None
+) -> LedgerState | tuple[str, ...]:
+    """The newest whole state in a cursor's ledger; the reasons, where there is none. ``topic_entries`` is the number of
+    entries of each of the topic's ledgers. Without the cursor's name, pages and markers are believed about theirs."""
+    last = ledger.extent.last_entry
+    if name is None:
+        name = _name_in(ledger, last)
+    codec = None
+    if ledger.metadata is not None and CODEC_PROPERTY in ledger.metadata.custom_metadata:
+        codec = ledger.metadata.custom_metadata[CODEC_PROPERTY].decode(errors="replace")
+    handle = _Handle(ledger)
+    # Recovery asks nothing else of a handle.
+    entries = recovery.Entries(cast("LedgerHandle", handle), last, codec)
+    resident = ResidentPages(_NO_LIMIT)
+    found = recovery.recover(name, entries, topic_entries, resident)
+    if not isinstance(found, recovery.State):
+        return found
+    pages = {page.ledger_id: page for page in (*resident, *found.unstored)}
+    acked = {ledger_id: pages[ledger_id].acked for ledger_id in sorted(pages) if pages[ledger_id].acked}
+    batches = {
+        Position(ledger_id, entry_id): unacked
+        for ledger_id in sorted(pages)
+        for entry_id, unacked in sorted(pages[ledger_id].partial.items())
+    }
+    return LedgerState(AckState(found.mark_delete, acked, batches, dict(found.properties)), found.source)
+
+
+def _name_in(ledger: DiskLedger, last: int) -> str:
+    """The name that the last whole page or marker has; none, if there is none."""
+    for entry_id in range(last, -1, -1):
+        for entry in ledger.entries(entry_id, entry_id):
+            if not record.is_ours(entry.payload):
+                return ""
+            try:
+                return record.identify(entry.payload).cursor
+            except record.RecordError:
+                break
+    return ""
+
+
+def _from_ledger(topic: DiskTopic, name: str, ledger_id: int) -> LedgerState | tuple[str, ...]:
+    ledger = topic.ledger(ledger_id)
+    if ledger is None:
+        return (f"the cursor's ledger {ledger_id} is neither on the disks nor in the metadata",)
+    return in_ledger(ledger, topic.entry_counts, name)
+
+
+class _Entry(NamedTuple):
+    entry_id: int
+    data: bytes
+
+
+class _Handle:
+    """A ledger of the disks, as far as recovery reads one."""
+
+    def __init__(self, ledger: DiskLedger) -> None:
+        self._ledger = ledger
+
+    @property
+    def id(self) -> int:
+        return self._ledger.id
+
+    def read_unconfirmed(self, first: int, last: int) -> list[_Entry]:
+        found = [_Entry(entry.entry_id, entry.payload) for entry in self._ledger.entries(first, last)]
+        for expected, entry in enumerate(found, first):
+            if entry.entry_id != expected:
+                raise NoSuchEntryError(f"entry {self.id}:{expected} is on none of the disks")
+        if len(found) != last - first + 1:
+            raise NoSuchEntryError(f"entry {self.id}:{first + len(found)} is on none of the disks")
+        return found
+
+
+# -- deduplication ---------------------------------------------------------------------------------------------------
+
+
+def replayed(cursor: DiskCursor) -> AckState:
+    """What a broker knows of a topic's producers once it has loaded it: the state of its deduplication cursor, and
+    behind that the highest sequence id of each producer in the topic itself."""
+    topic = cursor.topic
+    properties = dict(cursor.state.properties)
+    for message in topic.messages(cursor.next):
+        metadata = message.metadata
+        if metadata is not None:
+            highest = metadata.sequence_id if metadata.highest_sequence_id is None else metadata.highest_sequence_id
+            name = metadata.producer_name
+            properties[name] = max(properties.get(name, highest), highest)
+    return cursor.state._replace(mark_delete=topic.end.previous, properties=properties)

@@ -1,0 +1,129 @@
+"""The disks of some bookies, opened to be read: with a dump of the cluster's metadata, or without."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from bookstand.disk.block import Digests, KnownDigests, TryAll
+from bookstand.disk.bookie import BookieDisk, find_bookies
+from bookstand.disk.catalog import Catalog, Progress
+from bookstand.disk.damage import Damage
+from bookstand.disk.disk_ledger import DiskLedger, StoredEntry
+from bookstand.disk.metadata_dump import MetadataDump
+from bookstand.errors import IncorrectParameterError, NoSuchLedgerError
+from bookstand.storage.digest import master_key
+
+__all__ = ["DiskLedger", "Disks", "StoredEntry"]
+
+# Ledgers whose extents are kept in memory.
+_KEPT_LEDGERS = 64
+
+
+class Disks:
+    """A context manager; made by :meth:`open`. ``damage`` grows while things are read."""
+
+    def __init__(
+        self,
+        bookies: list[BookieDisk],
+        dump: MetadataDump | None,
+        catalog: Catalog,
+        damage: list[Damage],
+        passwords: Sequence[bytes],
+    ) -> None:
+        self.bookies = bookies
+        self.dump = dump
+        self.catalog = catalog
+        self.damage = damage
+        self._passwords = passwords
+        self._kept: OrderedDict[int, DiskLedger] = OrderedDict()
+        self._compare_keys()
+
+    @classmethod
+    def open(
+        cls,
+        paths: Iterable[str | os.PathLike[str]],
+        metadata: MetadataDump | str | os.PathLike[str] | None = None,
+        passwords: Sequence[bytes] = (),
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+    ) -> Disks:
+        """Reads all files of the bookies at or below ``paths``.
+
+        ``metadata``: a dump, or where it lies. ``passwords``: of ledgers whose own is not in the metadata; the empty
+        one, which Pulsar uses, is always tried. ``folder``: where there is room for sorting (:meth:`Catalog.build`).
+        """
+        if isinstance(passwords, bytes | str) or not all(isinstance(password, bytes) for password in passwords):
+            raise IncorrectParameterError("passwords are given as a list of bytes")
+        passwords = tuple(dict.fromkeys((*passwords, b"")))
+        damage: list[Damage] = []
+        bookies = find_bookies(paths, damage.append)
+        dump = metadata
+        if not (dump is None or isinstance(dump, MetadataDump)):
+            dump = MetadataDump.open(dump, damage.append)
+        digests = _digests(dump, passwords)
+        catalog = Catalog.build(bookies, digests, damage.append, folder=folder, progress=progress)
+        try:
+            return cls(bookies, dump, catalog, damage, passwords)
+        except BaseException:
+            catalog.close()
+            raise
+
+    def __enter__(self) -> Disks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._kept.clear()
+        self.catalog.close()
+
+    @property
+    def ledger_ids(self) -> list[int]:
+        """Ledgers that are in the metadata, or of which there is an entry on the disks; ascending."""
+        found = self.catalog.ledger_ids
+        return found if self.dump is None else sorted({*found, *self.dump.ledgers})
+
+    def ledger(self, ledger_id: int) -> DiskLedger:
+        kept = self._kept.pop(ledger_id, None)
+        if kept is None:
+            metadata = None if self.dump is None else self.dump.ledgers.get(ledger_id)
+            if metadata is None and not self._is_on_disks(ledger_id):
+                raise NoSuchLedgerError(f"ledger {ledger_id} is neither on the disks nor in the metadata")
+            kept = DiskLedger(ledger_id, metadata, self.catalog, self.damage.append, self._passwords)
+            if len(self._kept) >= _KEPT_LEDGERS:
+                self._kept.popitem(last=False)
+        self._kept[ledger_id] = kept
+        return kept
+
+    def _is_on_disks(self, ledger_id: int) -> bool:
+        """Without entries it may still be known to have been written to, or fenced."""
+        specials = (self.catalog.fenced, self.catalog.master_keys, self.catalog.explicit_lacs)
+        return any(ledger_id in known for known in specials) or self.catalog.has(ledger_id)
+
+    def _compare_keys(self) -> None:
+        """Reports ledgers whose bookies were given another password than the metadata has."""
+        if self.dump is None:
+            return
+        for ledger_id, key in self.catalog.master_keys.items():
+            metadata = self.dump.ledgers.get(ledger_id)
+            if metadata is not None and metadata.has_password and master_key(metadata.password) != key:
+                what = "the master key that its bookies have is not that of the password in the metadata"
+                self.damage.append(Damage(self.dump.ledger_path(ledger_id), -1, what, ledger_id))
+
+
+def _digests(dump: MetadataDump | None, passwords: Sequence[bytes]) -> Digests:
+    if dump is None:
+        return TryAll(passwords)
+    known = {
+        ledger_id: (metadata.digest_type, metadata.password)
+        for ledger_id, metadata in dump.ledgers.items()
+        if metadata.digest_type is not None
+    }
+    return KnownDigests(known, passwords)

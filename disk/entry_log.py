@@ -1,0 +1,166 @@
+"""Entry logs: where a bookie keeps the entries of all its ledgers.
+
+::
+
+    BKLO  version i32  map offset i64  map count i32  zeros up to 1024
+    (size i32  stored entry)*
+    (size i32  -1 i64  -2 i64  count i32  (ledger i64  bytes i64)*)*    the ledgers map, once the log was full
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from bookstand.disk.block import Block, Digests
+from bookstand.disk.damage import Damage, Report
+from bookstand.disk.files import File
+from bookstand.disk.judging import LENGTH_BYTES, Judge
+from bookstand.disk.scanning import IDS, LENGTH, Scan
+
+HEADER_BYTES = 1024
+MAGIC = b"BKLO"
+_HEADER = struct.Struct(">4siqi")
+_NEWEST_VERSION = 1
+
+_MAP_IDS = (-1, -2)
+_COUNT = struct.Struct(">i")
+_MAP_HEADER_BYTES = IDS.size + _COUNT.size
+_MAP_ROW = np.dtype([("ledger", ">i8"), ("bytes", ">i8")])
+# So many ledgers are in one record of the map at most.
+_MAP_ROWS = 10_000
+
+StrPath = str | os.PathLike[str]
+_Say = Callable[[int, str], None]
+
+
+class LogHeader(NamedTuple):
+    version: int
+    # Zero in a log that was not full when its bookie stopped.
+    map_offset: int
+    map_count: int
+
+
+class _Records:
+    """The ledgers map is all that lies between entries, and nothing says that a log has ended."""
+
+    def is_record(self, size: int, ledger_id: int, entry_id: int, rest: bytes) -> bool:
+        return (ledger_id, entry_id) == _MAP_IDS and _rows_of_map(size, rest) is not None
+
+    def filler(self, file: File, offset: int) -> int:
+        return 0
+
+    def is_end(self, file: File, offset: int) -> bool:
+        return False
+
+    def told(self, file: File, offset: int, size: int, judge: Judge) -> None:
+        pass
+
+
+def _rows_of_map(size: int, rest: bytes) -> int | None:
+    if len(rest) < _COUNT.size:
+        return None
+    count: int = _COUNT.unpack_from(rest)[0]
+    return count if count >= 0 and size == _MAP_HEADER_BYTES + count * _MAP_ROW.itemsize else None
+
+
+def read(
+    path: StrPath, digests: Digests, report: Report, *, start: int | None = None, stop: int | None = None
+) -> Iterator[Block]:
+    """The entries whose records begin in ``range(start, stop)`` of the file, in its order.
+
+    Whatever else is there is reported, if it begins there, too.
+    """
+    with File(path, report) as file:
+        scan = Scan(file, digests, _Records(), start or 0, stop)
+        first = HEADER_BYTES
+        if file.size and not _header(file, scan.report):
+            # Bytes may be missing or too many: the first entry may be anywhere.
+            found = scan.first_good(0, HEADER_BYTES)
+            first = HEADER_BYTES if found is None else found
+        yield from scan.blocks(first)
+
+
+def read_header(path: StrPath, report: Report) -> LogHeader | None:
+    """None if the file has none, as the next log, which a bookie creates in advance. A broken one is reported."""
+    with File(path, report) as file:
+        return _header(file, _reporting(file)) if file.size else None
+
+
+def read_ledgers_map(path: StrPath, report: Report) -> dict[int, int] | None:
+    """How many bytes each ledger's records take in the file; None if it was not full, or its map is broken."""
+    with File(path, report) as file:
+        say = _reporting(file)
+        header = _header(file, say) if file.size else None
+        if header is None or not header.version or header.map_offset == 0 == header.map_count:
+            return None
+        if not HEADER_BYTES <= header.map_offset <= file.size:
+            say(0, f"the ledgers map cannot be at {header.map_offset}")
+            return None
+        ledgers = _ledgers(file, header.map_offset, say)
+        if ledgers is not None and len(ledgers) != header.map_count:
+            say(header.map_offset, f"a map of {len(ledgers)} ledgers where {header.map_count} are meant to be")
+            return None
+        return ledgers
+
+
+def _ledgers(file: File, offset: int, say: _Say) -> dict[int, int] | None:
+    ledgers: dict[int, int] = {}
+    while offset < file.size:
+        head = file.read(offset, LENGTH_BYTES + _MAP_HEADER_BYTES)
+        size = LENGTH.unpack_from(head)[0] if len(head) == LENGTH_BYTES + _MAP_HEADER_BYTES else 0
+        rest = head[LENGTH_BYTES + IDS.size :]
+        if not size or IDS.unpack_from(head, LENGTH_BYTES) != _MAP_IDS or _rows_of_map(size, rest) is None:
+            say(offset, "no ledgers map is there")
+            return None
+        offset += len(head)
+        rows = file.read(offset, size - _MAP_HEADER_BYTES)
+        offset += len(rows)
+        if len(rows) < size - _MAP_HEADER_BYTES:
+            say(offset, "the ledgers map is cut off")
+            return None
+        columns = np.frombuffer(rows, _MAP_ROW)
+        ledgers.update(zip(columns["ledger"].tolist(), columns["bytes"].tolist(), strict=True))
+    return ledgers
+
+
+def _reporting(file: File) -> _Say:
+    return lambda offset, what: file.report(Damage(file.name, offset, what))
+
+
+def _header(file: File, say: _Say) -> LogHeader | None:
+    """None if it is not one, and no record need begin behind it. A version that is not known is reported only."""
+    head = file.read(0, HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
+        say(0, f"{len(head)} bytes are too few for the header of an entry log")
+        return None
+    magic, version, map_offset, map_count = _HEADER.unpack_from(head)
+    if magic != MAGIC:
+        say(0, f"an entry log does not begin with {magic!r}")
+        return None
+    if head[_HEADER.size :].strip(b"\0"):
+        say(0, "the header of an entry log ends in something else than zeros")
+        return None
+    if not 0 <= version <= _NEWEST_VERSION:
+        say(0, f"version {version} of entry logs is not known")
+    return LogHeader(version, map_offset, map_count)
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def header(map_offset: int = 0, map_count: int = 0) -> bytes:
+    """What a log begins with; without a map as long as it is not full."""
+    return _HEADER.pack(MAGIC, _NEWEST_VERSION, map_offset, map_count).ljust(HEADER_BYTES, b"\0")
+
+
+def map_records(ledgers: Mapping[int, int]) -> Iterator[bytes]:
+    """The ledgers map: records as they are stored, without their lengths."""
+    rows = np.fromiter(ledgers.items(), _MAP_ROW, len(ledgers))
+    for first in range(0, len(rows), _MAP_ROWS):
+        some = rows[first : first + _MAP_ROWS]
+        yield IDS.pack(*_MAP_IDS) + _COUNT.pack(len(some)) + some.tobytes()

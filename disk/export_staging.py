@@ -1,0 +1,59 @@
+"""All or nothing: what is written in a folder beside its place is moved there once it is whole."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bookstand.errors import StoreError, StoreInUseError
+from bookstand.storage.files import sync_file
+
+UNFINISHED = ".unfinished"
+
+
+@contextmanager
+def staged(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
+    """A folder within ``folder``, from which what is called ``names`` is moved there when the block ends well."""
+    folder.mkdir(parents=True, exist_ok=True)
+    staging = folder / UNFINISHED
+    staging.mkdir(exist_ok=True)
+    descriptor = os.open(staging, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreInUseError(f"another export to {folder} is under way") from None
+        _remove_unfinished(folder, staging, names)
+        try:
+            yield staging
+            for name in names:
+                os.rename(staging / name, folder / name)
+        except BaseException:
+            _remove_unfinished(folder, staging, names)
+            raise
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        sync_file(str(folder))
+    finally:
+        os.close(descriptor)
+
+
+def _remove_unfinished(folder: Path, staging: Path, names: tuple[str, str]) -> None:
+    """What an attempt left that did not come to its end. The last of ``names`` was moved last: where it is, the export
+    is whole."""
+    first, _ = names
+    others = sorted(one.name for one in folder.iterdir() if one != staging)
+    unfinished = any(staging.iterdir())
+    if others and not (unfinished and others == [first]):
+        if not unfinished:
+            staging.rmdir()
+        raise StoreError(f"{folder} is not empty: {others[0]} is there; an export begins in an empty folder")
+    for one in (*staging.iterdir(), folder / first):
+        if one.is_dir():
+            shutil.rmtree(one)
+        else:
+            one.unlink(missing_ok=True)

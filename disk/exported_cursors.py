@@ -1,0 +1,130 @@
+"""Cursors of a store in the form that every reader of Pulsar's knows: a full snapshot.
+
+Pages and markers are not known to the original: it takes each for a state without single acknowledgments. Nor does it
+read sets of batch indexes in a cursor's record, nor strings in a record that is compressed. So a state in one of these
+is written as one snapshot, in a ledger of its own, or in the record where that holds it; and the record plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, cast
+from urllib.parse import quote_plus
+
+from bookstand.cursor import legacy, old_form, recovery
+from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.log import NO_LEDGER, known_of, unknown_of
+from bookstand.cursor.state import AckState
+from bookstand.disk.cursors import of_record
+from bookstand.disk.damage import Damage, Report
+from bookstand.disk.stored_ledger import StoredLedger
+from bookstand.ledger.records import CursorInfo, ManagedLedgerInfo, encode_cursor_info
+from bookstand.ledger.topic_name import ROOT, ledger_labels, node_of
+from bookstand.storage.digest import digest_for
+from bookstand.storage.entry import encode
+from bookstand.storage.metadata import CLOSED, LedgerMetadata
+
+if TYPE_CHECKING:
+    from bookstand.disk.topics import DiskTopic
+
+# What Pulsar keeps of a cursor in its record by default.
+_INLINE = CursorConfig(enable_lru_cache_max_unacked_ranges=False)
+# An entry with this payload goes through to any bookie.
+_LARGEST_SNAPSHOT = (5 << 20) - 4096
+_DIGEST = "crc32c"
+
+
+class StoredTopic:
+    """A topic of a store, as far as reading its cursors asks of one."""
+
+    def __init__(
+        self, name: str, info: ManagedLedgerInfo, ledger: Callable[[int], StoredLedger | None], report: Report
+    ) -> None:
+        self.name = name
+        self.info = info
+        self.ledger = ledger
+        self._report = report
+        self.entry_counts: dict[int, int] = {}
+        for one in info.ledgers:
+            stored = ledger(one.ledger_id)
+            self.entry_counts[one.ledger_id] = one.entries if stored is None else stored.entry_count
+
+    def ledgers(self) -> list[int]:
+        return [one.ledger_id for one in self.info.ledgers]
+
+    def report(self, what: str, ledger_id: int = -1, entry_id: int = -1) -> None:
+        self._report(Damage(self.name, -1, what, ledger_id, entry_id))
+
+
+class SnapshotLedger(NamedTuple):
+    """A ledger that is not in the store: one entry with a cursor's state."""
+
+    metadata: LedgerMetadata
+    stored: bytes
+
+
+class OldForm(NamedTuple):
+    """``record``: the value of the cursor's node. ``superseded`` are ledgers that it no longer needs."""
+
+    record: bytes
+    ledger: SnapshotLedger | None
+    superseded: frozenset[int]
+
+
+def in_old_form(topic: StoredTopic, cursor: str, info: CursorInfo, new_ledger: Callable[[], int]) -> OldForm:
+    """``new_ledger`` gives an id that no ledger has."""
+    found = of_record(cast("DiskTopic", topic), cursor, info)
+    state, how = found.state, found.source.how
+    readable = how == recovery.SNAPSHOT or (how == recovery.RECORD and not state.batches)
+    if readable and not found.skipped:
+        return OldForm(encode_cursor_info(info), None, frozenset())
+    known = known_of(info)
+    superseded = frozenset(
+        one for one in (info.cursor_ledger_id, known.pending, *known.former) if one is not None and one >= 0
+    )
+    info = info._replace(unknown=unknown_of(known._replace(pending=None, former=())))
+    # Nobody was active because of this.
+    now = info.last_active or 0
+    if not state.batches and not old_form.left_out_inline(state, _INLINE):
+        info = old_form.inline(info, state, now, _INLINE)._replace(cursor_ledger_id=NO_LEDGER)
+        return OldForm(encode_cursor_info(info), None, superseded)
+    ledger = _snapshot_ledger(new_ledger(), topic, cursor, state)
+    info = old_form.beside_ledger(info, state.mark_delete, state.properties, now)
+    info = info._replace(cursor_ledger_id=ledger.metadata.ledger_id)
+    return OldForm(encode_cursor_info(info), ledger, superseded)
+
+
+def _snapshot_ledger(ledger_id: int, topic: StoredTopic, cursor: str, state: AckState) -> SnapshotLedger:
+    data = _snapshot(topic, cursor, state)
+    metadata = LedgerMetadata(
+        ledger_id,
+        ensemble_size=1,
+        write_quorum_size=1,
+        ack_quorum_size=1,
+        # Whoever exports it says which bookie that is.
+        ensembles=[(0, ["bookie"])],
+        state=CLOSED,
+        last_entry_id=0,
+        length=len(data),
+        digest_type=_DIGEST,
+        password=b"",
+        custom_metadata=ledger_labels(node_of(topic.name).removeprefix(f"{ROOT}/"), quote_plus(cursor)),
+    )
+    return SnapshotLedger(metadata, encode(digest_for(_DIGEST, b""), ledger_id, 0, -1, len(data), data))
+
+
+def _snapshot(topic: StoredTopic, cursor: str, state: AckState) -> bytes:
+    """Ranges, which every version reads, or words, which take less room. Of what no entry has room for the lowest."""
+    written = legacy.write(state)
+    if len(written.data) > _LARGEST_SNAPSHOT:
+        written = legacy.write(state, "long_arrays")
+    most = 1 << 24
+    while len(written.data) > _LARGEST_SNAPSHOT and most:
+        most //= 2
+        written = legacy.write(state, "long_arrays", most, most)
+    if written.ranges_left_out or written.batches_left_out:
+        topic.report(
+            f"cursor {cursor!r}: no entry has room for its state: {written.ranges_left_out} ranges and "
+            f"{written.batches_left_out} batches are left out, and will be delivered again"
+        )
+    return written.data

@@ -1,0 +1,75 @@
+"""A file of a bookie's disk, of which any part can be read, also where the disk cannot."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+from bookstand.disk.damage import Damage, Report
+
+_PAGE = 4096
+
+
+class File:
+    """Bytes that the disk refuses to give are zeros, and reported once; the whole page is, from then on, so that all who
+    read it read the same. A file has the size it had when it was opened, unless it turns out to be shorter."""
+
+    def __init__(self, path: str | os.PathLike[str], report: Report) -> None:
+        self.name = str(Path(path))
+        self.report = report
+        self._refused: set[int] = set()
+        self._descriptor = -1
+        self.size = 0
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.size = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            report(Damage(self.name, 0, f"cannot be opened: {error.strerror}"))
+
+    def __enter__(self) -> File:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def read(self, offset: int, count: int) -> bytes:
+        """So many bytes, or fewer where the file ends."""
+        count = min(count, self.size - offset)
+        if count <= 0:
+            return b""
+        if self._refused and not self._refused.isdisjoint(_pages(offset, count)):
+            return self._read_pages(offset, count, "refused before")
+        try:
+            data = os.pread(self._descriptor, count, offset)
+            while len(data) < count:
+                more = os.pread(self._descriptor, count - len(data), offset + len(data))
+                if not more:
+                    self.size = offset + len(data)
+                    break
+                data += more
+        except OSError as error:
+            return self._read_pages(offset, count, error.strerror)
+        return data
+
+    def _read_pages(self, offset: int, count: int, why: str) -> bytes:
+        pages = _pages(offset, count)
+        if len(pages) == 1:
+            if pages[0] not in self._refused:
+                self._refused.add(pages[0])
+                self.report(Damage(self.name, pages[0] * _PAGE, f"a page that cannot be read: {why}"))
+            return bytes(count)
+        ends = [*range(offset - offset % _PAGE + _PAGE, offset + count, _PAGE), offset + count]
+        return b"".join(self.read(start, end - start) for start, end in zip([offset, *ends[:-1]], ends, strict=True))
+
+
+def _pages(offset: int, count: int) -> range:
+    """The pages that so many bytes lie in."""
+    return range(offset // _PAGE, (offset + count - 1) // _PAGE + 1)

@@ -1,0 +1,222 @@
+"""What a dump of the metadata store says of ledgers, topics and cursors apart from their entries.
+
+:mod:`bookstand.disk.dump_file` reads its lines. A record that cannot be read is reported, and costs no more than its
+ledger, topic or cursor. A ledger's node has one of two forms, ``/ledgers/00/0000/L0012`` with the 10 digits of its id,
+or ``/ledgers/000/0000/0000/0000/L0012`` with 19. How topics and cursors are named is said by
+:mod:`bookstand.ledger.topic_name`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from bookstand.disk.damage import Damage, Report
+from bookstand.disk.dump_file import Node, Source, object_of, read_nodes, write_dump
+from bookstand.errors import IncorrectParameterError, MalformedError, MetadataSerializationError, NoSuchNodeError
+from bookstand.ledger import topic_name
+from bookstand.ledger.records import CursorInfo, ManagedLedgerInfo, decode_cursor_info, decode_ledger_info
+from bookstand.storage import metadata
+from bookstand.storage.metadata import LedgerMetadata
+
+__all__ = ["MetadataDump", "Node", "ledger_id_of", "ledger_path", "write_dump"]
+
+_Record = TypeVar("_Record", ManagedLedgerInfo, CursorInfo)
+
+_INT64 = 1 << 63
+_LEDGERS = "/ledgers"
+_SHORT_ID = re.compile(r"/ledgers/([0-9]{2})/([0-9]{4})/L([0-9]{4})")
+_LONG_ID = re.compile(r"/ledgers/([0-9]{3})/([0-9]{4})/([0-9]{4})/([0-9]{4})/L([0-9]{4})")
+_FIRST_LONG_ID = (1 << 31) - 1
+_COOKIES = "/ledgers/cookies/"
+_PARTITIONED = "/admin/partitioned-topics/"
+
+
+def ledger_path(ledger_id: int) -> str:
+    """The node of a ledger."""
+    if not 0 <= ledger_id < _INT64:
+        raise IncorrectParameterError(f"the ledger id must be from 0 to 2^63-1, not {ledger_id}")
+    if ledger_id < _FIRST_LONG_ID:
+        digits = f"{ledger_id:010}"
+        return f"{_LEDGERS}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+    digits = f"{ledger_id:019}"
+    return f"{_LEDGERS}/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
+
+
+def ledger_id_of(path: str) -> int | None:
+    """The ledger whose node is at ``path``, in either form; None: it is no ledger's."""
+    match = _SHORT_ID.fullmatch(path) or _LONG_ID.fullmatch(path)
+    if match is None:
+        return None
+    ledger_id = int("".join(match.groups()))
+    return ledger_id if ledger_id < _INT64 else None
+
+
+class MetadataDump:
+    """The nodes of a dump, and what they say. Records are decoded when they are first asked for, and those that cannot
+    be are reported then, once."""
+
+    def __init__(self, nodes: Mapping[str, Node], report: Report, sources: Mapping[str, Source] | None = None) -> None:
+        self.nodes = nodes
+        self._report = report
+        self._sources = sources or {}
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], report: Report) -> MetadataDump:
+        """Reads the dump at ``path``, which is a file or a folder of several."""
+        nodes: dict[str, Node] = {}
+        sources: dict[str, Source] = {}
+        for source, node in read_nodes(Path(path), report):
+            before = nodes.get(node.path)
+            if before is not None:
+                first = sources[node.path]
+                what = f"line {source.line}: node {node.path} is in line {first.line} of {first.file}, too"
+                report(Damage(source.file, source.offset, f"{what}; the newer one counts"))
+                if (node.version, node.mtime) <= (before.version, before.mtime):
+                    continue
+            nodes[node.path] = node
+            sources[node.path] = source
+        return cls(nodes, report, sources)
+
+    ledger_path = staticmethod(ledger_path)
+    ledger_id_of = staticmethod(ledger_id_of)
+
+    # -- ledgers and bookies -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def ledgers(self) -> Mapping[int, LedgerMetadata]:
+        """By their ids, in their order."""
+        found: dict[int, LedgerMetadata] = {}
+        for node in self.nodes.values():
+            ledger_id = ledger_id_of(node.path)
+            if ledger_id is None:
+                if node.path.startswith(_LEDGERS) and node.value and re.search(r"/L[0-9]+$", node.path):
+                    self._report(self._damage(node, "it is called like a ledger's node, but has no ledger's id"))
+                continue
+            if ledger_id in found and node.path != ledger_path(ledger_id):
+                self._report(self._damage(node, "the ledger has another node, which counts", ledger_id))
+                continue
+            try:
+                read = metadata.parse(node.value, ledger_id, node.ctime or None, node.version)
+            except MetadataSerializationError as error:
+                self._report(self._damage(node, str(error), ledger_id))
+                continue
+            if ledger_id in found:
+                self._report(self._damage(node, "the ledger has another node, which does not count", ledger_id))
+            found[ledger_id] = read
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def bookies(self) -> list[str]:
+        """Those that have a cookie in the metadata store."""
+        return sorted(path.removeprefix(_COOKIES) for path in self.nodes if path.startswith(_COOKIES))
+
+    # -- topics and cursors ------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> list[str]:
+        """The names of the topics whose record can be read."""
+        return [name for name, info in self._topics.items() if info is not None]
+
+    @property
+    def unreadable_topics(self) -> list[str]:
+        """The names of the topics whose record is damaged. Their cursors are there."""
+        return [name for name, info in self._topics.items() if info is None]
+
+    def topic_info(self, name: str) -> ManagedLedgerInfo:
+        info = self._topics.get(name)
+        if info is None:
+            raise NoSuchNodeError(f"there is no topic {name!r} in the dump whose record can be read")
+        return info
+
+    def cursors(self, name: str) -> list[str]:
+        """The names of a topic's cursors whose record can be read."""
+        return list(self._cursors.get(name, ()))
+
+    def cursor_info(self, name: str, cursor: str) -> CursorInfo:
+        info = self._cursors.get(name, {}).get(cursor)
+        if info is None:
+            raise NoSuchNodeError(f"there is no cursor {cursor!r} of {name!r} in the dump whose record can be read")
+        return info
+
+    @cached_property
+    def _topics(self) -> dict[str, ManagedLedgerInfo | None]:
+        """None: the record is damaged."""
+        return {
+            name: self._decoded(self.nodes[path], decode_ledger_info, f"the record of the topic {name}")
+            for name, path in sorted(self._topic_nodes.items())
+        }
+
+    @cached_property
+    def _cursors(self) -> dict[str, dict[str, CursorInfo]]:
+        """By topic and cursor."""
+        topics = {path: name for name, path in self._topic_nodes.items()}
+        found: dict[str, dict[str, CursorInfo]] = {}
+        for path in sorted(self.nodes):
+            above, _, last = path.rpartition("/")
+            topic = topics.get(above)
+            if topic is None:
+                if self.nodes[path].value and path not in topics and path.startswith(topic_name.ROOT + "/"):
+                    self._report(self._damage(self.nodes[path], "it is neither a topic's node nor below one's"))
+                continue
+            cursor = topic_name.cursor_of(last)
+            what = f"the record of the cursor {cursor} of {topic}"
+            info = self._decoded(self.nodes[path], decode_cursor_info, what)
+            if info is not None:
+                found.setdefault(topic, {})[cursor] = info
+        return found
+
+    @cached_property
+    def _topic_nodes(self) -> dict[str, str]:
+        """From the names of topics to their nodes."""
+        found: dict[str, str] = {}
+        for path, node in self.nodes.items():
+            name = _name_below(topic_name.ROOT + "/", path, node.value)
+            if name is None:
+                continue
+            if name in found:
+                self._report(self._damage(node, f"the topic {name} has another node, which counts"))
+            found.setdefault(name, path)
+        return found
+
+    @cached_property
+    def partitioned(self) -> Mapping[str, int]:
+        """From the names of partitioned topics to the number of their partitions."""
+        found: dict[str, int] = {}
+        for path, node in sorted(self.nodes.items()):
+            name = _name_below(_PARTITIONED, path)
+            if name is None:
+                continue
+            partitions = object_of(node.value).get("partitions")
+            if type(partitions) is not int or partitions < 0:
+                self._report(self._damage(node, "it does not say how many partitions the topic has"))
+            else:
+                found[name] = partitions
+        return found
+
+    def _decoded(self, node: Node, decode: Callable[[bytes, str], _Record], what: str) -> _Record | None:
+        try:
+            return decode(node.value, what)
+        except MalformedError as error:
+            self._report(self._damage(node, str(error)))
+            return None
+
+    def _damage(self, node: Node, what: str, ledger_id: int = -1) -> Damage:
+        file, line, offset = self._sources.get(node.path, Source("metadata", 0, 0))
+        return Damage(file, offset, f"line {line}: node {node.path}: {what}", ledger_id)
+
+
+def _name_below(root: str, path: str, value: bytes = b"") -> str | None:
+    """The name of the topic whose node is at ``path`` below ``root``. Names of one level, which are not Pulsar's, are
+    known from its tenants by their value."""
+    encoded = path.removeprefix(root)
+    if encoded == path or "//" in encoded:
+        return None
+    tenant, namespace, topic = topic_name.parts_of(encoded)
+    if tenant:
+        return f"persistent://{tenant}/{namespace}/{topic}"
+    return topic_name.cursor_of(encoded) if value and "/" not in encoded else None
