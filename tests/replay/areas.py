@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tests.replay import bitmaps, bookkeeper, cursors, delayed, messages, nacks
+from tests.replay import bitmaps, bookkeeper, cursors, delayed, disk, messages, nacks
 from tests.replay.outcome import Outcome
 
 
@@ -63,6 +63,13 @@ AREAS: dict[str, Area] = {
             nacks.FIELDS,
             0.50,
             nacks.replay,
+        ),
+        Area(
+            "disk",
+            "the disks of real bookies, and what BookKeeper and Pulsar said of them",
+            disk.FIELDS,
+            0.02,
+            disk.replay,
         ),
     )
 }
