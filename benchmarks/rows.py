@@ -89,6 +89,11 @@ def _queue(row: str, against: str, goal: Goal | None = None) -> Row:
     return Row(row, what, "x", against, goal, "CPU us/message", "queues")
 
 
+def _log(row: str, what: str, goal: Goal | None = None) -> Row:
+    what = f"every entry of a bookie's log of 1 GiB, {what}, digests checked: speed"
+    return Row(row, what, "x", "google-crc32c, two calls an entry", goal, "CPU us/entry", "disk_reading")
+
+
 def _memory(row: str, what: str) -> Row:
     return Row(row, f"private memory of {what}", "MiB above start", "-", at_most(64), "RssAnon MiB", "recovery")
 
@@ -264,6 +269,8 @@ ROWS: tuple[Row, ...] = (
     Row("P22", "process with a new store and one append: CPU time", "x", _IMPORT, at_most(3), "CPU ms", "startup"),
     Row("P22m", "private memory after the first append", "MiB", _IMPORT, at_most(20), "RssAnon MiB", "startup"),
     Row("P23", "recovery open, 10 M entries: CPU time", "x", "100 k entries", at_most(2), "CPU ms", "recovery"),
+    _log("P24", "1 KiB each", at_least(0.4)),
+    _log("P24-mixed", "200 bytes to 20 KiB"),
     _memory("PMscan", "a scan of 10 M entries"),
     _memory("PMscan-large", "a scan of 256 entries of 2 MiB"),
     _memory("PMrecover", "a recovery open of 10 M entries"),

@@ -1,0 +1,102 @@
+"""P24: reading every entry of a bookie's log, digests checked, beside the calls alone that its checksums take."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import google_crc32c
+
+from benchmarks.figures import Figure, ratio
+from benchmarks.measure import Sample, interleave, timed
+from benchmarks.places import Bench
+from benchmarks.rows import Row
+from bookstand.disk import entry_log
+from bookstand.disk.block import GOOD, TryAll
+from bookstand.disk.damage import Damage
+from bookstand.storage.batch import encode_entries
+from bookstand.storage.digest import digest_for
+
+LOG_BYTES = 1 << 30
+_LEDGER, _SLICE = 7, 2_000
+_HEAD, _DIGEST = 32, 4
+_LENGTH = struct.Struct(">i")
+# What the calls alone work on at a time, so that not all of the log has to be in memory as single payloads.
+_HELD = 64 << 20
+
+
+def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
+    place = bench.memory(LOG_BYTES + (64 << 20))
+    for row in rows:
+        with place.directory() as directory:
+            path = directory / "0.log"
+            count = _write(path, _SIZES[row.row])
+            heads, payloads = _some_entries(path)
+
+            def ours(path: Path = path, count: int = count) -> Sample:
+                return timed(lambda: _read(path, count), count)
+
+            def calls(heads: list[bytes] = heads, payloads: list[bytes] = payloads) -> Sample:
+                return timed(lambda: _checksums(heads, payloads), len(heads))
+
+            measured = interleave({"ours": ours, "calls": calls}, bench.rounds(3, 7))
+        yield ratio(row, measured["ours"], measured["calls"], f"{count} entries, on {place.kind}")
+
+
+def _one_size(rng: random.Random) -> int:
+    return 1_024
+
+
+def _mixed_sizes(rng: random.Random) -> int:
+    return min(int(200 * rng.paretovariate(1.2)), 20_000)
+
+
+_SIZES: dict[str, Callable[[random.Random], int]] = {"P24": _one_size, "P24-mixed": _mixed_sizes}
+
+
+def _write(path: Path, size_of: Callable[[random.Random], int]) -> int:
+    """A log of one ledger; how many entries it has."""
+    rng = random.Random(24)
+    digest = digest_for("crc32c", b"")
+    count = length = 0
+    with path.open("wb") as file:
+        file.write(struct.pack(">4siqi", b"BKLO", 1, 0, 0).ljust(1024, b"\0"))
+        while file.tell() < LOG_BYTES:
+            payloads = [os.urandom(size_of(rng)) for _ in range(_SLICE)]
+            for stored in encode_entries(digest, _LEDGER, count, count - 1, length, payloads).stored:
+                file.write(_LENGTH.pack(len(stored)) + stored)
+            count += len(payloads)
+            length += sum(map(len, payloads))
+    return count
+
+
+def _read(path: Path, expected: int) -> None:
+    damage: list[Damage] = []
+    found = 0
+    for block in entry_log.read(path, TryAll(), damage.append):
+        if (block.verdicts != GOOD).any():
+            raise RuntimeError("an entry was not checked")
+        found += len(block.starts)
+    if damage or found != expected:
+        raise RuntimeError(f"{found} of {expected} entries were read: {damage[:1]}")
+
+
+def _some_entries(path: Path) -> tuple[list[bytes], list[bytes]]:
+    """Headers and payloads of those at the beginning, each by itself as the calls want them."""
+    heads: list[bytes] = []
+    payloads: list[bytes] = []
+    for block in entry_log.read(path, TryAll(), [].append, stop=_HELD):
+        for row in range(len(block.starts)):
+            stored = block.stored(row)
+            heads.append(stored[:_HEAD])
+            payloads.append(stored[_HEAD + _DIGEST :])
+    return heads, payloads
+
+
+def _checksums(heads: list[bytes], payloads: list[bytes]) -> None:
+    """Two calls an entry, one after the other: no loop of Python's between them."""
+    for _checksum in map(google_crc32c.extend, map(google_crc32c.value, heads), payloads):
+        pass
