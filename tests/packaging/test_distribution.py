@@ -59,7 +59,7 @@ def shipped_in(wheel: Path) -> set[str]:
 
 
 def test_every_room_is_linked():
-    assert ROOMS == ["cursor", "delivery", "disk", "ledger", "proto", "storage", "testing"]
+    assert ROOMS == ["cursor", "delivery", "disk", "ledger", "proto", "storage", "testing", "tools"]
     for room in ROOMS:
         link = ROOT / "bookstand" / room
         assert link.readlink() == Path("..") / room
@@ -86,13 +86,14 @@ def test_an_installed_wheel_works_and_takes_no_common_name(wheel, tmp_path):
         [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(wheel)],
         check=True,
     )
-    assert {path.name for path in target.iterdir() if path.suffix != ".dist-info"} == {"bookstand"}
+    assert {path.name for path in target.iterdir() if path.suffix != ".dist-info"} == {"bin", "bookstand"}
+    assert [path.name for path in (target / "bin").iterdir()] == ["bookstand"]
     program = """
 import importlib.util, sys
 sys.path.insert(0, sys.argv[1])
 import bookstand
 assert bookstand.__file__.startswith(sys.argv[1]), bookstand.__file__
-for common in ("storage", "ledger", "proto", "cursor", "delivery", "disk", "testing"):
+for common in ("storage", "ledger", "proto", "cursor", "delivery", "disk", "testing", "tools"):
     assert importlib.util.find_spec(common) is None, common
 with bookstand.temporary() as store:
     writer = store.create_ledger()

@@ -1,0 +1,137 @@
+"""Print what the entries of a ledger or of a topic hold: a line each with its position and its payload as text.
+
+Entries of a topic are messages with what the producer and the broker said of them; --messages takes them apart: batches
+into their messages, compressed ones unpacked. --json has a line for each entry or message, with the metadata.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from bookstand.disk.disk_ledger import StoredEntry
+from bookstand.errors import IncorrectParameterError
+from bookstand.storage.position import Position
+from bookstand.tools import output
+from bookstand.tools.messages import message_facts, message_of, payload_facts, value_facts
+from bookstand.tools.options import Metadata, Password, Place, looking_at
+from bookstand.tools.view import View, ledger_of, position_of
+
+EXAMPLES = (
+    "bookstand cat my-store 0 --first 2 --last 5",
+    "bookstand cat my-store orders --messages",
+    "bookstand cat my-store orders --messages --json",
+    "bookstand cat my-store 0 --raw > payloads",
+    "bookstand cat bookie 5 --hex",
+)
+
+_HEX_ROW = 16
+
+
+def run(
+    path: Place,
+    what: Annotated[str, typer.Argument(metavar="LEDGER|TOPIC", help="A ledger's id, or a topic's name.")],
+    first: Annotated[
+        str | None,
+        typer.Option(metavar="ENTRY", help="Begin here: an entry's id, of a topic LEDGER:ENTRY.", show_default=False),
+    ] = None,
+    last: Annotated[
+        str | None, typer.Option(metavar="ENTRY", help="End here, this one included.", show_default=False)
+    ] = None,
+    messages: Annotated[bool, typer.Option("--messages", help="Take messages apart, and unpack them.")] = False,
+    beyond: Annotated[
+        bool, typer.Option("--beyond", help="Entries behind the ledger's end, too, if there are any.")
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the payloads' bytes and nothing else.")] = False,
+    hex: Annotated[bool, typer.Option("--hex", help="Print the payloads in hexadecimal.")] = False,
+    metadata: Metadata = None,
+    password: Password = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each.")] = False,
+) -> None:
+    if raw + hex + json > 1:
+        raise IncorrectParameterError("--raw, --hex and --json exclude each other")
+    # What is looked at is said besides, for the payloads alone are the output.
+    with looking_at(path, metadata, password, json=True) as view:
+        if sys.stderr.isatty():
+            output.note(view.title)
+        for entry, topic in _entries(view, what, first, last, beyond):
+            for number, (payload, facts) in enumerate(_parts(view, entry, topic, messages, json)):
+                _print(entry, number if messages else None, payload, facts, raw, hex, json)
+        sys.stdout.flush()
+
+
+def _entries(
+    view: View, what: str, first: str | None, last: str | None, beyond: bool
+) -> Iterator[tuple[StoredEntry, str]]:
+    """With the name of the topic that they are of."""
+    ledger_id = ledger_of(what)
+    if ledger_id is not None:
+        ledger = view.ledger(ledger_id)
+        start, end = _bound("--first", first, ledger_id), _bound("--last", last, ledger_id)
+        topic = view.content(ledger).topic
+        for entry in ledger.entries(start or 0, end, beyond=beyond):
+            yield entry, topic
+        return
+    name = view.find_topic(what)
+    begin, stop = _position("--first", first), _position("--last", last)
+    for entry in view.topic(name).entries(begin):
+        if stop is not None and (entry.ledger_id, entry.entry_id) > stop:
+            return
+        yield entry, name
+
+
+def _bound(option: str, text: str | None, ledger_id: int) -> int | None:
+    if text is None:
+        return None
+    position = position_of(text)
+    if position is not None and position.ledger_id == ledger_id:
+        return position.entry_id
+    entry_id = ledger_of(text)
+    if entry_id is None:
+        raise IncorrectParameterError(f"{option} is the id of an entry of ledger {ledger_id}, not {text!r}")
+    return entry_id
+
+
+def _position(option: str, text: str | None) -> Position | None:
+    position = None if text is None else position_of(text)
+    if text is not None and position is None:
+        raise IncorrectParameterError(f"{option} of a topic is LEDGER:ENTRY, not {text!r}")
+    return position
+
+
+def _parts(
+    view: View, entry: StoredEntry, topic: str, messages: bool, facts: bool
+) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """What is to be printed of an entry: it as it is, or its messages."""
+    message = message_of(entry, topic, view.source.damage.append) if messages or facts else None
+    if message is None or not messages:
+        yield entry.payload, {} if message is None else {"message": message_facts(message)}
+        return
+    head = message_facts(message) if facts else {}
+    for payload, own in value_facts(message):
+        yield payload, {"message": {**head, **own}}
+
+
+def _print(
+    entry: StoredEntry, number: int | None, payload: bytes, facts: dict[str, Any], raw: bool, hex: bool, json: bool
+) -> None:
+    place = f"{entry.ledger_id}:{entry.entry_id}" + ("" if number is None else f":{number}")
+    if raw:
+        sys.stdout.buffer.write(payload)
+    elif json:
+        row: dict[str, Any] = {"ledger": entry.ledger_id, "entry": entry.entry_id}
+        if number is not None:
+            row["index"] = number
+        row |= {"bytes": len(payload), "lac": entry.lac, "digest_right": entry.checked, **facts}
+        output.json_line({**row, **payload_facts(payload)})
+    elif hex:
+        print(f"{place}  {len(payload)} bytes")
+        for at in range(0, len(payload), _HEX_ROW):
+            row_bytes = payload[at : at + _HEX_ROW]
+            text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row_bytes)
+            print(f"{at:08x}  {row_bytes.hex(' '):<{_HEX_ROW * 3 - 1}}  {text}")
+    else:
+        print(f"{place}  {output.plain(payload.decode(errors='backslashreplace'))}")

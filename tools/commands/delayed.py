@@ -1,0 +1,157 @@
+"""Show which messages wait for their time, by subscription: how many, how many of them are in buckets and how many in
+the topic alone, when the next and the last are due.
+
+Of one topic the buckets are listed, too: which ledgers of the topic each covers, where its snapshot is, its segments
+and messages. Snapshots that no subscription names any more were merged into others, or are left over.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from pyroaring import BitMap64
+
+from bookstand.delivery.indexes import Indexes
+from bookstand.disk.delayed import DelayedIndex, positions_of
+from bookstand.tools import output
+from bookstand.tools.moments import millis_of
+from bookstand.tools.options import Json, Metadata, Now, Password, Place, Topic, looking_at
+from bookstand.tools.output import Column, iso
+from bookstand.tools.view import View
+
+EXAMPLES = (
+    "bookstand delayed my-store",
+    "bookstand delayed my-store orders --at 2027-01-15T08:10:00Z",
+    "bookstand delayed bookie --metadata metadata.jsonl.gz --json",
+)
+
+_SUBSCRIPTIONS = (
+    Column("topic", "TOPIC", show=output.topic, least=16),
+    Column("subscription", "SUBSCRIPTION", least=12),
+    Column("messages", "WAITING", right=True),
+    Column("in_buckets", "IN BUCKETS", right=True),
+    Column("in_topic", "IN TOPIC", right=True),
+    Column("buckets", "BUCKETS", right=True),
+    Column("next_due", "NEXT", show=output.time),
+    Column("last_due", "LAST", show=output.time, rank=1),
+)
+_BUCKETS = (
+    Column("subscription", "SUBSCRIPTION", least=12),
+    Column("ledgers", "LEDGERS"),
+    Column("snapshot", "SNAPSHOT", right=True),
+    Column("segments", "SEGMENTS", right=True),
+    Column("messages", "MESSAGES", right=True),
+    Column("due", "DUE", right=True, rank=2),
+    Column("first_due", "FIRST", show=output.time),
+    Column("last_due", "LAST", show=output.time, rank=1),
+    Column("problem", "PROBLEM", least=12),
+)
+
+
+def run(
+    path: Place,
+    topic: Topic = None,
+    subscription: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only the subscription of this name.", show_default=False)
+    ] = None,
+    at: Now = None,
+    metadata: Metadata = None,
+    password: Password = None,
+    json: Json = False,
+) -> None:
+    asked = millis_of(at)
+    with looking_at(path, metadata, password, json) as view:
+        now = view.default_now if asked is None else asked
+        names = view.topics() if topic is None else [view.find_topic(topic)]
+        found = [
+            _facts(view, index, now)
+            for name in names
+            for index in view.delayed(name, now)
+            if subscription in (None, index.cursor.name)
+        ]
+        rows = [row for row, _ in found]
+        buckets = [bucket for _, some in found for bucket in some]
+        leftover = view.leftover_buckets() if topic is None else []
+        if json:
+            output.document(
+                {
+                    "kind": view.kind,
+                    "path": str(view.path),
+                    "at": iso(now),
+                    "subscriptions": [{**row, "buckets": some} for row, some in found],
+                    "leftover_snapshots": leftover,
+                }
+            )
+            return
+        output.line(f"at {output.time(iso(now))}")
+        waiting = [row for row in rows if row["messages"] or row["buckets"]] if topic is None else rows
+        if waiting:
+            output.table(_SUBSCRIPTIONS, waiting)
+        quiet = len(rows) - len(waiting)
+        if quiet:
+            output.line(f"nothing waits for {quiet} other subscriptions" if waiting else "nothing waits")
+        if topic is not None and buckets:
+            output.heading("buckets")
+            output.table(_BUCKETS, buckets)
+        if leftover:
+            output.line(f"snapshots that no subscription names: {len(leftover)}")
+
+
+def _facts(view: View, index: DelayedIndex, now: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A subscription, and its buckets."""
+    buckets = []
+    held: dict[int, BitMap64] = {}
+    for bucket in index.buckets:
+        known = len(view.source.damage)
+        segments = messages = due = 0
+        first = last = None
+        for segment in bucket.segments():
+            segments += 1
+            messages += sum(map(len, positions_of(segment.indexes).values()))
+            due += int((segment.indexes.timestamps <= now).sum())
+            first = segment.min_time if first is None else min(first, segment.min_time)
+            last = segment.max_time if last is None else max(last, segment.max_time)
+            # The broker keeps a segment until the last message of it is due.
+            if segment.max_time > now:
+                _add(held, segment.indexes)
+        buckets.append(
+            {
+                "subscription": index.cursor.name,
+                "ledgers": f"{bucket.key.first_ledger}-{bucket.key.last_ledger}",
+                "snapshot": bucket.ledger_id,
+                "segments": segments,
+                "messages": messages,
+                "due": due,
+                "first_due": iso(first),
+                "last_due": iso(last),
+                "problem": "; ".join(one.what for one in view.source.damage[known:]) or None,
+            }
+        )
+    waiting: dict[int, BitMap64] = {}
+    times: list[int] = []
+    for rows in index.rows():
+        _add(waiting, rows)
+        coming = rows.timestamps[rows.timestamps > now]
+        if len(coming):
+            times += [int(coming.min()), int(coming.max())]
+    count, in_buckets = _count(waiting), _count(held)
+    return {
+        "topic": index.topic.name,
+        "subscription": index.cursor.name,
+        "messages": count,
+        "in_buckets": in_buckets,
+        "in_topic": count - in_buckets,
+        "buckets": len(buckets),
+        "next_due": iso(min(times, default=None)),
+        "last_due": iso(max(times, default=None)),
+    }, buckets
+
+
+def _add(found: dict[int, BitMap64], indexes: Indexes) -> None:
+    for ledger_id, bitmap in positions_of(indexes).items():
+        found[ledger_id] = found[ledger_id] | bitmap if ledger_id in found else bitmap
+
+
+def _count(found: dict[int, BitMap64]) -> int:
+    return sum(map(len, found.values()))

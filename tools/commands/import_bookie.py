@@ -1,0 +1,145 @@
+"""Copy what is on bookies' disks into a store: ledgers with their entries byte for byte, and, with the dump of the
+cluster's metadata, topics and cursors.
+
+The store is made if it is not there. One that holds something else under the same names is refused before anything is
+changed. What was stopped is run again in the same way, and goes on where it was. Ledgers that the metadata does not
+know were deleted, and are left out unless --unlisted is given, or there is no metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import bookstand
+from bookstand.disk.disks import Disks
+from bookstand.disk.import_plan import LeftOut
+from bookstand.disk.import_report import ImportReport
+from bookstand.disk.importing import import_disks
+from bookstand.errors import NotAStoreError, StoreNotFoundError
+from bookstand.storage.environment import data_file
+from bookstand.tools import output
+from bookstand.tools.exit_codes import DAMAGE
+from bookstand.tools.options import Json, Metadata, Password, progress_bar
+from bookstand.tools.output import Column, counted
+from bookstand.tools.target import BOOKIE, dump_beside, find
+
+EXAMPLES = (
+    "bookstand import-bookie bookie copy-of-bookie --metadata metadata.jsonl.gz --dry-run",
+    "bookstand import-bookie bookie copy-of-bookie --metadata metadata.jsonl.gz",
+    "bookstand import-bookie bookie copy-of-bookie --metadata metadata.jsonl.gz --json",
+    "bookstand import-bookie bookie some-ledgers --ledger 5 --ledger 6",
+)
+
+_COUNTS = (
+    Column("what", ""),
+    Column("ledgers", "LEDGERS", right=True),
+    Column("entries", "ENTRIES", right=True),
+    Column("bytes", "SIZE", right=True, show=output.size),
+    Column("nodes", "NODES", right=True),
+)
+
+
+def run(
+    disks: Annotated[list[str], typer.Argument(metavar="DISK...", help="Bookies' folders, or what several are in.")],
+    store: Annotated[str, typer.Argument(metavar="STORE", help="The store; it may be a new one.")],
+    ledger: Annotated[
+        list[int] | None,
+        typer.Option(metavar="ID", help="Only this ledger, and no topics. May be repeated.", show_default=False),
+    ] = None,
+    unlisted: Annotated[bool, typer.Option("--unlisted", help="Ledgers, too, that are not in the metadata.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, and say what would be done.")] = False,
+    metadata: Metadata = None,
+    password: Password = None,
+    json: Json = False,
+) -> None:
+    for disk in disks:
+        if find(disk).kind != BOOKIE:
+            raise NotAStoreError(f"{disk} is no bookie's folder")
+    if metadata is not None and not Path(metadata).exists():
+        raise StoreNotFoundError(f"there is no metadata dump at {metadata}")
+    beside = dump_beside(Path(disks[0])) if metadata is None else None
+    if beside is not None:
+        output.note(f"{beside} may be the metadata: give it with --metadata")
+    passwords = [word.encode() for word in password or ()]
+    with progress_bar("reading the disks") as reading:
+        source = Disks.open(disks, metadata, passwords, progress=reading)
+    with source, _store(store, dry_run) as target, progress_bar("writing the store") as writing:
+        report = import_disks(
+            source, target, dry_run=dry_run, ledgers=ledger or None, unlisted=unlisted, progress=writing
+        )
+    if json:
+        output.document({"disks": disks, "store": store, **_facts(report)})
+    else:
+        _print(report, store)
+    if report.damage or report.missing:
+        raise typer.Exit(DAMAGE)
+
+
+@contextmanager
+def _store(path: str, dry_run: bool) -> Iterator[bookstand.Store]:
+    if not dry_run:
+        with bookstand.open(path) as store:
+            yield store
+    elif Path(data_file(path)).exists():
+        with bookstand.open(path, create=False, read_only=True) as store:
+            yield store
+    else:
+        if Path(path).exists() and (not Path(path).is_dir() or any(Path(path).iterdir())):
+            raise NotAStoreError(f"{path} is not empty, and no store")
+        # As the new one would be.
+        with bookstand.temporary() as store:
+            yield store
+
+
+def _facts(report: ImportReport) -> dict[str, Any]:
+    facts = report.as_dict()
+    facts["damage"] = [
+        {"file": one.file, "offset": one.offset, "what": one.what, "ledger": one.ledger_id, "entry": one.entry_id}
+        for one in report.damage
+    ]
+    return facts
+
+
+def _print(report: ImportReport, store: str) -> None:
+    output.line(f"store {store}{', which was not changed' if report.dry_run else ''}")
+    done = {
+        "what": "would be imported" if report.dry_run else "imported",
+        "ledgers": report.ledgers,
+        "entries": report.entries,
+        "bytes": report.bytes,
+        "nodes": report.nodes,
+    }
+    there = {
+        "what": "already there",
+        "ledgers": report.ledgers_there,
+        "entries": report.entries_there,
+        "nodes": report.nodes_there,
+    }
+    output.table(_COUNTS, [done, there])
+    if report.resumed:
+        output.line("an import that was stopped " + ("would go on" if report.dry_run else "went on"))
+    for line in _left_out(report.left_out):
+        output.paragraph(f"left out: {line}")
+    for note in report.notes:
+        output.paragraph(f"note: {note}")
+    for path in report.rewritten:
+        output.paragraph(f"note: written plain, for Pulsar 4.2.4 cannot load it compressed: {path}")
+    for damage in report.damage:
+        output.paragraph(f"damage: {damage}")
+
+
+def _left_out(found: tuple[LeftOut, ...]) -> Iterator[str]:
+    """Many are left out for the same reason, and are named by how many they are."""
+    reasons: dict[str, list[LeftOut]] = {}
+    for one in found:
+        reasons.setdefault(one.why, []).append(one)
+    for why, some in reasons.items():
+        if len(some) == 1:
+            yield str(some[0])
+        else:
+            yield f"{counted(len(some), 'ledger')} with {counted(sum(one.entries for one in some), 'entry')}: {why}"

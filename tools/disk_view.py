@@ -1,0 +1,349 @@
+"""Bookies' disks, looked at as a whole: with a dump of the cluster's metadata, or without."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bookstand.disk import entry_log, journal
+from bookstand.disk.block import GOOD, Block
+from bookstand.disk.bookie import BookieDisk
+from bookstand.disk.catalog import LOG, Catalog
+from bookstand.disk.damage import Damage
+from bookstand.disk.delayed import time_of
+from bookstand.disk.disks import Disks
+from bookstand.disk.disks import _digests as digests_of
+from bookstand.disk.journal import Special
+from bookstand.disk.metadata_dump import MetadataDump
+from bookstand.errors import IncorrectParameterError
+from bookstand.storage.entry import HEADER_BYTES
+from bookstand.storage.metadata import CLOSED
+from bookstand.tools.output import counted
+from bookstand.tools.target import BOOKIE_FILE, Target, dump_beside
+from bookstand.tools.view import Ledger, Verdict, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+UNLISTED = "UNLISTED"
+"""The state of a ledger that the metadata does not know: it was deleted, or belongs to another cluster."""
+
+_JOURNAL_SUFFIX = ".txn"
+# A record begins with its length.
+_LENGTH_BYTES = 4
+
+
+class DiskView(View):
+    kind = "bookie"
+
+    def __init__(
+        self,
+        target: Target,
+        metadata: str | None,
+        passwords: Sequence[bytes] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        if target.kind == BOOKIE_FILE:
+            self.disks = _disks_of_file(target.path, metadata, passwords, progress)
+        else:
+            self.disks = Disks.open([target.path], metadata, passwords, progress=progress)
+        self._metadata = metadata
+        self._passwords = (*passwords, b"")
+        super().__init__(target.path, self.disks)
+
+    def close(self) -> None:
+        self.disks.close()
+
+    @property
+    def title(self) -> str:
+        known = "without" if self._metadata is None else "with"
+        if self.path.is_file():
+            kind = "journal" if self.path.suffix == _JOURNAL_SUFFIX else "entry log"
+            return f"{kind} {self.path}, {known} metadata"
+        names = ", ".join(dict.fromkeys(bookie.name for bookie in self.disks.bookies))
+        several = "bookies" if len(self.disks.bookies) > 1 else "bookie"
+        return f"{several} {names} at {self.path}, {known} metadata"
+
+    @property
+    def hint(self) -> str | None:
+        """What would tell more."""
+        beside = dump_beside(self.path) if self._metadata is None else None
+        return None if beside is None else f"{beside} may be the metadata: give it with --metadata"
+
+    @property
+    def default_now(self) -> int:
+        return time_of(self.disks)
+
+    def about(self) -> dict[str, Any]:
+        dump = self.disks.dump
+        return {
+            "bookies": [_bookie_facts(bookie) for bookie in self.disks.bookies],
+            "metadata": self._metadata,
+            "nodes": None if dump is None else len(dump.nodes),
+            "topics": len(self.topics()),
+            "ledgers": len(self.disks.ledger_ids),
+            "unlisted_ledgers": None if dump is None else len(set(self.disks.catalog.ledger_ids) - set(dump.ledgers)),
+            "fenced_ledgers": len(self.disks.catalog.fenced),
+        }
+
+    def files(self) -> list[dict[str, Any]]:
+        catalog = self.disks.catalog
+        entries = np.zeros(len(catalog.files), np.int64)
+        for ledger_id in catalog.ledger_ids:
+            for copies in catalog.blocks(ledger_id):
+                entries += np.bincount(copies.files, minlength=len(entries))
+        rows = []
+        marks = {
+            (number, path.name): mark
+            for number, bookie in enumerate(self.disks.bookies)
+            for folder, mark in enumerate(bookie.marks.values())
+            for path in bookie.journals
+            if int(path.stem, 16) == mark.journal_id
+            and (len(bookie.journal_folders) < 2 or path.parent.parent == bookie.journal_folders[folder])
+        }
+        for file, count in zip(catalog.files, entries.tolist(), strict=True):
+            bookie = self.disks.bookies[file.bookie]
+            mark = marks.get((file.bookie, file.path.name)) if file.kind != LOG else None
+            rows.append(
+                {
+                    "name": self._shortened(file.path),
+                    "kind": "entry log" if file.kind == LOG else "journal",
+                    "bookie": bookie.name,
+                    "version": _version(file.path),
+                    "records": count,
+                    "bytes": _size(file.path),
+                    "mark": None if mark is None else mark.offset,
+                    "ledgers": _map_of(file.path) if file.kind == LOG else None,
+                }
+            )
+        for bookie in self.disks.bookies:
+            rows += [
+                {"name": self._shortened(path), "kind": "index", "bookie": bookie.name, "bytes": _size(path)}
+                for path in bookie.index_files
+            ]
+        return sorted(rows, key=lambda row: (row["bookie"], row["kind"], row["name"]))
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Every record of every file, in the order of files and places."""
+        digests = digests_of(self.disks.dump, self._passwords)
+        for file in self.disks.catalog.files:
+            name, special = self._shortened(file.path), list[Special]()
+            if file.kind == LOG:
+                blocks = entry_log.read(file.path, digests, _ignore)
+            else:
+                blocks = journal.read(file.path, digests, _ignore, special=special.append)
+            for block in blocks:
+                rows = [*_entry_records(block)]
+                # What lies behind the last entry of a block comes with the next one.
+                end = rows[-1]["offset"] if rows else -1
+                rows += map(_special_record, (one for one in special if one.offset < end))
+                special[:] = [one for one in special if one.offset >= end]
+                for row in sorted(rows, key=lambda row: row["offset"]):
+                    yield {"file": name, **row}
+            for one in special:
+                yield {"file": name, **_special_record(one)}
+
+    def _shortened(self, path: Path) -> str:
+        base = self.path.resolve()
+        path = path.resolve()
+        return str(path.relative_to(base)) if path.is_relative_to(base) and path != base else str(path)
+
+    def state_of(self, ledger: Ledger) -> str:
+        if self.disks.dump is not None and ledger.metadata is None:
+            return UNLISTED
+        return ledger.extent.state
+
+    @cached_property
+    def _absent(self) -> set[str]:
+        """Bookies of whose disks none is here, though ledgers are said to be on them."""
+        here = {bookie.name for bookie in self.disks.bookies}
+        ledgers = [] if self.disks.dump is None else self.disks.dump.ledgers.values()
+        named = {bookie for ledger in ledgers for _, members in ledger.ensembles for bookie in members}
+        return named - here
+
+    def _misses_disks(self, ledger: Ledger) -> bool:
+        metadata = ledger.metadata
+        return metadata is not None and any(not self._absent.isdisjoint(members) for _, members in metadata.ensembles)
+
+    def marks(self, ledger: Ledger) -> list[str]:
+        extent = ledger.extent
+        found = []
+        bad = sum(1 for one in self.disks.damage if one.ledger_id == ledger.id)
+        if bad:
+            found.append(f"{bad} damaged")
+        # Without metadata, or without some of the disks, others may have what is missing.
+        if ledger.metadata is not None and not self._misses_disks(ledger):
+            if len(extent.missing):
+                found.append(f"{extent.missing.ids} missing: {extent.missing}")
+            if extent.state == CLOSED and len(extent.too_few):
+                found.append(f"{extent.too_few.ids} with too few copies: {extent.too_few}")
+        return found
+
+    def payload_sizes(self, ledger_id: int) -> Iterator[NDArray[np.int64]]:
+        digest_size = self.disks.catalog.digest_size(ledger_id) or 0
+        last = self.disks.ledger(ledger_id).extent.last_entry
+        for copies in self.disks.catalog.blocks(ledger_id, 0, last):
+            yield np.maximum(copies.sizes[copies.firsts()].astype(np.int64) - HEADER_BYTES - digest_size, 0)
+
+    def copies(self, ledger_id: int, entry_id: int) -> list[dict[str, Any]]:
+        catalog = self.disks.catalog
+        found = catalog.copies(ledger_id, entry_id, entry_id)
+        rows = []
+        for row in range(len(found)):
+            file = catalog.files[int(found.files[row])]
+            rows.append(
+                {
+                    "bookie": self.disks.bookies[file.bookie].name,
+                    "file": self._shortened(file.path),
+                    "offset": int(found.offsets[row]),
+                    "bytes": int(found.sizes[row]),
+                    "lac": int(found.lacs[row]),
+                    "verdict": "good" if found.verdicts[row] == GOOD else "unchecked",
+                }
+            )
+        return rows
+
+    def verify(self, messages: bool = False) -> Verdict:
+        notes: list[str] = []
+        counts = {
+            "bookies": len(self.disks.bookies),
+            "files": len(self.disks.catalog.files),
+            "ledgers": 0,
+            "entries": 0,
+        }
+        found: list[Damage] = []
+        unlisted = 0
+        for ledger_id in self.disks.ledger_ids:
+            ledger = self.disks.ledger(ledger_id)
+            extent = ledger.extent
+            counts["ledgers"] += 1
+            counts["entries"] += extent.last_entry + 1 - (extent.missing.ids if len(extent.missing) else 0)
+            if ledger.metadata is None:
+                unlisted += self.disks.dump is not None
+                if len(extent.missing):
+                    notes.append(f"ledger {ledger_id}: {extent.missing} is on none of the disks")
+                continue
+            told = found if not self._misses_disks(ledger) else None
+            for what in self._shortcomings(ledger):
+                if told is not None:
+                    told.append(Damage(str(self.path), -1, what, ledger_id))
+                else:
+                    notes.append(f"ledger {ledger_id}: {what}")
+            if extent.state != CLOSED:
+                notes += [f"ledger {ledger_id}: {doubt}" for doubt in extent.doubts]
+        self.disks.damage.extend(found)
+        counts |= self._verify_topics(messages)
+        if unlisted:
+            notes.append(f"not in the metadata, so deleted and not collected yet: {counted(unlisted, 'ledger')}")
+        if self.disks.dump is None:
+            notes.append("without metadata nothing says where ledgers end, and how many copies they need")
+        if self._absent:
+            notes.append(f"there is no disk of {', '.join(sorted(self._absent))}")
+        return Verdict(self.damage, notes, counts)
+
+    def _shortcomings(self, ledger: Ledger) -> Iterator[str]:
+        extent = ledger.extent
+        if len(extent.missing):
+            yield f"{_entries(extent.missing)} on none of the disks"
+        if extent.state != CLOSED:
+            return
+        if len(extent.too_few):
+            assert ledger.metadata is not None
+            yield f"{_entries(extent.too_few)} on fewer than {ledger.metadata.ack_quorum_size} bookies"
+        for doubt in extent.doubts:
+            # Those of what is missing have been told.
+            if "says length" in doubt:
+                yield doubt
+
+
+def _ignore(damage: Damage) -> None:
+    """It was reported when the disks were opened."""
+
+
+def _entry_records(block: Block) -> Iterator[dict[str, Any]]:
+    columns = (block.offsets, block.ledger_ids, block.entry_ids, block.lacs, block.lengths, block.sizes, block.verdicts)
+    for offset, ledger_id, entry_id, lac, length, stored, verdict in zip(*(c.tolist() for c in columns), strict=True):
+        yield {
+            "offset": offset - _LENGTH_BYTES,
+            "what": "entry",
+            "ledger": ledger_id,
+            "entry": entry_id,
+            "lac": lac,
+            "length": length,
+            "bytes": stored,
+            "digest": "good" if verdict == GOOD else "unchecked",
+        }
+
+
+def _special_record(special: Special) -> dict[str, Any]:
+    return {
+        "offset": special.offset,
+        "what": special.kind.replace("_", " "),
+        "ledger": special.ledger_id,
+        "lac": special.lac if special.kind == "explicit_lac" else None,
+        "key": special.data.hex() if special.kind == "ledger_key" else None,
+    }
+
+
+def _entries(ranges: Any) -> str:
+    return f"entry {ranges} is" if ranges.ids == 1 else f"entries {ranges} are"
+
+
+def _disks_of_file(
+    path: Path, metadata: str | None, passwords: Sequence[bytes], progress: Callable[[int, int], None] | None
+) -> Disks:
+    """One entry log or journal by itself, without the rest of its bookie."""
+    damage: list[Damage] = []
+    dump = None if metadata is None else MetadataDump.open(metadata, damage.append)
+    logs, journals = ([], [path]) if path.suffix == _JOURNAL_SUFFIX else ([path], [])
+    if not re.fullmatch("[0-9a-fA-F]{1,16}", path.stem):
+        raise IncorrectParameterError(f"{path}: the name of an entry log or journal is its id in hexadecimal")
+    bookie = BookieDisk(path.name, path.parent, [], [], None, {}, logs, journals, [])
+    passwords = (*passwords, b"")
+    catalog = Catalog.build([bookie], digests_of(dump, passwords), damage.append, progress=progress)
+    return Disks([bookie], dump, catalog, damage, passwords)
+
+
+def _bookie_facts(bookie: BookieDisk) -> dict[str, Any]:
+    cookie = bookie.cookie
+    return {
+        "name": bookie.name,
+        "folder": str(bookie.folder),
+        "instance": None if cookie is None else cookie.instance_id or None,
+        "journal_folders": [str(folder) for folder in bookie.journal_folders],
+        "ledger_folders": [str(folder) for folder in bookie.ledger_folders],
+        "marks": [f"{mark.journal_id:x}.txn at {mark.offset}" for mark in bookie.marks.values()],
+        "journals": len(bookie.journals),
+        "entry_logs": len(bookie.entry_logs),
+        "index_files": len(bookie.index_files),
+    }
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _version(path: Path) -> int | None:
+    """Both kinds of files have it behind four letters."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(8)
+    except OSError:
+        return None
+    return int.from_bytes(head[4:], "big", signed=True) if len(head) == 8 and head[:2] == b"BK" else None
+
+
+def _map_of(path: Path) -> int | None:
+    """How many ledgers the log's map has; None: it has none."""
+    found = entry_log.read_ledgers_map(path, lambda damage: None)
+    return None if found is None else len(found)

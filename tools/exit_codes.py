@@ -1,0 +1,47 @@
+"""How a command ends, as a number that scripts can rely on."""
+
+from __future__ import annotations
+
+from bookstand.errors import (
+    BookstandError,
+    IncorrectParameterError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchNodeError,
+    NotAStoreError,
+    StoreDamagedError,
+    StoreFormatError,
+    StoreNotFoundError,
+)
+
+FINE = 0
+DAMAGE = 1
+WRONG_ARGUMENTS = 2
+NOT_THERE = 3
+FAILED = 4
+
+MEANINGS = {
+    FINE: "fine",
+    DAMAGE: "damage or differences were found; what could be read was printed",
+    WRONG_ARGUMENTS: "the arguments are wrong",
+    NOT_THERE: "what was asked for is not there, is neither a store nor a bookie's disk, or has a newer format",
+    FAILED: "it failed on the way: the disk is full, the store is busy, the system refuses",
+}
+
+# The first that fits counts.
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (StoreFormatError, NOT_THERE),
+    (StoreNotFoundError, NOT_THERE),
+    (NotAStoreError, NOT_THERE),
+    (NoSuchNodeError, NOT_THERE),
+    (NoSuchLedgerError, NOT_THERE),
+    (NoSuchEntryError, NOT_THERE),
+    (StoreDamagedError, DAMAGE),
+    (IncorrectParameterError, WRONG_ARGUMENTS),
+    (BookstandError, FAILED),
+    (OSError, FAILED),
+)
+
+
+def code_of(error: BaseException) -> int:
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

@@ -1,0 +1,22 @@
+"""Times that users give."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from bookstand.errors import IncorrectParameterError
+
+
+def millis_of(text: str | None) -> int | None:
+    """ISO 8601, in UTC unless it says another zone, or milliseconds since 1970."""
+    if text is None:
+        return None
+    if text.isdecimal() and text.isascii():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise IncorrectParameterError(f"a time is written as 2026-01-31T12:00:00Z or in ms, not {text!r}") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)

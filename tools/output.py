@@ -1,0 +1,269 @@
+"""What commands print: tables and facts for people, JSON for programs.
+
+Tables fit the terminal: what is too long is cut in the middle, where names differ least, and columns that matter least
+are left out if that is not enough. Output that goes into a pipe is as wide as it takes, unless ``COLUMNS`` is set.
+JSON has everything, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+Row = Mapping[str, Any]
+
+_GAP = "  "
+_CUT = "…"
+_NOTHING = "-"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+def iso(millis: int | None) -> str | None:
+    """A time in ms since 1970, in UTC; None for what is no time."""
+    if millis is None or millis <= 0:
+        return None
+    try:
+        return (_EPOCH + timedelta(milliseconds=millis)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return f"{millis} ms"
+
+
+def human(size: int) -> str:
+    """Bytes in the unit that leaves one to four digits."""
+    if abs(size) < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in _UNITS:
+        value /= 1024
+        if abs(value) < 999.95 or unit == _UNITS[-1]:
+            break
+    return f"{value:.1f} {unit}"
+
+
+def readable(data: bytes) -> str:
+    """Bytes as text if they are some, else in hexadecimal."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
+    return text if text.isprintable() else f"0x{data.hex()}"
+
+
+def plain(text: str) -> str:
+    """On one line, and nothing that a terminal would obey."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def shown(value: Any) -> str:
+    """One value, for people."""
+    if value is None or value == "" or value == [] or value == {}:
+        return _NOTHING
+    if value is True or value is False:
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(shown, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={shown(one)}" for key, one in value.items())
+    return plain(str(value))
+
+
+def counted(count: int, what: str) -> str:
+    """``1 ledger``, ``2 ledgers``, ``2 entries``."""
+    if count == 1:
+        return f"1 {what}"
+    return f"{count} {what[:-1]}ies" if what.endswith("y") else f"{count} {what}s"
+
+
+def size(value: Any) -> str:
+    return _NOTHING if value is None else human(value)
+
+
+def size_and_bytes(value: Any) -> str:
+    if value is None:
+        return _NOTHING
+    return human(value) if abs(value) < 1024 else f"{human(value)} ({value} bytes)"
+
+
+def time(value: Any) -> str:
+    """Without the milliseconds."""
+    return _NOTHING if value is None else f"{value[:19]}Z" if value.endswith("Z") else str(value)
+
+
+def topic(value: Any) -> str:
+    """A topic's name without what is the same in all of them."""
+    return shown(value).removeprefix("persistent://")
+
+
+# -- the terminal ----------------------------------------------------------------------------------------------------
+
+
+def width() -> int | None:
+    """How wide lines may be; None: as they are."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        return max(shutil.get_terminal_size().columns, 20)
+    return None
+
+
+def _coloured() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _bold(text: str) -> str:
+    return f"\033[1m{text}\033[0m" if _coloured() else text
+
+
+def cells(text: str) -> int:
+    """How wide a terminal shows it."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def cut(text: str, most: int) -> str:
+    """Cut in the middle, if it is wider."""
+    if cells(text) <= most:
+        return text
+    if most <= 1:
+        return _CUT[:most]
+    front, back = (most - 1) // 2, most - 1 - (most - 1) // 2
+    return _part(text, front) + _CUT + _part(text[::-1], back)[::-1]
+
+
+def _part(text: str, most: int) -> str:
+    taken = 0
+    for number, char in enumerate(text):
+        taken += cells(char)
+        if taken > most:
+            return text[:number]
+    return text
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+class Column(NamedTuple):
+    """``key`` of the rows under ``title``. ``least``: it may be cut to so many cells; 0: it may not. ``rank``: columns
+    with the highest are left out first where others had to be cut to less than twice that; those with 0 stay."""
+
+    key: str
+    title: str
+    right: bool = False
+    show: Callable[[Any], str] = shown
+    least: int = 0
+    rank: int = 0
+
+
+def table(columns: Sequence[Column], rows: Iterable[Row]) -> None:
+    """Prints a table. Columns in which there is nothing at all are left out."""
+    texts = [[column.show(row.get(column.key)) for column in columns] for row in rows]
+    kept = [place for place in range(len(columns)) if any(text[place] != _NOTHING for text in texts)] if texts else []
+    widths = {place: max(cells(columns[place].title), *(cells(text[place]) for text in texts)) for place in kept}
+    _fit(columns, widths)
+    if not widths:
+        return
+    print(_bold(_line(columns, widths, [column.title for column in columns])))
+    for text in texts:
+        print(_line(columns, widths, text))
+
+
+def _fit(columns: Sequence[Column], widths: dict[int, int]) -> None:
+    """Makes columns narrower, or drops them, until the line fits."""
+    most = width()
+    if most is None:
+        return
+    while True:
+        room = most - len(_GAP) * (len(widths) - 1)
+        good = sum(_least(columns[place], widths[place], 2) for place in widths)
+        droppable = [place for place in widths if columns[place].rank]
+        if good <= room or not droppable:
+            break
+        del widths[max(droppable, key=lambda place: columns[place].rank)]
+    excess = sum(widths.values()) - room
+    # The widest gives way first.
+    while excess > 0:
+        loose = [place for place in widths if widths[place] > _least(columns[place], widths[place])]
+        if not loose:
+            return
+        widest = max(loose, key=widths.__getitem__)
+        others = [widths[place] for place in loose if place != widest]
+        goal = max(max(others, default=0), _least(columns[widest], widths[widest]))
+        step = max(1, min(excess, widths[widest] - goal))
+        widths[widest] -= step
+        excess -= step
+
+
+def _least(column: Column, now: int, times: int = 1) -> int:
+    return min(now, max(column.least * times, cells(column.title))) if column.least else now
+
+
+def _line(columns: Sequence[Column], widths: Mapping[int, int], texts: Sequence[str]) -> str:
+    parts = []
+    for place, room in widths.items():
+        text = cut(texts[place], room)
+        space = " " * (room - cells(text))
+        parts.append(space + text if columns[place].right else text + space)
+    return _GAP.join(parts).rstrip()
+
+
+# -- facts -----------------------------------------------------------------------------------------------------------
+
+
+class Fact(NamedTuple):
+    key: str
+    title: str
+    show: Callable[[Any], str] = shown
+
+
+def facts(wanted: Sequence[Fact], values: Row) -> None:
+    """Prints one fact a line; those that are not known are left out."""
+    known = [(fact.title, fact.show(values.get(fact.key))) for fact in wanted]
+    known = [(title, text) for title, text in known if text != _NOTHING]
+    titles = max((cells(title) for title, _ in known), default=0)
+    most = width()
+    for title, text in known:
+        room = None if most is None else most - titles - len(_GAP)
+        print(f"{title}{' ' * (titles - cells(title))}{_GAP}{text if room is None else cut(text, max(room, 1))}")
+
+
+def heading(text: str) -> None:
+    print()
+    print(_bold(text))
+
+
+def line(text: str = "") -> None:
+    most = width()
+    text = plain(text)
+    print(text if most is None else cut(text, most))
+
+
+def paragraph(text: str) -> None:
+    """A line that is not cut, for it is a sentence."""
+    print(plain(text))
+
+
+def note(text: str) -> None:
+    """What is said besides the output."""
+    print(f"bookstand: {plain(text)}", file=sys.stderr)
+
+
+# -- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def document(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def json_line(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

@@ -1,0 +1,134 @@
+"""What nodes and entries hold that are no messages: records of topics and cursors, states of cursors, buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bookstand.cursor import legacy, record
+from bookstand.cursor.chunks import footer_of
+from bookstand.delivery.snapshot import SnapshotMetadata, decode_metadata, decode_segment
+from bookstand.disk import content
+from bookstand.disk.disk_ledger import StoredEntry
+from bookstand.disk.metadata_dump import ledger_id_of
+from bookstand.errors import BookstandError, MalformedError
+from bookstand.ledger.records import decode_cursor_info, decode_ledger_info
+from bookstand.ledger.topic_name import ROOT
+from bookstand.proto.wire import WireError
+from bookstand.storage import metadata
+from bookstand.storage.position import Position
+from bookstand.tools.output import iso, readable
+
+_PAIRS = frozenset({"properties", "cursor_properties"})
+
+
+# -- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def node_record(path: str, value: bytes) -> dict[str, Any] | None:
+    """What the node of a topic, a cursor or a ledger says; None: it is none of these, or cannot be read."""
+    ledger_id = ledger_id_of(path)
+    try:
+        if ledger_id is not None:
+            return {"metadata": metadata.parse(value, ledger_id).to_safe_string()}
+        if not path.startswith(f"{ROOT}/") or not value:
+            return None
+        # The records have no type. A topic's is a list of ledgers, which a cursor's number cannot be taken for.
+        try:
+            return _topic(value)
+        except MalformedError:
+            facts: dict[str, Any] = _plain(decode_cursor_info(value)._asdict())
+            return facts
+    except BookstandError:
+        return None
+
+
+def _topic(value: bytes) -> dict[str, Any]:
+    facts: dict[str, Any] = _plain(decode_ledger_info(value)._asdict())
+    for ledger in facts.get("ledgers", ()):
+        ledger["timestamp"] = iso(ledger.get("timestamp"))
+    return facts
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it, without what is not set."""
+    if isinstance(value, Position):
+        return f"{value.ledger_id}:{value.entry_id}"
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return _plain(value._asdict())
+    if isinstance(value, dict):
+        return {
+            key: dict(one) if key in _PAIRS else _plain(one)
+            for key, one in value.items()
+            if one is not None and one not in ((), [], b"")
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return readable(value) if isinstance(value, bytes) else value
+
+
+# -- entries ---------------------------------------------------------------------------------------------------------
+
+
+def entry_record(kind: str, entry: StoredEntry) -> dict[str, Any] | None:
+    """What an entry of a cursor's or a bucket's ledger says; None: it is none, or cannot be read."""
+    read = _READERS.get(kind)
+    try:
+        return None if read is None else read(entry)
+    except (BookstandError, WireError, record.RecordError):
+        return None
+
+
+def _cursor(entry: StoredEntry) -> dict[str, Any]:
+    data = entry.payload
+    if record.is_ours(data):
+        identity = record.identify(data)
+        mark_delete, properties = record.read_position(data)
+        is_page = identity.kind == record.PAGE
+        facts = {
+            "form": _FORMS.get(identity.kind, "nodes of the index"),
+            "cursor": identity.cursor,
+            "generation": identity.generation,
+            "user_ledger": identity.user_ledger if is_page else None,
+            "part": f"{identity.part + 1} of {identity.parts}" if identity.parts > 1 else None,
+            "mark_delete": _plain(mark_delete),
+            "properties": properties,
+        }
+        return {key: value for key, value in facts.items() if value is not None}
+    footer = footer_of(data)
+    if footer is not None:
+        return {"form": "end of a snapshot in chunks", "chunks": footer.parts, "bytes": footer.length}
+    state = legacy.read(data).state
+    return {
+        "form": "full snapshot",
+        "mark_delete": _plain(state.mark_delete),
+        "acked_entries": sum(map(len, state.acked.values())),
+        "acked_ledgers": len(state.acked),
+        "batches": len(state.batches),
+        "properties": dict(state.properties),
+    }
+
+
+_FORMS = {record.PAGE: "page", record.MARKER: "marker"}
+
+
+def _bucket(entry: StoredEntry) -> dict[str, Any]:
+    if entry.entry_id == 0:
+        segments = decode_metadata(entry.payload).metadata_list
+        return {
+            "form": "metadata of a bucket",
+            "segments": len(segments),
+            "messages": sum(map(len, SnapshotMetadata(segments).bitmaps().values())),
+            "first_due": iso(min((one.min_schedule_timestamp for one in segments), default=None)),
+            "last_due": iso(max((one.max_schedule_timestamp for one in segments), default=None)),
+        }
+    indexes = decode_segment(entry.payload)
+    return {
+        "form": "segment of a bucket",
+        "messages": indexes.size,
+        "first_due": iso(int(indexes.timestamps.min())) if indexes.size else None,
+        "last_due": iso(int(indexes.timestamps.max())) if indexes.size else None,
+    }
+
+
+_READERS: dict[str, Callable[[StoredEntry], dict[str, Any]]] = {content.CURSOR: _cursor, content.BUCKET: _bucket}
