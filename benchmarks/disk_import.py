@@ -1,8 +1,8 @@
-"""What it takes to import bookies' disks: private memory, processor time.
+"""PMimport: the private memory that importing bookies' disks takes; the note has the processor time.
 
-``python -m benchmarks.disk_import [MiB] [bytes of a payload] [folder]`` writes disks of one bookie that hold so much in
-entry logs, imports them into a new store, and prints one JSON object. The disks and the store lie in ``folder``, by
-default in memory where there is such a place; both are removed.
+``python -m benchmarks.disk_import write FOLDER MiB BYTES`` writes disks of one bookie that hold so much in entry logs,
+with payloads of so many bytes; ``python -m benchmarks.disk_import import FOLDER`` imports them into a new store beside
+them, and prints one JSON object.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.figures import Figure
 from benchmarks.measure import ROOT, private_mib
+from benchmarks.places import Bench
+from benchmarks.rows import Row
 
+MEBIBYTES = 1024
+PAYLOAD_BYTES = 1_000
 _LOG_BYTES = 64 << 20
 _LEDGER_BYTES = 32 << 20
 _AT_ONCE = 500
@@ -74,7 +79,29 @@ class Peak(threading.Thread):
         return self.peak - self.before
 
 
-def measure(folder: Path) -> dict[str, float]:
+def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
+    place = bench.memory(4 * MEBIBYTES << 20)
+    for row in rows:
+        with place.directory() as folder:
+            told = run(folder, MEBIBYTES, PAYLOAD_BYTES)
+        note = f"{told['mib']:.0f} MiB in {told['entries']} entries; CPU s: {told['import_seconds']} to import, "
+        note += f"{told['open_seconds']} to look, {told['again_seconds']} to find all of it there; on {place.kind}"
+        yield Figure(row, told["private_mib"], told["private_mib"], note=note)
+
+
+def run(folder: Path, mebibytes: int, payload_bytes: int) -> dict[str, float]:
+    """Disks are written by a process of their own, so that the one that imports begins small."""
+    _child("write", folder, mebibytes, payload_bytes)
+    told: dict[str, float] = json.loads(_child("import", folder))
+    return told
+
+
+def _child(*arguments: object) -> str:
+    command = [sys.executable, "-m", "benchmarks.disk_import", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def import_all(folder: Path) -> dict[str, float]:
     """Import what is below ``folder / "disks"``, and import it again."""
     import numpy as np
 
@@ -103,30 +130,9 @@ def measure(folder: Path) -> dict[str, float]:
     return {name: round(value, 2) for name, value in found.items()}
 
 
-def run(mebibytes: int, payload_bytes: int, folder: str | None = None) -> dict[str, float]:
-    """Disks are written by a process of their own, so that the one that imports begins small."""
-    if folder is None and os.access("/dev/shm", os.W_OK):
-        folder = "/dev/shm"
-    with tempfile.TemporaryDirectory(prefix="bookstand-import-", dir=folder) as place:
-        _child("write", place, str(mebibytes), str(payload_bytes))
-        told: dict[str, float] = json.loads(_child("measure", place))
-    return told
-
-
-def _child(*arguments: str) -> str:
-    command = [sys.executable, "-m", "benchmarks.disk_import", *arguments]
-    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-
-
-def main(arguments: list[str]) -> None:
-    if arguments[:1] == ["write"]:
-        write_disks(Path(arguments[1]) / "disks", int(arguments[2]), int(arguments[3]))
-    elif arguments[:1] == ["measure"]:
-        print(json.dumps(measure(Path(arguments[1]))))
-    else:
-        mebibytes, payload_bytes = (int(given) for given in (*arguments[:2], *("1024", "1000")[len(arguments[:2]) :]))
-        print(json.dumps(run(mebibytes, payload_bytes, *arguments[2:3])))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    what, where, *numbers = sys.argv[1:]
+    if what == "write":
+        write_disks(Path(where) / "disks", *map(int, numbers))
+    else:
+        print(json.dumps(import_all(Path(where))))

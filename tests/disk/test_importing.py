@@ -524,7 +524,7 @@ def test_whatever_is_there_and_wherever_it_stops(
 
 
 def test_disks_are_never_in_memory_as_a_whole(tmp_path: Path) -> None:
-    """The same with a GiB: ``python -m benchmarks.disk_import``."""
-    told = disk_import.run(128, 100_000, str(tmp_path))
+    """The same with a GiB: ``python -m benchmarks PMimport``."""
+    told = disk_import.run(tmp_path, 128, 100_000)
     assert told["mib"] >= 128
     assert told["private_mib"] < 64

@@ -279,4 +279,6 @@ def test_two_topics_of_one_name(own: Path) -> None:
     result = run("show", "my-store", "orders")
     assert result.code == WRONG_ARGUMENTS
     assert "several topics are called 'orders'" in result.err
-    assert run("show", "my-store", "other/shop/orders", "--json").json["topic"]["topic"].startswith("persistent://other")
+    assert (
+        run("show", "my-store", "other/shop/orders", "--json").json["topic"]["topic"].startswith("persistent://other")
+    )

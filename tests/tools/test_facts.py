@@ -130,7 +130,11 @@ def test_what_is_acknowledged(here: Path) -> None:
 def test_how_a_cursor_has_stood(here: Path) -> None:
     name = ("my-store", "orders", "--cursor", "audit")
     history = facts("cursors", *name, "--history")["history"]
-    assert [(one["marker"], one["mark_delete"]) for one in history] == [("5:6", "2:3"), ("5:4", "2:-1"), ("5:1", "2:-1")]
+    assert [(one["marker"], one["mark_delete"]) for one in history] == [
+        ("5:6", "2:3"),
+        ("5:4", "2:-1"),
+        ("5:1", "2:-1"),
+    ]
     (earlier,) = facts("cursors", *name, "--at-marker", "5:1")["cursors"]
     assert earlier["ranges"] == ["2:1-3", "2:7", "2:9", "2:20"]
     assert (earlier["partial"], earlier["backlog"]) == ({}, 165)
