@@ -56,7 +56,7 @@ class File:
                     break
                 data += more
         except OSError as error:
-            return self._read_pages(offset, count, error.strerror)
+            return self._read_pages(offset, count, error.strerror or str(error))
         return data
 
     def _read_pages(self, offset: int, count: int, why: str) -> bytes:
