@@ -68,15 +68,20 @@ class Cursor:
         properties: Mapping[str, int] | None = None,
         cursor_properties: Mapping[str, str] | None = None,
         at_marker: Position | None = None,
+        read_only: bool = False,
     ) -> Cursor:
         """The cursor ``name`` of a topic, made if there is none. ``initial`` is where a new one begins: ``"earliest"``
-        or ``"latest"``. ``at_marker``: as it was at one of the markers of :meth:`history`, read-only."""
+        or ``"latest"``. ``at_marker``: as it was at one of the markers of :meth:`history`, read-only. ``read_only``:
+        as it is stored; whoever has it open keeps it."""
         if initial not in ("earliest", "latest"):
             raise IncorrectParameterError(f"initial is 'earliest' or 'latest', not {initial!r}")
         config = CursorConfig() if config is None else config
         if not isinstance(config, CursorConfig):
             raise IncorrectParameterError(f"config is a CursorConfig, not {config!r}")
-        return cls(topic, name, config, initial, create, properties or {}, cursor_properties or {}, at_marker)
+        read_only = read_only or topic.client.read_only or at_marker is not None
+        return cls(
+            topic, name, config, initial, create, properties or {}, cursor_properties or {}, at_marker, read_only
+        )
 
     def __init__(
         self,
@@ -88,11 +93,12 @@ class Cursor:
         properties: Mapping[str, int],
         cursor_properties: Mapping[str, str],
         at_marker: Position | None,
+        read_only: bool,
     ) -> None:
         self.topic = topic
         self.name = name
         self.config = config
-        self.read_only = topic.client.read_only or at_marker is not None
+        self.read_only = read_only
         self._closed: BookstandError | None = None
         # Guards the state in memory; held for no I/O.
         self._lock = Lock()
@@ -580,6 +586,10 @@ class Cursor:
             self._flushing.flush()
         finally:
             self._tell_dispatchers()
+
+    def fits_old_form(self) -> bool:
+        """Of a cursor in the old form: whether a snapshot holds all of its state, within the limits that are set."""
+        return self._flushing.fits_snapshot()
 
     def _flush_in_background(self) -> None:
         """Whoever waits for a result is told of an error by it."""

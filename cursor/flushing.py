@@ -69,7 +69,8 @@ class Flushing:
         self._marker = found.marker_entry
         self.durable_mark_delete = self._live.mark_delete
         self.state_size = found.size
-        if found.source.how in (recovery.MARKER, recovery.NEW):
+        paged = self._config.enable_lru_cache_max_unacked_ranges
+        if found.source.how == recovery.NEW or (found.source.how == recovery.MARKER and paged):
             self._stored_moves = self._live.moves
 
     # -- who waits; the lock is held, but for drive --------------------------------------------------------------------
@@ -364,6 +365,14 @@ class Flushing:
         self._forget_pages()
         self.left_out_ranges, self.left_out_batches = left_out
         self._succeeded(moment, [entry], len(entry))
+
+    def fits_snapshot(self) -> bool:
+        """Whether the whole state, all of it in memory, can be written as one entry."""
+        with self._lock:
+            state = old_form.state_of(self._live)
+        written = old_form.snapshot(state, self._config)
+        left_out = written.ranges_left_out or written.batches_left_out
+        return not left_out and len(written.data) <= self._log.entry_limit
 
     def end_inline(self) -> bool:
         """At a clean close in the old form: put a small state into the record, as Pulsar does. Whether it was."""

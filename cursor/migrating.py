@@ -1,0 +1,77 @@
+"""Cursors from the old form to pages and markers, and back: at once, not with their next acknowledgment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.cursor import Cursor
+from bookstand.cursor.recovery import MARKER
+from bookstand.errors import IllegalOperationError, IncorrectParameterError
+from bookstand.ledger.managed import ManagedLedger
+
+PAGES, SNAPSHOT = "pages", "snapshot"
+
+# In the old form: whatever there is, for what is left out would be delivered again.
+_ALL = (1 << 31) - 1
+
+
+class Migration(NamedTuple):
+    """What became of a cursor, or would: ``before`` and ``after`` are forms, ``"pages"`` or ``"snapshot"``."""
+
+    topic: str
+    cursor: str
+    before: str
+    after: str
+    ranges: int
+    batches: int
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
+
+
+def migrate_cursor(topic: ManagedLedger, name: str, form: str = PAGES, *, dry_run: bool = False) -> Migration:
+    """Write the state of a cursor in this form if it is in another: whole or not at all, and nothing is left out.
+
+    ``"snapshot"`` is what every reader of Pulsar's understands; refused where the state does not fit into an entry.
+    Whoever has the cursor open is fenced. ``dry_run``: change nothing, and say what would be done.
+    """
+    if form not in (PAGES, SNAPSHOT):
+        raise IncorrectParameterError(f"cursors have the form {PAGES!r} or {SNAPSHOT!r}, not {form!r}")
+    with Cursor.open(topic, name, _OLD, create=False, read_only=True) as cursor:
+        before = PAGES if cursor.recovered_from.how == MARKER else SNAPSHOT
+        found = Migration(topic.name, name, before, form, len(cursor.acked_ranges()), len(cursor.partial_batches()))
+        if found.changed and form == SNAPSHOT and not cursor.fits_old_form():
+            raise IllegalOperationError(
+                f"the state of cursor {name!r} of topic {topic.name} does not fit into an entry as a snapshot"
+            )
+    if found.changed and not dry_run:
+        with Cursor.open(topic, name, CursorConfig() if form == PAGES else _OLD, create=False) as cursor:
+            cursor.flush()
+    return found
+
+
+def migrate_cursors(
+    topic: ManagedLedger,
+    form: str = PAGES,
+    *,
+    dry_run: bool = False,
+    progress: Callable[[Migration], object] | None = None,
+) -> list[Migration]:
+    """All cursors of a topic; ``progress`` is told of each that is done."""
+    found = []
+    for name in topic.cursor_names():
+        found.append(migrate_cursor(topic, name, form, dry_run=dry_run))
+        if progress is not None:
+            progress(found[-1])
+    return found
+
+
+_OLD = CursorConfig(
+    enable_lru_cache_max_unacked_ranges=False,
+    max_unacked_ranges_to_persist=_ALL,
+    max_batch_deleted_index_to_persist=_ALL,
+    max_unacked_ranges_in_metadata_store=0,
+)
