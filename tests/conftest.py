@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import bookstand
 from tests import counts, kit
 
-
 # The machine may be busy.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
