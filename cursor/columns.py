@@ -24,6 +24,7 @@ from bookstand.proto import wire
 
 # There are no machine numbers of three bytes; they travel as four, of which the highest is left out.
 _CODES = {1: "B", 2: "H", 3: "I", 4: "I", 8: "Q"}
+_LARGEST = (1 << 64) - 1
 _SWAP = sys.byteorder == "big"
 
 
@@ -68,14 +69,24 @@ def read_column(data: bytes, at: int, count: int) -> tuple[list[int], int]:
     column = array(_CODES[width], bytes(packed))
     if _SWAP:
         column.byteswap()
-    return [base + number for number in column] if base else column.tolist(), end
+    if not base:
+        return column.tolist(), end
+    _check(base + max(column, default=0))
+    return [base + number for number in column], end
 
 
 def pick(data: bytes, at: int, count: int, row: int) -> tuple[int, int]:
     """The number in ``row`` of the column at ``at``, and where the column ends."""
     width, base, at = _head(data, at)
     start = at + width * row
-    return base + int.from_bytes(data[start : start + width], "little"), at + width * count
+    number = base + int.from_bytes(data[start : start + width], "little")
+    _check(number)
+    return number, at + width * count
+
+
+def _check(number: int) -> None:
+    if number > _LARGEST:
+        raise ColumnError(f"{number} takes more than 64 bits")
 
 
 def _head(data: bytes, at: int) -> tuple[int, int, int]:

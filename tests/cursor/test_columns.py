@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.cursor.columns import pick, read_column, write_column
+from bookstand.cursor.columns import ColumnError, pick, read_column, write_column
+from bookstand.proto import wire
 
 widths = st.sampled_from([0, 1, 2, 3, 4, 5, 8])
 
@@ -42,6 +43,18 @@ def test_equal_numbers_take_no_room():
     out = bytearray()
     write_column(out, [7] * 1_000)
     assert bytes(out) == b"\x00\x07"
+
+
+@pytest.mark.parametrize("width", [1, 8])
+def test_what_takes_more_than_64_bits_is_refused(width):
+    data = bytearray([width])
+    wire.write_varint(data, 2**64 - 2)
+    data += bytes(width) + b"\x02" + bytes(width - 1)
+    assert pick(bytes(data), 0, 2, 0)[0] == 2**64 - 2
+    with pytest.raises(ColumnError, match="more than 64 bits"):
+        pick(bytes(data), 0, 2, 1)
+    with pytest.raises(ColumnError, match="more than 64 bits"):
+        read_column(bytes(data), 0, 2)
 
 
 @given(st.binary(max_size=60), st.integers(1, 70))
