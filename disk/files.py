@@ -12,8 +12,8 @@ _PAGE = 4096
 
 
 class File:
-    """Bytes that the disk refuses to give are zeros, and reported once; the whole page is, from then on, so that all who
-    read it read the same. A file has the size it had when it was opened, unless it turns out to be shorter."""
+    """Bytes that the disk refuses to give are zeros, and reported once; so is their whole page from then on, that all
+    who read it may read the same. A file has the size it had when it was opened, unless it turns out to be shorter."""
 
     def __init__(self, path: str | os.PathLike[str], report: Report) -> None:
         self.name = str(Path(path))
