@@ -144,8 +144,8 @@ class Judge:
         return len(header) == HEADER_BYTES and bool(sensible(headers(header, start)[1], start).all())
 
     def sizes(self, offset: int, limit: int) -> Iterator[int]:
-        """With which sizes, up to ``limit`` in the file, a checksum is right for what begins there: where the length says
-        nothing. One size in 2 ** 32 fits by chance."""
+        """With which sizes, up to ``limit`` in the file, a checksum is right for what begins there, whatever its length
+        says. One size in 2 ** 32 fits by chance."""
         if not self.may_begin(offset):
             return
         header = self._file.read(offset, HEADER_BYTES)
