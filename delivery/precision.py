@@ -46,8 +46,8 @@ class LowBits:
         if isinstance(bits, bool) or not isinstance(bits, int) or not 0 <= bits <= _MAX_BITS:
             raise IncorrectParameterError(f"the precision is 0 to {_MAX_BITS} low bits, not {bits!r}")
         self._mask = -1 << bits
-        self._step = 1 << bits
-        self._up = self._step - 1 if round_up else 0
+        self.step = 1 << bits
+        self._up = self.step - 1 if round_up else 0
 
     def key(self, timestamp: int) -> int:
         if self._up and timestamp > MAX_TIME - self._up:
@@ -55,7 +55,7 @@ class LowBits:
         return (timestamp + self._up) & self._mask
 
     def keys(self, timestamps: Times) -> Times:
-        if self._step == 1:
+        if self.step == 1:
             return timestamps
         if not self._up:
             return timestamps & self._mask
@@ -65,6 +65,11 @@ class LowBits:
 
     def possible_keys(self, timestamp: int) -> list[int]:
         return [self.key(timestamp)]
+
+    def bucket(self, timestamp: int) -> tuple[int, int]:
+        """The bucket of a timestamp, and the last one that goes to it."""
+        key = self.key(timestamp)
+        return key, key if self._up else key + self.step - 1
 
 
 class _Relative:

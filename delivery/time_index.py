@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from bookstand.delivery.codes import codes_for, sort, within_pages
 from bookstand.delivery.drained import Drained, Segment
 from bookstand.delivery.hot import HotRows
+from bookstand.delivery.order import runs_in_order
 from bookstand.delivery.precision import MAX_TIME, MIN_TIME, LowBits, Precision, relative
 from bookstand.delivery.rows import Column, Rows, Run, concatenate, from_tuples, singles, starts_of_runs
 from bookstand.delivery.sealed import Extent, SealedRows, seal
@@ -150,7 +151,8 @@ class TimeIndex:
         if not len(entries):
             return
         with self._lock:
-            self._take_in(self._precision.keys(times), ledgers, entries)
+            if not self._heat_in_order(times, ledgers, entries):
+                self._take_in(self._precision.keys(times), ledgers, entries)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -266,11 +268,14 @@ class TimeIndex:
             wrong = [triple for triple in triples if triple[1] < 0 or triple[2] < 0]
             return _wrong(*wrong[0]) if wrong else None
         times, ledgers, entries = np.frombuffer(taken, dtype=np.int64).reshape(-1, 3).T
+        if self._heat_in_order(times, ledgers, entries):
+            return None
+        keys = self._precision.keys
         good = (ledgers | entries) >= 0
         if good.all():
-            self._take_in(self._precision.keys(times), ledgers, entries)
+            self._take_in(keys(times), ledgers, entries)
             return None
-        self._take_in(self._precision.keys(times[good]), ledgers[good], entries[good])
+        self._take_in(keys(times[good]), ledgers[good], entries[good])
         return _wrong(*(int(column[~good][0]) for column in (times, ledgers, entries)))
 
     def _move_handles(self) -> BookstandError | None:
@@ -287,15 +292,26 @@ class TimeIndex:
             taken = collected[:]
             del collected[: len(taken)]
             entries = np.frombuffer(taken, dtype=np.int64)
-            if int(entries.min()) < 0:
+            keys, ledgers = (np.full(len(entries), number, dtype=np.int64) for number in group)
+            if self._heat_in_order(keys, ledgers, entries):
+                continue
+            good = entries >= 0
+            if not good.all():
                 refused = _wrong(*group, max(taken))
-                entries = entries[entries >= 0]
-            if len(entries):
-                keys, ledgers = (np.full(len(entries), number, dtype=np.int64) for number in group)
-                self._take_in(keys, ledgers, entries)
+            if good.any():
+                self._take_in(keys[good], ledgers[good], entries[good])
         for group in idle:
             del self._handles[group]
         return refused
+
+    def _heat_in_order(self, times: Column, ledgers: Column, entries: Column) -> bool:
+        """Whether they come in order, and are in hot now."""
+        rows = None
+        if isinstance(self._precision, LowBits):
+            rows = runs_in_order(self._precision, times, ledgers, entries)
+        if rows is not None:
+            self._heat(rows)
+        return rows is not None
 
     def _take_in(self, keys: Column, ledgers: Column, entries: Column) -> None:
         if len(keys) > _SAMPLED and len(set(keys[:_SAMPLE].tolist())) > _SAMPLE // 2:
@@ -325,7 +341,7 @@ class TimeIndex:
 
     def _heat(self, rows: list[Run]) -> None:
         """Runs to hot, without what is in a sealed part."""
-        if rows and min((ledger, entry) for _, ledger, entry, _ in rows) <= self._last_sealed:
+        if self._sealed and rows and min((ledger, entry) for _, ledger, entry, _ in rows) <= self._last_sealed:
             some = [from_tuples(rows)]
             rows = [row for fresh in self._fresh(some, Extent(some)) for row in fresh.tuples()]
         for row in rows:
