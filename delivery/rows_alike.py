@@ -5,8 +5,9 @@
     row           0a | length | 08 | time | 10 | ledger id | 18 | entry id          tags in hex, numbers as varints
 
 Times of one segment have one width, and so have the ids of ledgers that follow one another; of both at most the lowest
-four groups of seven bits differ. Then only entry ids have different widths, as the length of the row tells: a row is a
-few words at known places. Whatever is not so is left to others.
+four groups of seven bits differ. Then only entry ids have different widths, as the length of the row tells: all rows
+have the same bytes at the same places, but for those of the numbers, and are gathered as such. Whatever is not so is
+left to others.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from bookstand.delivery.indexes import Indexes
 
 Octets = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
-Words = NDArray[np.uint64]
 Halves = NDArray[np.uint32]
 
 _ROW, _TIME, _LEDGER, _ENTRY = 0x0A, 0x08, 0x10, 0x18
@@ -26,10 +26,8 @@ _ROW, _TIME, _LEDGER, _ENTRY = 0x0A, 0x08, 0x10, 0x18
 _HEAD, _TAG = 3, 1
 _WORD, _HALF = 8, 4
 _MORE, _PAYLOAD = 0x80808080, 0x7F7F7F7F
-# By its width, a varint's bits and which of its bytes are followed by others.
-_PAYLOADS = np.array([_PAYLOAD >> 8 * (_HALF - width) for width in range(_HALF + 1)], dtype=np.uint32)
-_CONTINUED = np.array([0, *(_MORE >> 8 * (_HALF + 1 - width) for width in range(1, _HALF + 1))], dtype=np.uint32)
-_LASTS = np.array([_MORE >> 8 * (_HALF - width) for width in range(_HALF + 1)], dtype=np.uint32)
+# By its width, the bytes of a varint.
+_BYTES = np.array([(1 << 8 * width) - 1 for width in range(_HALF + 1)], dtype=np.uint32)
 
 
 def decode(data: bytes) -> tuple[Indexes, Offsets] | None:
@@ -40,29 +38,37 @@ def decode(data: bytes) -> tuple[Indexes, Offsets] | None:
     time_width, ledger_width = widths
     ledger = _HEAD + time_width + _TAG
     entry = ledger + ledger_width + _TAG
-    padded = np.frombuffer(data + bytes(entry + _WORD), dtype=np.uint8)
+    # A byte in front, and a word has the lower half of the time in its upper one.
+    table = _Table(b"\0" + data, 1 + entry + _HALF)
+    octets = table.octets[1:]
     count = len(data)
-    begins = padded[:count] == _ROW
-    begins &= padded[2 : count + 2] == _TIME
-    begins &= padded[ledger - _TAG : count + ledger - _TAG] == _LEDGER
-    starts = np.flatnonzero(begins)
-    lengths = padded[starts + 1]
+    begins = octets[:count] == _ROW
+    begins &= octets[2 : count + 2] == _TIME
+    begins &= octets[ledger - _TAG : count + ledger - _TAG] == _LEDGER
+    starts = begins.nonzero()[0]
+    if not len(starts) or starts[0] or data[entry - _TAG] != _ENTRY:
+        return None
+    table.gather(starts)
+    lengths = table.column(2, "u1").copy()
     ends = starts + 2
     ends += lengths
-    if not len(starts) or starts[0] or ends[-1] != count or (ends[:-1] != starts[1:]).any():
+    if ends[-1] != count or (ends[:-1] != starts[1:]).any():
         return None
-    times = _fixed(padded, starts + _HEAD, time_width, _LEDGER)
-    ledger_ids = _fixed(padded, starts + ledger, ledger_width, _ENTRY)
-    if times is None or ledger_ids is None:
+    known = bytes((0, 0xFF, 0, 0xFF, *_known(time_width), 0xFF, *_known(ledger_width), 0xFF))
+    if not table.have_in_common(known):
         return None
     lengths -= np.uint8(entry - 2)
     # What would be less than nothing is much.
     if int(lengths.max()) > _HALF or not lengths.all():
         return None
-    entries = _words(padded, starts + entry).astype(np.uint32)
-    if ((entries & _LASTS[lengths]) != _CONTINUED[lengths]).any():
+    entries = table.column(1 + entry, "<u4").astype(np.uint32)
+    kept = _BYTES[lengths]
+    entries &= kept
+    # All bytes but the last are followed by others.
+    kept >>= np.uint32(8)
+    if ((entries ^ kept) & np.uint32(_MORE)).any():
         return None
-    entries &= _PAYLOADS[lengths]
+    times, ledger_ids = table.numbers(1 + _HEAD, time_width), table.numbers(1 + ledger, ledger_width)
     return Indexes(times, ledger_ids, _joined(entries).astype(np.int64)), ends
 
 
@@ -82,29 +88,52 @@ def _widths_of_first(data: bytes) -> tuple[int, int] | None:
     return (widths[0], widths[1]) if at < len(data) else None
 
 
-def _fixed(data: Octets, starts: Offsets, width: int, tag: int) -> NDArray[np.int64] | None:
-    """Numbers of one width, each with this tag behind it; of the first the lower half of a word may differ."""
-    words = _words(data, starts)
-    low = min(width, _HALF)
-    first = int(words[0]) & (1 << 8 * (width + 1)) - 1
-    high = first >> 8 * low
-    if first >> 8 * width != tag:
-        return None
-    # What is the same in all rows, and of the rest which bytes are followed by others.
-    known = (1 << 8 * (width + 1)) - (1 << 8 * low) | int(_LASTS[low])
-    if ((words & np.uint64(known)) != np.uint64(first & known)).any():
-        return None
-    halves = words.astype(np.uint32)
-    halves &= _PAYLOADS[low]
-    found = _joined(halves).astype(np.int64)
-    if width > low:
-        found += sum((high >> 8 * place & 0x7F) << 7 * (low + place) for place in range(width - low))
-    return found
+def _known(width: int) -> bytes:
+    """Of a varint, what is the same in all rows: which bytes are followed by others, and all of the upper half."""
+    return b"\x80" * min(width, _HALF) + b"\xff" * (width - _HALF)
 
 
-def _words(data: Octets, starts: Offsets) -> Words:
-    found: Words = np.ndarray(len(data) - _WORD + 1, "<u8", data.data, strides=(1,))[starts]
-    return found.astype(np.uint64, copy=False)
+class _Table:
+    """Rows one below the other, as many bytes of each as are asked for, in words."""
+
+    def __init__(self, data: bytes, width: int) -> None:
+        self._width = -(-width // _WORD) * _WORD
+        self._size = len(data)
+        self.octets: Octets = np.frombuffer(data + bytes(self._width), dtype=np.uint8)
+        self._rows = self.octets
+        self._count = 0
+
+    def gather(self, starts: Offsets) -> None:
+        """Once: rows cost as much each however wide they are."""
+        windows = np.ndarray(self._size, f"V{self._width}", self.octets.data, strides=(1,))
+        self._rows = windows[starts].view(np.uint8)
+        self._count = len(starts)
+
+    def column(self, place: int, kind: str) -> NDArray[np.unsignedinteger]:
+        return np.ndarray(self._count, kind, self._rows.data, place, (self._width,))
+
+    def have_in_common(self, mask: bytes) -> bool:
+        """Whether all rows have these bits as the first one has them."""
+        differ = np.zeros(self._count, dtype=np.uint64)
+        for place in range(0, len(mask), _WORD):
+            words = self.column(place, "<u8")
+            found = words ^ words[0]
+            found &= np.uint64(int.from_bytes(mask[place : place + _WORD], "little"))
+            differ |= found
+        return not differ.any()
+
+    def numbers(self, place: int, width: int) -> NDArray[np.int64]:
+        """Varints of one width, of which nothing but the lower half of a word differs."""
+        low = min(width, _HALF)
+        if low == 1:
+            return self.column(place, "u1").astype(np.int64)
+        halves = self.column(place, "<u4").astype(np.uint32)
+        halves &= _BYTES[low]
+        found = _joined(halves).astype(np.int64)
+        if width > low:
+            high = self._rows[place + low : place + width].tolist()
+            found += sum((octet & 0x7F) << 7 * (low + number) for number, octet in enumerate(high))
+        return found
 
 
 def _joined(halves: Halves) -> Halves:

@@ -264,6 +264,8 @@ def decode_segments(entries: Sequence[bytes], names: Sequence[str]) -> list[Inde
     decoded = rows_alike.decode(data) or _decode_rows(data)
     if decoded is not None:
         found, row_ends = decoded
+        if len(entries) == 1:
+            return [found]
         entry_ends = np.cumsum([len(entry) for entry in entries])
         rows = np.searchsorted(row_ends, entry_ends, side="right")
         if (np.concatenate(([0], row_ends))[rows] == entry_ends).all():
