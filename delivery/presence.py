@@ -42,7 +42,7 @@ _FEW = 16
 # So many pages are not worth looking for those of which nothing is left.
 _FEW_PAGES = 256
 # So many ids that are known to be there are discarded together.
-_PUT_OFF = 1 << 14
+_PUT_OFF = 1 << 15
 
 
 class Presence:

@@ -25,7 +25,7 @@ _BYTES_OF_MESSAGE = 24
 # Of a run, and of a message that came by itself.
 _BYTES_OF_RUN, _BYTES_OF_SINGLE = 600, 200
 # About so many messages become a run together before they go, and of one run so many at least, unless it ends before.
-_FRONT = 1 << 14
+_FRONT = 1 << 15
 _LEAST = 64
 # A run that is less than this is joined to others of its kind, so that there are not many of them.
 _SMALL = 1 << 12
@@ -186,8 +186,9 @@ class TimeRuns:
         if self._least is not None and self._least <= until:
             self._settle()
         found = self._all_until(until) if limit is None else self._first_until(until, limit)
-        self._count -= sum(rows.size for rows in found)
-        return found[0] if len(found) == 1 else together(found) if found else _NONE
+        rows = found[0] if len(found) == 1 else together(found) if found else _NONE
+        self._count -= rows.size
+        return rows
 
     def _all_until(self, until: int) -> list[Indexes]:
         runs = self._pop_runs(until)
@@ -205,7 +206,8 @@ class TimeRuns:
                 break
             run = heap[0][2]
             # Up to here nothing but this run has something.
-            alone = min((other[0] for other in heap[1:3]), default=until + 1) - 1
+            others = heap[1:3]
+            alone = min(others)[0] - 1 if others else until
             end = min(run.end(min(alone, until)), run.start + limit)
             if end - run.start < min(limit, _LEAST) and alone < until:
                 self._make_front(until)
