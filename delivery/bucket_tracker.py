@@ -211,7 +211,7 @@ class BucketDelayedTracker:
         times = [self._head(self._mutable), self._head(self._loaded)]
         if (bucket := self._buckets.next_to_load) is not None:
             times.append(bucket.next_time)
-        return min((time for time in times if time is not None), default=None)
+        return min([time for time in times if time is not None], default=None)
 
     def _head(self, runs: TimeRuns) -> int | None:
         while True:
@@ -415,9 +415,9 @@ class BucketDelayedTracker:
             if not due.size:
                 break
             ledger_ids, entry_ids = self._taken(due)
-            wanted = ledger_ids >= horizon
-            if not wanted.all():
-                ledger_ids, entry_ids = ledger_ids[wanted], entry_ids[wanted]
+            passed = ledger_ids < horizon
+            if np.count_nonzero(passed):
+                ledger_ids, entry_ids = ledger_ids[~passed], entry_ids[~passed]
             found.append((ledger_ids, entry_ids))
             # What could not be loaded is not tried again at once.
             if missing is None or stuck:
