@@ -47,6 +47,14 @@ def runs_in_order(precision: LowBits, times: Column, ledgers: Column, entries: C
     return rows
 
 
+def is_run(entries: Column) -> bool:
+    """Whether they follow one another, and are ids."""
+    count, first = len(entries), entries.item(0)
+    if first < 0 or entries.item(-1) - first != count - 1:
+        return False
+    return bool(np.count_nonzero(entries[1:] > entries[:-1]) == count - 1)
+
+
 def _has_gaps(entries: Column) -> bool:
     """Whether already the first ones do not follow one another."""
     last = min(_SAMPLE, len(entries)) - 1

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from bookstand.delivery.codes import codes_for, sort, within_pages
 from bookstand.delivery.drained import Drained, Segment
 from bookstand.delivery.hot import HotRows
-from bookstand.delivery.order import runs_in_order
+from bookstand.delivery.order import is_run, runs_in_order
 from bookstand.delivery.precision import MAX_TIME, MIN_TIME, LowBits, Precision, relative
 from bookstand.delivery.rows import Column, Rows, Run, concatenate, from_tuples, singles, starts_of_runs
 from bookstand.delivery.sealed import Extent, SealedRows, seal
@@ -293,14 +293,16 @@ class TimeIndex:
             taken = collected[:]
             del collected[: len(taken)]
             entries = np.frombuffer(taken, dtype=np.int64)
-            keys, ledgers = (np.full(len(entries), number, dtype=np.int64) for number in group)
-            if self._heat_in_order(keys, ledgers, entries):
+            if is_run(entries):
+                self._heat([(*group, entries.item(0), len(entries))])
                 continue
             good = entries >= 0
             if not good.all():
                 refused = _wrong(*group, max(taken))
-            if good.any():
-                self._take_in(keys[good], ledgers[good], entries[good])
+                entries = entries[good]
+            if len(entries):
+                keys, ledgers = (np.full(len(entries), number, dtype=np.int64) for number in group)
+                self._take_in(keys, ledgers, entries)
         for group in idle:
             del self._handles[group]
         return refused

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookstand.delivery import order
-from bookstand.delivery.order import runs_in_order
+from bookstand.delivery.order import is_run, runs_in_order
 from bookstand.delivery.precision import MAX_TIME, MIN_TIME, LowBits
 from tests.delivery.time_model import Triple
 
@@ -66,6 +66,24 @@ def test_few(rows: list[Triple], expected: list[tuple[int, int, int, int]]) -> N
 )
 def test_what_is_left_to_others(rows: list[Triple]) -> None:
     assert runs(rows) is None
+
+
+@pytest.mark.parametrize(
+    ("entries", "run"),
+    [
+        ([0], True),
+        ([5, 6, 7], True),
+        ([MAX - 1, MAX], True),
+        ([5, 7], False),
+        ([5, 5, 7], False),
+        ([5, 7, 6, 8], False),
+        ([-1, 0], False),
+        ([-1], False),
+        ([MAX, -MAX - 1], False),
+    ],
+)
+def test_what_is_a_run(entries: list[int], run: bool) -> None:
+    assert is_run(np.array(entries, dtype=np.int64)) is run
 
 
 _near = st.tuples(st.integers(-9, 9), st.integers(-1, 1), st.integers(-1, 12))
