@@ -52,7 +52,7 @@ def decode(data: bytes) -> tuple[Indexes, Offsets] | None:
     lengths = table.column(2, "u1").copy()
     ends = starts + 2
     ends += lengths
-    if ends[-1] != count or (ends[:-1] != starts[1:]).any():
+    if ends[-1] != count or np.count_nonzero(ends[:-1] != starts[1:]):
         return None
     known = bytes((0, 0xFF, 0, 0xFF, *_known(time_width), 0xFF, *_known(ledger_width), 0xFF))
     if not table.have_in_common(known):
@@ -62,11 +62,13 @@ def decode(data: bytes) -> tuple[Indexes, Offsets] | None:
     if int(lengths.max()) > _HALF or not lengths.all():
         return None
     entries = table.column(1 + entry, "<u4").astype(np.uint32)
-    kept = _BYTES[lengths]
+    kept = _BYTES.take(lengths)
     entries &= kept
     # All bytes but the last are followed by others.
     kept >>= np.uint32(8)
-    if ((entries ^ kept) & np.uint32(_MORE)).any():
+    kept ^= entries
+    kept &= np.uint32(_MORE)
+    if np.count_nonzero(kept):
         return None
     times, ledger_ids = table.numbers(1 + _HEAD, time_width), table.numbers(1 + ledger, ledger_width)
     return Indexes(times, ledger_ids, _joined(entries).astype(np.int64)), ends
@@ -114,13 +116,13 @@ class _Table:
 
     def have_in_common(self, mask: bytes) -> bool:
         """Whether all rows have these bits as the first one has them."""
-        differ = np.zeros(self._count, dtype=np.uint64)
         for place in range(0, len(mask), _WORD):
             words = self.column(place, "<u8")
-            found = words ^ words[0]
-            found &= np.uint64(int.from_bytes(mask[place : place + _WORD], "little"))
-            differ |= found
-        return not differ.any()
+            differ = words ^ words[0]
+            differ &= np.uint64(int.from_bytes(mask[place : place + _WORD], "little"))
+            if np.count_nonzero(differ):
+                return False
+        return True
 
     def numbers(self, place: int, width: int) -> NDArray[np.int64]:
         """Varints of one width, of which nothing but the lower half of a word differs."""
