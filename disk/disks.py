@@ -16,7 +16,7 @@ from bookstand.disk.metadata_dump import MetadataDump
 from bookstand.errors import IncorrectParameterError, NoSuchLedgerError
 from bookstand.storage.digest import master_key
 
-__all__ = ["DiskLedger", "Disks", "StoredEntry"]
+__all__ = ["DiskLedger", "Disks", "StoredEntry", "digests_of"]
 
 # Ledgers whose extents are kept in memory.
 _KEPT_LEDGERS = 64
@@ -64,7 +64,7 @@ class Disks:
         dump = metadata
         if not (dump is None or isinstance(dump, MetadataDump)):
             dump = MetadataDump.open(dump, damage.append)
-        digests = _digests(dump, passwords)
+        digests = digests_of(dump, passwords)
         catalog = Catalog.build(bookies, digests, damage.append, folder=folder, progress=progress)
         try:
             return cls(bookies, dump, catalog, damage, passwords)
@@ -118,7 +118,8 @@ class Disks:
                 self.damage.append(Damage(self.dump.ledger_path(ledger_id), -1, what, ledger_id))
 
 
-def _digests(dump: MetadataDump | None, passwords: Sequence[bytes]) -> Digests:
+def digests_of(dump: MetadataDump | None, passwords: Sequence[bytes]) -> Digests:
+    """By which entries can be checked: as the metadata says, or whatever fits."""
     if dump is None:
         return TryAll(passwords)
     known = {

@@ -143,6 +143,15 @@ class MetadataDump:
             raise NoSuchNodeError(f"there is no cursor {cursor!r} of {name!r} in the dump whose record can be read")
         return info
 
+    def place_of(self, path: str) -> tuple[str, str | None] | None:
+        """The topic whose node is at ``path``, or the topic and the cursor; None: it is of neither."""
+        topic = self._topic_at.get(path)
+        if topic is not None:
+            return topic, None
+        above, _, last = path.rpartition("/")
+        topic = self._topic_at.get(above)
+        return None if topic is None else (topic, topic_name.cursor_of(last))
+
     @cached_property
     def _topics(self) -> dict[str, ManagedLedgerInfo | None]:
         """None: the record is damaged."""
@@ -154,13 +163,12 @@ class MetadataDump:
     @cached_property
     def _cursors(self) -> dict[str, dict[str, CursorInfo]]:
         """By topic and cursor."""
-        topics = {path: name for name, path in self._topic_nodes.items()}
         found: dict[str, dict[str, CursorInfo]] = {}
         for path in sorted(self.nodes):
             above, _, last = path.rpartition("/")
-            topic = topics.get(above)
+            topic = self._topic_at.get(above)
             if topic is None:
-                if self.nodes[path].value and path not in topics and path.startswith(topic_name.ROOT + "/"):
+                if self.nodes[path].value and path not in self._topic_at and path.startswith(topic_name.ROOT + "/"):
                     self._report(self._damage(self.nodes[path], "it is neither a topic's node nor below one's"))
                 continue
             cursor = topic_name.cursor_of(last)
@@ -182,6 +190,11 @@ class MetadataDump:
                 self._report(self._damage(node, f"the topic {name} has another node, which counts"))
             found.setdefault(name, path)
         return found
+
+    @cached_property
+    def _topic_at(self) -> dict[str, str]:
+        """From nodes to the names of topics."""
+        return {path: name for name, path in self._topic_nodes.items()}
 
     @cached_property
     def partitioned(self) -> Mapping[str, int]:

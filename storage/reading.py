@@ -123,9 +123,9 @@ class Reads:
                 return list(islice(values(cursor.iternext(False, True)), wanted))
             return _consecutive(cursor, first, last_key)
 
-    def runs(self, ledger_id: int, last: int) -> Iterator[tuple[int, list[bytes]]]:
-        """All entries up to ``last`` that there are, gaps or not, past the hooks: (first id, consecutive entries)."""
-        first = 0
+    def runs(self, ledger_id: int, last: int, first: int = 0) -> Iterator[tuple[int, list[bytes]]]:
+        """All entries from ``first`` to ``last`` that there are, gaps or not, past the hooks: (first id, consecutive
+        entries)."""
         while first <= last:
             self.check_usable()
             with self._environment.read() as transaction:
@@ -161,6 +161,16 @@ class Reads:
             for value in values(cursor.iternext(False, True)):
                 total ^= record.seal_of(value)
         return record.unseal_sum(keys.META, key, sealed), total
+
+    def sizes(self) -> Iterator[tuple[str, int, int, int, int]]:
+        """Of each sub-database: name, records, pages, bytes in them, and how deep its tree is."""
+        self.check_usable()
+        environment = self._environment
+        for name in keys.DATABASES:
+            with environment.read() as transaction:
+                found = transaction.stat(environment.databases[name])
+            pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
+            yield name.decode(), found["entries"], pages, pages * found["psize"], found["depth"]
 
     def first_entry_from(self, ledger_id: int, first: int, last: int) -> int | None:
         """Id of the first entry from ``first`` to ``last`` that is there."""

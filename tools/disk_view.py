@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bookstand.disk import entry_log, journal
-from bookstand.disk.block import GOOD, Block
+from bookstand.disk.block import GOOD
 from bookstand.disk.bookie import BookieDisk
-from bookstand.disk.catalog import LOG, Catalog
+from bookstand.disk.catalog import Catalog
 from bookstand.disk.damage import Damage
 from bookstand.disk.delayed import time_of
-from bookstand.disk.disks import Disks
-from bookstand.disk.disks import _digests as digests_of
-from bookstand.disk.journal import Special
+from bookstand.disk.disk_ledger import StoredEntry
+from bookstand.disk.disks import Disks, digests_of
+from bookstand.disk.extent import Ranges
 from bookstand.disk.metadata_dump import MetadataDump
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.entry import HEADER_BYTES
 from bookstand.storage.metadata import CLOSED
+from bookstand.tools import disk_files
 from bookstand.tools.output import counted
 from bookstand.tools.target import BOOKIE_FILE, Target, dump_beside
 from bookstand.tools.view import Ledger, Verdict, View
@@ -36,8 +36,6 @@ UNLISTED = "UNLISTED"
 """The state of a ledger that the metadata does not know: it was deleted, or belongs to another cluster."""
 
 _JOURNAL_SUFFIX = ".txn"
-# A record begins with its length.
-_LENGTH_BYTES = 4
 
 
 class DiskView(View):
@@ -46,17 +44,22 @@ class DiskView(View):
     def __init__(
         self,
         target: Target,
-        metadata: str | None,
+        more: Sequence[str] = (),
+        metadata: str | None = None,
         passwords: Sequence[bytes] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         if target.kind == BOOKIE_FILE:
             self.disks = _disks_of_file(target.path, metadata, passwords, progress)
         else:
-            self.disks = Disks.open([target.path], metadata, passwords, progress=progress)
+            self.disks = Disks.open([target.path, *more], metadata, passwords, progress=progress)
         self._metadata = metadata
+        self._more = tuple(more)
         self._passwords = (*passwords, b"")
         super().__init__(target.path, self.disks)
+        if self._absent:
+            who = ", ".join(sorted(self._absent))
+            self.notes.append(f"there is no disk of {who}: what is missing may be there (--disk)")
 
     def close(self) -> None:
         self.disks.close()
@@ -69,11 +72,10 @@ class DiskView(View):
             return f"{kind} {self.path}, {known} metadata"
         names = ", ".join(dict.fromkeys(bookie.name for bookie in self.disks.bookies))
         several = "bookies" if len(self.disks.bookies) > 1 else "bookie"
-        return f"{several} {names} at {self.path}, {known} metadata"
+        return f"{several} {names} at {' and '.join([str(self.path), *self._more])}, {known} metadata"
 
     @property
     def hint(self) -> str | None:
-        """What would tell more."""
         beside = dump_beside(self.path) if self._metadata is None else None
         return None if beside is None else f"{beside} may be the metadata: give it with --metadata"
 
@@ -94,61 +96,11 @@ class DiskView(View):
         }
 
     def files(self) -> list[dict[str, Any]]:
-        catalog = self.disks.catalog
-        entries = np.zeros(len(catalog.files), np.int64)
-        for ledger_id in catalog.ledger_ids:
-            for copies in catalog.blocks(ledger_id):
-                entries += np.bincount(copies.files, minlength=len(entries))
-        rows = []
-        marks = {
-            (number, path.name): mark
-            for number, bookie in enumerate(self.disks.bookies)
-            for folder, mark in enumerate(bookie.marks.values())
-            for path in bookie.journals
-            if int(path.stem, 16) == mark.journal_id
-            and (len(bookie.journal_folders) < 2 or path.parent.parent == bookie.journal_folders[folder])
-        }
-        for file, count in zip(catalog.files, entries.tolist(), strict=True):
-            bookie = self.disks.bookies[file.bookie]
-            mark = marks.get((file.bookie, file.path.name)) if file.kind != LOG else None
-            rows.append(
-                {
-                    "name": self._shortened(file.path),
-                    "kind": "entry log" if file.kind == LOG else "journal",
-                    "bookie": bookie.name,
-                    "version": _version(file.path),
-                    "records": count,
-                    "bytes": _size(file.path),
-                    "mark": None if mark is None else mark.offset,
-                    "ledgers": _map_of(file.path) if file.kind == LOG else None,
-                }
-            )
-        for bookie in self.disks.bookies:
-            rows += [
-                {"name": self._shortened(path), "kind": "index", "bookie": bookie.name, "bytes": _size(path)}
-                for path in bookie.index_files
-            ]
-        return sorted(rows, key=lambda row: (row["bookie"], row["kind"], row["name"]))
+        return disk_files.files(self.disks, self._shortened)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Every record of every file, in the order of files and places."""
-        digests = digests_of(self.disks.dump, self._passwords)
-        for file in self.disks.catalog.files:
-            name, special = self._shortened(file.path), list[Special]()
-            if file.kind == LOG:
-                blocks = entry_log.read(file.path, digests, _ignore)
-            else:
-                blocks = journal.read(file.path, digests, _ignore, special=special.append)
-            for block in blocks:
-                rows = [*_entry_records(block)]
-                # What lies behind the last entry of a block comes with the next one.
-                end = rows[-1]["offset"] if rows else -1
-                rows += map(_special_record, (one for one in special if one.offset < end))
-                special[:] = [one for one in special if one.offset >= end]
-                for row in sorted(rows, key=lambda row: row["offset"]):
-                    yield {"file": name, **row}
-            for one in special:
-                yield {"file": name, **_special_record(one)}
+        return disk_files.records(self.disks, digests_of(self.disks.dump, self._passwords), self._shortened)
 
     def _shortened(self, path: Path) -> str:
         base = self.path.resolve()
@@ -168,23 +120,36 @@ class DiskView(View):
         named = {bookie for ledger in ledgers for _, members in ledger.ensembles for bookie in members}
         return named - here
 
-    def _misses_disks(self, ledger: Ledger) -> bool:
+    def _decides(self, ledger: Ledger) -> bool:
+        """Whether what is on none of the disks is lost: without metadata, or without some of the disks, others may
+        have it."""
         metadata = ledger.metadata
-        return metadata is not None and any(not self._absent.isdisjoint(members) for _, members in metadata.ensembles)
+        return metadata is not None and all(self._absent.isdisjoint(members) for _, members in metadata.ensembles)
 
-    def marks(self, ledger: Ledger) -> list[str]:
+    def _marks(self, ledger: Ledger) -> list[str]:
         extent = ledger.extent
         found = []
         bad = sum(1 for one in self.disks.damage if one.ledger_id == ledger.id)
         if bad:
             found.append(f"{bad} damaged")
-        # Without metadata, or without some of the disks, others may have what is missing.
-        if ledger.metadata is not None and not self._misses_disks(ledger):
+        if self._decides(ledger):
             if len(extent.missing):
                 found.append(f"{extent.missing.ids} missing: {extent.missing}")
             if extent.state == CLOSED and len(extent.too_few):
                 found.append(f"{extent.too_few.ids} with too few copies: {extent.too_few}")
         return found
+
+    def entries(self, ledger: Ledger, first: int, last: int | None, beyond: bool = False) -> Iterator[StoredEntry]:
+        for lost in ledger.extent.missing:
+            start, end = max(lost[0], first), lost[1] if last is None else min(lost[1], last)
+            if start > end:
+                continue
+            what = f"{_entries(Ranges([(start, end)]))} on none of the disks"
+            if self._decides(ledger):
+                self.disks.damage.append(Damage(str(self.path), -1, what, ledger.id, start if start == end else -1))
+            else:
+                self.notes.append(f"ledger {ledger.id}: {what}")
+        return ledger.entries(first, last, beyond=beyond)
 
     def payload_sizes(self, ledger_id: int) -> Iterator[NDArray[np.int64]]:
         digest_size = self.disks.catalog.digest_size(ledger_id) or 0
@@ -211,7 +176,7 @@ class DiskView(View):
         return rows
 
     def verify(self, messages: bool = False) -> Verdict:
-        notes: list[str] = []
+        notes = list(self.notes)
         counts = {
             "bookies": len(self.disks.bookies),
             "files": len(self.disks.catalog.files),
@@ -230,7 +195,7 @@ class DiskView(View):
                 if len(extent.missing):
                     notes.append(f"ledger {ledger_id}: {extent.missing} is on none of the disks")
                 continue
-            told = found if not self._misses_disks(ledger) else None
+            told = found if self._decides(ledger) else None
             for what in self._shortcomings(ledger):
                 if told is not None:
                     told.append(Damage(str(self.path), -1, what, ledger_id))
@@ -244,8 +209,6 @@ class DiskView(View):
             notes.append(f"not in the metadata, so deleted and not collected yet: {counted(unlisted, 'ledger')}")
         if self.disks.dump is None:
             notes.append("without metadata nothing says where ledgers end, and how many copies they need")
-        if self._absent:
-            notes.append(f"there is no disk of {', '.join(sorted(self._absent))}")
         return Verdict(self.damage, notes, counts)
 
     def _shortcomings(self, ledger: Ledger) -> Iterator[str]:
@@ -263,36 +226,7 @@ class DiskView(View):
                 yield doubt
 
 
-def _ignore(damage: Damage) -> None:
-    """It was reported when the disks were opened."""
-
-
-def _entry_records(block: Block) -> Iterator[dict[str, Any]]:
-    columns = (block.offsets, block.ledger_ids, block.entry_ids, block.lacs, block.lengths, block.sizes, block.verdicts)
-    for offset, ledger_id, entry_id, lac, length, stored, verdict in zip(*(c.tolist() for c in columns), strict=True):
-        yield {
-            "offset": offset - _LENGTH_BYTES,
-            "what": "entry",
-            "ledger": ledger_id,
-            "entry": entry_id,
-            "lac": lac,
-            "length": length,
-            "bytes": stored,
-            "digest": "good" if verdict == GOOD else "unchecked",
-        }
-
-
-def _special_record(special: Special) -> dict[str, Any]:
-    return {
-        "offset": special.offset,
-        "what": special.kind.replace("_", " "),
-        "ledger": special.ledger_id,
-        "lac": special.lac if special.kind == "explicit_lac" else None,
-        "key": special.data.hex() if special.kind == "ledger_key" else None,
-    }
-
-
-def _entries(ranges: Any) -> str:
+def _entries(ranges: Ranges) -> str:
     return f"entry {ranges} is" if ranges.ids == 1 else f"entries {ranges} are"
 
 
@@ -324,26 +258,3 @@ def _bookie_facts(bookie: BookieDisk) -> dict[str, Any]:
         "entry_logs": len(bookie.entry_logs),
         "index_files": len(bookie.index_files),
     }
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
-
-
-def _version(path: Path) -> int | None:
-    """Both kinds of files have it behind four letters."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(8)
-    except OSError:
-        return None
-    return int.from_bytes(head[4:], "big", signed=True) if len(head) == 8 and head[:2] == b"BK" else None
-
-
-def _map_of(path: Path) -> int | None:
-    """How many ledgers the log's map has; None: it has none."""
-    found = entry_log.read_ledgers_map(path, lambda damage: None)
-    return None if found is None else len(found)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from bookstand.errors import (
     BookstandError,
+    DigestMismatchError,
     IncorrectParameterError,
+    MalformedError,
+    MetadataSerializationError,
     NoSuchEntryError,
     NoSuchLedgerError,
     NoSuchNodeError,
@@ -13,19 +16,23 @@ from bookstand.errors import (
     StoreFormatError,
     StoreNotFoundError,
 )
+from bookstand.tools.findings import DamageError
 
 FINE = 0
 DAMAGE = 1
 WRONG_ARGUMENTS = 2
 NOT_THERE = 3
 FAILED = 4
+INTERRUPTED = 130
+"""As shells have it for SIGINT."""
 
 MEANINGS = {
     FINE: "fine",
-    DAMAGE: "damage or differences were found; what could be read was printed",
+    DAMAGE: "damage was found; what could be read was printed",
     WRONG_ARGUMENTS: "the arguments are wrong",
     NOT_THERE: "what was asked for is not there, is neither a store nor a bookie's disk, or has a newer format",
-    FAILED: "it failed on the way: the disk is full, the store is busy, the system refuses",
+    FAILED: "it failed or was refused: the disk is full, the store holds something else, the system says no",
+    INTERRUPTED: "it was interrupted",
 }
 
 # The first that fits counts.
@@ -37,6 +44,10 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (NoSuchLedgerError, NOT_THERE),
     (NoSuchEntryError, NOT_THERE),
     (StoreDamagedError, DAMAGE),
+    (DamageError, DAMAGE),
+    (DigestMismatchError, DAMAGE),
+    (MetadataSerializationError, DAMAGE),
+    (MalformedError, DAMAGE),
     (IncorrectParameterError, WRONG_ARGUMENTS),
     (BookstandError, FAILED),
     (OSError, FAILED),

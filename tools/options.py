@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from bookstand.errors import NoSuchEntryError, NoSuchLedgerError, NoSuchNodeError
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE
+from bookstand.tools.findings import DamageError, damage_facts, summary
 from bookstand.tools.target import open_view
 from bookstand.tools.view import View
 
@@ -18,19 +20,34 @@ Place = Annotated[
     str,
     typer.Argument(
         metavar="PATH",
-        help="A store, a bookie's folder, the parent of several bookies' folders, an entry log or a journal.",
+        help="A store; a bookie's folder, or one that several are in; an entry log or a journal.",
         show_default=False,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with exact numbers, and nothing else.")]
+MoreDisks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--disk",
+        metavar="PATH",
+        help="Another disk, or bookie, of the same cluster. May be repeated.",
+        show_default=False,
+    ),
+]
 Metadata = Annotated[
     str | None,
-    typer.Option(metavar="DUMP", help="For bookies: the dump of their cluster's metadata.", show_default=False),
+    typer.Option(
+        metavar="DUMP",
+        help="For bookies: the dump of their cluster's metadata, a line of JSON for each node.",
+        show_default=False,
+    ),
 ]
 Password = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="TEXT", help="A password of ledgers that is not in the metadata. May be repeated.", show_default=False
+        metavar="TEXT",
+        help="A password of ledgers that is not in the metadata. May be repeated.",
+        show_default=False,
     ),
 ]
 Topic = Annotated[
@@ -47,28 +64,62 @@ Now = Annotated[
     ),
 ]
 
+# Of many ledgers so many are named.
+_NAMED = 8
+
 
 @contextmanager
-def looking_at(path: str, metadata: str | None, passwords: list[str] | None, json: bool) -> Iterator[View]:
+def looking_at(
+    path: str, disks: list[str] | None, metadata: str | None, passwords: list[str] | None, json: bool
+) -> Iterator[View]:
     """What lies at a path. Unless JSON is wanted, it is said first; if damage is met, it is said at the end, and is the
-    exit code."""
-    with progress_bar("reading the disks") as progress, open_view(path, metadata, passwords or (), progress) as view:
+    exit code. What is not found where there is damage may be what the damage hides."""
+    with progress_bar("reading the disks") as progress:
+        view = open_view(path, disks or (), metadata, passwords or (), progress)
+    with view:
         if not json:
-            output.line(view.title)
-        hint = getattr(view, "hint", None)
-        if hint is not None:
-            output.note(hint)
-        yield view
-        found = len(view.damage)
-        if found:
-            told = f"damage was found in {found} places: bookstand verify lists them"
-            output.note(told if found > 1 else f"damage was found: {view.damage[0].what}")
+            output.paragraph(view.title)
+        if view.hint is not None:
+            output.note(view.hint)
+        try:
+            yield view
+        except (NoSuchLedgerError, NoSuchEntryError, NoSuchNodeError) as error:
+            if not view.damage:
+                raise
+            raise DamageError(f"{error}; what is damaged may hide it: {summary(view.damage)}") from error
+        for note in view.notes:
+            output.note(note)
+        if view.damage:
+            output.note(summary(view.damage))
+        elif view.suspects:
+            output.note(f"damage was found in {some_ledgers(view.suspects)}: bookstand verify tells more")
+        if view.damage or view.suspects:
             raise typer.Exit(DAMAGE)
+
+
+def document(view: View, facts: Mapping[str, Any]) -> None:
+    """All that ``--json`` prints: what was asked for, and what one has to know of it."""
+    damage, notes = [damage_facts(one) for one in view.damage], list(view.notes)
+    output.document({"kind": view.kind, "path": str(view.path), **facts, "damage": damage, "notes": notes})
+
+
+def damage_lines(view: View) -> None:
+    """Where ``--json`` prints lines, the last of them."""
+    for one in view.damage:
+        output.json_line({"damage": damage_facts(one)})
+
+
+def some_ledgers(ids: Iterable[int]) -> str:
+    """By their ids; of many the first."""
+    found = sorted(ids)
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return f"ledger{'s' if len(found) > 1 else ''} {', '.join(map(str, found[:_NAMED]))}{more}"
 
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Told how many bytes of how many are done; gives None where nobody would see it."""
+    """Told how many bytes of how many are done; gives None where nobody would see it. The bar comes with the first
+    news, and goes without a trace."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -76,6 +127,15 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    # What goes to stdout meanwhile goes there, and not where the bar is.
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False)
+    task = bar.add_task(what, total=None)
+
+    def progress(done: int, total: int) -> None:
+        bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield progress
+    finally:
+        bar.stop()

@@ -1,7 +1,8 @@
 """What commands print: tables and facts for people, JSON for programs.
 
-Tables fit the terminal: what is too long is cut in the middle, where names differ least, and columns that matter least
-are left out if that is not enough. Output that goes into a pipe is as wide as it takes, unless ``COLUMNS`` is set.
+Tables fit the terminal: what is too long is cut in the middle, nearer to its beginning, where names differ least, and
+columns that matter least are left out if that is not enough. Output that goes into a pipe is as wide as it takes,
+unless ``COLUMNS`` is set.
 JSON has everything, sizes in bytes.
 """
 
@@ -11,6 +12,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -137,7 +139,7 @@ def cut(text: str, most: int) -> str:
         return text
     if most <= 1:
         return _CUT[:most]
-    front, back = (most - 1) // 2, most - 1 - (most - 1) // 2
+    front, back = (most - 1) // 3, most - 1 - (most - 1) // 3
     return _part(text, front) + _CUT + _part(text[::-1], back)[::-1]
 
 
@@ -227,14 +229,23 @@ class Fact(NamedTuple):
 
 
 def facts(wanted: Sequence[Fact], values: Row) -> None:
-    """Prints one fact a line; those that are not known are left out."""
+    """Prints one fact a line, or on as many as it takes; those that are not known are left out."""
     known = [(fact.title, fact.show(values.get(fact.key))) for fact in wanted]
     known = [(title, text) for title, text in known if text != _NOTHING]
     titles = max((cells(title) for title, _ in known), default=0)
-    most = width()
     for title, text in known:
-        room = None if most is None else most - titles - len(_GAP)
-        print(f"{title}{' ' * (titles - cells(title))}{_GAP}{text if room is None else cut(text, max(room, 1))}")
+        before = f"{title}{' ' * (titles - cells(title))}{_GAP}"
+        for part in wrapped(text, titles + len(_GAP)):
+            print(f"{before}{part}")
+            before = " " * (titles + len(_GAP))
+
+
+def wrapped(text: str, before: int = 0) -> list[str]:
+    """In lines that leave room for what stands before them. Words stay whole, for paths and ids are copied."""
+    most = width()
+    if most is None or before + cells(text) <= most:
+        return [text]
+    return textwrap.wrap(text, max(most - before, 20), break_long_words=False, break_on_hyphens=False)
 
 
 def heading(text: str) -> None:
@@ -249,8 +260,9 @@ def line(text: str = "") -> None:
 
 
 def paragraph(text: str) -> None:
-    """A line that is not cut, for it is a sentence."""
-    print(plain(text))
+    """What is not cut, for it is a sentence; what follows the first line is indented."""
+    for number, part in enumerate(wrapped(plain(text), len(_GAP))):
+        print(f"{_GAP if number else ''}{part}")
 
 
 def note(text: str) -> None:

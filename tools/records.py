@@ -9,13 +9,12 @@ from bookstand.cursor import legacy, record
 from bookstand.cursor.chunks import footer_of
 from bookstand.delivery.snapshot import SnapshotMetadata, decode_metadata, decode_segment
 from bookstand.disk import content
+from bookstand.disk.damage import Damage, Report
 from bookstand.disk.disk_ledger import StoredEntry
-from bookstand.disk.metadata_dump import ledger_id_of
-from bookstand.errors import BookstandError, MalformedError
-from bookstand.ledger.records import decode_cursor_info, decode_ledger_info
-from bookstand.ledger.topic_name import ROOT
+from bookstand.disk.messages import NO_PLACE
+from bookstand.disk.metadata_dump import MetadataDump, ledger_id_of
+from bookstand.errors import BookstandError, NoSuchNodeError
 from bookstand.proto.wire import WireError
-from bookstand.storage import metadata
 from bookstand.storage.position import Position
 from bookstand.tools.output import iso, readable
 
@@ -25,26 +24,24 @@ _PAIRS = frozenset({"properties", "cursor_properties"})
 # -- nodes -----------------------------------------------------------------------------------------------------------
 
 
-def node_record(path: str, value: bytes) -> dict[str, Any] | None:
-    """What the node of a topic, a cursor or a ledger says; None: it is none of these, or cannot be read."""
+def node_record(dump: MetadataDump, path: str) -> dict[str, Any] | None:
+    """What the node of a ledger, a topic or a cursor says; None: it is none of these, or is damaged, which the dump
+    reports."""
     ledger_id = ledger_id_of(path)
-    try:
-        if ledger_id is not None:
-            return {"metadata": metadata.parse(value, ledger_id).to_safe_string()}
-        if not path.startswith(f"{ROOT}/") or not value:
-            return None
-        # The records have no type. A topic's is a list of ledgers, which a cursor's number cannot be taken for.
-        try:
-            return _topic(value)
-        except MalformedError:
-            facts: dict[str, Any] = _plain(decode_cursor_info(value)._asdict())
-            return facts
-    except BookstandError:
+    if ledger_id is not None:
+        metadata = dump.ledgers.get(ledger_id)
+        return None if metadata is None else {"metadata": metadata.to_safe_string()}
+    place = dump.place_of(path)
+    if place is None:
         return None
-
-
-def _topic(value: bytes) -> dict[str, Any]:
-    facts: dict[str, Any] = _plain(decode_ledger_info(value)._asdict())
+    topic, cursor = place
+    try:
+        if cursor is not None:
+            facts: dict[str, Any] = _plain(dump.cursor_info(topic, cursor)._asdict())
+            return {**facts, "last_active": iso(facts.get("last_active"))}
+        facts = _plain(dump.topic_info(topic)._asdict())
+    except NoSuchNodeError:
+        return None
     for ledger in facts.get("ledgers", ()):
         ledger["timestamp"] = iso(ledger.get("timestamp"))
     return facts
@@ -70,12 +67,14 @@ def _plain(value: Any) -> Any:
 # -- entries ---------------------------------------------------------------------------------------------------------
 
 
-def entry_record(kind: str, entry: StoredEntry) -> dict[str, Any] | None:
-    """What an entry of a cursor's or a bucket's ledger says; None: it is none, or cannot be read."""
+def entry_record(kind: str, entry: StoredEntry, report: Report) -> dict[str, Any] | None:
+    """What an entry of a cursor's or a bucket's ledger says; None: it is none, or cannot be read, which is reported."""
     read = _READERS.get(kind)
     try:
         return None if read is None else read(entry)
-    except (BookstandError, WireError, record.RecordError):
+    except (BookstandError, WireError, record.RecordError) as error:
+        what = f"it cannot be read as what is in the ledger of a {kind}: {error}"
+        report(Damage("", NO_PLACE, what, entry.ledger_id, entry.entry_id))
         return None
 
 

@@ -52,7 +52,8 @@ def _is_bookie(folder: Path) -> bool:
 
 def dump_beside(path: Path) -> Path | None:
     """A metadata dump where one is often put: in the folder, or beside it."""
-    for folder in (path, path.absolute().parent):
+    beside = path.absolute().parent if path.name in ("", "..") else path.parent
+    for folder in (path, beside):
         for name in _DUMPS:
             if (folder / name).is_file():
                 return folder / name
@@ -61,20 +62,37 @@ def dump_beside(path: Path) -> Path | None:
 
 def open_view(
     path: str,
+    disks: Sequence[str] = (),
     metadata: str | None = None,
     passwords: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> View:
-    """What lies there, open to be looked at; a context manager. ``metadata`` and ``passwords`` are for disks."""
+    """What lies there, open to be looked at; a context manager. All but the path is for bookies: ``disks`` are further
+    ones of the same cluster."""
     target = find(path)
+    words = [password.encode() for password in passwords]
     if target.kind == STORE:
-        if metadata is not None:
-            raise IncorrectParameterError(f"{path} is a store, which has its metadata itself: no dump is needed")
+        if metadata is not None or disks:
+            what = "no other disks have parts of it" if disks else "which has its metadata itself: no dump is needed"
+            raise IncorrectParameterError(f"{path} is a store, {what}")
         from bookstand.tools.store_view import StoreView
 
-        return StoreView(target.path, [password.encode() for password in passwords])
+        return StoreView(target.path, words)
     from bookstand.tools.disk_view import DiskView
 
+    if disks and target.kind == BOOKIE_FILE:
+        raise IncorrectParameterError(f"{path} is a file, which is looked at by itself: --disk goes with folders")
+    check_bookies(disks)
+    check_dump(metadata)
+    return DiskView(target, disks, metadata, words, progress)
+
+
+def check_bookies(paths: Sequence[str]) -> None:
+    for path in paths:
+        if find(path).kind != BOOKIE:
+            raise NotAStoreError(f"{path} is no bookie's folder")
+
+
+def check_dump(metadata: str | None) -> None:
     if metadata is not None and not os.path.exists(metadata):
         raise StoreNotFoundError(f"there is no metadata dump at {metadata}")
-    return DiskView(target, metadata, [password.encode() for password in passwords], progress)

@@ -30,6 +30,7 @@ from bookstand.errors import IncorrectParameterError, NoSuchEntryError, NoSuchNo
 from bookstand.ledger.records import CursorInfo
 from bookstand.storage.metadata import LedgerMetadata
 from bookstand.storage.position import Position
+from bookstand.tools.findings import DamageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,6 +109,10 @@ class View(ABC):
     def __init__(self, path: Path, source: Source) -> None:
         self.path = path
         self.source = source
+        self.notes: list[str] = []
+        """What whoever looks should know, and is no damage."""
+        self.suspects: set[int] = set()
+        """Ledgers that have been seen to have something wrong with them."""
         # The disks' readers ask nothing else of disks than what a source has.
         self._disks = cast("Disks", source)
 
@@ -128,6 +133,11 @@ class View(ABC):
     @abstractmethod
     def title(self) -> str:
         """On one line, what one is looking at."""
+
+    @property
+    def hint(self) -> str | None:
+        """What would tell more."""
+        return None
 
     @abstractmethod
     def about(self) -> dict[str, Any]:
@@ -188,9 +198,19 @@ class View(ABC):
     def state_of(self, ledger: Ledger) -> str:
         return ledger.extent.state
 
-    @abstractmethod
     def marks(self, ledger: Ledger) -> list[str]:
         """What is known to be wrong with a ledger, without reading it."""
+        found = self._marks(ledger)
+        if found:
+            self.suspects.add(ledger.id)
+        return found
+
+    @abstractmethod
+    def _marks(self, ledger: Ledger) -> list[str]: ...
+
+    def entries(self, ledger: Ledger, first: int, last: int | None, beyond: bool = False) -> Iterator[StoredEntry]:
+        """Entries of a ledger. Those that are lost are reported, or noted where it is not sure that they are."""
+        return ledger.entries(first, last, beyond=beyond)
 
     @abstractmethod
     def payload_sizes(self, ledger_id: int) -> Iterator[NDArray[np.int64]]:
@@ -203,13 +223,14 @@ class View(ABC):
     def entry(self, ledger_id: int, entry_id: int) -> StoredEntry:
         """One entry, behind the ledger's end too."""
         ledger = self.ledger(ledger_id)
-        for entry in ledger.entries(entry_id, entry_id, beyond=True):
+        for entry in self.entries(ledger, entry_id, entry_id, beyond=True):
             return entry
         reported = [one.what for one in self.damage if (one.ledger_id, one.entry_id) == (ledger_id, entry_id)]
-        why = f" that can be read: {reported[0]}" if reported else ""
-        raise NoSuchEntryError(
-            f"ledger {ledger_id} has no entry {entry_id}{why}; it ends at {ledger.extent.last_entry}"
-        )
+        if reported:
+            raise DamageError(f"entry {ledger_id}:{entry_id} cannot be read: {reported[0]}")
+        if any(first <= entry_id <= last for first, last in ledger.extent.missing):
+            raise DamageError(f"entry {ledger_id}:{entry_id} is lost: it is nowhere")
+        raise NoSuchEntryError(f"ledger {ledger_id} has no entry {entry_id}; it ends at {ledger.extent.last_entry}")
 
     # -- topics --------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,9 @@ from typer.testing import CliRunner
 
 import bookstand
 from bookstand import SubscriptionConfig, TopicConfig
+from bookstand.storage.keys import META_STORE_ID
 from bookstand.storage.position import Position
+from bookstand.storage.record import seal
 from bookstand.testing.clock import VirtualClock
 from bookstand.tools.main import application
 from tests import kit
@@ -48,7 +51,7 @@ def run(*arguments: object, columns: int | None = None) -> Result:
 
 
 def fill(path: Path) -> None:
-    """A store with something of everything; the same each time but for its id."""
+    """A store with something of everything; the same each time."""
     clock = VirtualClock(START)
     with bookstand.open(path, clock=clock) as store:
         with store.create_ledger(
@@ -87,6 +90,14 @@ def fill(path: Path) -> None:
             other.publish(b"alone")
         store.delete_ledger(store.create_ledger().id)
         store.nodes.put("/notes/today", "grün".encode())
+    _the_same_each_time(path)
+
+
+def _the_same_each_time(path: Path) -> None:
+    """But for this, what is printed of a store depends on chance and on the time of the day."""
+    with kit.raw(path, write=True) as database:
+        database(b"meta")[META_STORE_ID] = seal(META_STORE_ID, bytes(range(16)))
+    os.utime(kit.data_file(path), (START / 1000, START / 1000))
 
 
 def damage_entry(path: Path, ledger_id: int, entry_id: int) -> None:

@@ -53,9 +53,12 @@ def test_a_bookie_without_metadata(here: Path, command: str) -> None:
     ],
 )
 def test_neither(here: Path, command: str, place: str, says: str) -> None:
-    for options in ((), ("--json",)):
-        result = run(command, place, *options)
-        assert (result.code, result.out, result.err) == (NOT_THERE, "", f"bookstand: {says}\n")
+    result = run(command, place)
+    assert (result.code, result.out, result.err) == (NOT_THERE, "", f"bookstand: {says}\n")
+    as_json = run(command, place, "--json")
+    assert (as_json.code, as_json.err) == (result.code, result.err)
+    assert as_json.json["error"]["message"] == says
+    assert as_json.json["error"]["exit_code"] == NOT_THERE
 
 
 @pytest.mark.parametrize("command", [*READING, "cat"])
@@ -103,21 +106,23 @@ def test_verify_names_each_finding(own: Path) -> None:
     assert result.code == DAMAGE
     found = result.json
     assert not found["ok"]
-    places = {(one["ledger"], one["entry"]) for one in found["findings"]}
+    places = {(one["ledger"], one["entry"]) for one in found["damage"]}
     assert {(2, 7), (3, 5), (5, 6), (4, 0)} <= places
-    told = " ".join(one["what"] for one in found["findings"])
+    told = " ".join(one["what"] for one in found["damage"])
     assert "cursor 'audit'" in told
     assert "bucket #pulsar.internal.delayed.bucket_2_2 of cursor 'billing'" in told
     text = run("verify", "my-store")
     assert text.code == DAMAGE
-    assert len([line for line in text.out.splitlines() if line.startswith("damage: ")]) == len(found["findings"])
+    assert len([line for line in text.out.splitlines() if line.startswith("damage: ")]) == len(found["damage"])
 
 
 def test_what_is_damaged_does_not_hide_the_rest(own: Path) -> None:
     kit.damage_entry(own / "my-store", 2, 7)
     result = run("cat", "my-store", "2", "--messages", "--json")
     assert result.code == DAMAGE
-    assert [row["entry"] for row in result.lines] == [number for number in range(100) if number != 7]
+    *rows, last = result.lines
+    assert [row["entry"] for row in rows] == [number for number in range(100) if number != 7]
+    assert (last["damage"]["ledger"], last["damage"]["entry"]) == (2, 7)
     assert "digest does not match" in result.err
     # The newest marker is gone, the one before it counts.
     kit.damage_entry(own / "my-store", 5, 6)
@@ -148,7 +153,7 @@ def test_damaged_records(own: Path, command: str) -> None:
     if command == "cursors":
         assert [row["cursor"] for row in result.json["cursors"]] == ["billing"]
     if command == "verify":
-        told = " ".join(one["what"] for one in result.json["findings"])
+        told = " ".join(one["what"] for one in result.json["damage"])
         assert all(word in told for word in ("metadata of ledger 2", "state of ledger 0", "audit"))
 
 
@@ -186,7 +191,7 @@ def test_a_damaged_disk(here: Path) -> None:
     assert "bookstand verify lists them" in listed.err
     verified = run("verify", "damaged-bookie", "--json")
     assert verified.code == DAMAGE
-    assert any((one["offset"] or 0) > 0 and one["ledger"] is not None for one in verified.json["findings"])
+    assert any((one["offset"] or 0) > 0 and one["ledger"] is not None for one in verified.json["damage"])
     assert run("stats", "damaged-bookie").code == DAMAGE
     assert run("show", "damaged-bookie", "5").code == DAMAGE
     assert run("cursors", "damaged-bookie").code == DAMAGE
@@ -210,7 +215,7 @@ def test_damage_of_a_disk_is_found_by_reading_it(tmp_path: Path, unpacked: Calla
         journal.write_bytes(journal.read_bytes()[:512])
     result = run("verify", tmp_path / "disks", *dump)
     assert result.code == DAMAGE
-    assert any("cut off" in one["what"] or "are left" in one["what"] for one in result.json["findings"])
+    assert any("cut off" in one["what"] or "are left" in one["what"] for one in result.json["damage"])
 
 
 # -- wrong arguments ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from bookstand.tools.exit_codes import DAMAGE, FINE
-from tests.disk.recordings import truth
 from tests.tools.kit import LONG, ORDERS, PASSWORD, START, run
 
 DUMP = ("--metadata", "metadata.jsonl.gz")
@@ -209,24 +208,6 @@ def test_messages_of_a_topic(here: Path) -> None:
 
 
 # -- a bookie's disk ---------------------------------------------------------------------------------------------------
-
-
-def test_ledgers_of_a_disk_are_those_that_the_original_told(here: Path) -> None:
-    rows = {row["ledger"]: row for row in facts("ls", "bookie", *DUMP)["ledgers"]}
-    told = {int(row["ledger"]): row for row in truth("a", "ledgers")}
-    assert {ledger_id for ledger_id, row in rows.items() if row["state"] != "UNLISTED"} == set(told)
-    closed = {ledger_id: row for ledger_id, row in told.items() if row["metadata"]["state"] == "CLOSED"}
-    assert closed
-    for ledger_id, row in closed.items():
-        assert rows[ledger_id]["last_entry"] == row["metadata"]["lastEntryId"]
-        assert rows[ledger_id]["bytes"] == row["metadata"]["length"]
-
-
-def test_cursors_of_a_disk_are_those_that_the_original_told(here: Path) -> None:
-    found = {(row["topic"], row["cursor"]): row for row in facts("cursors", "bookie", *DUMP)["cursors"]}
-    told = {(row["topic"], row["cursor"]): row for row in truth("a", "cursors")}
-    assert set(told) <= set(found)
-    assert len(told) > 10
 
 
 def test_a_disk_says_the_same_as_the_store_it_is_imported_into(here: Path, tmp_path: Path) -> None:

@@ -1,7 +1,11 @@
-"""Print what the entries of a ledger or of a topic hold: a line each with its position and its payload as text.
+"""Print what the entries of ledgers or of topics hold: a line each with its position and its payload as text, in which
+what is no text is written as \\x00.
 
-Entries of a topic are messages with what the producer and the broker said of them; --messages takes them apart: batches
-into their messages, compressed ones unpacked. --json has a line for each entry or message, with the metadata.
+Entries of a topic are messages with what the producer and the broker said of them. --messages takes them apart: batches
+into their messages, compressed ones unpacked; the number of a message in its entry comes after the entry's.
+
+--json prints a line for each entry or message, with the metadata; payloads that are no text are in payload_base64. If
+damage was met, its lines come last.
 """
 
 from __future__ import annotations
@@ -17,11 +21,12 @@ from bookstand.errors import IncorrectParameterError
 from bookstand.storage.position import Position
 from bookstand.tools import output
 from bookstand.tools.messages import message_facts, message_of, payload_facts, value_facts
-from bookstand.tools.options import Metadata, Password, Place, looking_at
+from bookstand.tools.options import Metadata, MoreDisks, Password, Place, damage_lines, looking_at
 from bookstand.tools.view import View, ledger_of, position_of
 
 EXAMPLES = (
     "bookstand cat my-store 0 --first 2 --last 5",
+    "bookstand cat my-store 0 1",
     "bookstand cat my-store orders --messages",
     "bookstand cat my-store orders --messages --json",
     "bookstand cat my-store 0 --raw > payloads",
@@ -33,7 +38,12 @@ _HEX_ROW = 16
 
 def run(
     path: Place,
-    what: Annotated[str, typer.Argument(metavar="LEDGER|TOPIC", help="A ledger's id, or a topic's name.")],
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LEDGER|TOPIC...", help="Ledgers' ids, and topics' names, or the ends of these.", show_default=False
+        ),
+    ],
     first: Annotated[
         str | None,
         typer.Option(metavar="ENTRY", help="Begin here: an entry's id, of a topic LEDGER:ENTRY.", show_default=False),
@@ -47,19 +57,25 @@ def run(
     ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Print the payloads' bytes and nothing else.")] = False,
     hex: Annotated[bool, typer.Option("--hex", help="Print the payloads in hexadecimal.")] = False,
+    disk: MoreDisks = None,
     metadata: Metadata = None,
     password: Password = None,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each.")] = False,
 ) -> None:
     if raw + hex + json > 1:
         raise IncorrectParameterError("--raw, --hex and --json exclude each other")
+    if len(what) > 1 and (first is not None or last is not None):
+        raise IncorrectParameterError("--first and --last are of one ledger or topic")
     # What is looked at is said besides, for the payloads alone are the output.
-    with looking_at(path, metadata, password, json=True) as view:
+    with looking_at(path, disk, metadata, password, json=True) as view:
         if sys.stderr.isatty():
             output.note(view.title)
-        for entry, topic in _entries(view, what, first, last, beyond):
-            for number, (payload, facts) in enumerate(_parts(view, entry, topic, messages, json)):
-                _print(entry, number if messages else None, payload, facts, raw, hex, json)
+        for one in what:
+            for entry, topic in _entries(view, one, first, last, beyond):
+                for number, (payload, facts) in enumerate(_parts(view, entry, topic, messages, json)):
+                    _print(entry, number if messages else None, payload, facts, raw, hex, json)
+        if json:
+            damage_lines(view)
         sys.stdout.flush()
 
 
@@ -72,7 +88,7 @@ def _entries(
         ledger = view.ledger(ledger_id)
         start, end = _bound("--first", first, ledger_id), _bound("--last", last, ledger_id)
         topic = view.content(ledger).topic
-        for entry in ledger.entries(start or 0, end, beyond=beyond):
+        for entry in view.entries(ledger, start or 0, end, beyond):
             yield entry, topic
         return
     name = view.find_topic(what)

@@ -17,7 +17,7 @@ from bookstand.disk.cursors import DiskCursor
 from bookstand.errors import IncorrectParameterError, NoSuchNodeError
 from bookstand.storage.position import Position
 from bookstand.tools import output
-from bookstand.tools.options import Json, Metadata, Password, Place, Topic, looking_at
+from bookstand.tools.options import Json, Metadata, MoreDisks, Password, Place, Topic, document, looking_at
 from bookstand.tools.output import Column, Fact, iso
 from bookstand.tools.view import View, position_of
 
@@ -86,14 +86,17 @@ def run(
         str | None,
         typer.Option(metavar="LEDGER:ENTRY", help="As it was at one of these.", show_default=False),
     ] = None,
+    disk: MoreDisks = None,
     metadata: Metadata = None,
     password: Password = None,
     json: Json = False,
 ) -> None:
     if (history or at_marker is not None) and (topic is None or cursor is None):
         raise IncorrectParameterError("earlier states are of one cursor: name the topic, and the cursor with --cursor")
-    with looking_at(path, metadata, password, json) as view:
+    with looking_at(path, disk, metadata, password, json) as view:
         names = view.topics() if topic is None else [view.find_topic(topic)]
+        if cursor is not None and cursor not in {one.name for name in names for one in view.cursors(name)}:
+            raise NoSuchNodeError(f"there is no cursor {cursor!r}")
         if history:
             assert cursor is not None
             rows = _history(view, names[0], cursor)
@@ -104,14 +107,12 @@ def run(
             _print(view, "cursors", [facts], json, lambda: output.facts(_FACTS, _shortened(facts)))
         else:
             rows = [_facts(one) for name in names for one in view.cursors(name) if cursor in (None, one.name)]
-            if cursor is not None and not rows:
-                raise NoSuchNodeError(f"there is no cursor {cursor!r}")
             _print(view, "cursors", rows, json, lambda: _print_cursors(rows, topic is not None))
 
 
 def _print(view: View, name: str, rows: list[dict[str, Any]], json: bool, print_rows: Callable[[], None]) -> None:
     if json:
-        output.document({"kind": view.kind, "path": str(view.path), name: rows})
+        document(view, {name: rows})
     else:
         print_rows()
 

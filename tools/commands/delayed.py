@@ -14,10 +14,11 @@ from pyroaring import BitMap64
 
 from bookstand.delivery.indexes import Indexes
 from bookstand.disk.delayed import DelayedIndex, positions_of
+from bookstand.errors import NoSuchNodeError
 from bookstand.tools import output
 from bookstand.tools.moments import millis_of
-from bookstand.tools.options import Json, Metadata, Now, Password, Place, Topic, looking_at
-from bookstand.tools.output import Column, iso
+from bookstand.tools.options import Json, Metadata, MoreDisks, Now, Password, Place, Topic, document, looking_at
+from bookstand.tools.output import Column, counted, iso
 from bookstand.tools.view import View
 
 EXAMPLES = (
@@ -31,8 +32,8 @@ _SUBSCRIPTIONS = (
     Column("subscription", "SUBSCRIPTION", least=12),
     Column("messages", "WAITING", right=True),
     Column("in_buckets", "IN BUCKETS", right=True),
-    Column("in_topic", "IN TOPIC", right=True),
-    Column("buckets", "BUCKETS", right=True),
+    Column("in_topic", "IN TOPIC", right=True, rank=3),
+    Column("buckets", "BUCKETS", right=True, rank=2),
     Column("next_due", "NEXT", show=output.time),
     Column("last_due", "LAST", show=output.time, rank=1),
 )
@@ -56,12 +57,13 @@ def run(
         str | None, typer.Option(metavar="NAME", help="Only the subscription of this name.", show_default=False)
     ] = None,
     at: Now = None,
+    disk: MoreDisks = None,
     metadata: Metadata = None,
     password: Password = None,
     json: Json = False,
 ) -> None:
     asked = millis_of(at)
-    with looking_at(path, metadata, password, json) as view:
+    with looking_at(path, disk, metadata, password, json) as view:
         now = view.default_now if asked is None else asked
         names = view.topics() if topic is None else [view.find_topic(topic)]
         found = [
@@ -70,27 +72,24 @@ def run(
             for index in view.delayed(name, now)
             if subscription in (None, index.cursor.name)
         ]
+        if subscription is not None and not found:
+            raise NoSuchNodeError(f"there is no subscription {subscription!r}")
         rows = [row for row, _ in found]
         buckets = [bucket for _, some in found for bucket in some]
         leftover = view.leftover_buckets() if topic is None else []
         if json:
-            output.document(
-                {
-                    "kind": view.kind,
-                    "path": str(view.path),
-                    "at": iso(now),
-                    "subscriptions": [{**row, "buckets": some} for row, some in found],
-                    "leftover_snapshots": leftover,
-                }
-            )
+            subscriptions = [{**row, "buckets": some} for row, some in found]
+            document(view, {"at": iso(now), "subscriptions": subscriptions, "leftover_snapshots": leftover})
             return
         output.line(f"at {output.time(iso(now))}")
-        waiting = [row for row in rows if row["messages"] or row["buckets"]] if topic is None else rows
+        waiting = [row for row in rows if row["messages"] or row["buckets"]]
         if waiting:
             output.table(_SUBSCRIPTIONS, waiting)
         quiet = len(rows) - len(waiting)
         if quiet:
-            output.line(f"nothing waits for {quiet} other subscriptions" if waiting else "nothing waits")
+            output.line(f"nothing waits for {counted(quiet, 'other subscription' if waiting else 'subscription')}")
+        if not rows:
+            output.line("no subscriptions")
         if topic is not None and buckets:
             output.heading("buckets")
             output.table(_BUCKETS, buckets)

@@ -20,13 +20,14 @@ from bookstand.disk.disks import Disks
 from bookstand.disk.import_plan import LeftOut
 from bookstand.disk.import_report import ImportReport
 from bookstand.disk.importing import import_disks
-from bookstand.errors import NotAStoreError, StoreNotFoundError
+from bookstand.errors import NotAStoreError
 from bookstand.storage.environment import data_file
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE
+from bookstand.tools.findings import damage_facts, damage_line
 from bookstand.tools.options import Json, Metadata, Password, progress_bar
 from bookstand.tools.output import Column, counted
-from bookstand.tools.target import BOOKIE, dump_beside, find
+from bookstand.tools.target import check_bookies, check_dump, dump_beside
 
 EXAMPLES = (
     "bookstand import-bookie bookie copy-of-bookie --metadata metadata.jsonl.gz --dry-run",
@@ -57,23 +58,25 @@ def run(
     password: Password = None,
     json: Json = False,
 ) -> None:
-    for disk in disks:
-        if find(disk).kind != BOOKIE:
-            raise NotAStoreError(f"{disk} is no bookie's folder")
-    if metadata is not None and not Path(metadata).exists():
-        raise StoreNotFoundError(f"there is no metadata dump at {metadata}")
+    check_bookies(disks)
+    check_dump(metadata)
     beside = dump_beside(Path(disks[0])) if metadata is None else None
     if beside is not None:
         output.note(f"{beside} may be the metadata: give it with --metadata")
     passwords = [word.encode() for word in password or ()]
     with progress_bar("reading the disks") as reading:
         source = Disks.open(disks, metadata, passwords, progress=reading)
-    with source, _store(store, dry_run) as target, progress_bar("writing the store") as writing:
-        report = import_disks(
-            source, target, dry_run=dry_run, ledgers=ledger or None, unlisted=unlisted, progress=writing
-        )
+    try:
+        with source, _store(store, dry_run) as target, progress_bar("writing the store") as writing:
+            report = import_disks(
+                source, target, dry_run=dry_run, ledgers=ledger or None, unlisted=unlisted, progress=writing
+            )
+    except KeyboardInterrupt:
+        if not dry_run:
+            output.note("the import is not finished: run it again in the same way, and it goes on")
+        raise
     if json:
-        output.document({"disks": disks, "store": store, **_facts(report)})
+        output.document({"kind": "import", "disks": disks, "store": store, **_facts(report)})
     else:
         _print(report, store)
     if report.damage or report.missing:
@@ -97,16 +100,11 @@ def _store(path: str, dry_run: bool) -> Iterator[bookstand.Store]:
 
 
 def _facts(report: ImportReport) -> dict[str, Any]:
-    facts = report.as_dict()
-    facts["damage"] = [
-        {"file": one.file, "offset": one.offset, "what": one.what, "ledger": one.ledger_id, "entry": one.entry_id}
-        for one in report.damage
-    ]
-    return facts
+    return {**report.as_dict(), "damage": [damage_facts(one) for one in report.damage]}
 
 
 def _print(report: ImportReport, store: str) -> None:
-    output.line(f"store {store}{', which was not changed' if report.dry_run else ''}")
+    output.paragraph(f"store {store}{', which was not changed' if report.dry_run else ''}")
     done = {
         "what": "would be imported" if report.dry_run else "imported",
         "ledgers": report.ledgers,
@@ -120,7 +118,7 @@ def _print(report: ImportReport, store: str) -> None:
         "entries": report.entries_there,
         "nodes": report.nodes_there,
     }
-    output.table(_COUNTS, [done, there])
+    output.table(_COUNTS, [done, there] if report.ledgers_there + report.entries_there + report.nodes_there else [done])
     if report.resumed:
         output.line("an import that was stopped " + ("would go on" if report.dry_run else "went on"))
     for line in _left_out(report.left_out):
@@ -130,7 +128,7 @@ def _print(report: ImportReport, store: str) -> None:
     for path in report.rewritten:
         output.paragraph(f"note: written plain, for Pulsar 4.2.4 cannot load it compressed: {path}")
     for damage in report.damage:
-        output.paragraph(f"damage: {damage}")
+        output.paragraph(f"damage: {damage_line(damage)}")
 
 
 def _left_out(found: tuple[LeftOut, ...]) -> Iterator[str]:

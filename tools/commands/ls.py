@@ -16,8 +16,8 @@ import typer
 from bookstand.errors import IncorrectParameterError
 from bookstand.tools import output
 from bookstand.tools.disk_view import DiskView
-from bookstand.tools.exit_codes import DAMAGE
-from bookstand.tools.options import Json, Metadata, Password, Place, looking_at
+from bookstand.tools.known import ledger_line
+from bookstand.tools.options import Json, Metadata, MoreDisks, Password, Place, damage_lines, document, looking_at
 from bookstand.tools.output import Column, counted, human
 from bookstand.tools.view import LedgerFacts, View
 
@@ -86,6 +86,7 @@ def run(
     state: Annotated[
         str | None, typer.Option(metavar="STATE", help="Only ledgers in this state: OPEN, CLOSED, UNLISTED, …")
     ] = None,
+    disk: MoreDisks = None,
     metadata: Metadata = None,
     password: Password = None,
     json: Json = False,
@@ -94,7 +95,7 @@ def run(
         raise IncorrectParameterError("--topics, --files and --records exclude each other")
     if (topics or files or records) and (kind or state):
         raise IncorrectParameterError("--kind and --state are of ledgers")
-    with looking_at(path, metadata, password, json) as view:
+    with looking_at(path, disk, metadata, password, json) as view:
         if records:
             _print_records(view, json)
         elif files:
@@ -108,14 +109,12 @@ def run(
             _print("ledgers", _LEDGERS, rows, view, json)
             if not json:
                 _sum_up(rows)
-            if any(row["damage"] for row in rows) and not view.damage:
-                raise typer.Exit(DAMAGE)
 
 
 def _print(name: str, columns: tuple[Column, ...], rows: list[dict[str, Any]], view: View, json: bool) -> None:
     if json:
         shown = [{key: value for key, value in row.items() if key not in ("of", "quorums")} for row in rows]
-        output.document({"kind": view.kind, "path": str(view.path), name: shown})
+        document(view, {name: shown})
         return
     output.table(columns, rows)
 
@@ -124,11 +123,13 @@ def _print_records(view: View, json: bool) -> None:
     """One by one, for there may be many: a line of JSON each, or columns wide enough for what is usual."""
     if not isinstance(view, DiskView):
         raise IncorrectParameterError("records are in the files of bookies; a store has sub-databases (--files)")
+    if json:
+        for row in view.records():
+            output.json_line(row)
+        damage_lines(view)
+        return
     last = ""
     for row in view.records():
-        if json:
-            output.json_line(row)
-            continue
         if row["file"] != last:
             last = row["file"]
             output.heading(last)
@@ -158,7 +159,7 @@ def _ledger_rows(view: View, topic: str | None, kind: str | None, state: str | N
             and (kind is None or facts.kind == kind.lower())
             and (state is None or facts.state == state.upper())
         ):
-            yield as_row(facts)
+            yield _row(facts)
 
 
 def fits(name: str, pattern: str) -> bool:
@@ -166,9 +167,9 @@ def fits(name: str, pattern: str) -> bool:
     return name == pattern or name.endswith(f"/{pattern}") or fnmatchcase(name, pattern)
 
 
-def as_row(facts: LedgerFacts) -> dict[str, Any]:
-    row = facts._asdict()
-    row["created"] = output.iso(facts.created)
+def _row(facts: LedgerFacts) -> dict[str, Any]:
+    """With what only the table has."""
+    row = ledger_line(facts)
     row["of"] = f"{facts.topic} : {facts.cursor}" if facts.cursor else facts.topic
     if facts.ensemble_size is not None:
         row["quorums"] = f"{facts.ensemble_size}/{facts.write_quorum}/{facts.ack_quorum}"

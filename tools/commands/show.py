@@ -1,5 +1,5 @@
-"""Show everything known of one thing at PATH: a ledger by its id, an entry as LEDGER:ENTRY, a topic by its name, a
-metadata node, or, if nothing is named, of the store or the bookies as a whole.
+"""Show everything known of one thing at PATH: a ledger by its id, an entry as LEDGER:ENTRY, a topic by its name or the
+end of it, a node of the metadata; or, if nothing is named, of the store or the bookies as a whole.
 
 A ledger: its metadata, where it ends and why. An entry: its header, where its copies lie, whether their digests are
 right, and the message in it. A topic: its ledgers and cursors.
@@ -12,13 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.position import Position
-from bookstand.tools import output
-from bookstand.tools.commands.ls import as_row
-from bookstand.tools.messages import message_facts, message_of, payload_facts, value_facts
-from bookstand.tools.options import Json, Metadata, Password, Place, looking_at
-from bookstand.tools.output import Column, Fact, iso, readable
-from bookstand.tools.records import entry_record, node_record
+from bookstand.tools import known, output
+from bookstand.tools.options import Json, Metadata, MoreDisks, Password, Place, document, looking_at
+from bookstand.tools.output import Column, Fact
 from bookstand.tools.view import View, ledger_of, position_of
 
 EXAMPLES = (
@@ -78,157 +74,29 @@ def run(
     node: Annotated[
         str | None, typer.Option(metavar="PATH", help="A node of the metadata.", show_default=False)
     ] = None,
+    disk: MoreDisks = None,
     metadata: Metadata = None,
     password: Password = None,
     json: Json = False,
 ) -> None:
     if what is not None and node is not None:
         raise IncorrectParameterError("show a node, or something else, not both")
-    with looking_at(path, metadata, password, json) as view:
+    with looking_at(path, disk, metadata, password, json) as view:
         if node is not None:
-            _show(view, "node", _node(view, node), json)
+            _show(view, "node", known.node(view, node), json)
         elif what is None:
-            _show(view, "about", _about(view), json)
+            _show(view, "about", known.about(view), json)
         elif (position := position_of(what)) is not None:
-            _show(view, "entry", _entry(view, position), json)
+            _show(view, "entry", known.entry(view, position), json)
         elif (ledger_id := ledger_of(what)) is not None:
-            _show(view, "ledger", _ledger(view, ledger_id), json)
+            _show(view, "ledger", known.ledger(view, ledger_id), json)
         else:
-            _show(view, "topic", _topic(view, view.find_topic(what)), json)
-
-
-# -- what is known -----------------------------------------------------------------------------------------------------
-
-
-def _about(view: View) -> dict[str, Any]:
-    about = view.about()
-    if "changed" in about:
-        about["changed"] = iso(about["changed"])
-    return about
-
-
-def _ledger(view: View, ledger_id: int) -> dict[str, Any]:
-    ledger, row = view.ledger(ledger_id), as_row(view.describe(ledger_id))
-    metadata, extent = ledger.metadata, ledger.extent
-    facts = {key: value for key, value in row.items() if key not in ("of", "quorums")}
-    facts["extent"] = {
-        "last_entry": extent.last_entry,
-        "length": extent.length,
-        "lac": extent.lac,
-        "gapless_to": extent.gapless,
-        "enough_copies_to": extent.enough,
-        "highest": extent.highest,
-        "missing": [list(pair) for pair in extent.missing],
-        "too_few_copies": [list(pair) for pair in extent.too_few],
-    }
-    facts["master_key"] = None if ledger.master_key is None else ledger.master_key.hex()
-    facts["doubts"] = list(extent.doubts)
-    if metadata is not None:
-        facts["metadata"] = {
-            "format": metadata.format_version,
-            "version": metadata.version,
-            "state": metadata.state,
-            "has_password": metadata.has_password and metadata.password != b"",
-            "ensembles": [{"first_entry": first, "bookies": list(members)} for first, members in metadata.ensembles],
-            "custom": {key: readable(value) for key, value in metadata.custom_metadata.items()},
-        }
-    return facts
-
-
-def _entry(view: View, position: Position) -> dict[str, Any]:
-    copies = view.copies(*position)
-    entry = view.entry(*position)
-    ledger = view.ledger(position.ledger_id)
-    what = view.content(ledger)
-    facts: dict[str, Any] = {
-        "ledger": entry.ledger_id,
-        "entry": entry.entry_id,
-        "kind": what.kind,
-        "topic": what.topic or None,
-        "cursor": what.cursor or None,
-        "lac": entry.lac,
-        "cumulative_length": entry.cumulative_length,
-        "stored_bytes": len(entry.stored),
-        "bytes": len(entry.payload),
-        "digest": ledger.digest_name,
-        "digest_right": entry.checked,
-        "behind_the_end": entry.entry_id > ledger.extent.last_entry,
-        "copies": copies,
-    }
-    message = message_of(entry, what.topic, view.source.damage.append)
-    record = entry_record(what.kind, entry)
-    if record is not None:
-        facts["record"] = record
-    if message is None:
-        facts |= payload_facts(entry.payload)
-    else:
-        facts["message"] = message_facts(message)
-        facts["messages"] = [
-            {"index": index, "bytes": len(payload), **metadata, **payload_facts(payload)}
-            for index, (payload, metadata) in enumerate(value_facts(message))
-        ]
-    return facts
-
-
-def _topic(view: View, name: str) -> dict[str, Any]:
-    topic = view.topic(name)
-    ledgers = []
-    for info in topic.info.ledgers:
-        ledger = topic.ledger(info.ledger_id)
-        ledgers.append(
-            {
-                "ledger": info.ledger_id,
-                "state": "MISSING" if ledger is None else view.state_of(ledger),
-                "entries": topic.entry_counts[info.ledger_id],
-                "bytes": info.size if ledger is None else ledger.extent.length,
-                "recorded": info.entries,
-                "closed": iso(info.timestamp),
-                "offloaded": info.offload is not None,
-            }
-        )
-    cursors = [
-        {
-            "cursor": cursor.name,
-            "mark_delete": _place(cursor.state.mark_delete),
-            "backlog": cursor.backlog,
-            "ledger": None if cursor.ledger_id < 0 else cursor.ledger_id,
-            "source": str(cursor.source),
-        }
-        for cursor in view.cursors(name)
-    ]
-    return {
-        "topic": name,
-        "entries": sum(topic.entry_counts.values()),
-        "bytes": sum(ledger["bytes"] for ledger in ledgers),
-        "terminated": None if topic.info.terminated is None else _place(topic.info.terminated),
-        "properties": dict(topic.info.properties),
-        "ledgers": ledgers,
-        "cursors": cursors,
-    }
-
-
-def _node(view: View, path: str) -> dict[str, Any]:
-    facts = view.node(path)
-    if "value" in facts:
-        value = facts.pop("value")
-        facts |= {"created": iso(facts["created"]), "changed": iso(facts["changed"]), "bytes": len(value)}
-        facts["value"] = readable(value)
-        record = node_record(path, value)
-        if record is not None:
-            facts["record"] = record
-    return facts
-
-
-def _place(position: Position) -> str:
-    return f"{position.ledger_id}:{position.entry_id}"
-
-
-# -- printing ----------------------------------------------------------------------------------------------------------
+            _show(view, "topic", known.topic(view, view.find_topic(what)), json)
 
 
 def _show(view: View, what: str, facts: dict[str, Any], json: bool) -> None:
     if json:
-        output.document({"kind": view.kind, "path": str(view.path), what: facts})
+        document(view, {what: facts})
     else:
         _PRINTERS[what](facts)
 
@@ -249,12 +117,16 @@ def _print_ledger(facts: dict[str, Any]) -> None:
     if "metadata" in facts:
         output.heading("metadata")
         output.facts(_METADATA, facts["metadata"])
-        for ensemble in facts["metadata"]["ensembles"]:
-            output.line(f"ensemble from entry {ensemble['first_entry']}: {', '.join(ensemble['bookies'])}")
-        for key, value in facts["metadata"]["custom"].items():
-            output.line(f"{key}  {value}")
+        output.heading("ensembles")
+        output.table(_ENSEMBLES, facts["metadata"]["ensembles"])
+        custom = facts["metadata"]["custom"]
+        if custom:
+            output.heading("custom metadata")
+            output.facts([Fact(key, output.plain(key)) for key in custom], custom)
+    if facts["doubts"]:
+        output.heading("notes")
     for doubt in facts["doubts"]:
-        output.paragraph(f"note: {doubt}")
+        output.paragraph(doubt)
 
 
 def _span(first: int, last: int) -> str:
@@ -325,8 +197,8 @@ _ABOUT = (
     Fact("file", "file"),
     Fact("bytes", "size", output.size_and_bytes),
     Fact("changed", "changed", output.time),
-    Fact("writers", "open for writing in"),
-    Fact("readers", "open for reading in"),
+    Fact("writers", "processes writing"),
+    Fact("readers", "processes reading"),
     Fact("metadata", "metadata"),
     Fact("ledgers", "ledgers"),
     Fact("deleted_ledgers", "deleted, kept"),
@@ -369,6 +241,10 @@ _EXTENT = (
     Fact("highest", "highest entry"),
     Fact("missing", "missing"),
     Fact("too_few_copies", "too few copies"),
+)
+_ENSEMBLES = (
+    Column("first_entry", "FROM ENTRY", right=True),
+    Column("bookies", "BOOKIES", least=20),
 )
 _METADATA = (
     Fact("format", "format"),

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from bookstand.tools import output
-from bookstand.tools.options import Json, Metadata, Password, Place, looking_at
+from bookstand.tools.options import Json, Metadata, MoreDisks, Password, Place, document, looking_at
 from bookstand.tools.output import Column, Fact, human, iso
 from bookstand.tools.view import LedgerFacts, View
 
@@ -26,7 +26,7 @@ _KINDS = (
     Column("ledgers", "LEDGERS", right=True),
     Column("entries", "ENTRIES", right=True),
     Column("bytes", "SIZE", right=True, show=output.size),
-    Column("average", "AN ENTRY", right=True, show=output.size, rank=2),
+    Column("average", "PER ENTRY", right=True, show=output.size, rank=2),
     Column("oldest", "OLDEST", show=output.time, rank=1),
     Column("newest", "NEWEST", show=output.time),
 )
@@ -51,22 +51,26 @@ _TOP = 5
 def run(
     path: Place,
     sizes: Annotated[bool, typer.Option(help="Look at the size of each entry, which takes a while.")] = True,
+    disk: MoreDisks = None,
     metadata: Metadata = None,
     password: Password = None,
     json: Json = False,
 ) -> None:
-    with looking_at(path, metadata, password, json) as view:
-        found = [view.describe(ledger_id) for ledger_id in view.ledger_ids()]
-        facts = _facts(view, found, sizes)
+    with looking_at(path, disk, metadata, password, json) as view:
+        # Whoever reads the entries meets what is lost of them, and that is told of their ledgers.
+        entry_sizes = _histogram(view) if sizes else None
+        facts = _facts([view.describe(ledger_id) for ledger_id in view.ledger_ids()])
+        if entry_sizes is not None:
+            facts["entry_sizes"] = entry_sizes
         if json:
-            output.document({"kind": view.kind, "path": str(view.path), **facts})
+            document(view, facts)
         else:
             _print(facts)
 
 
-def _facts(view: View, found: list[LedgerFacts], sizes: bool) -> dict[str, Any]:
+def _facts(found: list[LedgerFacts]) -> dict[str, Any]:
     kinds = sorted({one.kind for one in found})
-    facts: dict[str, Any] = {
+    return {
         "kinds": [_sums(kind, [one for one in found if one.kind == kind]) for kind in kinds],
         "total": _sums("total", found),
         "states": dict(Counter(one.state for one in found).most_common()),
@@ -85,9 +89,6 @@ def _facts(view: View, found: list[LedgerFacts], sizes: bool) -> dict[str, Any]:
             for one in sorted(found, key=lambda one: one.bytes, reverse=True)[:_TOP]
         ],
     }
-    if sizes:
-        facts["entry_sizes"] = _histogram(view, found)
-    return facts
 
 
 def _sums(kind: str, found: list[LedgerFacts]) -> dict[str, Any]:
@@ -104,11 +105,11 @@ def _sums(kind: str, found: list[LedgerFacts]) -> dict[str, Any]:
     }
 
 
-def _histogram(view: View, found: list[LedgerFacts]) -> list[dict[str, int]]:
+def _histogram(view: View) -> list[dict[str, int]]:
     """How many entries have from one power of two to less than the next bytes; 0 is by itself."""
     counts = np.zeros(64, np.int64)
-    for one in found:
-        for part in view.payload_sizes(one.ledger):
+    for ledger_id in view.ledger_ids():
+        for part in view.payload_sizes(ledger_id):
             # The number of bits tells the power of two.
             bits = np.zeros(len(part), np.int64)
             some = part > 0
@@ -136,7 +137,7 @@ def _print(facts: dict[str, Any]) -> None:
         most = max(row["entries"] for row in sizes)
         rows = [
             {
-                "below": f"< {human(row['below'])}",
+                "below": f"< {human(row['below'])}" if row["from"] else "0 B",
                 "entries": row["entries"],
                 "bar": "#" * max(round(row["entries"] / most * _BAR), 1 if row["entries"] else 0),
             }

@@ -8,7 +8,7 @@ is told as a note is no damage.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,9 +16,10 @@ from bookstand.disk.damage import Damage
 from bookstand.errors import StoreDamagedError
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE, FINE
-from bookstand.tools.options import Json, Metadata, Password, Place, progress_bar
+from bookstand.tools.findings import damage_facts, damage_line
+from bookstand.tools.options import Json, Metadata, MoreDisks, Password, Place, progress_bar
 from bookstand.tools.output import counted
-from bookstand.tools.target import STORE, find, open_view
+from bookstand.tools.target import BOOKIE, STORE, find, open_view
 from bookstand.tools.view import Verdict
 
 EXAMPLES = (
@@ -33,19 +34,20 @@ def run(
     messages: Annotated[
         bool, typer.Option("--messages", help="Check the checksums that messages themselves have, too.")
     ] = False,
+    disk: MoreDisks = None,
     metadata: Metadata = None,
     password: Password = None,
     json: Json = False,
 ) -> None:
     target = find(path)
-    kind = STORE if target.kind == STORE else "bookie"
-    title = f"store {target.path}"
+    kind, title = STORE if target.kind == STORE else BOOKIE, f"store {target.path}"
     try:
-        with progress_bar("reading the disks") as progress, open_view(path, metadata, password or (), progress) as view:
+        with progress_bar("reading the disks") as progress:
+            view = open_view(path, disk or (), metadata, password or (), progress)
+        with view:
             title = view.title
-            hint = getattr(view, "hint", None)
-            if hint is not None:
-                output.note(hint)
+            if view.hint is not None:
+                output.note(view.hint)
             verdict = view.verify(messages)
     except StoreDamagedError as error:
         # So much that it cannot be opened.
@@ -56,9 +58,9 @@ def run(
                 "kind": kind,
                 "path": str(target.path),
                 "ok": not verdict.findings,
-                "findings": [_facts(one) for one in verdict.findings],
-                "notes": verdict.notes,
                 "counts": verdict.counts,
+                "damage": [damage_facts(one) for one in verdict.findings],
+                "notes": verdict.notes,
             }
         )
     else:
@@ -66,20 +68,10 @@ def run(
     raise typer.Exit(DAMAGE if verdict.findings else FINE)
 
 
-def _facts(damage: Damage) -> dict[str, Any]:
-    return {
-        "what": damage.what,
-        "file": damage.file or None,
-        "offset": None if damage.offset < 0 else damage.offset,
-        "ledger": None if damage.ledger_id < 0 else damage.ledger_id,
-        "entry": None if damage.entry_id < 0 else damage.entry_id,
-    }
-
-
 def _print(title: str, verdict: Verdict) -> None:
-    output.line(title)
+    output.paragraph(title)
     for damage in verdict.findings:
-        output.paragraph(f"damage: {_told(damage)}")
+        output.paragraph(f"damage: {damage_line(damage)}")
     for note in verdict.notes:
         output.paragraph(f"note: {note}")
     if verdict.counts:
@@ -93,12 +85,3 @@ def _read(verdict: Verdict) -> Iterator[tuple[str, int]]:
     for what, count in verdict.counts.items():
         if what != "bytes":
             yield ("entry" if what == "entries" else what.removesuffix("s")), count
-
-
-def _told(damage: Damage) -> str:
-    where = damage.file if damage.offset < 0 else f"{damage.file} at {damage.offset}"
-    if damage.entry_id >= 0:
-        where += f", entry {damage.ledger_id}:{damage.entry_id}"
-    elif damage.ledger_id >= 0:
-        where += f", ledger {damage.ledger_id}"
-    return f"{where}: {damage.what}"

@@ -1,0 +1,39 @@
+"""What is found to be wrong, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bookstand.disk.damage import Damage
+from bookstand.errors import BookstandError
+
+
+class DamageError(BookstandError):
+    """What was asked for is damaged, or may be what the damage hides."""
+
+
+def damage_facts(damage: Damage) -> dict[str, Any]:
+    """Null stands for what cannot be told."""
+    return {
+        "what": damage.what,
+        "file": damage.file or None,
+        "offset": None if damage.offset < 0 else damage.offset,
+        "ledger": None if damage.ledger_id < 0 else damage.ledger_id,
+        "entry": None if damage.entry_id < 0 else damage.entry_id,
+    }
+
+
+def damage_line(damage: Damage) -> str:
+    where = damage.file if damage.offset < 0 else f"{damage.file} at {damage.offset}"
+    if damage.entry_id >= 0:
+        where += f", entry {damage.ledger_id}:{damage.entry_id}"
+    elif damage.ledger_id >= 0:
+        where += f", ledger {damage.ledger_id}"
+    return f"{where}: {damage.what}"
+
+
+def summary(damage: list[Damage]) -> str:
+    """In a sentence, of which there is one at least."""
+    if len(damage) == 1:
+        return f"damage was found: {damage_line(damage[0])}"
+    return f"damage was found in {len(damage)} places: bookstand verify lists them"
