@@ -193,9 +193,9 @@ class _Handle:
         found = [_Entry(entry.entry_id, entry.payload) for entry in self._ledger.entries(first, last)]
         for expected, entry in enumerate(found, first):
             if entry.entry_id != expected:
-                raise NoSuchEntryError(f"entry {self.id}:{expected} is on none of the disks")
+                raise NoSuchEntryError(f"entry {self.id}:{expected} is missing or damaged")
         if len(found) != last - first + 1:
-            raise NoSuchEntryError(f"entry {self.id}:{first + len(found)} is on none of the disks")
+            raise NoSuchEntryError(f"entry {self.id}:{first + len(found)} is missing or damaged")
         return found
 
 

@@ -147,7 +147,7 @@ class _Entries:
         if entry is not None and entry.entry_id == entry_id:
             return entry.payload
         self._place = _NOWHERE
-        raise SnapshotDamagedError(f"{self._what}: entry {entry_id} is on none of the disks")
+        raise SnapshotDamagedError(f"{self._what}: entry {entry_id} is missing or damaged")
 
 
 class DelayedIndex:

@@ -95,14 +95,14 @@ class DiskTopic:
             ledger = self.ledger(ledger_id)
             if ledger is None:
                 if info.entries:
-                    self.report(f"its {info.entries} entries are on none of the disks", ledger_id)
+                    self.report(f"its {info.entries} entries are missing", ledger_id)
                 continue
             there = ledger.extent.last_entry + 1
             if ledger.metadata is None and there < info.entries:
                 self.report(f"of its {info.entries} entries the first {there} are on the disks", ledger_id)
             for lost, last in ledger.extent.missing:
                 if last >= start:
-                    self.report(f"entries {lost} to {last} are on none of the disks", ledger_id)
+                    self.report(f"entries {lost} to {last} are missing", ledger_id)
             yield from ledger.entries(max(start, 0))
 
     def messages(self, first: Position | None = None) -> Iterator[DiskMessage]:

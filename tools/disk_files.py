@@ -28,7 +28,7 @@ def files(disks: Disks, name: Name) -> list[dict[str, Any]]:
     for ledger_id in catalog.ledger_ids:
         for copies in catalog.blocks(ledger_id):
             entries += np.bincount(copies.files, minlength=len(entries))
-    marks = _marks(disks)
+    marks, maps = _marks(disks), read_maps(disks)
     rows = []
     for file, count in zip(catalog.files, entries.tolist(), strict=True):
         rows.append(
@@ -40,7 +40,7 @@ def files(disks: Disks, name: Name) -> list[dict[str, Any]]:
                 "records": count,
                 "bytes": _size(file.path),
                 "mark": None if file.kind == LOG else marks.get(file.path),
-                "ledgers": _map_of(file.path) if file.kind == LOG else None,
+                "ledgers": maps.get(file.path),
             }
         )
     for bookie in disks.bookies:
@@ -129,7 +129,8 @@ def _version(path: Path) -> int | None:
     return int.from_bytes(head[4:], "big", signed=True) if len(head) == 8 and head[:2] == b"BK" else None
 
 
-def _map_of(path: Path) -> int | None:
-    """How many ledgers the log's map has; None: it has none."""
-    found = entry_log.read_ledgers_map(path, lambda damage: None)
-    return None if found is None else len(found)
+def read_maps(disks: Disks) -> dict[Path, int]:
+    """By log, how many ledgers its map has; those that have none are left out."""
+    logs = (file.path for file in disks.catalog.files if file.kind == LOG)
+    maps = {path: entry_log.read_ledgers_map(path, disks.damage.append) for path in logs}
+    return {path: len(ledgers) for path, ledgers in maps.items() if ledgers is not None}

@@ -204,6 +204,7 @@ class DiskView(View):
             if extent.state != CLOSED:
                 notes += [f"ledger {ledger_id}: {doubt}" for doubt in extent.doubts]
         self.disks.damage.extend(found)
+        disk_files.read_maps(self.disks)
         counts |= self._verify_topics(messages)
         if unlisted:
             notes.append(f"not in the metadata, so deleted and not collected yet: {counted(unlisted, 'ledger')}")

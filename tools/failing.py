@@ -51,10 +51,8 @@ def _misused(error: Exception, json: bool) -> typer.Exit:
 
 
 def _ended(kind: str, what: str, code: int, json: bool) -> typer.Exit:
-    output.note(what)
     try:
-        if json:
-            output.json_line({"error": {"kind": kind, "message": what, "exit_code": code}})
+        output.failure(kind, what, code, json)
         sys.stdout.flush()
     except OSError:
         # It was the output that failed, or it fails as well.

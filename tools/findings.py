@@ -25,10 +25,13 @@ def damage_facts(damage: Damage) -> dict[str, Any]:
 
 def damage_line(damage: Damage) -> str:
     where = damage.file if damage.offset < 0 else f"{damage.file} at {damage.offset}"
+    what = ""
     if damage.entry_id >= 0:
-        where += f", entry {damage.ledger_id}:{damage.entry_id}"
+        what = f"entry {damage.ledger_id}:{damage.entry_id}"
     elif damage.ledger_id >= 0:
-        where += f", ledger {damage.ledger_id}"
+        what = f"ledger {damage.ledger_id}"
+    if what and not damage.what.startswith(what):
+        where = f"{where}, {what}" if where else what
     return f"{where}: {damage.what}"
 
 

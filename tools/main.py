@@ -10,7 +10,8 @@ from io import TextIOWrapper
 from types import MappingProxyType
 
 from bookstand.errors import MissingExtraError
-from bookstand.tools.exit_codes import FAILED, FINE
+from bookstand.tools import output
+from bookstand.tools.exit_codes import FAILED, FINE, INTERRUPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,21 +44,26 @@ _EXTRA = ("typer", "rich", "cramjam")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit code."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        app = application()
+        return _run(application(), words)
     except MissingExtraError as error:
-        print(f"bookstand: {error}", file=sys.stderr)
-        return FAILED
+        return output.failure(type(error).__name__, str(error), FAILED, "--json" in words)
+    except KeyboardInterrupt:
+        # Before there was a command to stop.
+        return output.failure("Interrupted", "interrupted", INTERRUPTED, "--json" in words)
+
+
+def _run(app: typer.Typer, words: Sequence[str]) -> int:
     from bookstand.tools.failing import check_streams
 
     if not check_streams():
-        print("bookstand: there is no standard output to write to", file=sys.stderr)
-        return FAILED
+        return output.failure("OSError", "there is no standard output to write to", FAILED, False)
     if isinstance(sys.stdout, TextIOWrapper):
         # What the terminal has no letters for is printed in another way, and stops nothing.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="bookstand")
+        app(args=words, prog_name="bookstand")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FINE if end.code is None else FAILED
     return FINE
@@ -116,15 +122,23 @@ def application() -> typer.Typer:
 
     @app.callback()
     def options(
-        version: bool = typer.Option(False, "--version", help="Print the version, and end.", is_eager=True),
+        version: bool = typer.Option(
+            False, "--version", help="Print the version, and end.", is_eager=True, callback=_print_version
+        ),
     ) -> None:
-        if version:
-            from bookstand import __version__
-
-            print(f"bookstand {__version__}")
-            raise typer.Exit(FINE)
+        pass
 
     return app
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        import typer
+
+        from bookstand import __version__
+
+        print(f"bookstand {__version__}")
+        raise typer.Exit(FINE)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -120,7 +121,7 @@ def some_ledgers(ids: Iterable[int]) -> str:
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     """Told how many bytes of how many are done; gives None where nobody would see it. The bar comes with the first
     news, and goes without a trace."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
     from rich.console import Console
@@ -138,4 +139,5 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     try:
         yield progress
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()

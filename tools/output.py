@@ -279,3 +279,11 @@ def document(value: Any) -> None:
 
 def json_line(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def failure(kind: str, what: str, code: int, as_json: bool) -> int:
+    """Says how it ended, and gives the exit code back."""
+    note(what)
+    if as_json:
+        json_line({"error": {"kind": kind, "message": what, "exit_code": code}})
+    return code

@@ -179,7 +179,7 @@ def test_lost_entries_at_the_end(cluster: Cluster) -> None:
     cursor, damage = of(cluster, IN_LEDGER)
     assert cursor.state == state(1)
     assert len(cursor.skipped) == len(damage) == 2
-    assert f"{CURSOR_LEDGER}:3 is on none of the disks" in cursor.skipped[0]
+    assert f"{CURSOR_LEDGER}:3 is missing or damaged" in cursor.skipped[0]
 
 
 def test_an_open_ledger_ends_where_its_entries_do(cluster: Cluster) -> None:

@@ -42,12 +42,19 @@ class Result(NamedTuple):
 
 
 def run(*arguments: object, columns: int | None = None) -> Result:
-    """As a command line of its own would run, with its output in a pipe."""
+    """As a command line of its own would run, with its output in a pipe. Whatever it says besides is on lines of its
+    own, and what it prints with ``--json`` is JSON, however it ends."""
     environment = {"COLUMNS": "" if columns is None else str(columns)}
-    result = CliRunner().invoke(application(), [str(argument) for argument in arguments], env=environment)
+    words = list(map(str, arguments))
+    result = CliRunner().invoke(application(), words, env=environment, prog_name="bookstand")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    return Result(result.exit_code, result.stdout, result.stderr)
+    found = Result(result.exit_code, result.stdout, result.stderr)
+    if words:
+        assert [line for line in found.err.splitlines() if not line.startswith("bookstand: ")] == []
+    if "--json" in words:
+        assert (found.lines if "cat" in words or "--records" in words else [found.json]) != [] or not found.out
+    return found
 
 
 def fill(path: Path) -> None:

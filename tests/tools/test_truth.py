@@ -246,4 +246,4 @@ def test_disks_by_themselves_are_what_the_folder_is(name: str, unpacked: Callabl
     (note,) = alone.json["notes"]
     assert f"there is no disk of {bookies[1].name}, {bookies[2].name}" in note
     assert note in alone.err
-    assert all("none of the disks" in one["what"] for one in alone.json["damage"])
+    assert all("missing" in one["what"] for one in alone.json["damage"])

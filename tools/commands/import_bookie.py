@@ -30,9 +30,9 @@ from bookstand.tools.output import Column, counted
 from bookstand.tools.target import check_bookies, check_dump, dump_beside
 
 EXAMPLES = (
-    "bookstand import-bookie bookie copy-of-bookie --metadata metadata.jsonl.gz --dry-run",
-    "bookstand import-bookie bookie copy-of-bookie --metadata metadata.jsonl.gz",
-    "bookstand import-bookie bookie copy-of-bookie --metadata metadata.jsonl.gz --json",
+    "bookstand import-bookie bookie copy --metadata metadata.jsonl.gz --dry-run",
+    "bookstand import-bookie bookie copy --metadata metadata.jsonl.gz",
+    "bookstand import-bookie bookie copy --metadata metadata.jsonl.gz --json",
     "bookstand import-bookie bookie some-ledgers --ledger 5 --ledger 6",
 )
 

@@ -1,0 +1,165 @@
+"""Where output goes, and how a command ends when that ends first: pipes, full disks, terminals, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import bookstand
+from bookstand.tools.exit_codes import FAILED, FINE, INTERRUPTED
+from tests.kit import PATIENCE
+from tests.tools.child import COMMAND, Terminal, environment, finished, start, without_control
+
+DUMP = ("--metadata", "metadata.jsonl.gz")
+RECORDS = ("ls", "bookie", *DUMP, "--records")
+COMMANDS = (
+    ("ls", "my-store"),
+    ("show", "my-store", "0"),
+    ("cat", "my-store", "0"),
+    ("verify", "my-store"),
+    ("cursors", "my-store"),
+    ("delayed", "my-store"),
+    ("stats", "my-store"),
+    ("import-bookie", "bookie", "new", *DUMP, "--dry-run"),
+    (*RECORDS, "--json"),
+)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda words: " ".join(words[:2]))
+def test_output_that_nobody_reads(here: Path, arguments: tuple[str, ...]) -> None:
+    """As in ``| true``: the pipe is closed before anything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    child = start(*arguments, folder=here, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert finished(child) == (FINE, "", "")
+
+
+def test_output_of_which_the_first_line_is_read(here: Path) -> None:
+    child = start(*RECORDS, "--json", folder=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert json.loads(child.stdout.readline())["offset"] == 1024
+    child.stdout.close()
+    assert child.stderr.read() == ""
+    assert child.wait(PATIENCE) == FINE
+    child.stderr.close()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("ls", "my-store"), ("cat", "my-store", "0", "--raw"), ("ls", "nothing", "--json")]
+)
+def test_output_that_cannot_be_written(here: Path, arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        code, _, err = finished(start(*arguments, folder=here, stdout=full, stderr=subprocess.PIPE))
+    assert "Traceback" not in err
+    if "nothing" in arguments:
+        assert err == "bookstand: there is nothing at nothing\n"
+    else:
+        assert (code, err.count("\n")) == (FAILED, 1)
+        assert "No space left on device" in err
+
+
+def test_no_output_at_all(here: Path) -> None:
+    """What a store's file would get as its descriptor is not taken for output."""
+    command = [*COMMAND, "verify", "my-store"]
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$@" >&-', "sh", *command], cwd=here, env=environment(), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (FAILED, "bookstand: there is no standard output to write to\n")
+
+
+def test_ctrl_c(here: Path) -> None:
+    """While it waits for whoever reads its output, which is the one place where it surely is at some time."""
+    child = start(*RECORDS, folder=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    code, _, err = finished(child)
+    assert (code, err) == (INTERRUPTED, "bookstand: interrupted\n")
+
+
+def test_ctrl_c_while_a_store_is_written(here: Path, tmp_path: Path) -> None:
+    """The import is stopped at some moment, if it has not ended before; it goes on when it is run again."""
+    words = ("import-bookie", "bookie", tmp_path / "new", *DUMP, "--json")
+    child = start(*words, folder=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + PATIENCE
+    while not (tmp_path / "new" / "data.mdb").exists() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    child.send_signal(signal.SIGINT)
+    code, out, err = finished(child)
+    if code == INTERRUPTED:
+        assert err.endswith("bookstand: interrupted\n")
+        assert json.loads(out)["error"]["kind"] == "Interrupted"
+    else:
+        assert (code, err) == (FINE, "")
+    again = finished(start(*words, folder=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    assert again[0] == FINE
+    with bookstand.open(tmp_path / "new", read_only=True) as store:
+        assert len(list(store.list_ledgers())) == 87
+
+
+# -- terminals ---------------------------------------------------------------------------------------------------------
+
+
+def on_terminal(here: Path, *arguments: object, columns: int = 80, **variables: str) -> str:
+    terminal = Terminal(columns)
+    child = subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        cwd=here,
+        env=environment(**variables),
+        stdin=terminal.end,
+        stdout=terminal.end,
+        stderr=terminal.end,
+    )
+    text = terminal.read()
+    assert child.wait(PATIENCE) == FINE
+    return text
+
+
+def test_a_terminal(here: Path) -> None:
+    text = on_terminal(here, "ls", "my-store", columns=70)
+    assert "\x1b[1mLEDGER" in text
+    plain = without_control(text)
+    assert max(map(len, plain.splitlines())) <= 70
+    assert on_terminal(here, "ls", "my-store", columns=70, NO_COLOR="1") == plain
+    assert on_terminal(here, "ls", "my-store", columns=70, TERM="dumb") == plain
+    # What a payload holds is not obeyed.
+    assert "1:2  \\x00\\xff\\x1b[31m" in on_terminal(here, "cat", "my-store", "1")
+
+
+def test_progress_is_on_the_terminal_and_output_is_not(here: Path, tmp_path: Path) -> None:
+    """Both of reading disks and of writing a store; it leaves nothing behind."""
+    for words in (
+        ("ls", "bookie", *DUMP, "--json"),
+        ("import-bookie", "bookie", tmp_path / "new", *DUMP, "--json"),
+    ):
+        terminal = Terminal()
+        with open(tmp_path / "out", "w") as out:
+            child = start(*words, folder=here, stdout=out, stderr=terminal.end)
+            text = terminal.read()
+        assert child.wait(PATIENCE) == FINE
+        assert json.loads((tmp_path / "out").read_text())["damage"] == []
+        assert "reading the disks" in text
+        assert ("writing the store" in text) == (words[0] == "import-bookie")
+        # The last that is done to each line is to erase it.
+        assert text.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))
+
+
+def test_without_a_terminal_there_is_no_progress(here: Path) -> None:
+    done = finished(
+        start(
+            "verify",
+            "bookie",
+            "--metadata",
+            "metadata.jsonl.gz",
+            folder=here,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    )
+    assert (done[0], done[2]) == (FINE, "")
+    assert "\x1b" not in done[1]
