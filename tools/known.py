@@ -20,7 +20,8 @@ def about(view: View) -> dict[str, Any]:
 
 def ledger_line(facts: LedgerFacts) -> dict[str, Any]:
     """A ledger in a line of JSON."""
-    return {**facts._asdict(), "created": iso(facts.created)}
+    labels = {"topic": facts.topic or None, "cursor": facts.cursor or None}
+    return {**facts._asdict(), **labels, "created": iso(facts.created)}
 
 
 def ledger(view: View, ledger_id: int) -> dict[str, Any]:

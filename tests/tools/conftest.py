@@ -1,4 +1,4 @@
-"""A folder with a store, an empty one, a bookie's disk and its metadata, made once a run. Nobody writes to it."""
+"""A folder with stores, a bookie's disk and its metadata, made once a run. Nobody writes to it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ __all__ = ["unpacked"]
 def bench(tmp_path_factory: pytest.TempPathFactory, unpacked: Callable[[str], Path]) -> Path:
     folder = tmp_path_factory.mktemp("bench")
     kit.fill(folder / "my-store")
+    kit.copied(folder / "my-store", folder / "damaged-store")
+    kit.damage_entry(folder / "damaged-store", 2, 7)
+    kit.lose_entry(folder / "damaged-store", 3, 5)
     bookstand.open(folder / "empty").close()
     (folder / "bookie").symlink_to(unpacked("a") / "bookie-0")
     (folder / "metadata.jsonl.gz").symlink_to(dump_path("a"))

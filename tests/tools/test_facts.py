@@ -32,13 +32,13 @@ def test_ledgers_of_a_store(here: Path) -> None:
     assert (plain["digest"], plain["created"], plain["state"]) == ("hmac", "2027-01-15T08:00:00.000Z", "CLOSED")
     assert (rows[1]["state"], rows[1]["entries"], rows[1]["created"]) == ("OPEN", 3, "2027-01-15T08:01:00.000Z")
     assert [(row["kind"], row["topic"], row["cursor"]) for row in rows.values()] == [
-        ("other", "", ""),
-        ("other", "", ""),
-        ("topic", ORDERS, ""),
-        ("topic", ORDERS, ""),
+        ("other", None, None),
+        ("other", None, None),
+        ("topic", ORDERS, None),
+        ("topic", ORDERS, None),
         ("bucket", ORDERS, "billing"),
         ("cursor", ORDERS, "audit"),
-        ("topic", LONG, ""),
+        ("topic", LONG, None),
         ("cursor", ORDERS, "billing"),
     ]
 

@@ -85,7 +85,13 @@ def _facts(found: list[LedgerFacts]) -> dict[str, Any]:
         "fenced": sum(one.fenced for one in found),
         "damaged": sum(bool(one.damage) for one in found),
         "largest": [
-            {"ledger": one.ledger, "kind": one.kind, "entries": one.entries, "bytes": one.bytes, "topic": one.topic}
+            {
+                "ledger": one.ledger,
+                "kind": one.kind,
+                "entries": one.entries,
+                "bytes": one.bytes,
+                "topic": one.topic or None,
+            }
             for one in sorted(found, key=lambda one: one.bytes, reverse=True)[:_TOP]
         ],
     }
