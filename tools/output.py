@@ -274,11 +274,16 @@ def note(text: str) -> None:
 
 
 def document(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json.dumps(value, indent=2, ensure_ascii=_escaped()))
 
 
 def json_line(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    print(json.dumps(value, ensure_ascii=_escaped(), separators=(",", ":")))
+
+
+def _escaped() -> bool:
+    """Whether stdout has not all letters."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
 
 
 def failure(kind: str, what: str, code: int, as_json: bool) -> int:

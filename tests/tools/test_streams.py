@@ -102,6 +102,22 @@ def test_ctrl_c_while_a_store_is_written(here: Path, tmp_path: Path) -> None:
         assert len(list(store.list_ledgers())) == 87
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_output_that_has_not_all_letters(here: Path, encoding: str) -> None:
+    """JSON is escaped, text is printed in another way, and nothing stops."""
+    words = ("ls", "bookie", *DUMP, "--topic", "*odd*", "--kind", "topic")
+    for options in ((), ("--json",)):
+        done = subprocess.run(
+            [*COMMAND, *words, *options], cwd=here, env=environment(PYTHONIOENCODING=encoding), capture_output=True
+        )
+        assert (done.returncode, done.stderr) == (FINE, b"")
+        if options:
+            (ledger,) = json.loads(done.stdout.decode(encoding))["ledgers"]
+            assert ledger["topic"] == "persistent://acme/orders/odd name+ü%2F:x"
+        else:
+            assert ("odd name+ü" if encoding != "ascii" else "odd name+\\xfc") in done.stdout.decode(encoding)
+
+
 # -- terminals ---------------------------------------------------------------------------------------------------------
 
 
