@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from typer.testing import CliRunner
 
@@ -26,16 +28,17 @@ LONG = "persistent://acme/shop/a-topic-whose-name-is-so-long-that-it-has-to-be-c
 PASSWORD = b"secret"
 
 
-class Result(NamedTuple):
+@dataclass(frozen=True)
+class Result:
     code: int
     out: str
     err: str
 
-    @property
+    @cached_property
     def json(self) -> Any:
         return json.loads(self.out)
 
-    @property
+    @cached_property
     def lines(self) -> list[Any]:
         """Of output that is a line of JSON each."""
         return [json.loads(line) for line in self.out.splitlines()]
