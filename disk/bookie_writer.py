@@ -56,11 +56,12 @@ class BookieWriter:
             for number, ledger_id in enumerate(ids, 1):
                 snapshot = plan.snapshots.get(ledger_id)
                 if snapshot is not None:
-                    logs.add(ledger_id, [snapshot.stored])
-                    self._add_node(snapshot.metadata)
+                    metadata, stored = snapshot.make()
+                    logs.add(ledger_id, [stored])
+                    self._add_node(metadata)
                 elif (ledger := plan.ledger(ledger_id)) is not None:
-                    for stored in ledger.runs(report):
-                        logs.add(ledger_id, stored)
+                    for entries in ledger.runs(report):
+                        logs.add(ledger_id, entries)
                     self._add_node(ledger.metadata)
                     specials += _specials(ledger)
                 if progress is not None:

@@ -17,6 +17,7 @@ from bookstand.errors import (
     MetadataSerializationError,
     NoSuchLedgerError,
     NoSuchNodeError,
+    StoreDamagedError,
     StoreInUseError,
 )
 from bookstand.ledger.topic_name import cursor_node_of, node_of, parts_of
@@ -55,14 +56,23 @@ class Plan:
         """All nodes of the store but those that stand for ledgers, which the store keeps elsewhere."""
         found: dict[str, Node] = {}
         for path in self._storage.node_paths("/"):
-            node = None if _is_below(path, "/ledgers") else self._storage.node(path)
+            if _is_below(path, "/ledgers"):
+                continue
+            try:
+                node = self._storage.node(path)
+            except StoreDamagedError as error:
+                self._tell(Damage("", -1, f"node {path}: {error}"))
+                continue
             if node is not None:
                 found[path] = Node(path, *node)
         return found
 
     def _tell(self, damage: Damage) -> None:
-        """Once, however often it is met. There is no file that it could be in."""
-        damage = damage._replace(file=self._storage.path, offset=-1, what=damage.what.removeprefix("line 0: "))
+        """There is no file that it could be in."""
+        self._tell_once(damage._replace(file=self._storage.path, offset=-1, what=damage.what.removeprefix("line 0: ")))
+
+    def _tell_once(self, damage: Damage) -> None:
+        """However often it is met."""
         if damage not in self._told:
             self._told.add(damage)
             self._report(damage)
@@ -70,9 +80,18 @@ class Plan:
     def ledger(self, ledger_id: int) -> StoredLedger | None:
         try:
             return StoredLedger.find(self._storage, ledger_id)
-        except MetadataSerializationError as error:
+        except (MetadataSerializationError, StoreDamagedError) as error:
             self._tell(Damage("", -1, str(error), ledger_id))
             return None
+
+    def _is_there(self, ledger_id: int) -> bool:
+        """Readable or not."""
+        if not 0 <= ledger_id <= keys.MAX_LEDGER_ID:
+            return False
+        try:
+            return self._storage.metadata(ledger_id) is not None
+        except StoreDamagedError:
+            return True
 
     # -- choosing ----------------------------------------------------------------------------------------------------
 
@@ -82,9 +101,11 @@ class Plan:
             self.topics = {name: path for name in self._dump.topics if (path := node_of(name)) in self._nodes}
             self.nodes = dict(self._nodes)
             self.ledgers = set(self._storage.ledger_ids())
+            for name in self.topics:
+                self._choose_named(name)
             return
         for ledger_id in ledgers or ():
-            if self._storage.metadata(ledger_id) is None:
+            if not self._is_there(ledger_id):
                 raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
             self._asked.add(ledger_id)
         self.ledgers |= self._asked
@@ -134,12 +155,11 @@ class Plan:
         named = {ledger.ledger_id for ledger in self._dump.topic_info(name).ledgers}
         for cursor in self._dump.cursors(name):
             named |= self._named_by_cursor(name, cursor)
-        for ledger_id in named:
-            if 0 <= ledger_id <= keys.MAX_LEDGER_ID:
-                if self._storage.metadata(ledger_id) is not None:
-                    self.ledgers.add(ledger_id)
-                else:
-                    self._report(Damage(name, -1, "a ledger of it does not exist", ledger_id))
+        for ledger_id in sorted(named):
+            if self._is_there(ledger_id):
+                self.ledgers.add(ledger_id)
+            elif ledger_id >= 0:
+                self._tell_once(Damage(name, -1, "a ledger of it does not exist", ledger_id))
 
     def _choose_labelled(self) -> None:
         """Ledgers that say that they are a topic's, whether its records name them or not."""
@@ -167,7 +187,7 @@ class Plan:
         for name in self.topics:
             if name in self._dump.unreadable_topics:
                 continue
-            topic = StoredTopic(name, self._dump.topic_info(name), self.ledger, self._report)
+            topic = StoredTopic(name, self._dump.topic_info(name), self.ledger, self._tell_once)
             for cursor in self._dump.cursors(name):
                 info = self._dump.cursor_info(name, cursor)
                 path = cursor_node_of(name, cursor)
@@ -181,13 +201,13 @@ class Plan:
         if converted.superseded or converted.ledger is not None:
             self.converted += 1
         if converted.ledger is not None:
-            self.snapshots[converted.ledger.metadata.ledger_id] = converted.ledger
+            self.snapshots[converted.ledger.id] = converted.ledger
 
     def _new_ledger_ids(self) -> Iterator[int]:
         following = self._storage.meta(keys.META_NEXT_LEDGER)
         ledger_id = int.from_bytes(following or b"", "big")
         while True:
-            if self._storage.metadata(ledger_id) is None:
+            if not self._is_there(ledger_id):
                 yield ledger_id
             ledger_id += 1
 
@@ -196,11 +216,12 @@ class Plan:
     def check_unchanged(self) -> None:
         """That nobody has moved the parts apart while they were read."""
         for path in self.nodes:
-            now = self._storage.node(path)
-            if now is None or now[1] != self._nodes[path].version:
+            node = self._nodes[path]
+            # A node that was deleted and put again has the same version.
+            if self._storage.node(path) != (node.value, node.version):
                 raise StoreInUseError(f"node {path} changed while it was exported: export a backup of the store")
         for ledger_id in self.ledgers:
-            if self._storage.metadata(ledger_id) is None:
+            if not self._is_there(ledger_id):
                 raise StoreInUseError(f"ledger {ledger_id} was deleted while it was exported: export a backup")
 
 

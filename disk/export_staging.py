@@ -6,11 +6,12 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bookstand.errors import StoreError, StoreInUseError
 from bookstand.storage.files import sync_file
+from bookstand.storage.owners import make_folders
 
 UNFINISHED = ".unfinished"
 
@@ -18,7 +19,7 @@ UNFINISHED = ".unfinished"
 @contextmanager
 def staged(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
     """A folder within ``folder``, from which what is called ``names`` is moved there when the block ends well."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(str(folder))
     staging = folder / UNFINISHED
     staging.mkdir(exist_ok=True)
     descriptor = os.open(staging, os.O_RDONLY | os.O_CLOEXEC)
@@ -33,10 +34,12 @@ def staged(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
             for name in names:
                 os.rename(staging / name, folder / name)
         except BaseException:
-            _remove_unfinished(folder, staging, names)
+            # What cannot be removed now is known by the staging folder, and the next attempt removes it.
+            with suppress(OSError, StoreError):
+                _remove_unfinished(folder, staging, names)
+                staging.rmdir()
             raise
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        staging.rmdir()
         sync_file(str(folder))
     finally:
         os.close(descriptor)
@@ -52,7 +55,8 @@ def _remove_unfinished(folder: Path, staging: Path, names: tuple[str, str]) -> N
         if not unfinished:
             staging.rmdir()
         raise StoreError(f"{folder} is not empty: {others[0]} is there; an export begins in an empty folder")
-    for one in (*staging.iterdir(), folder / first):
+    # What is in the staging folder tells that the other is none of somebody else's: it goes last.
+    for one in (folder / first, *staging.iterdir()):
         if one.is_dir():
             shutil.rmtree(one)
         else:

@@ -57,10 +57,11 @@ class StoredTopic:
 
 
 class SnapshotLedger(NamedTuple):
-    """A ledger that is not in the store: one entry with a cursor's state."""
+    """A ledger that is not in the store: one entry with a cursor's state. Each call of ``make`` reads the state again,
+    so that of all cursors one is in memory at a time."""
 
-    metadata: LedgerMetadata
-    stored: bytes
+    id: int
+    make: Callable[[], tuple[LedgerMetadata, bytes]]
 
 
 class OldForm(NamedTuple):
@@ -82,19 +83,23 @@ def in_old_form(topic: StoredTopic, cursor: str, info: CursorInfo, new_ledger: C
     superseded = frozenset(
         one for one in (info.cursor_ledger_id, known.pending, *known.former) if one is not None and one >= 0
     )
-    info = info._replace(unknown=unknown_of(known._replace(pending=None, former=())))
+    record = info._replace(unknown=unknown_of(known._replace(pending=None, former=())))
     # Nobody was active because of this.
     now = info.last_active or 0
     if not state.batches and not old_form.left_out_inline(state, _INLINE):
-        info = old_form.inline(info, state, now, _INLINE)._replace(cursor_ledger_id=NO_LEDGER)
-        return OldForm(encode_cursor_info(info), None, superseded)
-    ledger = _snapshot_ledger(new_ledger(), topic, cursor, state)
-    info = old_form.beside_ledger(info, state.mark_delete, state.properties, now)
-    info = info._replace(cursor_ledger_id=ledger.metadata.ledger_id)
-    return OldForm(encode_cursor_info(info), ledger, superseded)
+        record = old_form.inline(record, state, now, _INLINE)._replace(cursor_ledger_id=NO_LEDGER)
+        return OldForm(encode_cursor_info(record), None, superseded)
+    ledger_id = new_ledger()
+
+    def make() -> tuple[LedgerMetadata, bytes]:
+        return _snapshot_ledger(ledger_id, topic, cursor, of_record(cast("DiskTopic", topic), cursor, info).state)
+
+    record = old_form.beside_ledger(record, state.mark_delete, state.properties, now)
+    record = record._replace(cursor_ledger_id=ledger_id)
+    return OldForm(encode_cursor_info(record), SnapshotLedger(ledger_id, make), superseded)
 
 
-def _snapshot_ledger(ledger_id: int, topic: StoredTopic, cursor: str, state: AckState) -> SnapshotLedger:
+def _snapshot_ledger(ledger_id: int, topic: StoredTopic, cursor: str, state: AckState) -> tuple[LedgerMetadata, bytes]:
     data = _snapshot(topic, cursor, state)
     metadata = LedgerMetadata(
         ledger_id,
@@ -110,7 +115,7 @@ def _snapshot_ledger(ledger_id: int, topic: StoredTopic, cursor: str, state: Ack
         password=b"",
         custom_metadata=ledger_labels(node_of(topic.name).removeprefix(f"{ROOT}/"), quote_plus(cursor)),
     )
-    return SnapshotLedger(metadata, encode(digest_for(_DIGEST, b""), ledger_id, 0, -1, len(data), data))
+    return metadata, encode(digest_for(_DIGEST, b""), ledger_id, 0, -1, len(data), data)
 
 
 def _snapshot(topic: StoredTopic, cursor: str, state: AckState) -> bytes:

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tests.disk.recordings import unpacked
+from tests.storage.conftest import memory_path, shim_library
 
-__all__ = ["unpacked"]
+__all__ = ["memory_path", "shim_library", "unpacked"]

@@ -12,6 +12,8 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.topic import Topic
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
+from bookstand.ledger.records import decode_ledger_info, encode_ledger_info
+from bookstand.ledger.topic_name import node_of
 from bookstand.storage.changes import Change, Fence, SetExplicitLac
 from bookstand.storage.digest import DIGEST_NAMES, master_key
 from bookstand.storage.metadata import CLOSED, IN_RECOVERY
@@ -20,12 +22,16 @@ from bookstand.storage.position import Position
 PLAIN = "persistent://acme/orders/plain"
 ODD = "persistent://acme/orders/odd name+ü%2F:x"
 DELAYED = "persistent://acme/orders/delayed"
+PACKED = "persistent://acme/orders/packed"
 PARTITIONED = "persistent://acme/orders/part"
 BARE = "no tenant's"
 
 PAGED = CursorConfig(flush_interval=1e9)
 SNAPSHOTS = CursorConfig(
     flush_interval=1e9, enable_lru_cache_max_unacked_ranges=False, max_unacked_ranges_in_metadata_store=0
+)
+INLINE = CursorConfig(
+    flush_interval=1e9, enable_lru_cache_max_unacked_ranges=False, compression="ZSTD", compression_threshold=0
 )
 
 
@@ -62,12 +68,14 @@ class FullStore:
         self._plain(200 * scale)
         self._odd()
         self._delayed(30 * scale)
+        self._packed()
         self._partitioned()
         self._bare()
         self._raw()
-        for topic in (PLAIN, ODD, DELAYED, BARE):
+        for topic in (PLAIN, ODD, DELAYED, PACKED, BARE):
             self._note(store.topic(topic))
             store.topic(topic).close()
+        self._pack_record()
 
     def _note(self, topic: Topic) -> None:
         cursors = {name: topic.cursor(name) for name in topic.ledger.cursor_names()}
@@ -119,6 +127,27 @@ class FullStore:
             subscription = topic.subscription(name, SubscriptionConfig(cursor=PAGED))
             assert not subscription.receive(10, 0.0)
             self.rows[name] = dict(zip(positions, times, strict=True))
+
+    def _packed(self) -> None:
+        """Terminated, and compressed wherever that can be."""
+        rng = self.rng
+        topic = self._topic(PACKED, max_entries_per_ledger=20, compression="ZSTD")
+        positions = topic.publish_many([b"packed" * rng.randrange(90) for _ in range(50)])
+        batch = topic.publish_batch([b"one of many" * 10] * 30)
+        cursor = topic.cursor("s-inline", INLINE, cursor_properties={"owner": "me"})
+        cursor.ack(rng.sample(positions, 20))
+        cursor.ack_batch(batch, (1, 2), 30)
+        nacking = SubscriptionConfig(cursor=PAGED, durable_nacks=True, nack_delay=3_600_000)
+        with topic.subscription("s-nacks", nacking) as subscription:
+            (message,) = subscription.receive(1)
+            subscription.nack(message)
+        topic.ledger.terminate()
+
+    def _pack_record(self) -> None:
+        """Only large ones are compressed else."""
+        node = node_of(PACKED)
+        record, version = self.store.nodes.get(node)
+        self.store.nodes.put(node, encode_ledger_info(decode_ledger_info(record), "LZ4", threshold=0), version)
 
     def _partitioned(self) -> None:
         nodes = self.store.nodes
