@@ -6,12 +6,17 @@ import random
 import sys
 from collections.abc import Iterator
 
-from tests.interop import cursors, delayed, questions
+from tests.interop import cursors, delayed, disk, questions
 from tests.interop.java import ask, missing_tools
 from tests.interop.questions import Question
 
 SHOWN = 10
-PROGRAMS = {"pom.xml": questions.GROUPS, "pulsar.xml": cursors.GROUPS, "delayed.xml": delayed.GROUPS}
+PROGRAMS = {
+    "pom.xml": questions.GROUPS,
+    "pulsar.xml": cursors.GROUPS,
+    "delayed.xml": delayed.GROUPS,
+    "disk.xml": disk.GROUPS,
+}
 """Which of the Java programs is asked what."""
 
 

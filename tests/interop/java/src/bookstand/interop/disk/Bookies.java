@@ -169,9 +169,15 @@ public final class Bookies {
             }
         }
         answer.put("entries", sum.toString());
-        // What comes next goes into a ledger behind all others.
-        Position next = topic.addEntry(new byte[] {1});
-        answer.put("next", next.getLedgerId() == topic.getLedgersInfo().lastKey() ? "last" : next.toString());
+        if (topic.isTerminated()) {
+            answer.put("terminated", topic.getLastConfirmedEntry().toString());
+            answer.put("next", "none");
+        } else {
+            // What comes next goes into a ledger behind all others.
+            Position next = topic.addEntry(new byte[] {1});
+            answer.put("terminated", "none");
+            answer.put("next", next.getLedgerId() == topic.getLedgersInfo().lastKey() ? "last" : next.toString());
+        }
         List<String> names = new ArrayList<>();
         for (ManagedCursor cursor : topic.getCursors()) {
             if (cursor.isDurable()) {
