@@ -27,7 +27,7 @@ from bookstand.disk.importing import import_disks
 from bookstand.disk.metadata_dump import MetadataDump
 from bookstand.ledger.managed import ManagedLedger
 from bookstand.ledger.topic_name import ROOT, node_of
-from bookstand.storage.digest import digest_for
+from bookstand.storage.digest import digest_for, master_key
 from bookstand.storage.entry import encode
 from bookstand.storage.metadata import CLOSED, NO_ENTRY
 from bookstand.storage.position import Position
@@ -168,6 +168,19 @@ def recorded_disks(rng: random.Random) -> Iterator[Question]:
             yield from _on_a_bookie(store, f"recording-{name}")
 
 
+def moved(rng: random.Random) -> Iterator[Question]:
+    """A bookie that is started in another place than its cookies name is refused."""
+    with bookstand.temporary() as store:
+        store.create_ledger().append(b"x")
+        report = export_topics(store, folder("before-it-was-moved"), bookie=BOOKIE)
+    target = folder("moved")
+    report.metadata.parent.rename(target)
+    scratch = folder("moved-scratch")
+    scratch.mkdir(parents=True)
+    start = request("start", folder=target, bookie=BOOKIE, scratch=scratch)
+    yield Question("moved, start", start, {}, "its cookies name another place")
+
+
 def _on_a_bookie(store: Store, name: str, **options: Any) -> Iterator[Question]:
     report = export_topics(store, folder(name), bookie=BOOKIE, **options)
     assert not report.damage
@@ -201,7 +214,11 @@ def _ledger(store: Store, about: str, ledger_id: int) -> Question:
         entries = Sum()
         for entry_id in range(int(str(arguments["last"])) + 1):
             entries.add(ledger_id, entry_id, reader.read_unconfirmed(entry_id, entry_id)[0].data)
+        known = state is not None and state.heard_of
         expected = {
+            # Who builds the index anew fences all ledgers that it finds, for it may have known of others that were.
+            "fenced": "true" if known else "unknown",
+            "master_key": master_key(metadata.password).hex() if known else "unknown",
             "state": metadata.state,
             "ensembles": f"{{0=[{BOOKIE}]}}",
             "quorums": "1/1/1",
@@ -267,4 +284,5 @@ GROUPS: dict[str, Callable[[random.Random], Iterator[Question]]] = {
     "a store, exported to a bookie": everything_of_a_store,
     "some topics, exported to a bookie": some_topics,
     "recorded disks, imported and exported to a bookie": recorded_disks,
+    "an export that was moved": moved,
 }

@@ -15,8 +15,9 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
-import org.apache.bookkeeper.bookie.EntryLogMetadata;
+import org.apache.bookkeeper.bookie.Bookie.NoLedgerException;
 import org.apache.bookkeeper.bookie.DefaultEntryLogger;
+import org.apache.bookkeeper.bookie.EntryLogMetadata;
 import org.apache.bookkeeper.bookie.ReadOnlyDefaultEntryLogger;
 import org.apache.bookkeeper.bookie.storage.EntryLogScanner;
 import org.apache.bookkeeper.client.BookKeeper;
@@ -108,9 +109,19 @@ public final class Bookies {
         answer.put("stopped", "true");
     }
 
-    /** A ledger's metadata and its entries, as a client reads them; then where recovery says that it ends. */
+    /**
+     * What the bookie knows of a ledger; its metadata and entries, as a client reads them; then where recovery says that
+     * it ends.
+     */
     private static void ledger(Map<String, String> request, Map<String, String> answer) throws Exception {
         long id = Long.parseLong(request.get("ledger"));
+        try {
+            answer.put("fenced", String.valueOf(cluster.storage().isFenced(id)));
+            answer.put("master_key", Lines.hex(cluster.storage().readMasterKey(id)));
+        } catch (NoLedgerException e) {
+            answer.put("fenced", "unknown");
+            answer.put("master_key", "unknown");
+        }
         BookKeeper client = cluster.client;
         LedgerMetadata metadata = client.getLedgerManager().readLedgerMetadata(id)
                 .get(PATIENCE, TimeUnit.SECONDS).getValue();

@@ -12,11 +12,11 @@ import java.util.Base64;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.zip.GZIPInputStream;
+import org.apache.bookkeeper.bookie.BookieImpl;
+import org.apache.bookkeeper.bookie.BookieShell;
+import org.apache.bookkeeper.bookie.LedgerStorage;
 import org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage;
-import org.apache.bookkeeper.bookie.storage.ldb.LedgersIndexRebuildOp;
-import org.apache.bookkeeper.bookie.storage.ldb.LocationsIndexRebuildOp;
 import org.apache.bookkeeper.client.BookKeeper;
-import org.apache.bookkeeper.common.component.LifecycleComponentStack;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.apache.bookkeeper.conf.ServerConfiguration;
 import org.apache.bookkeeper.mledger.impl.ManagedLedgerFactoryImpl;
@@ -39,7 +39,7 @@ final class Cluster {
     final BookKeeper client;
     private final NIOServerCnxnFactory zookeeper;
     private final String servers;
-    private final LifecycleComponentStack bookie;
+    private final EmbeddedServer bookie;
     private MetadataStoreExtended metadata;
     private ManagedLedgerFactoryImpl topics;
 
@@ -50,12 +50,15 @@ final class Cluster {
         servers = "127.0.0.1:" + zookeeper.getLocalPort();
         restore(new File(folder, "metadata.jsonl.gz"));
         ServerConfiguration conf = configuration(new File(folder, name), name);
-        if (!new LedgersIndexRebuildOp(conf, false).initiate()) {
-            throw new IllegalStateException("the index of ledgers could not be built");
+        for (String command : new String[] {"rebuild-db-ledgers-index", "rebuild-db-ledger-locations-index"}) {
+            BookieShell shell = new BookieShell();
+            shell.setConf(conf);
+            if (shell.run(new String[] {command}) != 0) {
+                throw new IllegalStateException("bookkeeper shell " + command + " failed");
+            }
         }
-        new LocationsIndexRebuildOp(conf).initiate();
-        bookie = EmbeddedServer.builder(new BookieConfiguration(conf)).build().getLifecycleComponentStack();
-        bookie.start();
+        bookie = EmbeddedServer.builder(new BookieConfiguration(conf)).build();
+        bookie.getLifecycleComponentStack().start();
         ClientConfiguration reading = new ClientConfiguration();
         reading.setMetadataServiceUri(uri());
         reading.setZkTimeout(PATIENCE_MILLIS);
@@ -109,6 +112,11 @@ final class Cluster {
         return conf;
     }
 
+    /** What the bookie itself knows of its ledgers. */
+    LedgerStorage storage() {
+        return ((BookieImpl) bookie.getBookieService().getServer().getBookie()).getLedgerStorage();
+    }
+
     /** Pulsar's topics over the bookie. */
     ManagedLedgerFactoryImpl topics() throws Exception {
         if (topics == null) {
@@ -124,7 +132,7 @@ final class Cluster {
             metadata.close();
         }
         client.close();
-        bookie.close();
+        bookie.getLifecycleComponentStack().close();
         zookeeper.shutdown();
     }
 }
