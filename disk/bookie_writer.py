@@ -104,7 +104,7 @@ def _specials(ledger: StoredLedger) -> Iterator[bytes]:
         yield journal.ledger_key(ledger.id, key)
     if state.fenced:
         yield journal.fence(ledger.id)
-    if state.explicit_lac >= 0:
+    if state.explicit_lac >= 0 and ledger.knows_digest:
         yield journal.explicit_lac(ledger.id, ledger.digest, state.explicit_lac)
 
 
