@@ -161,7 +161,7 @@ def some_topics(rng: random.Random) -> Iterator[Question]:
 
 def recorded_disks(rng: random.Random) -> Iterator[Question]:
     """What the original left, after it was imported and exported."""
-    for name in ("b", "d"):
+    for name in ("a", "b", "c", "d", "f"):
         with tempfile.TemporaryDirectory() as scratch, bookstand.temporary() as store:
             with Disks.open([unpack(name, Path(scratch))], dump_path(name)) as disks:
                 import_disks(disks, store)
