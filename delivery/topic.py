@@ -16,7 +16,7 @@ from bookstand.delivery.times import Moment, Span, delivery_time
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
 from bookstand.errors import BookstandError, IncorrectParameterError, WriteOnReadOnlyError
 from bookstand.ledger.arguments import as_payload
-from bookstand.ledger.framing import batch, frame, single
+from bookstand.ledger.framing import batch, frame, frames, single
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
 
@@ -128,10 +128,19 @@ class Topic:
         all, or one for each, where None is none."""
         # A wrong one among them is found before any is added.
         checked = list(map(as_payload, payloads))
-        times = _delivery_times(deliver_after, deliver_at, self._clock.now())
+        now = self._clock.now()
+        times = _delivery_times(deliver_after, deliver_at, now)
         if isinstance(times, list) and len(times) != len(checked):
             raise IncorrectParameterError(f"there are {len(times)} times for {len(checked)} messages")
-        positions = self.ledger.append_many(checked, times, properties, self.config.compression)
+        positions = self.ledger.append_entries(
+            frames(
+                checked,
+                publish_time=now,
+                deliver_at=times,
+                properties=properties,
+                compression=self.config.compression,
+            )
+        )
         self._wake()
         return positions
 

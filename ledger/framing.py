@@ -317,24 +317,26 @@ def frames(
     as :func:`frame` makes one by one."""
     # By the size of the payload, without the time: it comes last of the fields that are written here.
     untimed: dict[int, bytes] = {}
-    head, head_of = b"", (-1, None)
+    head, head_crc, head_size, head_time = b"", 0, -1, None
     same = deliver_at is None or isinstance(deliver_at, int)
     times: Iterable[Any] = repeat(deliver_at) if same else deliver_at  # type: ignore[assignment]
     packs = compression != "NONE"
-    begin, pack_u32, crc32c = _CHECKSUM.pack, _U32.pack, google_crc32c.value
+    begin, extend = _CHECKSUM.pack, google_crc32c.extend
     for payload, time in zip(payloads, times, strict=not same):
         size = len(payload)
-        if (size, time) != head_of:
-            head_of = size, time
+        if size != head_size or time != head_time:
+            head_size, head_time = size, time
             message = untimed.get(size)
             if message is None:
                 metadata = _metadata(PRODUCER, 0, publish_time, None, properties, compression, size, {})
                 message = untimed[size] = _written(MESSAGE_METADATA, metadata)
             if time is not None:
                 message += _time_field(time)
-            head = pack_u32(len(message)) + message
-        body = head + (pack(compression, payload) if packs else payload)
-        yield begin(_CHECKSUM_MAGIC, crc32c(body)) + body
+            head = _U32.pack(len(message)) + message
+            head_crc = google_crc32c.value(head)
+        stored = pack(compression, payload) if packs else payload
+        # The short parts first: what is long is copied once.
+        yield begin(_CHECKSUM_MAGIC, extend(head_crc, stored)) + head + stored
 
 
 def _time_field(time: int) -> bytes:

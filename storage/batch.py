@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache
+from itertools import accumulate, count, repeat
 from operator import add, itemgetter
 from struct import Struct
 
@@ -91,14 +92,13 @@ def _encode_few(
     digest: Digest, before: _Before, payloads: Sequence[bytes], sizes: Sequence[int]
 ) -> tuple[Sequence[bytes], Sequence[bytes]]:
     ledger_id, first, last_add_confirmed, length = before
-    pack, digest_of = layout.HEADER.pack, digest.of
-    stored = []
-    for entry_id, (payload, size) in enumerate(zip(payloads, sizes, strict=True), first):
-        length += size
-        header = pack(ledger_id, entry_id, last_add_confirmed, length)
-        stored.append(header + digest_of(header, payload) + payload)
+    lengths = accumulate(sizes, initial=length)
+    next(lengths)
+    headers = list(map(layout.HEADER.pack, repeat(ledger_id), count(first), repeat(last_add_confirmed), lengths))
+    heads = map(add, headers, digest.of_all(headers, payloads))
     pack_key = ENTRY_KEY.pack
-    return [pack_key(ledger_id, entry_id) for entry_id in range(first, first + len(payloads))], stored
+    keys = [pack_key(ledger_id, entry_id) for entry_id in range(first, first + len(payloads))]
+    return keys, list(map(add, heads, payloads))
 
 
 def _encode_slice(
@@ -146,7 +146,7 @@ def decode_entries(
     digest: Digest, ledger_id: int, first_entry: int, stored: Sequence[bytes]
 ) -> tuple[Sequence[int], Sequence[bytes]]:
     """Cumulative lengths and payloads of consecutive entries, each of them verified as ``entry.decode`` does."""
-    if isinstance(digest, CrcDigest):
+    if stored and isinstance(digest, CrcDigest):
         decode = _decode_slice if len(stored) >= SMALLEST_BATCH else _decode_few
         decoded = decode(digest, ledger_id, first_entry, stored)
         if decoded is not None:
@@ -163,18 +163,14 @@ def _decode_few(
     digest: CrcDigest, ledger_id: int, first: int, stored: Sequence[bytes]
 ) -> tuple[Sequence[int], Sequence[bytes]] | None:
     start = _H + digest.size
-    unpack, digest_of = layout.HEADER.unpack, digest.of
-    lengths: list[int] = []
-    payloads: list[bytes] = []
-    for entry_id, entry in enumerate(stored, first):
-        header, payload = entry[:_H], entry[start:]
-        if len(entry) < start or digest_of(header, payload) != entry[_H:start]:
-            return None
-        stored_ledger, stored_entry, _, length = unpack(header)
-        if stored_entry != entry_id or stored_ledger != ledger_id:
-            return None
-        lengths.append(length)
-        payloads.append(payload)
+    headers = list(map(itemgetter(slice(_H)), stored))
+    payloads = list(map(itemgetter(slice(start, None)), stored))
+    # What is too short for its digest has another one.
+    if list(digest.of_all(headers, payloads)) != list(map(itemgetter(slice(_H, start)), stored)):
+        return None
+    ledgers, entry_ids, _, lengths = zip(*layout.HEADER.iter_unpack(b"".join(headers)), strict=True)
+    if entry_ids != tuple(range(first, first + len(stored))) or ledgers.count(ledger_id) != len(stored):
+        return None
     return lengths, payloads
 
 

@@ -16,7 +16,7 @@ from bookstand.errors import IncorrectParameterError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
 MASTER_KEY_BYTES = 20
 _U32 = struct.Struct(">I")
@@ -36,6 +36,10 @@ class Digest:
         """The content of the digest slot."""
         raise TypeError("use one of the digests of this module")
 
+    def of_all(self, headers: Iterable[bytes], payloads: Iterable[bytes]) -> Iterator[bytes]:
+        """The same of many entries."""
+        return map(self.of, headers, payloads)
+
 
 class CrcDigest(Digest):
     """A CRC kept as a big-endian integer in a slot that may be wider than the checksum."""
@@ -52,6 +56,10 @@ class CrcDigest(Digest):
 
     def of(self, header: bytes, payload: bytes) -> bytes:
         return self._pack(self.extend(self.checksum(header), payload))
+
+    def of_all(self, headers: Iterable[bytes], payloads: Iterable[bytes]) -> Iterator[bytes]:
+        # Without a Python call for each.
+        return map(self._pack, map(self.extend, map(self.checksum, headers), payloads))
 
 
 class HmacDigest(Digest):
