@@ -33,7 +33,7 @@ from bookstand.errors import (
     NoSuchNodeError,
     WriteOnReadOnlyError,
 )
-from bookstand.ledger.managed import ManagedLedger, TopicEntry
+from bookstand.ledger.managed import EntryRun, ManagedLedger, TopicEntry
 from bookstand.ledger.transaction import Transaction
 from bookstand.storage.log import logger
 from bookstand.storage.metrics import Sample
@@ -475,14 +475,18 @@ class Cursor:
         """Up to ``count`` entries from the read position on, which moves behind them. Entries that are acknowledged,
         and those for which ``skip`` is true, are passed over without being read. ``wanted`` says the same of many:
         given a ledger and the first and the last of a run of its entries, which of them are not to be passed over."""
-        count = _count(count)
         if skip is not None:
             wanted = partial(_not_skipped, skip)
-        found: list[TopicEntry] = []
-        while len(found) < count:
+        return [entry for run in self.read_runs(count, wanted) for entry in run.entries()]
+
+    def read_runs(self, count: int, wanted: Wanted | None = None) -> list[EntryRun]:
+        """The same for those who need no object for each entry."""
+        left = _count(count)
+        found: list[EntryRun] = []
+        while left > 0:
             start = self.read_position
             try:
-                entries, end = self._read_in_ledger(start, count - len(found), wanted)
+                runs, end = self._read_in_ledger(start, left, wanted)
             except BookstandError:
                 if not found:
                     raise
@@ -490,7 +494,8 @@ class Cursor:
                 break
             if end is None:
                 break
-            found += entries
+            found += runs
+            left -= sum([len(run.data) for run in runs])
             with self._lock:
                 if self._read_position == start:
                     self._read_position = end
@@ -501,12 +506,13 @@ class Cursor:
         :meth:`read` stands."""
         at: Position | None = max(self.mark_delete_position.next, start or EARLIEST)
         while at is not None:
-            entries, at = self._read_in_ledger(at, _READ_AT_ONCE, wanted)
-            yield from entries
+            runs, at = self._read_in_ledger(at, _READ_AT_ONCE, wanted)
+            for run in runs:
+                yield from run.entries()
 
     def _read_in_ledger(
         self, start: Position, count: int, wanted: Wanted | None
-    ) -> tuple[list[TopicEntry], Position | None]:
+    ) -> tuple[list[EntryRun], Position | None]:
         """Up to ``count`` entries of the first ledger that has any from ``start`` on, and where to go on; None at the
         topic's end."""
         extent = self.topic.extent
@@ -515,10 +521,8 @@ class Cursor:
             return [], None
         ledger_id, first = following
         runs, end = self._wanted_runs(ledger_id, first, (extent.entries(ledger_id) or 0) - 1, count, wanted)
-        entries: list[TopicEntry] = []
-        for run in runs:
-            entries += self.topic.read_run(ledger_id, *run)
-        return entries, Position(ledger_id, end + 1)
+        found = [part for run in runs for part in self.topic.read_run(ledger_id, *run)]
+        return found, Position(ledger_id, end + 1)
 
     def _wanted_runs(
         self, ledger_id: int, first: int, last: int, count: int, wanted: Wanted | None

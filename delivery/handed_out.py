@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from bookstand.delivery.message_id import MessageId, position_of
+from bookstand.delivery.message_id import Member, MessageId, position_of
 from bookstand.storage.position import Position
 
 if TYPE_CHECKING:
@@ -56,9 +56,10 @@ class HandedOut:
     def hand_out(self, consumer: Consumer, messages: Sequence[MessageId], deadline: int | None) -> Handout:
         handout = Handout(consumer, messages, deadline)
         self._handouts.update(dict.fromkeys(messages, handout))
-        for message in messages:
-            if len(message) > 2:
-                self._members.setdefault(position_of(message), set()).add(message)
+        if Member in set(map(type, messages)):
+            for message in messages:
+                if len(message) > 2:
+                    self._members.setdefault(position_of(message), set()).add(message)
         if deadline is not None:
             self._by_deadline.append(handout)
             self._kept += len(messages)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,7 +37,7 @@ def _delayed_in(topic: ManagedLedger, ledger_id: int) -> Indexes:
     times: list[int] = []
     entry_ids: list[int] = []
     entries = topic.extent.entries(ledger_id) or 0
-    for entry in topic.read_run(ledger_id, 0, entries - 1):
+    for entry in chain.from_iterable(run.entries() for run in topic.read_run(ledger_id, 0, entries - 1)):
         time = delay_of(entry)
         if time is not None:
             times.append(time)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import NamedTuple, TypeGuard
 
 from bookstand.delivery.message_id import Member, MessageId
 from bookstand.errors import MalformedError, MalformedMessageError
 from bookstand.ledger.compression import NAMES, unpack
-from bookstand.ledger.framing import Message, Single, open_messages
-from bookstand.ledger.managed import TopicEntry
+from bookstand.ledger.framing import Message, Single, open_alike
+from bookstand.ledger.managed import EntryRun, TopicEntry
 from bookstand.ledger.message import MessageMetadata, SingleMessageMetadata
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
@@ -16,136 +18,56 @@ from bookstand.storage.position import Position
 Known = dict[bytes, MessageMetadata]
 
 
-class OpenedEntry:
-    """An entry of a topic with what its metadata says; ``metadata`` is None where the entry is no message of Pulsar's,
-    and then the whole of it is the payload."""
+class ReceivedMessage:
+    """A message that is out: it comes again unless it is acknowledged. Times are in milliseconds since 1970.
 
-    __slots__ = ("data", "metadata", "payload_at", "position")
+    As long as it is not out it stands for its entry, be that a message or a batch of them.
+    """
+
+    __slots__ = ("_payload_at", "data", "metadata", "position", "redelivery_count")
+
+    batch_index: int = -1
+    """Which of its batch; -1: it is no part of one."""
 
     def __init__(self, position: Position, data: bytes, metadata: MessageMetadata | None, payload_at: int) -> None:
         self.position = position
-        self.data = data
-        self.metadata = metadata
-        self.payload_at = payload_at
-
-    @property
-    def deliver_at(self) -> int | None:
-        return None if self.metadata is None else self.metadata.deliver_at_time
-
-    def expires_at(self, time_to_live: int, given_time: int | None) -> int | None:
-        """Counted from when it was to be delivered, by what it says or by a time that it was given instead; None for
-        what says nothing of times."""
-        metadata = self.metadata
-        if metadata is None:
-            return None
-        deliver_at = given_time if given_time is not None else metadata.deliver_at_time or 0
-        return max(metadata.publish_time, deliver_at) + time_to_live
-
-    @property
-    def batch_size(self) -> int:
-        """How many messages the entry has; 0 for one that is no batch."""
-        return 0 if self.metadata is None else self.metadata.num_messages_in_batch or 0
-
-    def members(self) -> list[Single]:
-        """The messages of a batch."""
-        return list(Message(self.data).messages())
-
-
-def opened(entry: TopicEntry, known: Known) -> OpenedEntry:
-    return opened_all([entry], known)[0]
-
-
-def opened_all(entries: Sequence[TopicEntry], known: Known) -> list[OpenedEntry]:
-    heads = open_messages([entry.data for entry in entries], known)
-    return [
-        OpenedEntry(entry.position, entry.data, metadata, payload_at)
-        for entry, (metadata, payload_at) in zip(entries, heads, strict=True)
-    ]
-
-
-class Portion:
-    """Of an entry what is to be handed out: of a batch some members, else the one message that it is."""
-
-    __slots__ = ("batch_indexes", "entry")
-
-    def __init__(self, entry: OpenedEntry, batch_indexes: list[int] | None = None) -> None:
-        self.entry = entry
-        self.batch_indexes = batch_indexes
-
-    def ids(self) -> list[MessageId]:
-        position = self.entry.position
-        if self.batch_indexes is None:
-            return [position]
-        return [Member(*position, index) for index in self.batch_indexes]
-
-    def messages(self) -> list[ReceivedMessage]:
-        """A batch that cannot be read is one message: what to do with it is for whoever receives it to say."""
-        entry = self.entry
-        if self.batch_indexes is None:
-            return [ReceivedMessage(entry)]
-        try:
-            members = entry.members()
-        except MalformedMessageError as error:
-            logger().warning("entry %s is handed out as one message: %s", entry.position, error)
-            return [ReceivedMessage(entry)]
-        return [ReceivedMessage(entry, index, members[index]) for index in self.batch_indexes]
-
-
-class ReceivedMessage:
-    """A message that is out: it comes again unless it is acknowledged. Times are in milliseconds since 1970."""
-
-    __slots__ = ("_entry", "_member", "batch_index", "position", "redelivery_count")
-
-    def __init__(self, entry: OpenedEntry, batch_index: int = -1, member: Single | None = None) -> None:
-        self._entry = entry
-        self._member = member
-        self.position = entry.position
         """Of its entry."""
+        self.data = data
+        """The bytes of the entry that it is in."""
+        self.metadata = metadata
+        """The entry's; None if it is no message of Pulsar's, and then the whole of it is the payload."""
+        self._payload_at = payload_at
         self.redelivery_count = 0
         """How often it was delivered before, as far as this opening of the subscription knows."""
-        self.batch_index = batch_index
-        """Which of its batch; -1: it is no part of one."""
 
     @property
     def id(self) -> MessageId:
         """What it goes by."""
-        return self.position if self._member is None else Member(*self.position, self.batch_index)
+        return self.position
 
     @property
     def batch_size(self) -> int:
-        return self._entry.batch_size if self._member is not None else 0
-
-    @property
-    def data(self) -> bytes:
-        """The bytes of the entry that it is in."""
-        return self._entry.data
-
-    @property
-    def metadata(self) -> MessageMetadata | None:
-        """The entry's; None if it is no message of Pulsar's."""
-        return self._entry.metadata
+        """How many messages its batch has; 0: it is no part of one."""
+        return 0
 
     @property
     def payload(self) -> bytes:
         """:class:`~bookstand.errors.MalformedMessageError` where it is compressed, and damaged."""
-        if self._member is not None:
-            return self._member.payload
-        entry = self._entry
-        stored = entry.data[entry.payload_at :]
-        codec = None if entry.metadata is None else entry.metadata.compression
-        if not codec:
+        stored = self.data[self._payload_at :]
+        metadata = self.metadata
+        if metadata is None or not metadata.compression:
             return stored
+        codec = metadata.compression
         if codec not in NAMES:
             raise MalformedMessageError(f"entry {self.position} is compressed with codec {codec}, which nobody knows")
-        assert entry.metadata is not None
         try:
-            return unpack(NAMES[codec], stored, entry.metadata.uncompressed_size or 0)
+            return unpack(NAMES[codec], stored, metadata.uncompressed_size or 0)
         except MalformedError as error:
             raise MalformedMessageError(f"the payload of entry {self.position} is broken: {error}") from None
 
     @property
     def _own(self) -> MessageMetadata | SingleMessageMetadata | None:
-        return self._entry.metadata if self._member is None else self._member.metadata
+        return self.metadata
 
     @property
     def properties(self) -> dict[str, str]:
@@ -170,7 +92,7 @@ class ReceivedMessage:
     @property
     def deliver_at(self) -> int | None:
         """When it asked to be delivered; None: at once."""
-        return self._entry.deliver_at
+        return None if self.metadata is None else self.metadata.deliver_at_time
 
     @property
     def producer_name(self) -> str | None:
@@ -179,3 +101,127 @@ class ReceivedMessage:
     def __repr__(self) -> str:
         member = "" if self.batch_index < 0 else f"[{self.batch_index}]"
         return f"<ReceivedMessage {self.position}{member}>"
+
+
+class ReceivedMember(ReceivedMessage):
+    """One of a batch."""
+
+    __slots__ = ("_member", "batch_index")
+
+    def __init__(self, entry: ReceivedMessage, batch_index: int, member: Single) -> None:
+        super().__init__(entry.position, entry.data, entry.metadata, entry._payload_at)
+        self.batch_index = batch_index
+        self._member = member
+
+    @property
+    def id(self) -> MessageId:
+        return Member(*self.position, self.batch_index)
+
+    @property
+    def batch_size(self) -> int:
+        return size_of_batch(self)
+
+    @property
+    def payload(self) -> bytes:
+        return self._member.payload
+
+    @property
+    def _own(self) -> MessageMetadata | SingleMessageMetadata | None:
+        return self._member.metadata
+
+
+# -- entries that were read ------------------------------------------------------------------------------------------
+
+
+class Opened(NamedTuple):
+    """Entries with what their metadata says. Of ``plain`` ones none is delayed, and none a batch."""
+
+    entries: list[ReceivedMessage]
+    plain: bool
+
+
+def opened(entry: TopicEntry, known: Known) -> ReceivedMessage:
+    return opened_all([entry], known).entries[0]
+
+
+def opened_all(entries: Sequence[TopicEntry], known: Known) -> Opened:
+    return _opened([entry.position for entry in entries], [entry.data for entry in entries], known)
+
+
+def opened_runs(runs: Iterable[EntryRun], known: Known) -> Opened:
+    found: list[ReceivedMessage] = []
+    plain = True
+    for run in runs:
+        some = _opened(run.positions(), run.data, known)
+        found += some.entries
+        plain = plain and some.plain
+    return Opened(found, plain)
+
+
+def _opened(positions: Iterable[Position], data: Sequence[bytes], known: Known) -> Opened:
+    all_metadata: list[MessageMetadata | None] = []
+    starts: list[int] = []
+    plain = True
+    for (metadata, payload_at), count in open_alike(data, known):
+        all_metadata += repeat(metadata, count)
+        starts += repeat(payload_at, count)
+        plain = plain and (
+            metadata is None or (metadata.deliver_at_time is None and not metadata.num_messages_in_batch)
+        )
+    return Opened(list(map(ReceivedMessage, positions, data, all_metadata, starts)), plain)
+
+
+def size_of_batch(entry: ReceivedMessage) -> int:
+    """How many messages the entry has; 0 for one that is no batch."""
+    return 0 if entry.metadata is None else entry.metadata.num_messages_in_batch or 0
+
+
+def expires_at(entry: ReceivedMessage, time_to_live: int, given_time: int | None) -> int | None:
+    """Counted from when it was to be delivered, by what it says or by a time that it was given instead; None for what
+    says nothing of times."""
+    metadata = entry.metadata
+    if metadata is None:
+        return None
+    deliver_at = given_time if given_time is not None else metadata.deliver_at_time or 0
+    return max(metadata.publish_time, deliver_at) + time_to_live
+
+
+# -- what is to be handed out of them --------------------------------------------------------------------------------
+
+
+class Members:
+    """Some messages of a batch."""
+
+    __slots__ = ("batch_indexes", "entry")
+
+    def __init__(self, entry: ReceivedMessage, batch_indexes: list[int]) -> None:
+        self.entry = entry
+        self.batch_indexes = batch_indexes
+
+
+Portion = ReceivedMessage | Members
+"""An entry as one message, or some of a batch."""
+
+
+def are_whole(portions: Iterable[Portion]) -> TypeGuard[list[ReceivedMessage]]:
+    return Members not in set(map(type, portions))
+
+
+def ids_of(portion: Portion) -> list[MessageId]:
+    if isinstance(portion, Members):
+        position = portion.entry.position
+        return [Member(*position, index) for index in portion.batch_indexes]
+    return [portion.position]
+
+
+def messages_of(portion: Portion) -> list[ReceivedMessage]:
+    """A batch that cannot be read is one message: what to do with it is for whoever receives it to say."""
+    if not isinstance(portion, Members):
+        return [portion]
+    entry = portion.entry
+    try:
+        members = list(Message(entry.data).messages())
+    except MalformedMessageError as error:
+        logger().warning("entry %s is handed out as one message: %s", entry.position, error)
+        return [entry]
+    return [ReceivedMember(entry, index, members[index]) for index in portion.batch_indexes]

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
+from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,21 @@ from bookstand.delivery.message_id import Member, MessageId, position_of
 from bookstand.delivery.nack_log import forget, nack_name
 from bookstand.delivery.nacked import Nacked
 from bookstand.delivery.negative_acks import NegativeAcks
-from bookstand.delivery.received import Known, OpenedEntry, Portion, ReceivedMessage, opened, opened_all
+from bookstand.delivery.received import (
+    Known,
+    Members,
+    Opened,
+    Portion,
+    ReceivedMessage,
+    are_whole,
+    expires_at,
+    ids_of,
+    messages_of,
+    opened,
+    opened_all,
+    opened_runs,
+    size_of_batch,
+)
 from bookstand.delivery.replay_queue import ReplayQueue
 from bookstand.delivery.timer import Alarm
 from bookstand.delivery.times import Moment, Span, delivery_time, span_of
@@ -47,13 +62,13 @@ from bookstand.storage.position import EARLIEST, Position
 
 if TYPE_CHECKING:
     from bookstand.delivery.topic import Topic
-    from bookstand.ledger.managed import TopicEntry
 
 Reference = ReceivedMessage | tuple[int, int]
 """A message that was received, or a position."""
 
 # How many entries are read at once where some are delayed, and where all are.
 _FEW, _MANY = 32, 1_000
+_POSITION_OF = attrgetter("position")
 
 
 class ConsumerBusyError(IllegalOperationError):
@@ -109,7 +124,7 @@ class Subscription:
         self._out = HandedOut()
         self._again = ReplayQueue()
         # Read already, and not handed out for want of a place.
-        self._ahead: deque[OpenedEntry] = deque()
+        self._ahead: deque[ReceivedMessage] = deque()
         # How often each message that is not acknowledged was given back.
         self._counts: dict[MessageId, int] = {}
         self._nacked = Nacked()
@@ -249,12 +264,14 @@ class Subscription:
         self._delivered += len(messages)
         return messages
 
-    def _cut(self, portions: list[Portion], room: int) -> list[Portion]:
+    def _cut(self, portions: list[Portion], room: int) -> Sequence[Portion]:
         """As many of them as have so many messages; the rest comes next."""
+        if len(portions) <= room and are_whole(portions):
+            return portions
         for number, portion in enumerate(portions, 1):
-            room -= 1 if portion.batch_indexes is None else len(portion.batch_indexes)
+            room -= len(portion.batch_indexes) if isinstance(portion, Members) else 1
             if room <= 0:
-                self._again.add(message for left in portions[number:] for message in left.ids())
+                self._again.add(message for left in portions[number:] for message in ids_of(left))
                 return portions[:number]
         return portions
 
@@ -265,6 +282,7 @@ class Subscription:
             sources += (self._take_due, self._take_new)
         portions: list[Portion] = []
         self._taken.clear()
+        noted = 0
         left_out: list[int] = []
         unfinished = False
         failure: BookstandError | None = None
@@ -274,6 +292,8 @@ class Subscription:
             if len(portions) >= room:
                 left_out.append(source)
                 continue
+            self._taken.update(message for portion in portions[noted:] for message in ids_of(portion))
+            noted = len(portions)
             try:
                 found = sources[source](room - len(portions))
             except BookstandError as error:
@@ -284,7 +304,6 @@ class Subscription:
                 unfinished = True
             else:
                 portions += found
-                self._taken.update(message for portion in found for message in portion.ids())
             self._turns.had(source)
         for source in left_out:
             if self._has_some(source):
@@ -301,20 +320,16 @@ class Subscription:
         return bool(self._ahead) or self.cursor.has_more
 
     def _hand_out(self, consumer: Consumer, portions: Sequence[Portion], most: int) -> list[ReceivedMessage]:
-        messages: list[ReceivedMessage] = []
-        ids: list[MessageId] = []
-        try:
-            for portion in portions:
-                if portion.batch_indexes is None:
-                    messages.append(ReceivedMessage(portion.entry))
-                    ids.append(portion.entry.position)
-                else:
-                    members = portion.messages()
-                    messages += members
-                    ids += [message.id for message in members]
-        except BookstandError:
-            self._again.add(message for portion in portions for message in portion.ids())
-            raise
+        if are_whole(portions):
+            messages = portions
+            ids: list[MessageId] = list(map(_POSITION_OF, messages))
+        else:
+            try:
+                messages = [message for portion in portions for message in messages_of(portion)]
+            except BookstandError:
+                self._again.add(message for portion in portions for message in ids_of(portion))
+                raise
+            ids = [message.id for message in messages]
         deadline = self._next_deadline()
         handout = self._out.hand_out(consumer, ids, deadline)
         if self._alarm is None and deadline is not None:
@@ -323,8 +338,9 @@ class Subscription:
             for message, message_id in zip(messages, ids, strict=True):
                 message.redelivery_count = self._counts.get(message_id, 0)
                 self._redelivered += message.redelivery_count > 0
-        consumer.spill(messages[most:], handout)
-        messages = messages[:most]
+        if len(messages) > most:
+            consumer.spill(messages[most:], handout)
+            messages = messages[:most]
         self._delivered += len(messages)
         return messages
 
@@ -349,7 +365,7 @@ class Subscription:
         return found
 
     def _portions_again(self, ids: list[MessageId]) -> list[Portion]:
-        entries = self._read(sorted(set(map(position_of, ids))))
+        entries = self._read(sorted(set(map(position_of, ids)))).entries
         return self._without_worn_out(self._portions(entries, ids))
 
     def _readable(self, ids: list[MessageId]) -> list[Portion]:
@@ -370,7 +386,7 @@ class Subscription:
         while len(found) < most and (positions := self.tracker.pop_due(most - len(found))):
             self._read_before = max(self._read_before, *positions)
             try:
-                entries = self._read([position for position in positions if not self._is_elsewhere(position)])
+                entries = self._read([position for position in positions if not self._is_elsewhere(position)]).entries
                 entries.sort(key=lambda entry: (entry.deliver_at or 0, entry.position))
                 found += self._portions(entries)
             except BookstandError:
@@ -380,9 +396,9 @@ class Subscription:
                 break
         return found
 
-    def _read(self, positions: list[Position]) -> list[OpenedEntry]:
+    def _read(self, positions: list[Position]) -> Opened:
         """Those of the entries that are still to be delivered."""
-        return self._living(self.cursor.replay(positions))
+        return self._living(opened_all(self.cursor.replay(positions), self._known))
 
     def _take_new(self, most: int) -> list[Portion] | None:
         """None: what was read is delayed, and there may be more."""
@@ -404,23 +420,26 @@ class Subscription:
             wanted = partial(self._wanted, False)
         try:
             # Where one is delayed, others are, and are tracked many at a time.
-            entries = self.cursor.read(most if wanted is None else max(most, self._read_at_once), wanted=wanted)
-            living = self._living(entries)
-            if start <= self._read_before:
-                # Batches of which every member is somewhere else are not tracked anew.
-                living = [entry for entry in living if not entry.batch_size or self._portions([entry])]
-            fresh = self._undelayed(living)
+            runs = self.cursor.read_runs(most if wanted is None else max(most, self._read_at_once), wanted)
+            fresh, plain = self._living(opened_runs(runs, self._known))
+            if not plain:
+                if start <= self._read_before:
+                    # Batches of which every member is somewhere else are not tracked anew.
+                    fresh = [entry for entry in fresh if not size_of_batch(entry) or self._portions([entry])]
+                fresh = self._undelayed(fresh)
         except BookstandError:
             self.cursor.seek(start)
             raise
         self._read_at_once = _FEW if fresh else _MANY
-        if not fresh and entries:
+        if not fresh and runs:
             return None
-        self._ahead.extend(fresh[most:])
+        if len(fresh) > most:
+            self._ahead.extend(fresh[most:])
+            fresh = fresh[:most]
         # Of a batch all members may be somewhere else.
-        return self._portions(fresh[:most]) or (None if entries else [])
+        return (list(fresh) if plain else self._portions(fresh)) or (None if runs else [])
 
-    def _undelayed(self, entries: list[OpenedEntry]) -> list[OpenedEntry]:
+    def _undelayed(self, entries: list[ReceivedMessage]) -> list[ReceivedMessage]:
         """Track what is delayed; returns what is to be delivered now."""
         delayed = [(entry.position, entry.deliver_at) for entry in entries if entry.deliver_at is not None]
         if not delayed:
@@ -455,7 +474,7 @@ class Subscription:
         self._ahead.clear()
         self.cursor.rewind()
 
-    def _portions(self, entries: Iterable[OpenedEntry], ids: Iterable[MessageId] = ()) -> list[Portion]:
+    def _portions(self, entries: Iterable[ReceivedMessage], ids: Iterable[MessageId] = ()) -> list[Portion]:
         """Of batches the members in ``ids``, where any are; else those that are nowhere else. What is acknowledged, or
         out, is in none."""
         chosen: dict[Position, set[int]] = {}
@@ -467,9 +486,9 @@ class Subscription:
         for entry in entries:
             # Neighbours mostly share it.
             if entry.metadata is not metadata:
-                metadata, is_batch = entry.metadata, entry.batch_size > 0
+                metadata, is_batch = entry.metadata, size_of_batch(entry) > 0
             if not is_batch:
-                portions.append(Portion(entry))
+                portions.append(entry)
                 continue
             position = entry.position
             unacked = self.cursor.unacked_in_batch(position)
@@ -479,11 +498,11 @@ class Subscription:
             some = chosen.get(position) if position not in ids else None
             indexes = [
                 index
-                for index in (range(entry.batch_size) if unacked is None else unacked)
+                for index in (range(size_of_batch(entry)) if unacked is None else unacked)
                 if self._is_to_come(Member(*position, index), some)
             ]
             if indexes:
-                portions.append(Portion(entry, indexes))
+                portions.append(Members(entry, indexes))
         return portions
 
     def _is_to_come(self, member: Member, chosen: set[int] | None) -> bool:
@@ -493,11 +512,11 @@ class Subscription:
 
     # -- what is not delivered any more ------------------------------------------------------------------------------
 
-    def _living(self, entries: Sequence[TopicEntry]) -> list[OpenedEntry]:
+    def _living(self, found: Opened) -> Opened:
         """All but those past their time to live, which are acknowledged."""
-        return self._unexpired(opened_all(entries, self._known))
+        return found if self.config.time_to_live is None else found._replace(entries=self._unexpired(found.entries))
 
-    def _unexpired(self, found: list[OpenedEntry]) -> list[OpenedEntry]:
+    def _unexpired(self, found: list[ReceivedMessage]) -> list[ReceivedMessage]:
         if self.config.time_to_live is None:
             return found
         expired = [entry.position for entry in found if self._is_expired(entry)]
@@ -534,12 +553,12 @@ class Subscription:
                 self._expire(expired)
             return len(expired)
 
-    def _is_expired(self, entry: OpenedEntry) -> bool:
+    def _is_expired(self, entry: ReceivedMessage) -> bool:
         if self.config.time_to_live is None:
             return False
         time_to_live = span_of("time_to_live", self.config.time_to_live)
-        expires_at = entry.expires_at(time_to_live, self._given_times.get(entry.position))
-        return expires_at is not None and expires_at <= self._clock.now()
+        end = expires_at(entry, time_to_live, self._given_times.get(entry.position))
+        return end is not None and end <= self._clock.now()
 
     def _without_worn_out(self, portions: list[Portion]) -> list[Portion]:
         """Those that were delivered again too often go to the dead-letter topic, and are acknowledged."""
@@ -547,7 +566,10 @@ class Subscription:
         if most is None or not self._counts:
             return portions
         worn_out = [
-            message for portion in portions for message in portion.messages() if self._counts.get(message.id, 0) > most
+            message
+            for portion in portions
+            for message in messages_of(portion)
+            if self._counts.get(message.id, 0) > most
         ]
         if not worn_out:
             return portions
@@ -559,8 +581,9 @@ class Subscription:
         gone = {message.id for message in worn_out}
         kept: list[Portion] = []
         for portion in portions:
-            ids = [message.id for message in portion.messages() if message.id not in gone]
-            kept += self._portions([portion.entry], ids) if ids else []
+            ids = [message.id for message in messages_of(portion) if message.id not in gone]
+            entry = portion.entry if isinstance(portion, Members) else portion
+            kept += self._portions([entry], ids) if ids else []
         return kept
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
@@ -774,7 +797,7 @@ class Subscription:
         """What is delayed and was not read yet waits as well, unless it is somewhere else. When the cursor comes to it,
         it may be out already."""
         start = max(self.cursor.read_position, self._tracked_before)
-        unread: list[OpenedEntry] = []
+        unread: list[ReceivedMessage] = []
         for entry in chain(self.cursor.unacked(self._untracked, start), [None]):
             if unread and (entry is None or len(unread) == _MANY):
                 self._undelayed(unread)
@@ -783,7 +806,7 @@ class Subscription:
                 unread = []
             if entry is not None and not self._is_elsewhere(entry.position):
                 read = opened(entry, self._known)
-                if not read.batch_size or self._portions([read]):
+                if not size_of_batch(read) or self._portions([read]):
                     unread.append(read)
 
     def reset(self, position: tuple[int, int]) -> None:

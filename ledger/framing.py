@@ -218,19 +218,32 @@ def _remember(known: dict[bytes, MessageMetadata], stored: bytes, metadata: Mess
     known[stored] = metadata
 
 
-def open_messages(entries: Iterable[bytes], known: dict[bytes, MessageMetadata]) -> Iterator[Opened]:
+def open_alike(entries: Iterable[bytes], known: dict[bytes, MessageMetadata]) -> Iterator[tuple[Opened, int]]:
     """The same of many, without an error: what is no message has no metadata, and is payload from its first byte on.
-    Neighbours mostly begin alike, and then that is all that is looked at."""
+    Neighbours mostly begin alike, and then that is all that is looked at: how many they are in a row is told."""
     opened: Opened = None, 0
     head = b""
+    count = 0
     for data in entries:
-        if not (head and data.startswith(head, _HEAD_AT) and data.startswith(_CHECKSUM_MAGIC)):
-            try:
-                opened = open_message(data, known)
-            except MalformedMessageError:
-                opened = None, 0
-            head = data[_HEAD_AT : opened[1]] if data.startswith(_CHECKSUM_MAGIC) else b""
-        yield opened
+        if head and data.startswith(head, _HEAD_AT) and data.startswith(_CHECKSUM_MAGIC):
+            count += 1
+            continue
+        if count:
+            yield opened, count
+        try:
+            opened = open_message(data, known)
+        except MalformedMessageError:
+            opened = None, 0
+        head = data[_HEAD_AT : opened[1]] if data.startswith(_CHECKSUM_MAGIC) else b""
+        count = 1
+    if count:
+        yield opened, count
+
+
+def open_messages(entries: Iterable[bytes], known: dict[bytes, MessageMetadata]) -> Iterator[Opened]:
+    """The same, one by one."""
+    for opened, count in open_alike(entries, known):
+        yield from repeat(opened, count)
 
 
 def plain_metadata(data: bytes) -> bytes | None:

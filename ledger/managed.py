@@ -36,7 +36,7 @@ from bookstand.storage.position import Position, positions_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from bookstand.ledger.client import Client
@@ -74,6 +74,23 @@ class TopicEntry:
 
     def __repr__(self) -> str:
         return f"<TopicEntry {self.position}: {len(self.data)} bytes>"
+
+
+class EntryRun:
+    """Entries of one ledger, from ``first`` on."""
+
+    __slots__ = ("data", "first", "ledger_id")
+
+    def __init__(self, ledger_id: int, first: int, data: Sequence[bytes]) -> None:
+        self.ledger_id = ledger_id
+        self.first = first
+        self.data = data
+
+    def positions(self) -> list[Position]:
+        return positions_in(self.ledger_id, range(self.first, self.first + len(self.data)))
+
+    def entries(self) -> Iterator[TopicEntry]:
+        return map(TopicEntry, self.positions(), self.data)
 
 
 class ManagedLedger:
@@ -434,7 +451,8 @@ class ManagedLedger:
         while following is not None:
             ledger_id, first = following
             entries = self.extent.entries(ledger_id) or 0
-            yield from self.read_run(ledger_id, first, entries - 1)
+            for run in self.read_run(ledger_id, first, entries - 1):
+                yield from run.entries()
             following = self.extent.following(Position(ledger_id, entries - 1))
 
     def read_entry(self, position: Position) -> TopicEntry:
@@ -448,14 +466,13 @@ class ManagedLedger:
             for entry in self._reader(ledger_id).read(first, last):
                 yield TopicEntry(Position(ledger_id, entry.entry_id), entry.data)
 
-    def read_run(self, ledger_id: int, first: int, last: int) -> Iterator[TopicEntry]:
+    def read_run(self, ledger_id: int, first: int, last: int) -> Iterator[EntryRun]:
         """Entries of one ledger, some at a time."""
         reader = self._reader_unless_lost(ledger_id)
         while reader is not None and first <= last:
             part = reader.batch_payloads(first, min(_READ_AT_ONCE, last - first + 1))
-            following = first + len(part)
-            yield from map(TopicEntry, positions_in(ledger_id, range(first, following)), part)
-            first = following
+            yield EntryRun(ledger_id, first, part)
+            first += len(part)
 
     def _reader_unless_lost(self, ledger_id: int) -> LedgerHandle | None:
         try:
