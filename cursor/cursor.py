@@ -248,13 +248,15 @@ class Cursor:
         ids = list(entry_ids)
         if not ids:
             return completed()
-        return self._change(lambda: self._state.ack_ledger(ledger_id, ids))
+        return self._change(partial(self._state.ack_ledger, ledger_id, ids))
 
     def ack_entries(self, positions: Iterable[Position]) -> Pending:
         """Acknowledge many entries of any ledgers at once: all of them, or where one cannot be none."""
         by_ledger: dict[int, list[int]] = {}
         for ledger_id, together in groupby(positions, _LEDGER_OF):
             by_ledger.setdefault(ledger_id, []).extend(map(_ENTRY_OF, together))
+        if len(by_ledger) == 1:
+            return self.ack_many(*by_ledger.popitem())
         if not by_ledger:
             return completed()
         return self._change(lambda: self._state.ack_ledgers(by_ledger))

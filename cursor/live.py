@@ -108,25 +108,39 @@ class LiveState:
 
     def ack_ledger(self, ledger_id: int, entry_ids: list[int]) -> None:
         """Many entries of one ledger at once."""
-        if min(entry_ids) < 0:
-            raise NoSuchPositionError(f"ledger {ledger_id} has no entry {min(entry_ids)}")
-        page = self._page_for(self._extent(), Position(ledger_id, max(entry_ids)))
-        if page is not None:
-            page.ack_all(entry_ids)
-            if ledger_id == self.mark_delete.ledger_id:
-                page.drop_up_to(self.mark_delete.entry_id)
-            if self._reaches_frontier(page):
-                self.close_holes()
+        if self._come_next(ledger_id, entry_ids):
+            self._move_to(Position(ledger_id, entry_ids[-1]))
+            self.close_holes()
+        else:
+            self.ack_ledgers({ledger_id: entry_ids})
 
     def ack_ledgers(self, by_ledger: Mapping[int, list[int]]) -> None:
         """The same for several ledgers, once it is known that all of the entries are there and all pages in memory."""
         extent = self._extent()
+        changed: list[tuple[LedgerAcks, list[int]]] = []
         for ledger_id, entry_ids in by_ledger.items():
             if min(entry_ids) < 0:
                 raise NoSuchPositionError(f"ledger {ledger_id} has no entry {min(entry_ids)}")
-            self._page_for(extent, Position(ledger_id, max(entry_ids)))
-        for ledger_id, entry_ids in by_ledger.items():
-            self.ack_ledger(ledger_id, entry_ids)
+            page = self._page_for(extent, Position(ledger_id, max(entry_ids)))
+            if page is not None:
+                changed.append((page, entry_ids))
+        for page, entry_ids in changed:
+            page.ack_all(entry_ids)
+            if page.ledger_id == self.mark_delete.ledger_id:
+                page.drop_up_to(self.mark_delete.entry_id)
+        if any(self._reaches_frontier(page) for page, _ in changed):
+            self.close_holes()
+
+    def _come_next(self, ledger_id: int, entry_ids: list[int]) -> bool:
+        """Whether these entries are the ones that follow the mark-delete position, in their order, and nothing of their
+        ledger is acknowledged beyond it: then the position moves, and no page is made for them."""
+        first = entry_ids[0]
+        end = first + len(entry_ids)
+        if self.frontier != (ledger_id, first) or self.frontier <= self.mark_delete:
+            return False
+        if entry_ids != list(range(first, end)) or end > (self._extent().entries(ledger_id) or 0):
+            return False
+        return self.page(ledger_id) is None
 
     def ack_part(self, position: Position, not_acked: int) -> None:
         """Some indexes of a batch: those whose bits are not in ``not_acked``."""

@@ -302,6 +302,9 @@ class CursorLog:
 
 def append(writer: LedgerWriter, entries: Sequence[bytes], commit_bytes: int) -> None:
     """Append in as many commits as it takes; the last entry is in the last one."""
+    if len(entries) == 1:
+        writer.append(entries[0])
+        return
     for part in _commits(entries, commit_bytes):
         writer.append_many(part)
 

@@ -50,14 +50,8 @@ _NAME, _VALUE = wire.tag(1, wire.BYTES), wire.tag(2, wire.VARINT)
 _CURSOR = 1020
 
 
-def _tag(field: int, kind: int) -> bytes:
-    out = bytearray()
-    wire.write_varint(out, wire.tag(field, kind))
-    return bytes(out)
-
-
 _KIND_TAG, _GENERATION_TAG, _USER_LEDGER_TAG, _PART_TAG, _PARTS_TAG, _CRC_TAG = (
-    _tag(field, wire.FIXED64 if field in (1022, 1023) else wire.FIXED32) for field in range(1021, 1027)
+    wire.tag_bytes(field, wire.FIXED64 if field in (1022, 1023) else wire.FIXED32) for field in range(1021, 1027)
 )
 _END = struct.Struct("<2sI2sQ2sQ2sI2sI2s")
 _CRC = struct.Struct("<I")

@@ -604,9 +604,12 @@ class Subscription:
 
     def ack_many(self, messages: Iterable[Reference]) -> Pending:
         """Many at once, the fast way."""
+        given = list(messages)
         whole: list[Position] = []
         pendings: list[Pending] = []
-        for message in messages:
+        if set(map(type, given)) == {ReceivedMessage}:
+            whole, given = list(map(_POSITION_OF, given)), []
+        for message in given:
             if not isinstance(message, ReceivedMessage):
                 whole.append(_position_of(message))
             elif message.batch_index < 0:

@@ -6,6 +6,8 @@ its schemas do not change, so that tags, varints and length-delimited fields are
 
 from __future__ import annotations
 
+from functools import cache
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +28,14 @@ class WireError(ValueError):
 def tag(field: int, kind: int) -> int:
     """What precedes a field's value: its number and how the value is encoded."""
     return field << 3 | kind
+
+
+@cache
+def tag_bytes(field: int, kind: int) -> bytes:
+    """The same as it is written."""
+    out = bytearray()
+    write_varint(out, tag(field, kind))
+    return bytes(out)
 
 
 def int32(number: int) -> int:
@@ -101,11 +111,11 @@ def write_varint(out: bytearray, number: int) -> None:
 
 
 def write_number(out: bytearray, field: int, number: int) -> None:
-    write_varint(out, tag(field, VARINT))
+    out += tag_bytes(field, VARINT)
     write_varint(out, number)
 
 
 def write_bytes(out: bytearray, field: int, chunk: bytes | bytearray) -> None:
-    write_varint(out, tag(field, BYTES))
+    out += tag_bytes(field, BYTES)
     write_varint(out, len(chunk))
     out += chunk
