@@ -108,10 +108,7 @@ class LiveState:
 
     def ack_ledger(self, ledger_id: int, entry_ids: list[int]) -> None:
         """Many entries of one ledger at once."""
-        if self._come_next(ledger_id, entry_ids):
-            self._move_to(Position(ledger_id, entry_ids[-1]))
-            self.close_holes()
-        else:
+        if not self._advance_over(ledger_id, entry_ids):
             self.ack_ledgers({ledger_id: entry_ids})
 
     def ack_ledgers(self, by_ledger: Mapping[int, list[int]]) -> None:
@@ -131,16 +128,24 @@ class LiveState:
         if any(self._reaches_frontier(page) for page, _ in changed):
             self.close_holes()
 
-    def _come_next(self, ledger_id: int, entry_ids: list[int]) -> bool:
-        """Whether these entries are the ones that follow the mark-delete position, in their order, and nothing of their
-        ledger is acknowledged beyond it: then the position moves, and no page is made for them."""
+    def _advance_over(self, ledger_id: int, entry_ids: list[int]) -> bool:
+        """Where these are the entries that follow the mark-delete position, in their order, and nothing else of their
+        ledger is acknowledged, move the position without making a page; returns whether that is so."""
         first = entry_ids[0]
         end = first + len(entry_ids)
-        if self.frontier != (ledger_id, first) or self.frontier <= self.mark_delete:
+        mark_delete = self.mark_delete
+        if mark_delete != (ledger_id, first - 1) or entry_ids != list(range(first, end)):
             return False
-        if entry_ids != list(range(first, end)) or end > (self._extent().entries(ledger_id) or 0):
+        entries = self._extent().entries(ledger_id) or 0
+        if end > entries or self.page(ledger_id) is not None:
             return False
-        return self.page(ledger_id) is None
+        self.mark_delete = Position(ledger_id, end - 1)
+        self.moves += 1
+        if end < entries:
+            self.frontier = Position(ledger_id, end)
+        else:
+            self.close_holes()
+        return True
 
     def ack_part(self, position: Position, not_acked: int) -> None:
         """Some indexes of a batch: those whose bits are not in ``not_acked``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import NamedTuple, NoReturn, TypeVar
 
 from bookstand.cursor.chunks import CODEC_PROPERTY
@@ -219,7 +220,7 @@ class CursorLog:
             last = -1 if state is None else state.last_entry
         return Entries(handle, last, None if codec is None else codec.decode(errors="replace"))
 
-    @property
+    @cached_property
     def entry_limit(self) -> int:
         """How many bytes an entry of the cursor's ledger may have."""
         return self.client.max_entry_bytes - HEADER_BYTES - digest_for(self.client.defaults.digest, b"").size

@@ -314,6 +314,8 @@ def _metadata(more: dict[str, Any]) -> dict[str, Any]:
 def _delivery_times(
     deliver_after: Span | Iterable[Span | None] | None, deliver_at: Moment | Iterable[Moment | None] | None, now: int
 ) -> int | list[int | None] | None:
+    if deliver_after is None and deliver_at is None:
+        return None
     if isinstance(deliver_after, Iterable) and deliver_at is None:
         return [delivery_time(after, None, now) for after in deliver_after]
     if isinstance(deliver_at, Iterable) and deliver_after is None:

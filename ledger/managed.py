@@ -353,8 +353,11 @@ class ManagedLedger:
                 if not part:
                     return positions
                 added = writer.append_many(part)
-                self._roll_if_full()
+                was_full = self._roll_if_full()
             positions += positions_in(writer.id, added)
+            if not was_full:
+                # There were no more than it took.
+                return positions
 
     def _current(self) -> LedgerWriter:
         """The ledger to write to; the lock is held."""
@@ -375,15 +378,17 @@ class ManagedLedger:
             and (writer.length >= self._max_bytes or self.client.clock.now() - self._began >= self._max_age_millis)
         )
 
-    def _roll_if_full(self) -> None:
-        """Begin the next ledger as soon as this one is full. What fails here is none of the append's business, which
-        is done; the next one tries again."""
+    def _roll_if_full(self) -> bool:
+        """Begin the next ledger as soon as this one is full; whether it was. What fails here is none of the append's
+        business, which is done; the next one tries again."""
         assert self._writer is not None
-        if self._is_full(self._writer):
-            try:
-                self._roll()
-            except BookstandError as error:
-                logger().warning("topic %s: the next ledger could not be begun: %s", self.name, error)
+        if not self._is_full(self._writer):
+            return False
+        try:
+            self._roll()
+        except BookstandError as error:
+            logger().warning("topic %s: the next ledger could not be begun: %s", self.name, error)
+        return True
 
     def roll(self) -> None:
         """Begin a new ledger now, unless the last one is empty."""

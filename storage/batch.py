@@ -96,9 +96,8 @@ def _encode_few(
     next(lengths)
     headers = list(map(layout.HEADER.pack, repeat(ledger_id), count(first), repeat(last_add_confirmed), lengths))
     heads = map(add, headers, digest.of_all(headers, payloads))
-    pack_key = ENTRY_KEY.pack
-    keys = [pack_key(ledger_id, entry_id) for entry_id in range(first, first + len(payloads))]
-    return keys, list(map(add, heads, payloads))
+    # A header begins with the key.
+    return list(map(itemgetter(slice(ENTRY_KEY.size)), headers)), list(map(add, heads, payloads))
 
 
 def _encode_slice(
