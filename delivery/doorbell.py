@@ -5,7 +5,7 @@ A ring is never missed: who is about to look notes the number of rings first, an
 
 from __future__ import annotations
 
-from threading import Condition
+from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,15 +14,21 @@ if TYPE_CHECKING:
 
 class Doorbell:
     def __init__(self) -> None:
-        self._rung = Condition()
+        self._lock = RLock()
+        self._rung = Condition(self._lock)
+        # How many threads wait.
+        self._threads = 0
         self._tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self.rings = 0
         """How often it rang."""
 
     def ring(self) -> None:
-        with self._rung:
+        with self._lock:
             self.rings += 1
-            self._rung.notify_all()
+            if self._threads:
+                self._rung.notify_all()
+            if not self._tasks:
+                return
             tasks, self._tasks = self._tasks, []
         for loop, woken in tasks:
             try:
@@ -33,8 +39,12 @@ class Doorbell:
 
     def wait(self, seen: int, timeout: float) -> None:
         """Until it has rung more often than ``seen``, or so many seconds have passed."""
-        with self._rung:
-            self._rung.wait_for(lambda: self.rings != seen, timeout)
+        with self._lock:
+            self._threads += 1
+            try:
+                self._rung.wait_for(lambda: self.rings != seen, timeout)
+            finally:
+                self._threads -= 1
 
     async def wait_async(self, seen: int, timeout: float) -> None:
         import asyncio
@@ -42,14 +52,14 @@ class Doorbell:
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
         entry = loop, woken
-        with self._rung:
+        with self._lock:
             if self.rings != seen:
                 return
             self._tasks.append(entry)
         try:
             await asyncio.wait((woken,), timeout=timeout)
         finally:
-            with self._rung:
+            with self._lock:
                 if entry in self._tasks:
                     self._tasks.remove(entry)
 

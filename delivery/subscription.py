@@ -292,8 +292,9 @@ class Subscription:
             if len(portions) >= room:
                 left_out.append(source)
                 continue
-            self._taken.update(message for portion in portions[noted:] for message in ids_of(portion))
-            noted = len(portions)
+            if noted < len(portions):
+                self._taken.update(message for portion in portions[noted:] for message in ids_of(portion))
+                noted = len(portions)
             try:
                 found = sources[source](room - len(portions))
             except BookstandError as error:

@@ -16,6 +16,7 @@ from bookstand.ledger.arguments import as_payload
 from bookstand.ledger.writing import Add, Writer
 from bookstand.storage.batch import largest_of
 from bookstand.storage.changes import AddEntries
+from bookstand.storage.metadata import CLOSED
 from bookstand.storage.pending import Completion, Pending, pending_on
 
 TYPE_CHECKING = False
@@ -156,6 +157,12 @@ class LedgerWriter(Writer):
         if len(data) > self._largest_payload:
             self.check_size(self._lap + 1, data)
         return data
+
+    def _learn_from_read(self) -> None:
+        """No entry carries a LAC behind the last one that was added, by whomever: as long as the handle is open, it
+        knows of no lower one."""
+        if self._metadata.state == CLOSED:
+            super()._learn_from_read()
 
     def _check_sizes(self, part: list[bytes], sizes: list[int]) -> None:
         if largest_of(sizes) > self._largest_payload:

@@ -50,7 +50,8 @@ class Gate:
         self._shut = False
 
     def enter(self) -> None:
-        with self._condition:
+        # It is the condition's lock, and entered without a Python call.
+        with self.lock:
             thread = get_ident()
             # Who is inside already may go in again: the one who has shut it waits for him.
             while self._shut and thread not in self._inside:
@@ -58,7 +59,7 @@ class Gate:
             self._inside[thread] = self._inside.get(thread, 0) + 1
 
     def leave(self) -> None:
-        with self._condition:
+        with self.lock:
             thread = get_ident()
             left = self._inside.pop(thread, 1) - 1
             if left > 0:
