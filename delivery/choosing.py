@@ -43,7 +43,7 @@ def open_tracker(
     timer: Timer,
 ) -> Tracker:
     """``index``: the topic's, where the subscriptions share one, and then its tick is theirs as well."""
-    if tick is not None:
+    if tick is not None and index is None:
         config = replace(config, delayed_delivery_tick_time_millis=tick)
     home = CursorHome(cursor)
     if index is None and config.delayed_delivery_tracker == "bucket":

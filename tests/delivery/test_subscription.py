@@ -689,6 +689,18 @@ def test_rescheduled_to_now(open_desk: Callable[..., Desk], mode: str) -> None:
     assert desk.read() == []
 
 
+def test_a_shared_index_has_the_tick_of_what_is_rescheduled(store_path: Path) -> None:
+    exact = {"delayed_delivery_tick_time_millis": 10, "is_delayed_delivery_deliver_at_time_strict": False}
+    own = subscription_config(delayed_delivery_tick_time_millis=200)
+    with Desk(store_path, topic_config("shared index", **exact), own) as desk:
+        (position,) = desk.publish("later", at=1_000)
+        assert desk.sub.reschedule(position, deliver_at=START + 500)
+        desk.go_to(480)
+        assert desk.read() == []
+        desk.go_to(500)
+        assert desk.consume() == ["later"]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_other_subscriptions_keep_their_time(open_desk: Callable[..., Desk], mode: str) -> None:
     desk = open_desk(mode)
