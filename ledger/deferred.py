@@ -43,7 +43,7 @@ class DeferredLedgerWriter(LedgerWriter):
             count = 0
             for part, sizes in parts_of(payloads):
                 self._check_sizes(part, sizes)
-                self._accept(part, sum(sizes))
+                self._accept(part, sizes.total)
                 count += len(part)
             return range(first, first + count)
 

@@ -14,7 +14,7 @@ from bookstand.errors import (
 )
 from bookstand.ledger.arguments import as_payload
 from bookstand.ledger.writing import Add, Writer
-from bookstand.storage.batch import largest_of
+from bookstand.storage.batch import Sizes
 from bookstand.storage.changes import AddEntries
 from bookstand.storage.metadata import CLOSED
 from bookstand.storage.pending import Completion, Pending, pending_on
@@ -164,8 +164,8 @@ class LedgerWriter(Writer):
         if self._metadata.state == CLOSED:
             super()._learn_from_read()
 
-    def _check_sizes(self, part: list[bytes], sizes: list[int]) -> None:
-        if largest_of(sizes) > self._largest_payload:
+    def _check_sizes(self, part: list[bytes], sizes: Sizes) -> None:
+        if sizes.largest > self._largest_payload:
             for number, data in enumerate(part, self._lap + 1):
                 self.check_size(number, data)
 
@@ -182,7 +182,7 @@ class LedgerWriter(Writer):
         with self._to_itself():
             return self._append_parts(chain(leading, parts))
 
-    def _append_parts(self, parts: Iterable[tuple[list[bytes], list[int]]]) -> range:
+    def _append_parts(self, parts: Iterable[tuple[list[bytes], Sizes]]) -> range:
         first = self._lap + 1
         count = 0
         for part, sizes in parts:
@@ -197,7 +197,7 @@ class LedgerWriter(Writer):
             count += len(part)
         return range(first, first + count)
 
-    def _submit_part(self, part: list[bytes], sizes: list[int]) -> tuple[Completion, int]:
+    def _submit_part(self, part: list[bytes], sizes: Sizes) -> tuple[Completion, int]:
         with self._in_turn():
             refusal = self._refusal()
             if refusal is None:
@@ -207,7 +207,7 @@ class LedgerWriter(Writer):
                 add.entries.sizes = sizes
                 first = self._lap + 1
                 self._lap += len(part)
-                self._length += sum(sizes)
+                self._length += sizes.total
                 return add, first
         return self._refused(refusal)
 
@@ -222,30 +222,30 @@ class LedgerWriter(Writer):
         return super()._refused(refusal)
 
 
-def parts_of(payloads: Iterable[bytes]) -> Iterator[tuple[list[bytes], list[int]]]:
+def parts_of(payloads: Iterable[bytes]) -> Iterator[tuple[list[bytes], Sizes]]:
     """The payloads as bytes, in lists that are worth a commit each, with their sizes."""
     if isinstance(payloads, list | tuple) and 0 < len(payloads) <= _MANY_ENTRIES:
         part = list(payloads)
         if countOf(map(type, part), bytes) < len(part):
             part = [data if type(data) is bytes else as_payload(data) for data in part]
-        sizes = list(map(len, part))
-        if sum(sizes) <= _MANY_BYTES:
+        sizes = Sizes(list(map(len, part)))
+        if sizes.total <= _MANY_BYTES:
             yield part, sizes
             return
     try:
         source = iter(payloads)
     except TypeError:
         raise IncorrectParameterError(f"payloads come in an iterable, not in {payloads!r}") from None
-    part, sizes, size = [], [], 0
+    part, each, size = [], [], 0
     for data in source:
         if type(data) is not bytes:
             # Copied as it comes: the source may use one buffer for all.
             data = as_payload(data)
         part.append(data)
-        sizes.append(len(data))
+        each.append(len(data))
         size += len(data)
         if size >= _MANY_BYTES or len(part) >= _MANY_ENTRIES:
-            yield part, sizes
-            part, sizes, size = [], [], 0
+            yield part, Sizes(each)
+            part, each, size = [], [], 0
     if part:
-        yield part, sizes
+        yield part, Sizes(each)

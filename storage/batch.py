@@ -12,8 +12,8 @@ digest. Digests that are no CRC, and batches too small to pay for numpy, go one 
 from __future__ import annotations
 
 from array import array
-from functools import lru_cache
-from itertools import accumulate, count, repeat
+from functools import lru_cache, partial
+from itertools import accumulate, chain, count, repeat, starmap
 from operator import add, itemgetter
 from struct import Struct
 
@@ -23,7 +23,7 @@ from bookstand.storage.keys import ENTRY_KEY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     from bookstand.storage.digest import Digest
@@ -35,21 +35,39 @@ LARGEST_SLICE = 2_000
 # The tables of one payload size cost some checksums of as many bytes.
 LARGEST_COMMON_SIZE = 4_096
 
-_H = layout.HEADER_BYTES
+_K, _H = ENTRY_KEY.size, layout.HEADER_BYTES
+
+
+class Sizes:
+    """Of the payloads of a batch, which are mostly ``alike``."""
+
+    __slots__ = ("alike", "each", "largest", "total")
+
+    def __init__(self, each: Sequence[int]) -> None:
+        first, count = each[0], len(each)
+        self.each = each
+        # Counting is ten times as fast as max and sum.
+        self.alike = each.count(first) == count
+        self.largest = first if self.alike else max(each)
+        self.total = first * count if self.alike else sum(each)
 
 
 class Encoded:
-    """Entries ready to be stored: their keys, the bytes to store, and the size of the largest of these."""
+    """Entries ready to be stored: how many, the key of the first, and the size of the largest as stored.
 
-    __slots__ = ("keys", "largest", "stored")
+    ``pairs()`` gives the key and the bytes of one after the other, anew each time. What is made only there is let go
+    before the next, so that few of them are in memory at a time.
+    """
 
-    def __init__(self, keys: Sequence[bytes], stored: Sequence[bytes], largest: int) -> None:
-        self.keys = keys
-        self.stored = stored
+    __slots__ = ("count", "first_key", "largest", "pairs")
+
+    def __init__(
+        self, pairs: Callable[[], Iterator[tuple[bytes, bytes]]], first_key: bytes, count: int, largest: int
+    ) -> None:
+        self.pairs = pairs
+        self.first_key = first_key
+        self.count = count
         self.largest = largest
-
-    def __len__(self) -> int:
-        return len(self.keys)
 
 
 def encode_entries(
@@ -59,29 +77,21 @@ def encode_entries(
     last_add_confirmed: int,
     length_before: int,
     payloads: Sequence[bytes],
-    sizes: Sequence[int] | None = None,
+    sizes: Sizes | None = None,
 ) -> Encoded:
     """Consecutive entries that all carry the same last-add-confirmed. ``sizes``: those of the payloads, if known."""
-    if len(payloads) == 1:
-        length = length_before + len(payloads[0])
-        stored_entry = layout.encode(digest, ledger_id, first_entry, last_add_confirmed, length, payloads[0])
-        return Encoded((ENTRY_KEY.pack(ledger_id, first_entry),), (stored_entry,), len(stored_entry))
+    count = len(payloads)
     if sizes is None:
-        sizes = list(map(len, payloads))
-    largest = _H + digest.size + largest_of(sizes)
+        sizes = Sizes(list(map(len, payloads)))
     before = ledger_id, first_entry, last_add_confirmed, length_before
-    if len(payloads) < SMALLEST_BATCH or not isinstance(digest, CrcDigest):
-        return Encoded(*_encode_few(digest, before, payloads, sizes), largest)
-    if len(payloads) <= LARGEST_SLICE:
-        return Encoded(*_encode_slice(digest, before, payloads, sizes)[:2], largest)
-    all_keys: list[bytes] = []
-    all_stored: list[bytes] = []
-    for start in range(0, len(payloads), LARGEST_SLICE):
-        end = start + LARGEST_SLICE
-        keys_part, stored_part, before = _encode_slice(digest, before, payloads[start:end], sizes[start:end])
-        all_keys += keys_part
-        all_stored += stored_part
-    return Encoded(all_keys, all_stored, largest)
+    if count < SMALLEST_BATCH or not isinstance(digest, CrcDigest):
+        pairs = _encode_few(digest, before, payloads)
+    elif count <= LARGEST_SLICE:
+        pairs, _ = _encode_slice(digest, before, payloads, sizes)
+    else:
+        pairs = _encode_slices(digest, before, payloads, sizes)
+    first_key = ENTRY_KEY.pack(ledger_id, first_entry)
+    return Encoded(pairs, first_key, count, _H + digest.size + sizes.largest)
 
 
 # What precedes a slice: ledger, first entry, last-add-confirmed, length before it.
@@ -89,56 +99,68 @@ _Before = tuple[int, int, int, int]
 
 
 def _encode_few(
-    digest: Digest, before: _Before, payloads: Sequence[bytes], sizes: Sequence[int]
-) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    digest: Digest, before: _Before, payloads: Sequence[bytes]
+) -> Callable[[], Iterator[tuple[bytes, bytes]]]:
     ledger_id, first, last_add_confirmed, length = before
-    lengths = accumulate(sizes, initial=length)
+    lengths = accumulate(map(len, payloads), initial=length)
     next(lengths)
     headers = list(map(layout.HEADER.pack, repeat(ledger_id), count(first), repeat(last_add_confirmed), lengths))
     heads = map(add, headers, digest.of_all(headers, payloads))
     # A header begins with the key.
-    return list(map(itemgetter(slice(ENTRY_KEY.size)), headers)), list(map(add, heads, payloads))
+    entry_keys = map(itemgetter(slice(ENTRY_KEY.size)), headers)
+    pairs = list(zip(entry_keys, map(add, heads, payloads), strict=True))
+    return pairs.__iter__
+
+
+def _encode_slices(
+    digest: CrcDigest, before: _Before, payloads: Sequence[bytes], sizes: Sizes
+) -> Callable[[], Iterator[tuple[bytes, bytes]]]:
+    slices = []
+    for start in range(0, len(payloads), LARGEST_SLICE):
+        end = start + LARGEST_SLICE
+        pairs, before = _encode_slice(digest, before, payloads[start:end], Sizes(sizes.each[start:end]))
+        slices.append(pairs)
+    return lambda: chain.from_iterable(pairs() for pairs in slices)
 
 
 def _encode_slice(
-    digest: CrcDigest, before: _Before, payloads: Sequence[bytes], sizes: Sequence[int]
-) -> tuple[Sequence[bytes], Sequence[bytes], _Before]:
+    digest: CrcDigest, before: _Before, payloads: Sequence[bytes], sizes: Sizes
+) -> tuple[Callable[[], Iterator[tuple[bytes, bytes]]], _Before]:
     """Keys and stored bytes, and what precedes the next slice."""
     import numpy as np
 
     ledger_id, first, last_add_confirmed, length_before = before
-    count = len(payloads)
-    start = _H + digest.size
-    alike = sizes[0] <= LARGEST_COMMON_SIZE and sizes.count(sizes[0]) == count
-    rows = np.empty((count, start + sizes[0] if alike else start), np.uint8)
-    if alike:
-        lengths = np.arange(1, count + 1) * sizes[0] + length_before
+    count, size = len(payloads), sizes.largest
+    head = _K + _H + digest.size
+    whole = sizes.alike and size <= LARGEST_COMMON_SIZE
+    rows = np.empty((count, head + size if whole else head), np.uint8)
+    if whole:
+        # The payloads become a column behind the keys and headers.
+        _layout(f"{head}x{size}s", count).pack_into(rows.data, 0, *payloads)
+        lengths = np.arange(1, count + 1) * size + length_before
     else:
-        lengths = np.array(sizes, np.int64)
+        lengths = np.array(sizes.each, np.int64)
         lengths[0] += length_before
         np.cumsum(lengths, out=lengths)
-    header = rows[:, :_H].view(">i8")
-    header[:, 0] = ledger_id
-    header[:, 1] = ids = np.arange(count) + first
-    header[:, 2] = last_add_confirmed
-    header[:, 3] = lengths
-    columns = ((16, ids), (0, lengths))
-    sums = _digests(digest, header[0].tobytes(), columns, payloads, sizes)
-    rows[:, _H:start].view(f">u{digest.size}")[:, 0] = sums
-    stored: Sequence[bytes]
-    if alike:
-        # The payloads become a column beside the headers, and all is cut apart at once.
-        rows[:, start:] = np.frombuffer(b"".join(payloads), np.uint8).reshape(count, sizes[0])
-        stored = _cutter(f"{rows.shape[1]}s", count)(rows.data)
+    ids = np.arange(count) + first
+    fields = rows[:, : _K + _H].view(">i8")
+    fields[:, 0] = fields[:, 2] = ledger_id
+    fields[:, 1] = fields[:, 3] = ids
+    fields[:, 4] = last_add_confirmed
+    fields[:, 5] = lengths
+    sums = _digests(digest, fields[0, 2:].tobytes(), ((16, ids), (0, lengths)), payloads, sizes.alike)
+    rows[:, _K + _H : head].view(f">u{digest.size}")[:, 0] = sums
+    pairs: Callable[[], Iterator[tuple[bytes, bytes]]]
+    if whole:
+        pairs = partial(Struct(f"{_K}s{rows.shape[1] - _K}s").iter_unpack, rows.data)
     else:
-        stored = list(map(add, _cutter(f"{start}s", count)(rows.data), payloads))
-    keys = _cutter(f"{ENTRY_KEY.size}s", count)(header[:, :2].tobytes())
-    return keys, stored, (ledger_id, first + count, last_add_confirmed, int(lengths[-1]))
+        cut = _layout(f"{_K}s{head - _K}s", count).unpack(rows.data)
+        pairs = partial(_joined, cut[::2], cut[1::2], payloads)
+    return pairs, (ledger_id, first + count, last_add_confirmed, int(lengths[-1]))
 
 
-def largest_of(sizes: Sequence[int]) -> int:
-    # Sizes are mostly equal, and counting is ten times as fast as max.
-    return sizes[0] if sizes.count(sizes[0]) == len(sizes) else max(sizes)
+def _joined(keys: Sequence[bytes], heads: Sequence[bytes], payloads: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    return zip(keys, map(add, heads, payloads), strict=True)
 
 
 def decode_entries(
@@ -185,7 +207,7 @@ def _decode_slice(
     if sizes.count(sizes[0]) == count and sizes[0] >= start:
         together = b"".join(stored)
         octets = np.frombuffer(together, np.uint8).reshape(count, sizes[0])[:, :start]
-        payloads = _cutter(f"{start}x{sizes[0] - start}s", count)(together)
+        payloads = _layout(f"{start}x{sizes[0] - start}s", count).unpack(together)
     elif min(sizes) >= start:
         together = b"".join(map(itemgetter(slice(start)), stored))
         octets = np.frombuffer(together, np.uint8).reshape(count, start)
@@ -197,7 +219,7 @@ def _decode_slice(
     if (header[:, 0] != ledger_id).any() or (header[:, 1] - first != np.arange(count)).any():
         return None
     columns = [(24 - 8 * field, header[:, field].copy()) for field in (1, 2, 3)]
-    sums = _digests(digest, together[:_H], columns, payloads, sizes)
+    sums = _digests(digest, together[:_H], columns, payloads, sizes.count(sizes[0]) == count)
     if (found != sums).any():
         return None
     return header[:, 3].tolist(), payloads
@@ -208,20 +230,21 @@ def _digests(
     first_header: bytes,
     columns: Iterable[tuple[int, Any]],
     payloads: Sequence[bytes],
-    sizes: Sequence[int],
+    alike: bool,
 ) -> Any:
     """The checksums of header and payload of each entry.
 
     ``columns`` are the header fields that vary, as (bytes of the header that follow the field, native int64 array).
-    ``sizes`` are equal where the payloads' sizes are.
+    ``alike``: the payloads all have one size.
     """
     import numpy as np
 
     checksum = digest.checksum
     size = len(payloads[0])
-    if size <= LARGEST_COMMON_SIZE and sizes.count(sizes[0]) == len(sizes):
+    if alike and size <= LARGEST_COMMON_SIZE:
         zeros = bytes(size)
-        sums = np.array(array("I", list(map(checksum, payloads))), np.uint32)
+        # By a fifth faster than `map`, which makes a tuple for each call: `zip` uses its own again.
+        sums = np.array(array("I", starmap(checksum, zip(payloads))), np.uint32)  # noqa: RUF058
         sums ^= np.uint32(checksum(first_header + zeros) ^ checksum(zeros))
         for behind, column in columns:
             _add_column(digest, size + behind, column, sums)
@@ -229,7 +252,7 @@ def _digests(
     heads = np.full(len(payloads), checksum(first_header), np.uint32)
     for behind, column in columns:
         _add_column(digest, behind, column, heads)
-    return np.array(array("I", list(map(digest.extend, heads.tolist(), payloads))), np.uint32)
+    return np.array(array("I", starmap(digest.extend, zip(heads.tolist(), payloads, strict=True))), np.uint32)
 
 
 def _add_column(digest: CrcDigest, behind: int, column: Any, sums: Any) -> None:
@@ -259,6 +282,6 @@ def _table(checksum: Callable[[bytes], int], behind: int) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _cutter(piece: str, count: int) -> Callable[[Any], tuple[Any, ...]]:
-    """Cuts a buffer into ``count`` pieces: by half faster than numpy's tolist."""
-    return Struct(piece * count).unpack
+def _layout(piece: str, count: int) -> Struct:
+    """The layout of ``count`` pieces: packs and cuts buffers by half faster than numpy's tolist."""
+    return Struct(piece * count)

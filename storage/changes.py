@@ -26,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Protocol
 
+    from bookstand.storage.batch import Sizes
     from bookstand.storage.digest import Digest
 
     class Operation(Protocol):
@@ -78,7 +79,9 @@ class Staging:
         return None if sealed is None else record.unseal_versioned(database, key, sealed)
 
     def has_entry(self, key: bytes) -> bool:
-        return self._view.get(keys.ENTRIES, key) is not None or any(key in staged.keys for staged in self.entries)
+        if self._view.get(keys.ENTRIES, key) is not None:
+            return True
+        return any(key == staged for encoded in self.entries for staged, _ in encoded.pairs())
 
     def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]:
         return self._view.entry_keys(ledger_id, limit)
@@ -141,7 +144,7 @@ class AddEntries:
         self.payloads = payloads
         self.in_order = in_order
         # Of the payloads, where they are known beforehand.
-        self.sizes: list[int] | None = None
+        self.sizes: Sizes | None = None
         self.encoded: Encoded | None = None
 
     @property
@@ -188,7 +191,7 @@ class AddEntries:
     def count_in(self, ledger: LedgerState) -> None:
         """The state with all of the entries, none of which is there yet."""
         encoded = self.encode()
-        state.added(ledger, self.first_entry, len(encoded), encoded.largest, self.last_add_confirmed)
+        state.added(ledger, self.first_entry, encoded.count, encoded.largest, self.last_add_confirmed)
         if not self.in_order:
             # Where ids are chosen, lengths need not rise with them.
             ledger.in_order = False
@@ -201,12 +204,10 @@ class AddEntries:
         else:
             # As on a bookie, what is there already stays, and the add is confirmed.
             encoded = self.encode()
-            pairs = zip(encoded.keys, encoded.stored, strict=True)
-            fresh = [pair for pair in pairs if not staging.has_entry(pair[0])]
+            fresh = [pair for pair in encoded.pairs() if not staging.has_entry(pair[0])]
             state.added(ledger, self.first_entry, len(fresh), encoded.largest, self.last_add_confirmed)
             if fresh:
-                entry_keys, stored = zip(*fresh, strict=True)
-                staging.entries.append(Encoded(entry_keys, stored, encoded.largest))
+                staging.entries.append(Encoded(fresh.__iter__, fresh[0][0], len(fresh), encoded.largest))
                 self._close_gap(staging, ledger)
         return range(self.first_entry, self.last_entry + 1)
 

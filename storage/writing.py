@@ -298,13 +298,14 @@ class Writing:
 
     def _add(self, encoded: Encoded) -> None:
         database = self._databases[keys.ENTRIES]
-        if len(encoded) == 1:
-            self._transaction.put(encoded.keys[0], encoded.stored[0], True, True, False, database)
+        if encoded.count == 1:
+            ((key, stored),) = encoded.pairs()
+            self._transaction.put(key, stored, True, True, False, database)
         else:
             cursor = self._transaction.cursor(database)
             # LMDB packs its pages tighter and searches less where it knows that keys come in at the very end.
-            at_end = not cursor.last() or bytes(cursor.key()) < encoded.keys[0]
-            cursor.putmulti(zip(encoded.keys, encoded.stored, strict=True), True, True, at_end)
+            at_end = not cursor.last() or bytes(cursor.key()) < encoded.first_key
+            cursor.putmulti(encoded.pairs(), True, True, at_end)
         self.dirty = True
 
     def write_rest(self) -> None:

@@ -224,7 +224,7 @@ def _batch(rng: random.Random, name: str, alike: bool) -> Decoder:
     count = batch.SMALLEST_BATCH + 3
     size = rng.randrange(1, 60)
     payloads = [rng.randbytes(size if alike else rng.randrange(60)) for _ in range(count)]
-    good = list(batch.encode_entries(digest, LEDGER, 0, -1, 0, payloads).stored)
+    good = [stored for _, stored in batch.encode_entries(digest, LEDGER, 0, -1, 0, payloads).pairs()]
     place = rng.randrange(count)
 
     def decode(data: bytes) -> tuple[list[int], list[bytes]]:

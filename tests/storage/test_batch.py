@@ -44,11 +44,16 @@ def one_by_one(name, ledger, first, lac, length, payloads):
     return keys, stored
 
 
+def stored_bytes(encoded):
+    return [stored for _, stored in encoded.pairs()]
+
+
 def check_both_ways(name, ledger, first, lac, length, payloads):
     digest = digest_for(name, PASSWORD)
     encoded = encode_entries(digest, ledger, first, lac, length, payloads)
-    keys, stored = encoded.keys, encoded.stored
-    assert encoded.largest == max(map(len, stored))
+    keys, stored = zip(*encoded.pairs(), strict=True)
+    assert list(encoded.pairs()) == list(zip(keys, stored, strict=True))
+    assert (encoded.count, encoded.first_key, encoded.largest) == (len(keys), keys[0], max(map(len, stored)))
     assert (list(keys), list(stored)) == one_by_one(name, ledger, first, lac, length, payloads)
     assert all(type(key) is bytes for key in keys)
     assert all(type(one) is bytes for one in stored)
@@ -136,8 +141,7 @@ def test_every_flipped_bit_is_found(name, kind):
     payloads = some_payloads(kind, SMALLEST_BATCH)
     if kind == "varied":
         payloads[SMALLEST_BATCH // 2] = b"not the others' size"
-    stored = encode_entries(digest, 5, 100, 99, 0, payloads).stored
-    stored = list(stored)
+    stored = stored_bytes(encode_entries(digest, 5, 100, 99, 0, payloads))
     number = SMALLEST_BATCH // 2
     good = stored[number]
     for bit in range(8 * len(good)):
@@ -153,7 +157,7 @@ def test_every_flipped_bit_is_found(name, kind):
 def test_flips_in_the_first_and_the_last_entry(name, number):
     """The first entry is what all others are compared to."""
     digest = digest_for(name, PASSWORD)
-    stored = encode_entries(digest, 5, 100, 99, 0, some_payloads("equal", SMALLEST_BATCH)).stored
+    stored = stored_bytes(encode_entries(digest, 5, 100, 99, 0, some_payloads("equal", SMALLEST_BATCH)))
     stored = list(stored)
     good = stored[number]
     for bit in range(8 * len(good)):
@@ -175,7 +179,7 @@ def accepted(digest, stored) -> bool:
 @pytest.mark.parametrize("name", DIGEST_NAMES)
 def test_other_damage(name):
     digest = digest_for(name, PASSWORD)
-    stored = encode_entries(digest, 5, 100, 99, 0, some_payloads("equal", SMALLEST_BATCH)).stored
+    stored = stored_bytes(encode_entries(digest, 5, 100, 99, 0, some_payloads("equal", SMALLEST_BATCH)))
     good = list(stored)
     another = entry.encode(digest, 6, 150, 99, 3, b"x" * 33)
     changes = {
@@ -202,8 +206,7 @@ def test_two_errors_that_would_cancel_out():
     """CRCs are linear: the same flip in two entries leaves the XOR of all sums as it was."""
     for name in ("crc32", "crc32c"):
         digest = digest_for(name, b"")
-        stored = encode_entries(digest, 5, 0, -1, 0, [bytes(16)] * SMALLEST_BATCH).stored
-        stored = list(stored)
+        stored = stored_bytes(encode_entries(digest, 5, 0, -1, 0, [bytes(16)] * SMALLEST_BATCH))
         for number in (3, 4):
             stored[number] = stored[number][:-1] + b"\x01"
         with pytest.raises(DigestMismatchError, match="5:3"):
