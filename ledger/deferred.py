@@ -50,12 +50,12 @@ class DeferredLedgerWriter(LedgerWriter):
     def _accept(self, payloads: list[bytes], size: int) -> int:
         foreseen = self._foreseen_refusal()
         refusal = foreseen
-        with self._in_turn():
+        with self._turn, self._lock:
             refusal = self._refusal() or foreseen
             if refusal is None:
-                add = self.gathering
+                add = self._open_gathering()
                 if add is None:
-                    add = self.gathering = self._new_add([])
+                    add = self._begin_gathering()
                     # Answered already: nobody waits for it, and what becomes of it shows with the next force.
                     del self._adds[add.entries.first_entry]
                 add.payloads += payloads

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
+    from bookstand.ledger.adds import Add
     from bookstand.ledger.client import Client
-    from bookstand.ledger.writing import Add
     from bookstand.storage.changes import Operation
 
 

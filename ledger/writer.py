@@ -12,16 +12,18 @@ from bookstand.errors import (
     LedgerClosedError,
     OutcomeUnknownError,
 )
+from bookstand.ledger.adds import ENTRY_ROOM
 from bookstand.ledger.arguments import as_payload
-from bookstand.ledger.writing import Add, Writer
+from bookstand.ledger.writing import Writer
 from bookstand.storage.batch import Sizes
-from bookstand.storage.changes import AddEntries
 from bookstand.storage.metadata import CLOSED
 from bookstand.storage.pending import Completion, Pending, pending_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from bookstand.ledger.adds import Gathering
 
 # What append_many hands over at a time: large enough for a commit to be cheap, small enough to stay in the cache.
 _MANY_ENTRIES = 10_000
@@ -33,32 +35,15 @@ class LedgerWriter(Writer):
 
     def append(self, data: bytes) -> int:
         """Add an entry, and return its id once it is durable (with deferred sync: accepted)."""
-        if type(data) is bytes and (size := len(data)) <= self._largest_payload:
+        if type(data) is bytes and len(data) <= self._largest_payload:
             committer = self.committer
             if not self._alone and committer.claim():
                 entry_id = self._append_now(data)
                 if entry_id >= 0:
                     return entry_id
-            # The shortest way where many threads append: join the Add that others have begun, and wait with them.
-            with self._lock:
-                joined = self.gathering
-                if joined is not None:
-                    self._length += size
-                    joined.payloads.append(data)
-                    entry_id = self._lap = joined.before_first + len(joined.payloads)
-            if joined is not None:
-                committer.drive(joined)
-                if joined.done and joined.error is None:
-                    return entry_id
-                return pending_on(joined, entry_id).result()  # type: ignore[no-any-return]
-        add, entry_id = self._gather(data)
-        if not add.done:
-            self.committer.drive(add)
-            if not add.done:
-                add.wait()
-        if add.error is not None:
-            raise add.error.with_traceback(None)
-        return entry_id
+            if self.gathering is not None:
+                return self.append_async(data).result()  # type: ignore[no-any-return]
+        return self._gather(data).result()  # type: ignore[no-any-return]
 
     def _append_now(self, data: bytes) -> int:
         """Commit one entry in this thread, which has claimed the committer and gives it back; -1: it takes the way
@@ -66,20 +51,10 @@ class LedgerWriter(Writer):
         interruption = None
         try:
             with self._lock:
-                if self._adds or self._reserved or self._bulk is not None or self._refusal() is not None:
+                if self._adds or self._reserved or self._adding_many or self._refusal() is not None:
                     return -1
                 entry_id = self._lap + 1
-                entry = AddEntries(
-                    self._id,
-                    self._incarnation,
-                    self._master_key,
-                    self._digest,
-                    entry_id,
-                    self._lac,
-                    self._length,
-                    [data],
-                    True,
-                )
+                entry = self._entries(entry_id, [data], self._lac, True)
                 self._lap = entry_id
                 self._length += len(data)
                 self._lone = len(data)
@@ -90,12 +65,12 @@ class LedgerWriter(Writer):
                 error = OutcomeUnknownError(f"adding entry {self._id}:{entry_id} was interrupted by {caught!r}")
             with self._lock:
                 dropped, self._lone = self._lone is None, None
+                # Entries submitted from now on carry the new LAC.
+                self.end_gathering()
                 if error is not None:
                     self._length -= 0 if dropped else len(data)
                 elif not dropped:
                     self._head = self._lac = entry_id
-                    # Entries submitted from now on carry the new LAC.
-                    self.gathering = None
         finally:
             self.committer.release()
         if error is not None:
@@ -105,57 +80,50 @@ class LedgerWriter(Writer):
             raise LedgerClosedError(f"ledger {self._id} was closed before entry {entry_id} was answered")
         return entry_id
 
-    def count_pushed(self, add: Add) -> None:
-        self._lap = max(self._lap, add.before_first + len(add.payloads))
-
     def append_async(self, data: bytes) -> Pending:
         """Add an entry; the Pending's result is its id. Never blocks for long, and raises only for bad arguments."""
         if type(data) is bytes and (size := len(data)) <= self._largest_payload:
-            # The shortest way for the most frequent call: join the Add that others have begun.
-            with self._lock:
-                add = self.gathering
-                if add is not None:
-                    # The id comes from the place in the Add: an interruption after append leaves nothing out of step.
-                    length = self._length = self._length + size
-                    add.payloads.append(data)
-                    entry_id = self._lap = add.before_first + len(add.payloads)
+            # By far the most frequent way: to travel with what others have begun to gather.
+            add = self.gathering
             if add is not None:
                 pending = Pending()
                 pending._completion = add
-                pending._value = entry_id
-                if length >= add.full_length or entry_id >= add.full_at:
-                    self.committer.drive(add)
-                return pending
-        completion, entry_id = self._gather(data)
-        if not completion.done:
+                pending._value = data
+                add.arrived.append(pending)
+                if not add.sealed or self._came_in_time(add, pending):
+                    room = add.room = add.room - size - ENTRY_ROOM
+                    if room < 0:
+                        self.committer.drive(add)
+                    return pending
+        pending = self._gather(data)
+        if not pending.done():
             self.committer.nudge()
-        return pending_on(completion, entry_id)
+        return pending
 
-    def _gather(self, data: bytes) -> tuple[Completion, int]:
-        """Queue an entry; returns what it travels with, and its id."""
+    def _came_in_time(self, add: Gathering, pending: Pending) -> bool:
+        with self._lock:
+            return add.took(pending)
+
+    def _gather(self, data: bytes) -> Pending:
+        """Queue an entry for which there may be nothing yet that it could join."""
         data = self._checked(data)
         if self._alone:
-            return self._submit_alone(data, None)
-        refusal = None
-        with self._in_turn():
-            add = self.gathering
-            if add is None:
-                refusal = self._refusal()
-                if refusal is None:
-                    add = self.gathering = self._new_add([])
-            if add is not None:
-                self._length += len(data)
-                add.payloads.append(data)
-                self._lap = add.before_first + len(add.payloads)
-                return add, self._lap
-        assert refusal is not None
-        return self._refused(refusal)
+            return pending_on(*self._submit_alone(data, None))
+        with self._turn, self._lock:
+            refusal = self._refusal()
+            if refusal is None:
+                # Nobody seals it as long as the lock is held.
+                add = self._open_gathering() or self._begin_gathering()
+                pending = pending_on(add, data)
+                add.arrived.append(pending)
+                return pending
+        return pending_on(*self._refused(refusal))
 
     def _checked(self, data: bytes) -> bytes:
         if type(data) is not bytes:
             data = as_payload(data)
         if len(data) > self._largest_payload:
-            self.check_size(self._lap + 1, data)
+            self.check_size(self.last_add_pushed + 1, data)
         return data
 
     def _learn_from_read(self) -> None:
@@ -166,7 +134,7 @@ class LedgerWriter(Writer):
 
     def _check_sizes(self, part: list[bytes], sizes: Sizes) -> None:
         if sizes.largest > self._largest_payload:
-            for number, data in enumerate(part, self._lap + 1):
+            for number, data in enumerate(part, self.last_add_pushed + 1):
                 self.check_size(number, data)
 
     def append_many(self, payloads: Iterable[bytes]) -> range:
@@ -183,7 +151,7 @@ class LedgerWriter(Writer):
             return self._append_parts(chain(leading, parts))
 
     def _append_parts(self, parts: Iterable[tuple[list[bytes], Sizes]]) -> range:
-        first = self._lap + 1
+        first = self.last_add_pushed + 1
         count = 0
         for part, sizes in parts:
             self._check_sizes(part, sizes)
@@ -198,17 +166,16 @@ class LedgerWriter(Writer):
         return range(first, first + count)
 
     def _submit_part(self, part: list[bytes], sizes: Sizes) -> tuple[Completion, int]:
-        with self._in_turn():
+        with self._turn, self._lock:
             refusal = self._refusal()
             if refusal is None:
-                # Nothing may be put in front of these entries any more.
-                self.gathering = None
-                add = self._new_add(part)
+                # Nothing may be put in front of these entries any more, and nothing goes with them.
+                self.end_gathering()
+                add = self._begin_gathering(sealed=True)
+                add.payloads += part
                 add.entries.sizes = sizes
-                first = self._lap + 1
-                self._lap += len(part)
-                self._length += sizes.total
-                return add, first
+                self.end_gathering()
+                return add, add.entries.first_entry
         return self._refused(refusal)
 
     def _submit_each(self, part: list[bytes]) -> list[tuple[Completion, int]]:

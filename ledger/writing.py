@@ -1,8 +1,8 @@
 """What all handles that add entries have in common: how entries travel, how they are answered, how a ledger ends.
 
-An append is on its way from its submission until it is answered. What travels together is an :class:`Add`: appends
-that come while the same last-add-confirmed holds and the commit has not begun share one. Answers come strictly in the
-order of entry ids, also where the store is done with a later entry before an earlier one.
+What travels together is an :class:`Add`: appends that come while the same last-add-confirmed holds and the commit has
+not begun share one. Answers come strictly in the order of entry ids, also where the store is done with a later entry
+before an earlier one.
 
 An add that fails ends the handle: all adds under way fail with the same error, and the handle closes the ledger at its
 last-add-confirmed.
@@ -11,8 +11,7 @@ last-add-confirmed.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from threading import Lock, get_ident
-from time import monotonic
+from threading import RLock, get_ident
 
 from bookstand.errors import (
     AddEntryQuorumTimeoutError,
@@ -25,9 +24,10 @@ from bookstand.errors import (
     MetadataVersionError,
     NoSuchLedgerError,
 )
+from bookstand.ledger.adds import Add, Gathering
 from bookstand.ledger.handle import LedgerHandle
 from bookstand.storage.changes import AddEntries, Change, SetExplicitLac
-from bookstand.storage.committer import Submission, call_all
+from bookstand.storage.committer import call_all
 from bookstand.storage.entry import HEADER_BYTES
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.metadata import CLOSED, IN_RECOVERY
@@ -36,51 +36,15 @@ from bookstand.storage.pending import Completion, Pending, completed, pending_on
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
 
     from bookstand.ledger.client import Client
     from bookstand.storage.digest import Digest
     from bookstand.storage.metadata import LedgerMetadata
 
-# What one Add may gather. Beyond that the submitter commits it, so that a caller who never waits is held back.
-_ADD_ENTRIES = 16_384
-_ADD_BYTES = 4 << 20
+# Deferred sync: what was answered early and waits in memory.
+_EARLY_BYTES = 4 << 20
 
 _CLOSING_ERRORS_THAT_STAND = (MetadataVersionError, NoSuchLedgerError)
-
-
-class Add(Submission):
-    """Consecutive entries on their way, from ``first_entry`` on."""
-
-    __slots__ = ("before_first", "entries", "full_at", "full_length", "payloads", "started", "stored", "writer")
-
-    def __init__(self, writer: Writer, entries: AddEntries) -> None:
-        super().__init__(writer.committer, (entries,))
-        self.writer = writer
-        self.entries = entries
-        self.payloads = entries.payloads
-        self.stored = False
-        # The n-th payload's entry id is n more.
-        self.before_first = entries.first_entry - 1
-        self.started = monotonic() if writer.timed else 0.0
-        # Entry id and cumulative length from which on it has gathered enough.
-        self.full_at = entries.first_entry + _ADD_ENTRIES
-        self.full_length = entries.length_before + _ADD_BYTES
-
-    @property
-    def payload_bytes(self) -> int:
-        return sum(map(len, self.payloads))
-
-    def taken(self) -> None:
-        writer = self.writer
-        if writer.gathering is self:
-            writer.gathering = None
-            writer.count_pushed(self)
-
-    def finished(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
-        # The stored bytes have done their work; the Add itself may live as long as the caller keeps its answer.
-        self.entries.encoded = None
-        self.writer.add_finished(self, error, later)
 
 
 class Writer(LedgerHandle):
@@ -98,7 +62,7 @@ class Writer(LedgerHandle):
         super().__init__(client, metadata, digest, master_key)
         self.committer = client.storage.committer
         self.timed = client.add_quorum_timeout is not None
-        self.gathering: Add | None = None
+        self.gathering: Gathering | None = None
         self._incarnation = incarnation
         self._deferred = bool(deferred_sync)
         self._hooks = client.storage.entry_hooks
@@ -116,51 +80,37 @@ class Writer(LedgerHandle):
         self._reserved = False
         # Bytes of an entry that its own thread is committing, past the Adds; None: there is none, or it was dropped.
         self._lone: int | None = None
-        # Held by the thread that is adding many entries, between which no others may come.
-        self._bulk: Lock | None = None
-        self._bulk_thread = 0
+        # Taken before the lock by who begins to add, and held by who adds many, between which no others may come.
+        self._turn = RLock()
+        self._adding_many = False
         self._length_flushed = 0
         self._told_lac = -1
         self._lac_at_tick = -1
 
-    def count_pushed(self, add: Add) -> None:
-        """The ids of its entries are handed out, also where an interruption kept that from being noted."""
+    @property
+    def last_add_pushed(self) -> int:
+        with self._lock:
+            return self._lap + self._gathered()[0]
+
+    @property
+    def length(self) -> int:
+        with self._lock:
+            return self._length + self._gathered()[1]
 
     # -- submitting; the lock is held --------------------------------------------------------------------------------
-
-    def _lock_in_turn(self) -> None:
-        """Take the lock, once no other thread is in the middle of adding many entries."""
-        while True:
-            self._lock.acquire()
-            bulk = self._bulk
-            if bulk is None or self._bulk_thread == get_ident():
-                return
-            self._lock.release()
-            with bulk:
-                pass
-
-    @contextmanager
-    def _in_turn(self) -> Iterator[None]:
-        self._lock_in_turn()
-        try:
-            yield
-        finally:
-            self._lock.release()
 
     @contextmanager
     def _to_itself(self) -> Iterator[None]:
         """No other thread's entries come between those that this one adds inside the block."""
-        bulk = Lock()
-        with bulk:
-            with self._in_turn():
-                self._bulk, self._bulk_thread = bulk, get_ident()
+        with self._turn:
+            with self._lock:
+                self._adding_many = True
                 # Nothing may be put in front of its entries any more.
-                self.gathering = None
+                self.end_gathering()
             try:
                 yield
             finally:
-                with self._lock:
-                    self._bulk = None
+                self._adding_many = False
 
     def _refusal(self) -> BookstandError | None:
         if self._reserved:
@@ -173,8 +123,8 @@ class Writer(LedgerHandle):
             return IllegalOperationError(f"ledger {self._id}: the v2 wire has no deferred sync")
         return None
 
-    def _make_add(self, first_entry: int, payloads: list[bytes], lac: int, in_order: bool) -> Add:
-        entries = AddEntries(
+    def _entries(self, first_entry: int, payloads: list[bytes], lac: int, in_order: bool) -> AddEntries:
+        return AddEntries(
             self._id,
             self._incarnation,
             self._master_key,
@@ -185,20 +135,50 @@ class Writer(LedgerHandle):
             payloads,
             in_order,
         )
-        return Add(self, entries)
 
-    def _new_add(self, payloads: list[bytes]) -> Add:
-        """Queue an Add of entries that follow the last one; the caller accounts for its payloads."""
-        add = self._make_add(self._lap + 1, payloads, self._lac, in_order=True)
+    def _make_add(self, first_entry: int, payloads: list[bytes], lac: int, in_order: bool) -> Add:
+        return Add(self, self._entries(first_entry, payloads, lac, in_order))
+
+    # -- gathering; the lock is held ---------------------------------------------------------------------------------
+
+    def _begin_gathering(self, sealed: bool = False) -> Gathering:
+        """An Add for what comes from now on. Until it is ended, its entries are not in ``_lap`` and ``_length``."""
+        add = Gathering(self, self._entries(self._lap + 1, [], self._lac, in_order=True), sealed)
         self._storage.enqueue_locked(add)
         self._adds[add.entries.first_entry] = add
+        self.gathering = add
         return add
+
+    def end_gathering(self) -> None:
+        """What comes from now on travels in another Add."""
+        add = self.gathering
+        if add is not None:
+            add.seal()
+            entries = add.entries
+            assert entries.sizes is not None
+            self._lap = entries.last_entry
+            self._length = entries.length_before + entries.sizes.total
+            self.gathering = None
+
+    def _open_gathering(self) -> Gathering | None:
+        """What entries may join."""
+        add = self.gathering
+        if add is None or not add.sealed:
+            return add
+        # An interruption kept it from being ended.
+        self.end_gathering()
+        return None
+
+    def _gathered(self) -> tuple[int, int]:
+        """Entries and bytes that are not counted in yet."""
+        add = self._open_gathering()
+        return (0, 0) if add is None else add.measure()
 
     # -- submitting one entry on its own: where ids are chosen, hooks are to see it, or the answer comes early -------
 
     def _submit_alone(self, data: bytes, entry_id: int | None, lac: int | None = None) -> tuple[Completion, int]:
         """``entry_id`` None: the next one. ``lac`` is what the entry carries, by default what holds now."""
-        with self._in_turn():
+        with self._turn, self._lock:
             chosen = entry_id is not None
             if entry_id is None:
                 entry_id = self._lap + 1
@@ -253,7 +233,7 @@ class Writer(LedgerHandle):
 
     def _limit_early_answers(self) -> None:
         """What was answered early waits in memory; commit it when it becomes much."""
-        if self._length - self._length_flushed >= _ADD_BYTES:
+        if self._length - self._length_flushed >= _EARLY_BYTES:
             self._length_flushed = self._length
             self._storage.flush()
         else:
@@ -270,11 +250,11 @@ class Writer(LedgerHandle):
         """Take no appends until :meth:`release`; returns the id that the next entry will have."""
         self._client.check_usable()
         self._storage.flush_if_queued()
-        with self._in_turn():
+        with self._turn, self._lock:
             refusal = self._refusal()
             if refusal is not None:
                 raise refusal
-            self.gathering = None
+            self.end_gathering()
             self._reserved = True
             return self._lap + 1
 
@@ -361,7 +341,7 @@ class Writer(LedgerHandle):
         if acknowledged and not self._deferred and self._head > self._lac:
             self._lac = self._head
             # Entries submitted from now on carry the new LAC.
-            self.gathering = None
+            self.end_gathering()
         return acknowledged
 
     def _next_in_turn(self) -> Add | None:
@@ -390,9 +370,9 @@ class Writer(LedgerHandle):
 
     def _drop_adds(self) -> list[Add]:
         """Take all adds off their way; the lock is held."""
+        self.end_gathering()
         doomed = [self._adds[first] for first in sorted(self._adds)]
         self._adds.clear()
-        self.gathering = None
         for add in doomed:
             self._length -= add.payload_bytes
         if self._lone is not None:
@@ -441,7 +421,7 @@ class Writer(LedgerHandle):
             raise broken.with_traceback(None)
         self._learn(head, length)
         with self._lock:
-            self.gathering = None
+            self.end_gathering()
 
     def tell_lac(self) -> None:
         """Store the LAC explicitly if it has stood still since the last call, and no entry carries it yet."""
@@ -485,8 +465,9 @@ class Writer(LedgerHandle):
         first_time = self._closing is None
         if self._closing is None:
             self._closing = Completion()
+        doomed = self._drop_adds()
         self._lap = self._lac
-        return self._drop_adds(), first_time
+        return doomed, first_time
 
     def _write_end(self) -> None:
         """Compare and set the metadata to CLOSED at this handle's LAC and length."""

@@ -44,7 +44,7 @@ class Sizes:
     __slots__ = ("alike", "each", "largest", "total")
 
     def __init__(self, each: Sequence[int]) -> None:
-        first, count = each[0], len(each)
+        first, count = each[0] if each else 0, len(each)
         self.each = each
         # Counting is ten times as fast as max and sum.
         self.alike = each.count(first) == count

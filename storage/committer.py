@@ -242,12 +242,13 @@ class Committer:
         try:
             with self.lock:
                 batch, self._open = self._open, None
-                if batch is None:
-                    return
-                for submission in batch.submissions:
-                    submission.taken()
+            if batch is None:
+                return
             self._busy = True
             try:
+                with self.lock:
+                    for submission in batch.submissions:
+                        submission.taken()
                 outcomes = self._commit(batch.submissions)
             except BaseException as interruption:
                 outcomes = [(None, _outcome_after(interruption))] * len(batch.submissions)

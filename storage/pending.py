@@ -64,7 +64,7 @@ class Completion:
 
     def wait(self, timeout: float | None = None) -> None:
         """Until done; :class:`OperationTimeoutError` if that takes longer than ``timeout`` seconds."""
-        if not isinstance(timeout, int | float | None):
+        if timeout is not None and not isinstance(timeout, int | float):
             raise IncorrectParameterError(f"a timeout is a number of seconds or None, not {timeout!r}")
         deadline = None if timeout is None else monotonic() + timeout
         if self.driver is not None:

@@ -301,7 +301,7 @@ class Writing:
         if encoded.count == 1:
             ((key, stored),) = encoded.pairs()
             self._transaction.put(key, stored, True, True, False, database)
-        else:
+        elif encoded.count:
             cursor = self._transaction.cursor(database)
             # LMDB packs its pages tighter and searches less where it knows that keys come in at the very end.
             at_end = not cursor.last() or bytes(cursor.key()) < encoded.first_key
