@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import chain, islice
-from operator import countOf
 
 from bookstand.errors import (
     BookstandError,
@@ -193,7 +192,7 @@ def parts_of(payloads: Iterable[bytes]) -> Iterator[tuple[list[bytes], Sizes]]:
     """The payloads as bytes, in lists that are worth a commit each, with their sizes."""
     if isinstance(payloads, list | tuple) and 0 < len(payloads) <= _MANY_ENTRIES:
         part = list(payloads)
-        if countOf(map(type, part), bytes) < len(part):
+        if list(map(type, part)).count(bytes) < len(part):
             part = [data if type(data) is bytes else as_payload(data) for data in part]
         sizes = Sizes(list(map(len, part)))
         if sizes.total <= _MANY_BYTES:
