@@ -202,6 +202,9 @@ def _acknowledged_early(patches: Patches) -> None:
             if pending.done():
                 return int(pending.result())
             patches.hit()
+            with self._lock:
+                # Now it has its id.
+                self.end_gathering()
             return int(pending._value)
 
         return append
@@ -233,11 +236,11 @@ def _force_does_not_wait(patches: Patches) -> None:
 def _lost_entry(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
         def add(self: Any, encoded: Any) -> None:
-            if len(encoded) > 2:
+            if encoded.count > 2:
                 patches.hit()
-                kept = [number for number in range(len(encoded)) if number != 1]
-                left, stored = [encoded.keys[n] for n in kept], [encoded.stored[n] for n in kept]
-                encoded = batch.Encoded(left, stored, encoded.largest)
+                first, _, *others = encoded.pairs()
+                kept = [first, *others]
+                encoded = batch.Encoded(kept.__iter__, encoded.first_key, len(kept), encoded.largest)
             real(self, encoded)
 
         return add
