@@ -52,7 +52,7 @@ def write_disks(folder: Path, mebibytes: int, payload_bytes: int) -> None:
             log.write(struct.pack(">4siqi", b"BKLO", 1, 0, 0).ljust(1024, b"\0"))
             while log.tell() < _LOG_BYTES and written < mebibytes << 20:
                 made = encode_entries(digest, ledger_id, entry_id, entry_id - 1, entry_id * payload_bytes, payloads)
-                for stored in made.stored:
+                for _, stored in made.pairs():
                     log.write(struct.pack(">i", len(stored)) + stored)
                     written += len(stored)
                 entry_id += _AT_ONCE

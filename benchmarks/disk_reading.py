@@ -66,7 +66,7 @@ def _write(path: Path, size_of: Callable[[random.Random], int]) -> int:
         file.write(struct.pack(">4siqi", b"BKLO", 1, 0, 0).ljust(1024, b"\0"))
         while file.tell() < LOG_BYTES:
             payloads = [os.urandom(size_of(rng)) for _ in range(_SLICE)]
-            for stored in encode_entries(digest, _LEDGER, count, count - 1, length, payloads).stored:
+            for _, stored in encode_entries(digest, _LEDGER, count, count - 1, length, payloads).pairs():
                 file.write(_LENGTH.pack(len(stored)) + stored)
             count += len(payloads)
             length += sum(map(len, payloads))

@@ -48,7 +48,8 @@ class RestoreEntries:
         for first, last in runs(self.entry_ids):
             state.added(ledger, first, last - first + 1, largest, self.lac)
         entry_keys = [keys.ENTRY_KEY.pack(self.ledger_id, entry_id) for entry_id in self.entry_ids]
-        staging.entries.append(Encoded(entry_keys, self.stored, largest))
+        pairs = list(zip(entry_keys, self.stored, strict=True))
+        staging.entries.append(Encoded(pairs.__iter__, entry_keys[0], len(pairs), largest))
 
 
 class RestoreLedger:

@@ -37,9 +37,9 @@ def generate(folder: Path, mebibytes: int, payload_bytes: int) -> int:
             for first in range(0, _LEDGER_ENTRIES, 1000):
                 made = encode_entries(
                     digest, ledger_id, first, first - 1, first * payload_bytes, [payload[:payload_bytes]] * 1000
-                ).stored
-                total += len(made)
-                yield from made
+                )
+                total += made.count
+                yield from (entry for _, entry in made.pairs())
 
     records = stored()
     per_file = _FILE_BYTES // (payload_bytes + 40)
