@@ -773,7 +773,8 @@ class Subscription:
         with self._lock:
             self._check_open()
             chosen = _position_of(position)
-            if self.cursor.is_acked(chosen):
+            # The tracker may have it all the same: from a snapshot, after a restart.
+            if self.cursor.is_acked(chosen) or self._is_elsewhere(chosen):
                 return False
             if chosen >= self.cursor.read_position:
                 self._track_unread()

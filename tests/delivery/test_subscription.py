@@ -667,6 +667,28 @@ def test_what_does_not_wait_cannot_be_rescheduled(desk: Desk) -> None:
     assert desk.read() == []
 
 
+@pytest.mark.parametrize("how", ["none", "restart", "crash"])
+@pytest.mark.parametrize("mode", MODES)
+def test_what_was_given_back_waits_for_nothing_else(open_desk: Callable[..., Desk], mode: str, how: str) -> None:
+    """Also where a snapshot on the disk still has it among those that wait for their time."""
+    desk = open_desk(mode, nack_delay=1_000, durable_nacks=True)
+    desk.publish(*"abcdef", at=100)
+    desk.publish(*"ghijkl", at=130)
+    assert desk.read() == []
+    desk.go_to(100)
+    messages = desk.drain()
+    assert len(messages) == 6
+    desk.sub.nack_many(messages)
+    if how != "none":
+        getattr(desk, how)()
+    for message in messages:
+        assert not desk.sub.reschedule(message.position, deliver_after=5_000)
+    desk.go_to(1_100)
+    assert sorted(desk.consume()) == list("abcdefghijkl")
+    desk.go_to(6_000)
+    assert desk.read() == []
+
+
 @pytest.mark.parametrize(
     "times", [{}, {"deliver_at": 1, "deliver_after": 1}, {"deliver_after": -1}, {"deliver_at": "x"}]
 )
