@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -12,25 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import bookstand
-from bookstand.disk.damage import Damage
-from bookstand.disk.disk_ledger import StoredEntry
-from bookstand.disk.extent import UNKNOWN, Extent, Ranges
 from bookstand.disk.import_look import IMPORT_NODE
-from bookstand.disk.metadata_dump import MetadataDump, Node
-from bookstand.errors import (
-    DigestMismatchError,
-    IncorrectParameterError,
-    MetadataSerializationError,
-    NoSuchLedgerError,
-    StoreDamagedError,
-)
+from bookstand.disk.store_source import NOWHERE, StoreLedger, StoreSource
+from bookstand.errors import StoreDamagedError
 from bookstand.storage import entry as layout
 from bookstand.storage import keys, owners
-from bookstand.storage import metadata as metadata_format
 from bookstand.storage.digest import digest_for
 from bookstand.storage.environment import data_file
 from bookstand.storage.files import verify_structure
-from bookstand.storage.metadata import CLOSED, NO_ENTRY, LedgerMetadata
 from bookstand.tools.output import counted
 from bookstand.tools.view import Ledger, Verdict, View
 
@@ -39,231 +27,6 @@ if TYPE_CHECKING:
 
     from bookstand.cursor.history import HistoryEntry
     from bookstand.storage.position import Position
-    from bookstand.storage.state import LedgerState
-    from bookstand.storage.storage import Storage
-
-# Entries that are not there are looked up one by one in ledgers that were written out of order.
-_KEPT_LEDGERS = 64
-NOWHERE = -1
-
-
-class StoreLedger:
-    """A ledger as far as it can be read; what cannot is reported. Its state in the store says where it ends, if its
-    metadata does not."""
-
-    def __init__(self, storage: Storage, ledger_id: int, source: StoreSource) -> None:
-        self.id = ledger_id
-        self._storage = storage
-        self._source = source
-        self.problems: list[str] = []
-        self.metadata: LedgerMetadata | None = None
-        self.state: LedgerState | None = None
-        found = None
-        try:
-            found = storage.metadata(ledger_id)
-            self.metadata = None if found is None else metadata_format.parse(found[0], ledger_id, version=found[1])
-        except (StoreDamagedError, MetadataSerializationError) as error:
-            self._report(str(error))
-        try:
-            self.state = storage.state(ledger_id)
-        except StoreDamagedError as error:
-            self._report(str(error))
-        if self.state is None and not self.problems:
-            if found is None:
-                raise NoSuchLedgerError(f"there is no ledger {ledger_id}")
-            self._report("the store has no state for it")
-
-    def __repr__(self) -> str:
-        return f"<ledger {self.id} of a store>"
-
-    def _report(self, what: str, entry_id: int = -1) -> None:
-        if entry_id < 0:
-            self.problems.append(what)
-        self._source.report(what, self.id, entry_id)
-
-    @property
-    def fenced(self) -> bool:
-        return self.state is not None and self.state.fenced
-
-    @property
-    def master_key(self) -> bytes | None:
-        return None if self.state is None else self.state.master_key
-
-    @property
-    def digest_name(self) -> str | None:
-        if self.metadata is not None and self.metadata.digest_type is not None:
-            return self.metadata.digest_type
-        return (self.state.digest or None) if self.state is not None else None
-
-    @cached_property
-    def _passwords(self) -> list[bytes]:
-        metadata = self.metadata
-        return [metadata.password] if metadata is not None and metadata.has_password else self._source.passwords
-
-    @property
-    def last_stored(self) -> int:
-        return NO_ENTRY if self.state is None else self.state.last_entry
-
-    @cached_property
-    def extent(self) -> Extent:
-        """A closed ledger ends where its metadata says; any other where recovery would close it: at the first gap."""
-        metadata, state = self.metadata, self.state
-        highest = self.last_stored
-        unbroken = NO_ENTRY if state is None else state.unbroken
-        lac = NO_ENTRY if state is None else state.known_lac
-        if metadata is not None and metadata.state == CLOSED:
-            last, length, name = metadata.last_entry_id, metadata.length, CLOSED
-            lac = last
-        else:
-            last = max(unbroken, min(lac, highest))
-            length = self._length_at(last)
-            name = "DELETED" if state is not None and state.deleted_at else UNKNOWN
-            name = name if metadata is None else metadata.state
-        missing = Ranges() if state is None or state.count == highest + 1 >= last + 1 else self._missing(last)
-        doubts: tuple[str, ...] = ()
-        if state is not None and highest > last:
-            doubts = (f"there are entries behind its end at {last}, up to {highest}",)
-        return Extent(last, length, name, lac, unbroken, unbroken, highest, Ranges(), missing, doubts)
-
-    def _length_at(self, entry_id: int) -> int:
-        stored = self._storage.entry_as_stored(self.id, entry_id) if entry_id >= 0 else None
-        try:
-            return 0 if stored is None else layout.header_of(stored)[3]
-        except DigestMismatchError:
-            return 0
-
-    def _missing(self, last: int) -> Ranges:
-        gaps = []
-        expected = 0
-        for first, stored in self._storage.runs(self.id, last):
-            if first > expected:
-                gaps.append((expected, first - 1))
-            expected = first + len(stored)
-        if expected <= last:
-            gaps.append((expected, last))
-        return Ranges(gaps)
-
-    def entries(self, first: int = 0, last: int | None = None, *, beyond: bool = False) -> Iterator[StoredEntry]:
-        if first < 0 or (last is not None and last < NO_ENTRY):
-            raise IncorrectParameterError(f"ledger {self.id}: no entries from {first} to {last}")
-        end = max(self.last_stored, self.extent.last_entry) if beyond else self.extent.last_entry
-        return self._entries(first, end if last is None else min(last, end))
-
-    def stored(self, first: int, last: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Runs of entries as they lie there. What the store says it has and does not is reported."""
-        while first <= last:
-            try:
-                found = self._storage.first_entry_from(self.id, first, last)
-                upto = last if found is None else found - 1
-                lost = range(first, min(upto, first + 99) + 1) if self.state is not None else ()
-                for gone in lost:
-                    if self.state is not None and self.state.must_have(gone) and not self.state.deleted_at:
-                        self._report(f"entry {self.id}:{gone} was stored, but is missing", gone)
-                if found is None:
-                    return
-                first = found
-                for start, part in self._storage.slices(self.id, found, last):
-                    yield start, part
-                    first = start + len(part)
-            except StoreDamagedError as error:
-                self._report(str(error), first)
-                return
-            if first == found:
-                # There is no state to read slices by.
-                one = self._storage.entry_as_stored(self.id, found)
-                if one is not None:
-                    yield found, [one]
-                first = found + 1
-
-    def _entries(self, first: int, last: int) -> Iterator[StoredEntry]:
-        for start, part in self.stored(first, last):
-            for entry_id, stored in enumerate(part, start):
-                entry = self._decoded(entry_id, stored)
-                if entry is not None:
-                    yield entry
-
-    def _decoded(self, entry_id: int, stored: bytes) -> StoredEntry | None:
-        name = self.digest_name
-        error: DigestMismatchError | None = None
-        for password in self._passwords if name == "hmac" else [b""]:
-            digest = digest_for(name or "crc32c", password)
-            try:
-                lac, length, payload = layout.decode(digest, self.id, entry_id, stored)
-                return StoredEntry(self.id, entry_id, lac, length, payload, stored, bool(digest.size))
-            except DigestMismatchError as mismatch:
-                error = mismatch
-        self._report(str(error or f"entry {self.id}:{entry_id}: its password is not known"), entry_id)
-        return None
-
-
-class StoreSource:
-    """The ledgers and nodes of a store, as the disks' readers want them."""
-
-    def __init__(self, storage: Storage, passwords: Sequence[bytes]) -> None:
-        self.damage: list[Damage] = []
-        self.passwords = [*passwords, b""]
-        self._storage = storage
-        self._kept: dict[int, StoreLedger] = {}
-
-    def report(self, what: str, ledger_id: int = -1, entry_id: int = -1) -> None:
-        found = Damage(data_file(self._storage.path), NOWHERE, what, ledger_id, entry_id)
-        if found not in self._kept_damage:
-            self._kept_damage.add(found)
-            self.damage.append(found)
-
-    @cached_property
-    def _kept_damage(self) -> set[Damage]:
-        return set()
-
-    @cached_property
-    def ledger_ids(self) -> list[int]:
-        """Those that have metadata."""
-        return self._ids(keys.LEDGERS)
-
-    @cached_property
-    def deleted_ids(self) -> list[int]:
-        """Those that were deleted, and whose entries are not collected yet."""
-        return sorted(set(self._ids(keys.STATE)).difference(self.ledger_ids))
-
-    def _ids(self, database: bytes) -> list[int]:
-        found = []
-        try:
-            for key in self._storage.keys_of(database):
-                try:
-                    found.append(keys.ledger_of(database, key))
-                except StoreDamagedError as error:
-                    self.report(str(error))
-        except StoreDamagedError as error:
-            self.report(str(error))
-        return found
-
-    def ledger(self, ledger_id: int) -> StoreLedger:
-        kept = self._kept.pop(ledger_id, None) or StoreLedger(self._storage, ledger_id, self)
-        if len(self._kept) >= _KEPT_LEDGERS:
-            del self._kept[next(iter(self._kept))]
-        self._kept[ledger_id] = kept
-        return kept
-
-    @cached_property
-    def dump(self) -> MetadataDump:
-        """The nodes. A store's ledgers are no nodes, so that the dump has none."""
-        nodes: dict[str, Node] = {}
-        try:
-            for key in self._storage.keys_of(keys.NODES):
-                try:
-                    path = keys.path_of(key)
-                    found = self._storage.node(path)
-                except StoreDamagedError as error:
-                    self.report(str(error))
-                    continue
-                if found is not None:
-                    nodes[path] = Node(path, *found)
-        except StoreDamagedError as error:
-            self.report(str(error))
-        return MetadataDump(nodes, self._told)
-
-    def _told(self, damage: Damage) -> None:
-        self.report(damage.what, damage.ledger_id, damage.entry_id)
 
 
 class StoreView(View):
