@@ -194,6 +194,10 @@ class StoreSource:
         self._storage = storage
         self._kept: dict[int, StoreLedger] = {}
 
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
     def report(self, what: str, ledger_id: int = -1, entry_id: int = -1) -> None:
         found = Damage(data_file(self._storage.path), NOWHERE, what, ledger_id, entry_id)
         if found not in self._kept_damage:

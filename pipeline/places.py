@@ -12,7 +12,9 @@ from bookstand.disk.target import BOOKIE, STORE, find
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
 
 if TYPE_CHECKING:
+    from bookstand.disk.damage import Damage
     from bookstand.disk.disks import Disks
+    from bookstand.disk.metadata_dump import MetadataDump
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -100,4 +102,27 @@ def opened(place: Place, passwords: Sequence[bytes] = ()) -> Iterator[Disks]:
             yield disks
 
 
-__all__ = ["BOOKIE", "STORE", "Paths", "Place", "bookies", "opened", "stores"]
+@contextmanager
+def dump_of(place: Place, passwords: Sequence[bytes] = ()) -> Iterator[tuple[MetadataDump, list[Damage]]]:
+    """Its nodes, and what is damaged among them; of disks nothing else is read."""
+    if place.kind == STORE:
+        with opened(place, passwords) as source:
+            assert source.dump is not None
+            yield source.dump, source.damage
+        return
+    from bookstand.disk.metadata_dump import MetadataDump
+
+    if place.metadata is None:
+        raise without_metadata(place)
+    damage: list[Damage] = []
+    yield MetadataDump.open(place.metadata, damage.append), damage
+
+
+def without_metadata(place: Place) -> IncorrectParameterError:
+    return IncorrectParameterError(
+        f"{place.name}: topics, cursors and nodes are in the metadata of the cluster: option metadata says where its "
+        "dump lies"
+    )
+
+
+__all__ = ["BOOKIE", "STORE", "Paths", "Place", "bookies", "dump_of", "opened", "stores", "without_metadata"]

@@ -70,8 +70,12 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Have ``format("bookstand")`` and ``format("bookie")`` in somebody's session; set :data:`REQUIRED` in it, too."""
-    from bookstand.pipeline.datasource import BookieSource, BookstandSource
+    """Have ``format("bookstand")`` and ``format("bookie")`` in somebody's session.
 
-    for source in (BookstandSource, BookieSource):
+    Set :data:`REQUIRED` in it before: whether they take filters depends on what the session says of that now.
+    """
+    from bookstand.pipeline import datasource
+
+    filters = str(spark.conf.get("spark.sql.python.filterPushdown.enabled", "false")).lower() == "true"
+    for source in datasource.FILTERING if filters else datasource.PLAIN:
         spark.dataSource.register(source)

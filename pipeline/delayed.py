@@ -1,0 +1,254 @@
+"""The tables of delayed messages: the buckets that cursors name, and what is in them by the column.
+
+What a bucket's segments hold is read as it lies there, in parts of some segments each. Messages that wait and are in no
+bucket yet are in the topic alone; finding them takes reading the topic, so that they come if they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from bookstand.delivery.indexes import Indexes, together
+from bookstand.delivery.snapshot import SnapshotDamagedError, SnapshotMetadata, decode_segment, decode_segments
+from bookstand.disk.damage import Damage
+from bookstand.disk.delayed import BROKERS_OWN, DelayedIndex, DiskBucket, add, positions_of
+from bookstand.pipeline import cursors
+from bookstand.pipeline.batches import Row, of_columns, of_damage, of_rows, told
+from bookstand.pipeline.cursors import Topics
+from bookstand.pipeline.entries import Run, parts_of, runs
+from bookstand.pipeline.parts import Part, Range, Told
+from bookstand.pipeline.places import STORE, Place
+from bookstand.pipeline.query import Query
+
+# Bytes that a row takes in a segment.
+_INDEX_BYTES = 20
+
+
+class Segments(NamedTuple):
+    """Work: segments of buckets, each a range of entries; ``names``: topic and cursor by the bucket's ledger."""
+
+    ranges: tuple[Range, ...]
+    names: dict[int, tuple[str, str]]
+
+
+class Waiting(NamedTuple):
+    """Work: of these topics what is in no bucket; with ``buckets``, what is in buckets as well."""
+
+    topics: Topics
+    buckets: bool
+
+
+# -- buckets -----------------------------------------------------------------------------------------------------------
+
+
+def read_buckets(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
+    """Of parts as cursors have them."""
+    if isinstance(part.work, Told):
+        return of_damage(query, part.place, part.work.damage)
+    return of_rows(query, part.place, _bucket_rows(part, query), 256)
+
+
+def _bucket_rows(part: Part, query: Query) -> Iterator[Row]:
+    for one in cursors.found(part, query):
+        if one.name.startswith(BROKERS_OWN):
+            continue
+        damage = one.cursor.topic.disks.damage
+        for bucket in DelayedIndex(one.cursor, query.now_ms).buckets:
+            seen = len(damage)
+            metadata = _metadata_of(bucket)
+            row: Row = {
+                "topic": one.topic,
+                "cursor": one.name,
+                "bucket": bucket.property_name,
+                "ledger_id": bucket.ledger_id,
+                "first_ledger_id": bucket.key.first_ledger,
+                "last_ledger_id": bucket.key.last_ledger,
+            }
+            if metadata is not None:
+                times = metadata.metadata_list
+                row |= {
+                    "segments": len(times),
+                    "first_due_ms": min((segment.min_schedule_timestamp for segment in times), default=None),
+                    "last_due_ms": max((segment.max_schedule_timestamp for segment in times), default=None),
+                }
+                try:
+                    row["messages"] = sum(map(len, metadata.bitmaps().values()))
+                except SnapshotDamagedError as error:
+                    bucket.report(str(error))
+            if len(damage) > seen:
+                row["error"] = "\n".join(map(told, damage[seen:]))
+            yield row
+
+
+def _metadata_of(bucket: DiskBucket) -> SnapshotMetadata | None:
+    try:
+        return bucket.metadata()
+    except SnapshotDamagedError as error:
+        bucket.report(str(error))
+        return None
+
+
+# -- indexes: planning -------------------------------------------------------------------------------------------------
+
+
+def plan_index(place: Place, query: Query) -> list[Part]:
+    """Stores by segments that may hold what is wanted; disks in one part."""
+    parts: list[Part] = []
+    for part in cursors.plan(place, query):
+        if isinstance(part.work, Told):
+            parts.append(part)
+        elif place.kind != STORE:
+            parts.append(part._replace(work=Waiting(part.work, True)))
+        else:
+            parts += _plan_segments(part, query)
+            if query.unsealed:
+                parts.append(part._replace(work=Waiting(part.work, False)))
+    return parts
+
+
+def _plan_segments(part: Part, query: Query) -> list[Part]:
+    ranges: list[Range] = []
+    names: dict[int, tuple[str, str]] = {}
+    damage: list[Damage] = []
+    for one in cursors.found(part, query):
+        if one.name.startswith(BROKERS_OWN):
+            continue
+        source = one.cursor.topic.disks
+        seen = len(source.damage)
+        for bucket in DelayedIndex(one.cursor, 0).buckets:
+            names[bucket.ledger_id] = one.topic, one.name
+            metadata = _metadata_of(bucket)
+            if metadata is not None:
+                ranges += _wanted_segments(bucket.ledger_id, metadata, query)
+        damage += [*one.damage, *source.damage[seen:]]
+    found = [
+        piece._replace(work=Segments(piece.work, {item.ledger_id: names[item.ledger_id] for item in piece.work}))
+        for piece in parts_of(part.place, query, ranges)
+    ]
+    return [*found, Part(part.place, Told(tuple(damage)))] if damage else found
+
+
+def _wanted_segments(bucket: int, metadata: SnapshotMetadata, query: Query) -> Iterator[Range]:
+    """Segments that follow one another come together."""
+    first = last = weight = 0
+    for number, segment in enumerate(metadata.metadata_list, 1):
+        if segment.max_schedule_timestamp <= query.now_ms:
+            continue
+        if not query.wanted.overlaps("deliver_at_ms", segment.min_schedule_timestamp, segment.max_schedule_timestamp):
+            continue
+        bitmaps = {**segment.delayed_index_bit_map, **segment.delayed_index_bit_map_64}
+        if not any(query.wanted.has("ledger_id", ledger_id) for ledger_id in bitmaps):
+            continue
+        if first and number == last + 1:
+            last = number
+        else:
+            if first:
+                yield Range(bucket, first, last, weight)
+            first, last, weight = number, number, 0
+        # A bitmap has two bytes for each entry, or fewer.
+        weight += _INDEX_BYTES * sum(map(len, bitmaps.values())) // 2
+    if first:
+        yield Range(bucket, first, last, weight)
+
+
+# -- indexes: reading --------------------------------------------------------------------------------------------------
+
+
+def read_index(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
+    work = part.work
+    if isinstance(work, Told):
+        yield from of_rows(query, part.place, (_damaged(one, (None, None)) for one in work.damage))
+    elif isinstance(work, Waiting):
+        yield from _read_waiting(part, work, query)
+    else:
+        yield from _read_segments(part, work, query)
+
+
+def _read_segments(part: Part, work: Segments, query: Query) -> Iterator[pa.RecordBatch]:
+    for run in runs(part._replace(work=work.ranges), query):
+        if not isinstance(run, Run):
+            yield from of_rows(
+                query, part.place, (_damaged(one, work.names.get(one.ledger_id, (None, None))) for one in run)
+            )
+            continue
+        bucket = cast("int", run.ledger_ids)
+        topic, cursor = work.names[bucket]
+        found, damage = _decoded(run.payloads().to_pylist(), run.entry_ids.tolist(), part.place, bucket)
+        if found:
+            numbers, parts = zip(*found, strict=True)
+            segments = np.repeat(np.array(numbers, np.int64), [one.size for one in parts])
+            yield _batch(query, part.place, together(parts), (topic, cursor), bucket, segments)
+        yield from of_rows(query, part.place, (_damaged(one, (topic, cursor)) for one in damage))
+
+
+def _decoded(
+    payloads: Sequence[bytes], numbers: Sequence[int], place: Place, bucket: int
+) -> tuple[list[tuple[int, Indexes]], list[Damage]]:
+    names = [f"segment {number}" for number in numbers]
+    try:
+        return list(zip(numbers, decode_segments(payloads, names), strict=True)), []
+    except SnapshotDamagedError:
+        found, damage = [], []
+        for number, name, payload in zip(numbers, names, payloads, strict=True):
+            try:
+                found.append((number, decode_segment(payload, name)))
+            except SnapshotDamagedError as error:
+                damage.append(Damage(place.name, -1, str(error), bucket, number))
+        return found, damage
+
+
+def _batch(
+    query: Query, place: Place, rows: Indexes, names: tuple[str, str], bucket: int | None, segments: Any
+) -> pa.RecordBatch:
+    return of_columns(
+        query,
+        place,
+        rows.size,
+        {
+            "topic": names[0],
+            "cursor": names[1],
+            "bucket_ledger_id": bucket,
+            "segment": segments,
+            "deliver_at_ms": rows.timestamps,
+            "ledger_id": rows.ledger_ids,
+            "entry_id": rows.entry_ids,
+        },
+    )
+
+
+def _damaged(damage: Damage, names: tuple[str | None, str | None]) -> Row:
+    """The damage lies in the bucket's ledger; of the messages nothing is known."""
+    row: Row = {"topic": names[0], "cursor": names[1], "error": told(damage)}
+    if damage.ledger_id >= 0:
+        row["bucket_ledger_id"] = damage.ledger_id
+    if damage.entry_id > 0:
+        row["segment"] = damage.entry_id
+    return row
+
+
+def _read_waiting(part: Part, work: Waiting, query: Query) -> Iterator[pa.RecordBatch]:
+    place = part.place
+    for one in cursors.found(part._replace(work=work.topics), query):
+        if one.name.startswith(BROKERS_OWN):
+            continue
+        names = one.topic, one.name
+        damage = one.cursor.topic.disks.damage
+        seen = len(damage)
+        index = DelayedIndex(one.cursor, query.now_ms)
+        held: dict[int, BitMap64] = {}
+        for bucket in index.buckets:
+            for segment in bucket.segments():
+                if segment.max_time > query.now_ms:
+                    add(held, positions_of(segment.indexes))
+                    if work.buckets:
+                        yield _batch(query, place, segment.indexes, names, bucket.ledger_id, segment.entry)
+        if query.unsealed:
+            for rows in index.rows_of_topic(held):
+                yield _batch(query, place, rows, names, None, None)
+        reported = damage[seen:] if work.buckets else ()
+        yield from of_rows(query, place, (_damaged(told_of, names) for told_of in (*one.damage, *reported)))
