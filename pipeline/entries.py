@@ -8,7 +8,7 @@ nothing but what counts, and check it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from zlib import compress, decompress
 
 import numpy as np
@@ -31,13 +31,13 @@ from bookstand.pipeline.query import Query
 from bookstand.storage import entry as layout
 from bookstand.storage.batch import decode_entries
 from bookstand.storage.digest import Digest, digest_for
-from bookstand.storage.metadata import CLOSED
 
 if TYPE_CHECKING:
     from bookstand.disk.disks import Disks
     from bookstand.disk.extent import Extent
 
 Column = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 class Run(NamedTuple):
@@ -101,10 +101,8 @@ def _range(extent: Extent, ledger_id: int, low: int, high: int) -> Range:
 
 
 def _report_gaps(disks: Disks, ledger: DiskLedger, low: int, high: int) -> None:
-    """What a closed ledger should have, and nobody has. What a store should have and lacks is met when it is read."""
+    """What should be there, and nobody has. What a store was given and lacks is met when it is read."""
     state = getattr(ledger, "state", None)
-    if ledger.extent.state != CLOSED:
-        return
     for first, last in ledger.extent.missing:
         if last >= low and first <= high and not (state is not None and state.must_have(first)):
             where = disks.damage[0].file if disks.damage else f"ledger {ledger.id}"
@@ -119,15 +117,17 @@ def _concerns(damage: Damage, query: Query, wanted: Ledgers) -> bool:
 
 # -- disks: which copies -----------------------------------------------------------------------------------------------
 
-_PLACES = {"file": "i8", "offset": "i8", "size": "i8", "ledger": "i8"}
+_PLACES = {"file": "i8", "offset": "i8", "size": "i8", "ledger": "i8", "good": "?"}
 
 
 class Stretch(NamedTuple):
-    """Entries in a file, packed: where each begins behind the end of the one before, and its size."""
+    """Entries in a file, packed: where each begins behind the end of the one before, its size, and whether its digest
+    was right."""
 
     path: str
     gaps: bytes
     sizes: bytes
+    good: bytes
 
 
 class Copied(NamedTuple):
@@ -150,7 +150,10 @@ def _plan_files(place: Place, query: Query, disks: Disks, ledger_ids: Sequence[i
                 best = copies.rows(copies.firsts())
                 weight += int(best.sizes.sum()) + ROW_BYTES * len(best)
                 ledgers = np.full(len(best), ledger_id)
-                sorter.add({"file": best.files, "offset": best.offsets, "size": best.sizes, "ledger": ledgers})
+                good = best.verdicts == GOOD
+                sorter.add(
+                    {"file": best.files, "offset": best.offsets, "size": best.sizes, "ledger": ledgers, "good": good}
+                )
         share = -(-weight // wanted_parts(query, weight)) if weight else 1
         works: list[_Growing] = []
         for rows in sorter.merged():
@@ -171,22 +174,22 @@ def _plan_files(place: Place, query: Query, disks: Disks, ledger_ids: Sequence[i
 class _Growing:
     def __init__(self) -> None:
         self.weight = 0
-        self._files: dict[int, list[tuple[Column, Column]]] = {}
+        self._files: dict[int, list[tuple[Column, Column, Mask]]] = {}
         self._ledgers: set[int] = set()
 
-    def add(self, rows: Mapping[str, Column]) -> None:
+    def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
         self.weight += int(rows["size"].sum()) + ROW_BYTES * len(rows["size"])
         self._ledgers.update(np.unique(rows["ledger"]).tolist())
         starts = np.flatnonzero(np.diff(rows["file"], prepend=-1))
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(rows["file"])], strict=True):
-            some = rows["offset"][start:stop], rows["size"][start:stop]
+            some = rows["offset"][start:stop], rows["size"][start:stop], rows["good"][start:stop]
             self._files.setdefault(int(rows["file"][start]), []).append(some)
 
     def done(self, disks: Disks) -> Copied:
         stretches = []
         for file, parts in self._files.items():
-            offsets, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
-            stretches.append(_packed(str(disks.catalog.files[file].path), offsets, sizes))
+            columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+            stretches.append(_packed(str(disks.catalog.files[file].path), *columns))
         digests: dict[int, tuple[str, bytes | None]] = {}
         slots = {}
         for ledger_id in sorted(self._ledgers):
@@ -199,17 +202,18 @@ class _Growing:
         return Copied(tuple(stretches), digests, slots)
 
 
-def _packed(path: str, offsets: Column, sizes: Column) -> Stretch:
+def _packed(path: str, offsets: Column, sizes: Column, good: Mask) -> Stretch:
     ends = offsets + sizes
     gaps = np.diff(offsets, prepend=0)
     gaps[1:] = offsets[1:] - ends[:-1]
-    return Stretch(path, compress(gaps.tobytes(), 1), compress(sizes.astype(np.int64).tobytes(), 1))
+    return Stretch(path, *(compress(part.tobytes(), 1) for part in (gaps, sizes.astype(np.int64), np.packbits(good))))
 
 
-def _unpacked(stretch: Stretch) -> tuple[Column, Column]:
-    """Offsets and sizes."""
-    gaps, sizes = (np.frombuffer(decompress(part), np.int64) for part in stretch[1:])
-    return np.cumsum(gaps + sizes) - sizes, sizes
+def _unpacked(stretch: Stretch) -> tuple[Column, Column, Mask]:
+    """Offsets and sizes, and which digests were right."""
+    gaps, sizes = (np.frombuffer(decompress(part), np.int64) for part in (stretch.gaps, stretch.sizes))
+    good = np.unpackbits(np.frombuffer(decompress(stretch.good), np.uint8), count=len(sizes)).astype(bool)
+    return np.cumsum(gaps + sizes) - sizes, sizes, good
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -319,26 +323,27 @@ def _runs_of_files(work: Copied, passwords: Sequence[bytes]) -> Iterator[Run | S
     for stretch in work.stretches:
         with File(stretch.path, damage.append) as file:
             judge = Judge(file, digests)
-            for offsets, sizes in _pieces(*_unpacked(stretch)):
-                yield from _run_of_file(file, judge, offsets, sizes, work.slots)
+            offsets, sizes, good = _unpacked(stretch)
+            for piece in _pieces(offsets, sizes):
+                yield from _run_of_file(file, judge, offsets[piece], sizes[piece], good[piece], work.slots)
         if damage:
             yield tuple(damage)
             damage.clear()
 
 
-def _pieces(offsets: Column, sizes: Column) -> Iterator[tuple[Column, Column]]:
+def _pieces(offsets: Column, sizes: Column) -> Iterator[slice]:
     ends = offsets + sizes
     far = np.append(np.flatnonzero(offsets[1:] - ends[:-1] > _NEAR) + 1, len(offsets))
     start = 0
     while start < len(offsets):
         stop = max(start + 1, int(np.searchsorted(ends, offsets[start] + _READ_BYTES, "right")))
         stop = min(stop, int(far[np.searchsorted(far, start, "right")]))
-        yield offsets[start:stop], sizes[start:stop]
+        yield slice(start, stop)
         start = stop
 
 
 def _run_of_file(
-    file: File, judge: Judge, offsets: Column, sizes: Column, slots: Mapping[int, int]
+    file: File, judge: Judge, offsets: Column, sizes: Column, good: Mask, slots: Mapping[int, int]
 ) -> Iterator[Run | Sequence[Damage]]:
     begin = int(offsets[0]) - LENGTH_BYTES
     data = file.read(begin, int(offsets[-1] + sizes[-1]) - begin)
@@ -347,19 +352,19 @@ def _run_of_file(
     bad = np.flatnonzero(~there)
     if len(bad):
         yield [Damage(file.name, at, "the file has ended before it since the read was planned") for at in offsets[bad]]
-        starts, sizes, offsets = starts[there], sizes[there], offsets[there]
+        starts, sizes, offsets, good = starts[there], sizes[there], offsets[there], good[there]
     if not len(starts):
         return
     octets, fields = headers(data, starts)
     verdicts, found = judge.rows(data, Placed(starts, sizes, octets, fields))
-    wrong = np.flatnonzero(verdicts == BAD)
+    right = (verdicts == GOOD) | ((verdicts != BAD) & ~good)
+    wrong = np.flatnonzero(~right)
     if len(wrong):
         what = "it is not what it was when the read was planned"
         yield [
             Damage(file.name, int(offsets[row]), what, int(fields[row, 0]), int(fields[row, 1]))
             for row in wrong.tolist()
         ]
-        right = verdicts != BAD
         starts, sizes, fields = starts[right], sizes[right], fields[right]
         verdicts, found = verdicts[right], found[right]
     if not len(starts):

@@ -88,7 +88,7 @@ def _rows(place: Place, run: Run, topics: Mapping[int, str], query: Query) -> It
         if damage:
             error = "\n".join(map(told, damage))
             damage.clear()
-            if len(rows) == message.count:
+            if rows and len(rows) == message.count:
                 rows = [{**one, "error": error} for one in rows]
             else:
                 rows.append({**row, "error": error})

@@ -55,25 +55,22 @@ def divided(ranges: Sequence[Range], parts: int) -> list[list[Range]]:
     """``ranges`` in their order, cut where it takes a cut to give each part about the same weight."""
     total = sum(one.weight for one in ranges)
     found: list[list[Range]] = [[] for _ in range(parts)]
-    number, room = 0, _share(total, parts, 0)
+    number = used = 0
     for one in ranges:
         rest = one
         while rest.entries > 0:
             last_part = number == parts - 1
-            fits = rest.entries if last_part or rest.weight <= room else rest.entries * room // max(rest.weight, 1)
+            # What a part before had no room for is this one's.
+            room = total * (number + 1) // parts - used
+            fits = rest.entries if last_part or rest.weight <= room else rest.entries * room // rest.weight
             if fits:
-                weight = rest.weight if fits == rest.entries else rest.weight * fits // rest.entries
+                weight = rest.weight * fits // rest.entries
                 found[number].append(Range(rest.ledger_id, rest.first, rest.first + fits - 1, weight))
                 rest = Range(rest.ledger_id, rest.first + fits, rest.last, rest.weight - weight)
-                room -= weight
-            if rest.entries > 0 and not last_part:
+                used += weight
+            if rest.entries > 0:
                 number += 1
-                room = _share(total, parts, number)
     return [part for part in found if part]
-
-
-def _share(total: int, parts: int, number: int) -> int:
-    return total * (number + 1) // parts - total * number // parts
 
 
 def bundled(parts: Iterable[Part], count: int) -> list[tuple[Part, ...]]:

@@ -47,6 +47,9 @@ def session(
     only. ``settings`` come last.
     """
     try:
+        # Workers need both, and would say so in the middle of a job.
+        import pandas  # noqa: F401
+        import pyarrow  # noqa: F401
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise MissingExtraError(f"Spark is needed: pip install 'bookstand[spark]' ({error})") from error
