@@ -7,7 +7,7 @@ because it is missing or damaged, is found in the topic again as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import dropwhile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -165,12 +165,7 @@ class DelayedIndex:
         self.cursor = cursor
         self.topic = cursor.topic
         self.now = time_of(cursor.topic.disks) if now is None else now
-        found = read_properties(cursor.cursor_properties.items())
-        for error in found.malformed.values():
-            self.topic.report(f"cursor {cursor.name!r}: {error}")
-        self.buckets = [
-            DiskBucket(self.topic, cursor.name, key, ledger_id) for key, ledger_id in sorted(found.buckets.items())
-        ]
+        self.buckets = buckets_of(self.topic, cursor.name, cursor.cursor_properties)
 
     def rows(self) -> Iterator[Indexes]:
         """All rows, some at a time: bucket by bucket in the order of time, then what is in the topic alone. No position
@@ -217,6 +212,14 @@ class DelayedIndex:
                 times, ledger_ids, entry_ids = [], [], []
         if times:
             yield Indexes.of(times, ledger_ids, entry_ids)
+
+
+def buckets_of(topic: DiskTopic, cursor: str, properties: Mapping[str, str]) -> list[DiskBucket]:
+    """The buckets that a cursor's properties name, by their ledgers."""
+    found = read_properties(properties.items())
+    for error in found.malformed.values():
+        topic.report(f"cursor {cursor!r}: {error}")
+    return [DiskBucket(topic, cursor, key, ledger_id) for key, ledger_id in sorted(found.buckets.items())]
 
 
 def time_of(disks: Disks) -> int:

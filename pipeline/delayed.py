@@ -7,7 +7,7 @@ bucket yet are in the topic alone; finding them takes reading the topic, so that
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,17 +16,23 @@ from pyroaring import BitMap64
 from bookstand.delivery.indexes import Indexes, together
 from bookstand.delivery.snapshot import SnapshotDamagedError, SnapshotMetadata, decode_segment, decode_segments
 from bookstand.disk.damage import Damage
-from bookstand.disk.delayed import BROKERS_OWN, DelayedIndex, DiskBucket, add, positions_of
+from bookstand.disk.delayed import BROKERS_OWN, DelayedIndex, DiskBucket, add, buckets_of, positions_of
+from bookstand.disk.topics import topic as topic_of
 from bookstand.pipeline import cursors
 from bookstand.pipeline.batches import Row, of_columns, of_damage, of_rows, told
 from bookstand.pipeline.cursors import Topics
 from bookstand.pipeline.entries import Run, parts_of, runs
 from bookstand.pipeline.parts import Part, Range, Told
-from bookstand.pipeline.places import STORE, Place
+from bookstand.pipeline.pinned import pinned
+from bookstand.pipeline.places import STORE, Place, opened
 from bookstand.pipeline.query import Query
+
+if TYPE_CHECKING:
+    from bookstand.disk.disks import Disks
 
 # Bytes that a row takes in a segment.
 _INDEX_BYTES = 20
+_BATCH_ROWS = 200_000
 
 
 class Segments(NamedTuple):
@@ -54,16 +60,15 @@ def read_buckets(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
 
 
 def _bucket_rows(part: Part, query: Query) -> Iterator[Row]:
-    for one in cursors.found(part, query):
-        if one.name.startswith(BROKERS_OWN):
-            continue
-        damage = one.cursor.topic.disks.damage
-        for bucket in DelayedIndex(one.cursor, query.now_ms).buckets:
-            seen = len(damage)
+    with pinned(part.place, query.passwords, part.work.pins) as source:
+        for topic, cursor, bucket in _buckets(source, part.work.topics, query):
+            if not query.wanted.has("ledger_id", bucket.ledger_id):
+                continue
+            seen = len(source.damage)
             metadata = _metadata_of(bucket)
             row: Row = {
-                "topic": one.topic,
-                "cursor": one.name,
+                "topic": topic,
+                "cursor": cursor,
                 "bucket": bucket.property_name,
                 "ledger_id": bucket.ledger_id,
                 "first_ledger_id": bucket.key.first_ledger,
@@ -80,9 +85,22 @@ def _bucket_rows(part: Part, query: Query) -> Iterator[Row]:
                     row["messages"] = sum(map(len, metadata.bitmaps().values()))
                 except SnapshotDamagedError as error:
                     bucket.report(str(error))
-            if len(damage) > seen:
-                row["error"] = "\n".join(map(told, damage[seen:]))
+            if len(source.damage) > seen:
+                row["error"] = "\n".join(map(told, source.damage[seen:]))
             yield row
+
+
+def _buckets(source: Disks, topics: Sequence[str], query: Query) -> Iterator[tuple[str, str, DiskBucket]]:
+    """Those of the cursors that are wanted. What cursors have acknowledged is not looked at."""
+    dump = source.dump
+    assert dump is not None
+    for name in topics:
+        topic = topic_of(source, name)
+        for cursor in topic.cursors():
+            if query.wanted.has("cursor", cursor) and not cursor.startswith(BROKERS_OWN):
+                properties = dict(dump.cursor_info(name, cursor).cursor_properties)
+                for bucket in buckets_of(topic, cursor, properties):
+                    yield name, cursor, bucket
 
 
 def _metadata_of(bucket: DiskBucket) -> SnapshotMetadata | None:
@@ -98,39 +116,39 @@ def _metadata_of(bucket: DiskBucket) -> SnapshotMetadata | None:
 
 def plan_index(place: Place, query: Query) -> list[Part]:
     """Stores by segments that may hold what is wanted; disks in one part."""
-    parts: list[Part] = []
-    for part in cursors.plan(place, query):
-        if isinstance(part.work, Told):
-            parts.append(part)
-        elif place.kind != STORE:
-            parts.append(part._replace(work=Waiting(part.work, True)))
-        else:
-            parts += _plan_segments(part, query)
-            if query.unsealed:
-                parts.append(part._replace(work=Waiting(part.work, False)))
+    if place.kind != STORE:
+        return [
+            part if isinstance(part.work, Told) else part._replace(work=Waiting(part.work, True))
+            for part in cursors.plan(place, query)
+        ]
+    parts = _plan_segments(place, query)
+    if query.unsealed:
+        parts += [
+            part._replace(work=Waiting(part.work, False))
+            for part in cursors.plan(place, query)
+            if not isinstance(part.work, Told)
+        ]
     return parts
 
 
-def _plan_segments(part: Part, query: Query) -> list[Part]:
+def _plan_segments(place: Place, query: Query) -> list[Part]:
     ranges: list[Range] = []
     names: dict[int, tuple[str, str]] = {}
-    damage: list[Damage] = []
-    for one in cursors.found(part, query):
-        if one.name.startswith(BROKERS_OWN):
-            continue
-        source = one.cursor.topic.disks
-        seen = len(source.damage)
-        for bucket in DelayedIndex(one.cursor, 0).buckets:
-            names[bucket.ledger_id] = one.topic, one.name
-            metadata = _metadata_of(bucket)
-            if metadata is not None:
-                ranges += _wanted_segments(bucket.ledger_id, metadata, query)
-        damage += [*one.damage, *source.damage[seen:]]
+    with opened(place, query.passwords) as source:
+        assert source.dump is not None
+        topics = [name for name in source.dump.topics if query.wanted.has("topic", name)]
+        for topic, cursor, bucket in _buckets(source, topics, query):
+            names[bucket.ledger_id] = topic, cursor
+            if query.wanted.has("bucket_ledger_id", bucket.ledger_id):
+                metadata = _metadata_of(bucket)
+                if metadata is not None:
+                    ranges += _wanted_segments(bucket.ledger_id, metadata, query)
+        damage = tuple(source.damage)
     found = [
-        piece._replace(work=Segments(piece.work, {item.ledger_id: names[item.ledger_id] for item in piece.work}))
-        for piece in parts_of(part.place, query, ranges)
+        part._replace(work=Segments(part.work, {one.ledger_id: names[one.ledger_id] for one in part.work}))
+        for part in parts_of(place, query, ranges)
     ]
-    return [*found, Part(part.place, Told(tuple(damage)))] if damage else found
+    return [*found, Part(place, Told(damage))] if damage else found
 
 
 def _wanted_segments(bucket: int, metadata: SnapshotMetadata, query: Query) -> Iterator[Range]:
@@ -170,6 +188,7 @@ def read_index(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
 
 
 def _read_segments(part: Part, work: Segments, query: Query) -> Iterator[pa.RecordBatch]:
+    gathered = _Gathered(query, part.place)
     for run in runs(part._replace(work=work.ranges), query):
         if not isinstance(run, Run):
             yield from of_rows(
@@ -177,13 +196,46 @@ def _read_segments(part: Part, work: Segments, query: Query) -> Iterator[pa.Reco
             )
             continue
         bucket = cast("int", run.ledger_ids)
-        topic, cursor = work.names[bucket]
-        found, damage = _decoded(run.payloads().to_pylist(), run.entry_ids.tolist(), part.place, bucket)
-        if found:
-            numbers, parts = zip(*found, strict=True)
-            segments = np.repeat(np.array(numbers, np.int64), [one.size for one in parts])
-            yield _batch(query, part.place, together(parts), (topic, cursor), bucket, segments)
-        yield from of_rows(query, part.place, (_damaged(one, (topic, cursor)) for one in damage))
+        found, damage = _decoded(run.pieces(), run.entry_ids.tolist(), part.place, bucket)
+        for number, indexes in found:
+            if gathered.has_enough_before(work.names[bucket]):
+                yield gathered.batch()
+            gathered.add(work.names[bucket], bucket, number, indexes)
+        yield from of_rows(query, part.place, (_damaged(one, work.names[bucket]) for one in damage))
+    if gathered.size:
+        yield gathered.batch()
+
+
+class _Gathered:
+    """Rows of one cursor, until there are enough for a batch."""
+
+    def __init__(self, query: Query, place: Place) -> None:
+        self._query = query
+        self._place = place
+        self._names: tuple[str, str] = ("", "")
+        self._parts: list[tuple[int, int, Indexes]] = []
+        self.size = 0
+
+    def has_enough_before(self, names: tuple[str, str]) -> bool:
+        return self.size > 0 and (self.size >= _BATCH_ROWS or names != self._names)
+
+    def add(self, names: tuple[str, str], bucket: int, segment: int, rows: Indexes) -> None:
+        self._names = names
+        self._parts.append((bucket, segment, rows))
+        self.size += rows.size
+
+    def batch(self) -> pa.RecordBatch:
+        buckets, segments, parts = zip(*self._parts, strict=True)
+        sizes = [one.size for one in parts]
+        self._parts, self.size = [], 0
+        return _batch(
+            self._query,
+            self._place,
+            together(parts),
+            self._names,
+            lambda: np.repeat(np.array(buckets, np.int64), sizes),
+            lambda: np.repeat(np.array(segments, np.int64), sizes),
+        )
 
 
 def _decoded(
@@ -203,7 +255,7 @@ def _decoded(
 
 
 def _batch(
-    query: Query, place: Place, rows: Indexes, names: tuple[str, str], bucket: int | None, segments: Any
+    query: Query, place: Place, rows: Indexes, names: tuple[str, str], bucket: Any, segments: Any
 ) -> pa.RecordBatch:
     return of_columns(
         query,

@@ -50,6 +50,8 @@ class Run(NamedTuple):
     sizes: Column
     checked: NDArray[np.bool_] | bool
     payloads: Callable[[], pa.Array]
+    pieces: Callable[[], Sequence[bytes]]
+    """The same one by one."""
 
 
 Ledgers = Callable[[int], bool]
@@ -307,6 +309,7 @@ def _run_of_store(
         sizes,
         bool(digest.size),
         lambda: pa.array(payloads, pa.binary()),
+        lambda: payloads,
     )
 
 
@@ -375,7 +378,16 @@ def _run_of_file(
     begins, ends = starts + layout.HEADER_BYTES + found, starts + sizes
     begins = np.minimum(begins, ends)
     ledger_ids, entry_ids, lacs, lengths = (np.ascontiguousarray(fields[:, field]) for field in range(4))
-    yield Run(ledger_ids, entry_ids, lacs, lengths, ends - begins, verdicts == GOOD, lambda: _cut(data, begins, ends))
+    yield Run(
+        ledger_ids,
+        entry_ids,
+        lacs,
+        lengths,
+        ends - begins,
+        verdicts == GOOD,
+        lambda: _cut(data, begins, ends),
+        lambda: [data[start:end] for start, end in zip(begins.tolist(), ends.tolist(), strict=True)],
+    )
 
 
 def _cut(data: bytes, begins: Column, ends: Column) -> pa.Array:

@@ -71,7 +71,7 @@ def _rows(place: Place, run: Run, topics: Mapping[int, str], query: Query) -> It
     by_due = "deliver_at_ms" in query.wanted.columns
     ledger_ids = np.broadcast_to(run.ledger_ids, len(run.entry_ids)).tolist()
     damage: list[Damage] = []
-    for ledger_id, entry_id, data in zip(ledger_ids, run.entry_ids.tolist(), run.payloads().to_pylist(), strict=True):
+    for ledger_id, entry_id, data in zip(ledger_ids, run.entry_ids.tolist(), run.pieces(), strict=True):
         message = DiskMessage(place.name, Position(ledger_id, entry_id), data, damage.append)
         metadata = message.metadata
         if metadata is not None and not damage:
