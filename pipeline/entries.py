@@ -79,7 +79,7 @@ def plan_entries(place: Place, query: Query, wanted: Ledgers, disks: Disks | Non
             one = _range(ledger.extent, ledger_id, low, high)
             if one.entries > 0:
                 ranges.append(one)
-            _report_gaps(disks, ledger, low, high)
+            _report_gaps(place, disks, ledger, low, high)
         parts = parts_of(place, query, ranges)
     else:
         parts = _plan_files(place, query, disks, chosen, low, high)
@@ -102,14 +102,13 @@ def _range(extent: Extent, ledger_id: int, low: int, high: int) -> Range:
     return Range(ledger_id, first, last, share + ROW_BYTES * count)
 
 
-def _report_gaps(disks: Disks, ledger: DiskLedger, low: int, high: int) -> None:
+def _report_gaps(place: Place, disks: Disks, ledger: DiskLedger, low: int, high: int) -> None:
     """What should be there, and nobody has. What a store was given and lacks is met when it is read."""
     state = getattr(ledger, "state", None)
     for first, last in ledger.extent.missing:
         if last >= low and first <= high and not (state is not None and state.must_have(first)):
-            where = disks.damage[0].file if disks.damage else f"ledger {ledger.id}"
             what = f"entry {first} is nowhere" if first == last else f"entries {first} to {last} are nowhere"
-            disks.damage.append(Damage(where, -1, what, ledger.id, max(first, low)))
+            disks.damage.append(Damage(place.name, -1, what, ledger.id, max(first, low)))
 
 
 def _concerns(damage: Damage, query: Query, wanted: Ledgers) -> bool:
@@ -147,7 +146,7 @@ def _plan_files(place: Place, query: Query, disks: Disks, ledger_ids: Sequence[i
     try:
         for ledger_id in ledger_ids:
             ledger = disks.ledger(ledger_id)
-            _report_gaps(disks, ledger, low, high)
+            _report_gaps(place, disks, ledger, low, high)
             for copies in disks.catalog.blocks(ledger_id, low, min(high, ledger.extent.last_entry)):
                 best = copies.rows(copies.firsts())
                 weight += int(best.sizes.sum()) + ROW_BYTES * len(best)
