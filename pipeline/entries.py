@@ -132,8 +132,8 @@ class Stretch(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """Work: entries of disks. ``digests``: by which each ledger's are checked, as far as that is known; ``slots``: how
-    many bytes of digest the entries of the others have."""
+    """Work: entries of disks. ``digests``: by which each ledger's are checked, as far as that is known; ``slots``: of
+    every ledger, how many bytes of digest those of its entries have that match none."""
 
     stretches: tuple[Stretch, ...]
     digests: Mapping[int, tuple[str, bytes | None]]
@@ -198,8 +198,7 @@ class _Growing:
             metadata = ledger.metadata
             if metadata is not None and metadata.digest_type is not None:
                 digests[ledger_id] = metadata.digest_type, metadata.password if metadata.has_password else None
-            if ledger.digest_name is not None:
-                slots[ledger_id] = digest_for(ledger.digest_name, b"").size
+            slots[ledger_id] = digest_for(ledger.digest_name or "dummy", b"").size
         return Copied(tuple(stretches), digests, slots)
 
 
@@ -372,7 +371,7 @@ def _run_of_file(
     if not len(starts):
         return
     if (found == NO_DIGEST).any():
-        told = np.array([slots.get(ledger_id, 0) for ledger_id in fields[:, 0].tolist()], np.int64)
+        told = np.array([slots[ledger_id] for ledger_id in fields[:, 0].tolist()], np.int64)
         found = np.where(found == NO_DIGEST, told, found)
     begins, ends = starts + layout.HEADER_BYTES + found, starts + sizes
     begins = np.minimum(begins, ends)

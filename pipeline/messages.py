@@ -12,7 +12,7 @@ from bookstand.disk.damage import Damage
 from bookstand.disk.messages import NO_PLACE, DiskMessage, Value
 from bookstand.ledger.message import MessageMetadata, SingleMessageMetadata
 from bookstand.pipeline.batches import Row, damaged_row, of_rows, told
-from bookstand.pipeline.entries import Run, plan_entries, runs
+from bookstand.pipeline.entries import Copied, Run, plan_entries, runs
 from bookstand.pipeline.parts import Part, Told
 from bookstand.pipeline.places import Place, opened, without_metadata
 from bookstand.pipeline.query import Query
@@ -40,8 +40,16 @@ def plan(place: Place, query: Query) -> list[Part]:
                 topics.update((ledger.ledger_id, name) for ledger in dump.topic_info(name).ledgers)
         gone = list(_gone(place, query, topics, source))
         parts = plan_entries(place, query, topics.__contains__, source)
-        found = [part if isinstance(part.work, Told) else part._replace(work=Of(part.work, topics)) for part in parts]
-        return [*found, Part(place, Of(Told(tuple(gone)), topics))] if gone else found
+        found = [
+            part if isinstance(part.work, Told) else part._replace(work=of_topics(part.work, topics)) for part in parts
+        ]
+        return [*found, Part(place, of_topics(gone, topics)._replace(entries=Told(tuple(gone))))] if gone else found
+
+
+def of_topics(work: Any, topics: Mapping[int, str]) -> Of:
+    """Entries of these topics' ledgers, as messages."""
+    ledger_ids = work.slots if isinstance(work, Copied) else [one.ledger_id for one in work]
+    return Of(work, {ledger_id: topics[ledger_id] for ledger_id in ledger_ids if ledger_id in topics})
 
 
 def _gone(place: Place, query: Query, topics: Mapping[int, str], source: Any) -> Iterator[Damage]:

@@ -1,7 +1,8 @@
 """A ledger, or a topic with all its ledgers, as a stream: what is in the store so far, then what comes.
 
-An offset is the position of the next entry. What lies between two offsets never changes, so that a query that begins
-again from its checkpoint reads what it has read, and goes on where it was.
+An offset is the position of the next entry, and how many entries were before it since the stream began. What lies
+between two offsets never changes, so that a query that begins again from its checkpoint reads what it has read, and
+goes on where it was; and where the numbers say that there was more than there is now, that is told.
 """
 
 from __future__ import annotations
@@ -52,7 +53,15 @@ class Known(NamedTuple):
 
     ledger_id: int
     entries: int
+    closed: bool
     weight: int
+
+    def between(self, start: Offset, end: Offset) -> tuple[int, int]:
+        """The first of its entries between the two, and the one behind the last."""
+        first = start["entry"] if self.ledger_id == start["ledger"] else 0
+        behind = min(end["entry"], self.entries) if self.ledger_id == end["ledger"] else self.entries
+        inside = start["ledger"] <= self.ledger_id <= end["ledger"]
+        return (first, max(first, behind)) if inside else (0, 0)
 
 
 def default_table(options: Mapping[str, str]) -> str:
@@ -95,31 +104,30 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ledgers of the stream, in their order."""
         return [int(self._name)]
 
-    def _extents(self, source: Disks, first: int) -> list[Known]:
-        """Those from a ledger on."""
+    def _known(self, source: Disks, first: int = 0) -> list[Known]:
+        """Those from a ledger on that are still there."""
         found = []
         for ledger_id in self._ledger_ids(source):
-            if ledger_id < first:
-                continue
-            try:
-                extent = source.ledger(ledger_id).extent
-            except NoSuchLedgerError:
-                found.append(Known(ledger_id, 0, 0))
-                continue
-            # What is behind a gap may be confirmed or not; what is before the first one stays.
-            last = extent.last_entry if extent.state == CLOSED else extent.gapless
-            found.append(Known(ledger_id, last + 1, extent.length + ROW_BYTES * (last + 1)))
+            if ledger_id >= first:
+                try:
+                    extent = source.ledger(ledger_id).extent
+                except NoSuchLedgerError:
+                    continue
+                closed = extent.state == CLOSED
+                # What is behind a gap may be confirmed or not; what is before the first one stays.
+                entries = (extent.last_entry if closed else extent.gapless) + 1
+                found.append(Known(ledger_id, entries, closed, extent.length + ROW_BYTES * entries))
         return found
 
     # -- offsets -------------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:  # noqa: N802
         with self._open() as source:
-            extents = self._extents(source, 0)
+            known = self._known(source)
         if self._start == EARLIEST:
-            return _offset(extents[0].ledger_id if extents else 0, 0)
+            return _offset(known[0].ledger_id if known else 0, 0)
         if self._start == LATEST:
-            return _end(extents, _offset(0, 0))
+            return {**_end(known, _offset(0, 0)), "read": 0}
         ledger_id, colon, entry_id = self._start.partition(":")
         if not (colon and ledger_id.isdecimal() and entry_id.isdecimal()):
             raise IncorrectParameterError(
@@ -129,20 +137,16 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         with self._open() as source:
-            extents = self._extents(source, start["ledger"])
-        end = _end(extents, start)
-        if self._target is not None and _place(self._target) < _place(end):
-            end = self._target
-        if isinstance(limit, ReadMaxRows):
-            end = _limited(extents, start, end, limit.max_rows)
-        return max(start, end, key=_place)
+            known = self._known(source, start["ledger"])
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return _end(known, start, self._target, most)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         with self._open() as source:
-            return _end(self._extents(source, 0), _offset(0, 0))
+            return _end(self._known(source), _offset(0, 0))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self.reportLatestOffset()
@@ -151,30 +155,31 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         with self._open() as source:
-            extents = {one.ledger_id: one for one in self._extents(source, start["ledger"])}
-        ranges, damage = [], []
-        first, last = _place(start), _place(end)
-        if first[0] < last[0] and first[0] not in extents and first[1]:
-            # Nothing says how many were behind it.
-            damage.append(self._lost(first[0]))
-        for ledger_id, extent in extents.items():
-            low = first[1] if ledger_id == first[0] else 0
-            high = (
-                min(extent.entries, last[1]) if ledger_id == last[0] else extent.entries if ledger_id < last[0] else 0
-            )
-            if ledger_id == last[0] and extent.entries < last[1]:
-                damage.append(self._lost(ledger_id))
-            if low < high:
-                ranges.append(Range(ledger_id, low, high - 1, extent.weight * (high - low) // extent.entries))
-        if last[1] and last[0] not in extents and first != last:
-            damage.append(self._lost(last[0]))
+            known = self._known(source, start["ledger"])
+        ranges = []
+        for one in known:
+            first, behind = one.between(start, end)
+            if first < behind:
+                weight = one.weight * (behind - first) // one.entries
+                ranges.append(Range(one.ledger_id, first, behind - 1, weight))
         parts = [part._replace(work=self._work(part.work)) for part in parts_of(self._place, self._query, ranges)]
-        if damage:
-            parts.append(Part(self._place, self._work(Told(tuple(damage)))))
+        damage = self._lost(start, end, known, sum(one.entries for one in ranges))
+        if damage is not None:
+            parts.append(Part(self._place, self._work(Told((damage,)))))
         return [Piece(part) for part in parts]
 
-    def _lost(self, ledger_id: int) -> Damage:
-        return Damage(self._place.name, -1, "entries of the stream are gone before they were read", ledger_id)
+    def _lost(self, start: Offset, end: Offset, known: Sequence[Known], found: int) -> Damage | None:
+        gone = end["read"] - start["read"] - found
+        if gone > 0:
+            what = f"{gone} entries of the stream are gone before they were read"
+            return Damage(self._place.name, -1, what, end["ledger"])
+        begun = start["entry"] and not start["done"] and start != end
+        if begun and start["ledger"] not in [one.ledger_id for one in known]:
+            what = (
+                f"the ledger is gone; whether it had more than {start['entry']} entries, which were read, is not known"
+            )
+            return Damage(self._place.name, -1, what, start["ledger"])
+        return None
 
     def _work(self, work: Any) -> Any:
         """As the table has it."""
@@ -203,37 +208,29 @@ class TopicStream(LedgerStream):
     def _work(self, work: Any) -> Any:
         if self._query.table_name != "messages":
             return work
-        ledger_ids = [one.ledger_id for one in (work.damage if isinstance(work, Told) else work)]
-        return messages.Of(work, dict.fromkeys(ledger_ids, self._name))
+        ranges = work.damage if isinstance(work, Told) else work
+        topics = {one.ledger_id: self._name for one in ranges}
+        return messages.Of(work, topics)
 
 
-def _offset(ledger_id: int, entry_id: int) -> Offset:
-    return {"ledger": ledger_id, "entry": entry_id}
+def _offset(ledger_id: int, entry_id: int, read: int = 0, done: bool = False) -> Offset:
+    """``done``: the ledger is closed, and nothing in it is left."""
+    return {"ledger": ledger_id, "entry": entry_id, "read": read, "done": int(done)}
 
 
-def _place(offset: Offset) -> tuple[int, int]:
-    return offset["ledger"], offset["entry"]
-
-
-def _end(extents: Sequence[Known], start: Offset) -> Offset:
-    """Behind the last entry there is; ledgers without entries do not move it."""
-    for one in reversed(extents):
-        if one.entries:
-            return max(start, _offset(one.ledger_id, one.entries), key=_place)
-    return start
-
-
-def _limited(extents: Sequence[Known], start: Offset, end: Offset, most: int) -> Offset:
-    left = max(1, most)
-    for one in extents:
-        first = start["entry"] if one.ledger_id == start["ledger"] else 0
-        behind = min(one.entries, end["entry"]) if one.ledger_id == end["ledger"] else one.entries
-        if one.ledger_id > end["ledger"] or behind - first <= 0:
-            continue
-        if behind - first >= left:
-            return _offset(one.ledger_id, first + left)
-        left -= behind - first
-    return end
+def _end(known: Sequence[Known], start: Offset, target: Offset | None = None, most: int | None = None) -> Offset:
+    """How far one may read from ``start``: behind the last entry there is, not behind ``target``, not more than
+    ``most``."""
+    at = start
+    read = 0
+    for one in known:
+        first, behind = one.between(start, _offset(one.ledger_id, one.entries) if target is None else target)
+        if most is not None:
+            behind = min(behind, first + most - read)
+        if behind > first:
+            read += behind - first
+            at = _offset(one.ledger_id, behind, start["read"] + read, one.closed and behind == one.entries)
+    return at
 
 
 def _positive(options: Mapping[str, str], name: str) -> int | None:

@@ -15,6 +15,7 @@ from bookstand.delivery.topic_config import TopicConfig
 from bookstand.errors import IncorrectParameterError
 from bookstand.pipeline.query import query_of
 from bookstand.pipeline.streaming import LedgerStream, streamed
+from bookstand.storage.position import Position
 
 Positions = list[tuple[int, int]]
 
@@ -93,9 +94,9 @@ def test_where_a_stream_begins(tmp_path: Path) -> None:
         path = tmp_path / "store"
         first, second = sorted({ledger for ledger, _ in every(path)})
         latest = stream(path, stream="topic", topic="orders", start="latest").initialOffset()
-        assert latest == {"ledger": second, "entry": 3}
+        assert (latest["ledger"], latest["entry"]) == (second, 3)
         given_place = stream(path, stream="topic", topic="orders", start=f"{first}:5").initialOffset()
-        assert given_place == {"ledger": first, "entry": 5}
+        assert (given_place["ledger"], given_place["entry"]) == (first, 5)
         nothing = stream(path, stream="topic", topic="others")
         begin = nothing.initialOffset()
         assert nothing.latestOffset(begin, ReadAllAvailable()) == begin
@@ -132,10 +133,35 @@ def test_what_is_gone_before_it_was_read_is_told(tmp_path: Path) -> None:
         end = of.latestOffset(of.initialOffset(), ReadAllAvailable())
         store.delete_ledger(writer.id)
         store.compact()
-        (part,) = of.partitions(of.initialOffset(), end)
-        (row,) = [row for batch in of.read(part) for row in batch.to_pylist()]  # type: ignore[attr-defined]
-        assert "gone before they were read" in row["error"]
-        assert row["ledger_id"] == writer.id
+        assert "5 entries of the stream are gone" in only_error(of, of.initialOffset(), end)
+
+
+def only_error(of: LedgerStream, start: Any, end: Any) -> str:
+    rows = [row for part in of.partitions(start, end) for batch in of.read(part) for row in batch.to_pylist()]  # type: ignore[attr-defined]
+    (error,) = [row["error"] for row in rows if row["error"]]
+    return str(error)
+
+
+def test_ledgers_that_are_trimmed(tmp_path: Path) -> None:
+    """Those that were read to their end are not missed; others are."""
+    path = tmp_path / "store"
+    with bookstand.open(path) as store:
+        publish(store, 24)
+        ledgers = sorted({ledger for ledger, _ in every(path)})
+        assert len(ledgers) == 4
+        of = stream(path, stream="topic", topic="orders")
+        start = of.initialOffset()
+        whole, part = of.latestOffset(start, ReadMaxRows(7)), of.latestOffset(start, ReadMaxRows(10))
+        end = of.latestOffset(part, ReadAllAvailable())
+        assert (whole["done"], part["done"]) == (1, 0)
+        store.topic("orders").ledger.trim(Position(ledgers[2], 0))
+        store.compact()
+        assert min(ledger for ledger, _ in every(path)) == ledgers[2]
+        # What has come since the offset was written down.
+        again = of.latestOffset(whole, ReadAllAvailable())
+        assert read_between(of, whole, again) == every(path)
+        assert "4 entries of the stream are gone" in only_error(of, part, end)
+        assert "is not known" in only_error(of, part, of.latestOffset(part, ReadAllAvailable()))
 
 
 @pytest.mark.parametrize(
