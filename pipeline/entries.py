@@ -45,7 +45,7 @@ class Run(NamedTuple):
 
     ledger_ids: Column | int
     entry_ids: Column
-    lacs: Column
+    lacs: Column | Callable[[], Column]
     lengths: Column
     sizes: Column
     checked: NDArray[np.bool_] | bool
@@ -296,13 +296,16 @@ def _run_of_store(
     lengths: Sequence[int],
     payloads: Sequence[bytes],
 ) -> Run:
-    heads = b"".join([one[: layout.HEADER_BYTES] for one in stored])
-    fields = np.frombuffer(heads, ">i8").reshape(-1, 4)
+
+    def lacs() -> Column:
+        heads = b"".join([one[: layout.HEADER_BYTES] for one in stored])
+        return np.frombuffer(heads, ">i8").reshape(-1, 4)[:, 2].astype(np.int64)
+
     sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
     return Run(
         ledger_id,
         entry_ids,
-        fields[:, 2].astype(np.int64),
+        lacs,
         np.array(lengths, np.int64),
         sizes,
         bool(digest.size),

@@ -10,6 +10,7 @@ import pytest
 import bookstand
 from bookstand.delivery.topic_config import TopicConfig
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
+from bookstand.pipeline.batches import DamagedDataError
 from bookstand.pipeline.parts import Part
 from bookstand.pipeline.places import bookies, stores
 from bookstand.pipeline.query import Query, query
@@ -56,6 +57,26 @@ def test_what_is_written_after_the_plan_is_not_there(tmp_path: Path, table: str)
         store.create_ledger().append(b"new")
         assert all_of(parts, asked) == before
         assert all_of(plan(place, asked), asked) != before
+
+
+@pytest.mark.parametrize("table", ["entries", "ledgers"])
+def test_what_is_deleted_after_the_plan_is_told(tmp_path: Path, table: str) -> None:
+    with bookstand.open(tmp_path / "store") as store:
+        for _ in range(3):
+            with store.create_ledger() as writer:
+                writer.append_many([b"x"] * 5)
+        (place,) = stores(tmp_path / "store")
+        asked = query(table)
+        parts = plan(place, asked)
+        store.delete_ledger(1)
+        store.compact()
+        found = all_of(parts, asked)
+        assert {row["ledger_id"] for row in found if not row["error"]} == {0, 2}
+        (gone,) = [row for row in found if row["error"]]
+        assert gone["ledger_id"] == 1
+        assert "ledger 1: the ledger is gone since the read was planned" in gone["error"]
+        with pytest.raises(DamagedDataError, match="ledger 1"):
+            all_of(parts, query(table, strict=True))
 
 
 def test_filters_keep_tasks_from_reading_what_is_not_wanted(tmp_path: Path) -> None:

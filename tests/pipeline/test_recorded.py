@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ import pytest
 from bookstand.disk import topics
 from bookstand.disk.disks import Disks
 from bookstand.disk.metadata_dump import MetadataDump, ledger_id_of
-from bookstand.pipeline.places import BOOKIE, STORE, Place
+from bookstand.pipeline.places import BOOKIE, STORE, Place, bookies
 from bookstand.pipeline.query import query
 from bookstand.pipeline.schemas import TABLES
 from bookstand.pipeline.tables import plan_all, read, rows
+from bookstand.pipeline.wanted import Wanted
 from tests.disk.recordings import RECORDINGS, dump_path, truth
 from tests.disk.test_cursors import acked_of, batches_of
 
@@ -215,6 +217,22 @@ def test_nodes(recorded: Recorded) -> None:
             assert row["created_ms"] is None
     left = {path for path in nodes.keys() - found.keys() if nodes[path].value}
     assert not left if recorded.place.kind == BOOKIE else all(ledger_id_of(path) is not None for path in left)
+
+
+def test_passwords_that_no_metadata_tells(unpacked: Callable[[str], Path]) -> None:
+    """Without one the entries are there, and nobody has checked them."""
+    (said,) = [
+        line
+        for line in truth("a", "ledgers")
+        if line["metadata"]["digest"] == "MAC" and line["metadata"]["custom_metadata"].get("app") == "Zm9yZWlnbg=="
+    ]
+    wanted = Wanted().among("ledger_id", {said["ledger_id"]})
+    for passwords, checked in (((), {False}), ((b"other", b"pw-MAC"), {True})):
+        asked = query("entries", wanted=wanted, passwords=passwords)
+        found = [row for batch in read([bookies(unpacked("a"))], asked) for row in batch.to_pylist()]
+        found = [row for row in found if not row["error"]]
+        assert {row["checked"] for row in found} == checked
+        assert [sha(row["payload"]) for row in found] == [entry["sha256"] for entry in said["entries"]]
 
 
 @pytest.mark.parametrize("kind", [BOOKIE, STORE])
