@@ -41,7 +41,7 @@ Mask = NDArray[np.bool_]
 
 
 class Run(NamedTuple):
-    """Some entries by the column, and what was found damaged among them."""
+    """Some entries by the column. What takes making is made for who wants it."""
 
     ledger_ids: Column | int
     entry_ids: Column
@@ -88,6 +88,7 @@ def plan_entries(place: Place, query: Query, wanted: Ledgers, disks: Disks | Non
 
 
 def parts_of(place: Place, query: Query, ranges: Sequence[Range]) -> list[Part]:
+    """Ranges of a store's ledgers, divided among tasks."""
     weight = sum(one.weight for one in ranges)
     return [
         Part(place, tuple(part), sum(one.weight for one in part))
