@@ -7,10 +7,10 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from bookstand.disk.damage import Damage
 from bookstand.errors import StoreDamagedError
+from bookstand.pipeline.arrow import pa
 from bookstand.pipeline.places import Place
 from bookstand.pipeline.query import Query
 from bookstand.pipeline.schemas import ERROR, PLACE

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from bookstand.cursor.bitmaps import runs
 from bookstand.disk.cursors import DiskCursor
 from bookstand.disk.cursors import cursor as cursor_of
 from bookstand.disk.damage import Damage
 from bookstand.disk.topics import topic as topic_of
+from bookstand.pipeline.arrow import pa
 from bookstand.pipeline.batches import Row, of_columns, of_damage, of_rows, told
 from bookstand.pipeline.parts import Part, Told, wanted_parts
 from bookstand.pipeline.pinned import Pins, pinned, pins_of_topics

@@ -20,8 +20,9 @@ from bookstand.pipeline.streaming import LedgerStream, default_table, streamed
 from bookstand.pipeline.tables import plan_all, rows
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from bookstand.pipeline.arrow import pa
 
 
 class Bundle(InputPartition):

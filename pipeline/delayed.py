@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
-import pyarrow as pa
 from pyroaring import BitMap64
 
 from bookstand.delivery.indexes import Indexes, together
@@ -19,6 +18,7 @@ from bookstand.disk.damage import Damage
 from bookstand.disk.delayed import BROKERS_OWN, DelayedIndex, DiskBucket, add, buckets_of, positions_of
 from bookstand.disk.topics import topic as topic_of
 from bookstand.pipeline import cursors
+from bookstand.pipeline.arrow import pa
 from bookstand.pipeline.batches import Row, of_columns, of_damage, of_rows, told
 from bookstand.pipeline.cursors import Topics
 from bookstand.pipeline.entries import Run, parts_of, runs

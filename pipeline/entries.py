@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from zlib import compress, decompress
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from bookstand.disk.block import BAD, GOOD, NO_DIGEST, KnownDigests
@@ -24,6 +23,7 @@ from bookstand.disk.judging import Rows as Placed
 from bookstand.disk.runs import Sorter
 from bookstand.disk.store_source import StoreLedger, StoreSource
 from bookstand.errors import DigestMismatchError, NoSuchLedgerError
+from bookstand.pipeline.arrow import pa
 from bookstand.pipeline.batches import of_columns, of_damage
 from bookstand.pipeline.parts import ROW_BYTES, Part, Range, Told, divided, wanted_parts
 from bookstand.pipeline.places import STORE, Place, opened

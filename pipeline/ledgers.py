@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from bookstand.disk.content import content_of
 from bookstand.disk.damage import Damage
 from bookstand.disk.disk_ledger import DiskLedger
 from bookstand.disk.metadata_dump import Node
 from bookstand.errors import NoSuchLedgerError
+from bookstand.pipeline.arrow import pa
 from bookstand.pipeline.batches import Row, damaged_row, of_damage, of_rows, told
 from bookstand.pipeline.parts import ROW_BYTES, Part, Told, wanted_parts
 from bookstand.pipeline.pinned import Pins, pinned, pins_of_ledgers

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from bookstand.disk.damage import Damage
 from bookstand.disk.messages import NO_PLACE, DiskMessage, Value
 from bookstand.ledger.message import MessageMetadata, SingleMessageMetadata
+from bookstand.pipeline.arrow import pa
 from bookstand.pipeline.batches import Row, damaged_row, of_rows, told
 from bookstand.pipeline.entries import Copied, Run, plan_entries, runs
 from bookstand.pipeline.parts import Part, Told

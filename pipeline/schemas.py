@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from bookstand.errors import IncorrectParameterError
+from bookstand.pipeline.arrow import pa
 
 ERROR = "error"
 PLACE = "place"

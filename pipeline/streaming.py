@@ -30,9 +30,8 @@ from bookstand.pipeline.tables import rows
 from bookstand.storage.metadata import CLOSED
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from bookstand.disk.disks import Disks
+    from bookstand.pipeline.arrow import pa
 
 Offset = dict[str, int]
 

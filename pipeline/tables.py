@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from bookstand.disk.damage import Damage
 from bookstand.errors import MalformedError, StoreDamagedError, StoreFormatError
 from bookstand.pipeline import cursors, delayed, entries, ledgers, messages
+from bookstand.pipeline.arrow import pa
 from bookstand.pipeline.batches import finished, of_damage
 from bookstand.pipeline.parts import Part, Told, bundled, wanted_parts
 from bookstand.pipeline.places import Place, stores

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from bookstand.pipeline.arrow import pa, pc
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 

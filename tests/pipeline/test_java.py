@@ -110,3 +110,18 @@ else:
     raise AssertionError("it went without")
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_without_arrow_the_extra_is_named() -> None:
+    program = """
+import sys
+sys.modules["pyarrow"] = None
+from bookstand.errors import MissingExtraError
+try:
+    import bookstand.pipeline.tables
+except MissingExtraError as missing:
+    assert "bookstand[spark]" in str(missing), missing
+else:
+    raise AssertionError("it went without")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
