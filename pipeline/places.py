@@ -38,7 +38,7 @@ def stores(paths: Paths) -> list[Place]:
     """Each path is a store, or a glob of some; what a glob finds that is no store is passed over."""
     found: dict[str, Place] = {}
     for path in _each(paths):
-        matches = sorted(glob.glob(path)) if glob.has_magic(path) else [path]
+        matches = _matching(path)
         taken = 0
         for match in matches:
             try:
@@ -63,7 +63,7 @@ def bookies(paths: Paths, metadata: str | None = None) -> Place:
     """All of the paths are disks of one cluster, and read together. ``metadata`` is where the dump lies."""
     folders: list[str] = []
     for path in _each(paths):
-        matches = sorted(glob.glob(path)) if glob.has_magic(path) else [path]
+        matches = _matching(path)
         if not matches:
             raise StoreNotFoundError(f"nothing matches {path}")
         for match in matches:
@@ -74,6 +74,11 @@ def bookies(paths: Paths, metadata: str | None = None) -> Place:
     if metadata is not None and not os.path.exists(metadata):
         raise StoreNotFoundError(f"there is no metadata dump at {metadata}")
     return Place(BOOKIE, tuple(dict.fromkeys(folders)), None if metadata is None else os.path.abspath(metadata))
+
+
+def _matching(path: str) -> list[str]:
+    """A folder may have a name that looks like a glob."""
+    return sorted(glob.glob(path)) if glob.has_magic(path) and not os.path.lexists(path) else [path]
 
 
 def _each(paths: Paths) -> list[str]:

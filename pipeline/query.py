@@ -13,6 +13,7 @@ from bookstand.pipeline.schemas import ERROR, Table, table_of
 from bookstand.pipeline.wanted import ALL, Wanted
 
 PERMISSIVE, STRICT = "permissive", "strict"
+FAST, SUBPROCESS = "fast", "subprocess"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Query:
     """None: about one for each core, and fewer for little data."""
     now_ms: int = 0
     unsealed: bool = False
+    check: str = FAST
+    """``subprocess``: a child reads all of a store before it is planned, so that it is the child that damage kills."""
 
     @property
     def table(self) -> Table:
@@ -47,7 +50,7 @@ def query(table: str, columns: tuple[str, ...] | None = None, **more: object) ->
 
 _READ = ("path", "paths", "table", "columns", "mode", "partitions", "passwords", "now_ms", "unsealed")
 OPTIONS: dict[str, tuple[str, ...]] = {
-    STORE: (*_READ, "stream", "ledger", "topic", "start", "max_entries"),
+    STORE: (*_READ, "check", "stream", "ledger", "topic", "start", "max_entries"),
     BOOKIE: (*_READ, "metadata"),
 }
 
@@ -75,6 +78,7 @@ def query_of(options: Mapping[str, str], table: str | None = None) -> Query:
         partitions,
         _number(options, "now_ms", 0) if "now_ms" in options else 0,
         _truth(options, "unsealed"),
+        _check(options),
     )
 
 
@@ -116,6 +120,13 @@ def _number(options: Mapping[str, str], name: str, least: int) -> int:
     if number < least:
         raise IncorrectParameterError(f"option {name} is {least} at least, not {number}")
     return number
+
+
+def _check(options: Mapping[str, str]) -> str:
+    check = options.get("check", FAST)
+    if check not in (FAST, SUBPROCESS):
+        raise IncorrectParameterError(f"option check is {FAST} or {SUBPROCESS}, not {check!r}")
+    return check
 
 
 def _truth(options: Mapping[str, str], name: str) -> bool:

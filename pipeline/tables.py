@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from bookstand.disk.damage import Damage
-from bookstand.errors import MalformedError, StoreDamagedError, StoreFormatError
+from bookstand.errors import MalformedError, NotAStoreError, StoreDamagedError, StoreFormatError
 from bookstand.pipeline import cursors, delayed, entries, ledgers, messages
 from bookstand.pipeline.arrow import pa
 from bookstand.pipeline.batches import finished, of_damage
 from bookstand.pipeline.parts import Part, Told, bundled, wanted_parts
-from bookstand.pipeline.places import Place, stores
-from bookstand.pipeline.query import Query
+from bookstand.pipeline.places import STORE, Place, stores
+from bookstand.pipeline.query import FAST, Query
+from bookstand.storage.storage import open_storage
 
 # What is wrong with a place, and not with who reads it.
-_DAMAGED = (StoreDamagedError, StoreFormatError, MalformedError)
+_DAMAGED = (StoreDamagedError, StoreFormatError, NotAStoreError, MalformedError)
 
 
 class _Ways(NamedTuple):
@@ -43,6 +44,8 @@ def plan(place: Place, query: Query) -> list[Part]:
     if not query.wanted.has("place", place.name):
         return []
     try:
+        if place.kind == STORE and query.check != FAST:
+            open_storage(place.paths[0], create=False, read_only=True, check=query.check).close()
         return _WAYS[query.table_name].plan(place, query)
     except _DAMAGED as error:
         if query.strict:

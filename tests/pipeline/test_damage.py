@@ -12,6 +12,7 @@ import bookstand
 from bookstand.delivery.bucket_key import BucketKey
 from bookstand.delivery.indexes import Indexes
 from bookstand.delivery.snapshot import seal
+from bookstand.errors import StoreDamagedError
 from bookstand.ledger.framing import frame
 from bookstand.ledger.records import CursorInfo
 from bookstand.ledger.topic_name import ledger_labels
@@ -221,3 +222,17 @@ def test_a_store_that_is_none_beside_one_that_is(store: str, tmp_path: Path) -> 
     assert [row["place"] for row in found if not row["error"]] == [store]
     (wrong,) = [row for row in found if row["error"]]
     assert wrong["place"] == str(broken)
+
+
+@pytest.mark.damaged
+def test_a_store_whose_pages_are_damaged_ends_no_process_that_checks_it(store: str) -> None:
+    """Whatever such pages do to who reads them, with a check it is a row, or the rows are there."""
+    data = bytearray((Path(store) / "data.mdb").read_bytes())
+    for page in range(2, len(data) // 4096, 3):
+        data[page * 4096 + 8 : page * 4096 + 16] = b"\xff" * 8
+    (Path(store) / "data.mdb").write_bytes(data)
+    for table in ("entries", "ledgers", "nodes"):
+        (row,) = all_of(store, table, check="subprocess")
+        assert "damaged" in row["error"]
+        with pytest.raises(StoreDamagedError):
+            all_of(store, table, check="subprocess", strict=True)

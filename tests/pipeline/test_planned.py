@@ -134,13 +134,15 @@ def test_stores_by_list_and_glob(tmp_path: Path) -> None:
     bundles = plan_all(stores(tmp_path / "*"), asked)
     assert len(bundles) == 2
     assert sorted(row["place"] for bundle in bundles for row in all_of(list(bundle), asked)) == every
+    (tmp_path / "a").rename(tmp_path / "[b]")
+    assert [place.name for place in stores(tmp_path / "[b]")] == [str(tmp_path / "[b]")]
     for wrong in (tmp_path / "nothing-*", tmp_path / "nothing"):
         with pytest.raises(StoreNotFoundError):
             stores(wrong)
     with pytest.raises(NotAStoreError):
         stores(tmp_path / "empty")
     with pytest.raises(NotAStoreError):
-        bookies(tmp_path / "a")
+        bookies(tmp_path / "b")
     with pytest.raises(IncorrectParameterError):
         stores([])
 

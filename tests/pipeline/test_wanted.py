@@ -116,6 +116,7 @@ def test_bundles_have_every_part(weights: list[int], count: int) -> None:
         ({"partitions": "0"}, "1 at least"),
         ({"partitions": "many"}, "is a number"),
         ({"unsealed": "perhaps"}, "true or false"),
+        ({"check": "full"}, "fast or subprocess"),
         ({"passwords": "[1]"}, "no list of texts"),
         ({"passwords": "[1"}, "no JSON list"),
     ],
