@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,13 +23,14 @@ from bookstand.ledger.topic_name import ledger_labels
 from bookstand.pipeline.batches import DamagedDataError
 from bookstand.pipeline.places import Place, bookies, stores
 from bookstand.pipeline.query import query
+from bookstand.pipeline.schemas import TABLES
 from bookstand.pipeline.tables import plan, read, rows
 from bookstand.storage.digest import digest_for
 from bookstand.storage.keys import ENTRY_KEY
 from bookstand.storage.position import Position
 from tests.disk.cluster import TOPIC, Cluster
 from tests.disk.made import Bookie, entries
-from tests.disk.recordings import unpack
+from tests.disk.recordings import dump_path, unpack
 from tests.kit import raw
 
 Row = dict[str, Any]
@@ -97,6 +102,27 @@ def test_damaged_files_of_the_recordings(tmp_path: Path) -> None:
             [row for row in found if not row["error"]]
         )
     assert told > 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_bytes_on_disks_end_a_read(tmp_path: Path, unpacked: Callable[[str], Path], seed: int) -> None:
+    """Neither in logs and journals nor in the dump."""
+    random = Random(seed)
+    shutil.copytree(unpacked("b"), tmp_path / "disks")
+    files = [path for kind in ("log", "txn") for path in (tmp_path / "disks").glob(f"**/current/*.{kind}")]
+    for path in random.sample([path for path in files if path.stat().st_size], 3):
+        data = bytearray(path.read_bytes())
+        at, count = random.randrange(len(data)), random.randrange(1, 300)
+        data[at : at + count] = random.randbytes(random.choice((count, 0, 2 * count)))
+        path.write_bytes(data)
+    dump = bytearray(gzip.decompress(dump_path("b").read_bytes()))
+    for _ in range(seed):
+        dump[random.randrange(len(dump))] = random.randrange(256)
+    (tmp_path / "dump.jsonl").write_bytes(dump)
+    place = bookies(tmp_path / "disks", str(tmp_path / "dump.jsonl"))
+    found = {table: all_of([place], table) for table in TABLES}
+    assert any(not row["error"] for row in found["entries"])
+    assert any(row["error"] for rows_of in found.values() for row in rows_of)
 
 
 # -- messages, cursors, buckets ----------------------------------------------------------------------------------------
