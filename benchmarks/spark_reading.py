@@ -83,7 +83,8 @@ def _index_figures(
                 "parquet": lambda: _taken(lambda: spark.read.parquet(str(parquet)), INDEXES, INDEXES),
             },
             rounds,
-            warm_up=2,
+            # Java compiles what has run often.
+            warm_up=6,
         )
         note = f"{INDEXES} rows of {_COLUMNS}, on {kind}"
         yield ratio(wanted["P13"], measured["ours"], measured["parquet"], note)
