@@ -15,7 +15,7 @@ from bookstand.errors import IncorrectParameterError
 from bookstand.pipeline.filters import taken
 from bookstand.pipeline.parts import Part
 from bookstand.pipeline.places import BOOKIE, STORE
-from bookstand.pipeline.query import Query, check_options, places_of, query_of
+from bookstand.pipeline.query import Query, checked_options, places_of, query_of
 from bookstand.pipeline.streaming import LedgerStream, default_table, streamed
 from bookstand.pipeline.tables import plan_all, rows
 
@@ -64,8 +64,7 @@ class _Source(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._options = {name.lower(): value for name, value in options.items()}
-        check_options(self.kind, self._options)
+        self._options = checked_options(self.kind, options)
         self._query = query_of(self._options, default_table(self._options))
 
     def schema(self) -> str:

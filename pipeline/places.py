@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, cast
+from urllib.parse import unquote, urlsplit
 
 from bookstand.disk.target import BOOKIE, STORE, find
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
@@ -85,7 +86,12 @@ def _each(paths: Paths) -> list[str]:
     several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not several or not all(isinstance(path, str | os.PathLike) and os.fspath(path) for path in several):
         raise IncorrectParameterError(f"paths are given as a path, a glob, or a list of them, not as {paths!r}")
-    return [os.fspath(path) for path in several]
+    return [_local(os.fspath(path)) for path in several]
+
+
+def _local(path: str) -> str:
+    """Spark takes paths as URIs, too."""
+    return unquote(urlsplit(path).path) if path.startswith("file:/") else path
 
 
 @contextmanager

@@ -55,10 +55,18 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def check_options(kind: str, options: Mapping[str, str]) -> None:
-    unknown = sorted({name.lower() for name in options}.difference(OPTIONS[kind]))
+def checked_options(kind: str, given: Mapping[str, str]) -> dict[str, str]:
+    """By lower-case names."""
+    options = {name.lower(): value for name, value in given.items()}
+    if "provider" in options:
+        raise IncorrectParameterError(
+            "Spark's catalog does not hand a table's options back when it is read: CREATE TEMPORARY VIEW … USING … "
+            "OPTIONS (…) keeps them"
+        )
+    unknown = sorted(options.keys() - set(OPTIONS[kind]))
     if unknown:
         raise IncorrectParameterError(f"there is no option {', '.join(unknown)}, but {', '.join(OPTIONS[kind])}")
+    return options
 
 
 def query_of(options: Mapping[str, str], table: str | None = None) -> Query:

@@ -134,6 +134,7 @@ def test_stores_by_list_and_glob(tmp_path: Path) -> None:
     bundles = plan_all(stores(tmp_path / "*"), asked)
     assert len(bundles) == 2
     assert sorted(row["place"] for bundle in bundles for row in all_of(list(bundle), asked)) == every
+    assert [place.name for place in stores(f"file://{tmp_path}/%61")] == every[:1]
     (tmp_path / "a").rename(tmp_path / "[b]")
     assert [place.name for place in stores(tmp_path / "[b]")] == [str(tmp_path / "[b]")]
     for wrong in (tmp_path / "nothing-*", tmp_path / "nothing"):

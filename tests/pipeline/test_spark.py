@@ -77,6 +77,8 @@ def test_sql_knows_the_formats(spark: Any, imported: Callable[[str], Path]) -> N
     spark.sql(f"CREATE TEMPORARY VIEW b_cursors USING bookstand OPTIONS (path '{path}', table 'cursors')")
     (row,) = spark.sql("SELECT count(*) AS cursors, max(backlog) AS most FROM b_cursors").collect()
     assert row["cursors"] == 16
+    with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE kept USING bookstand OPTIONS (table 'cursors') LOCATION '{path}'")
 
 
 CONDITIONS = [
