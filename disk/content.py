@@ -36,8 +36,9 @@ TOPIC, CURSOR, BUCKET, SCHEMA, COMPACTED, OTHER, EMPTY = (
 )
 
 _APPLICATION, _COMPONENT = "application", "component"
-_PULSAR = b"pulsar"
+_PULSAR, _OURS = b"pulsar", b"bookstand"
 _MANAGED_LEDGER, _CURSOR_LABEL = "pulsar/managed-ledger", "pulsar/cursor"
+_OUR_TOPIC, _OUR_CURSOR = "bookstand/topic", "bookstand/cursor"
 _SCHEMA_ID, _COMPACTED_TOPIC = "pulsar/schemaId", "pulsar/compactedTopic"
 
 
@@ -61,12 +62,14 @@ def content_of(ledger: DiskLedger, exists: Callable[[int], bool]) -> Content:
 
 def by_labels(custom: Mapping[str, bytes]) -> Content | None:
     """None: they say nothing of that."""
-    if custom.get(_APPLICATION) != _PULSAR:
-        return None
 
     def text(label: str) -> str:
         return custom.get(label, b"").decode(errors="replace")
 
+    if custom.get(_APPLICATION) == _OURS:
+        return Content(text(_COMPONENT) or OTHER, text(_OUR_TOPIC), text(_OUR_CURSOR), True)
+    if custom.get(_APPLICATION) != _PULSAR:
+        return None
     component = text(_COMPONENT)
     if component == "managed-ledger":
         topic = _full_name(text(_MANAGED_LEDGER))

@@ -12,6 +12,7 @@ import numpy as np
 
 import bookstand
 from bookstand.disk.import_look import IMPORT_NODE
+from bookstand.disk.store_source import NOWHERE, StoreLedger, StoreSource
 from bookstand.errors import StoreDamagedError
 from bookstand.storage import entry as layout
 from bookstand.storage import keys, owners
@@ -19,7 +20,6 @@ from bookstand.storage.digest import digest_for
 from bookstand.storage.environment import data_file
 from bookstand.storage.files import verify_structure
 from bookstand.tools.output import counted
-from bookstand.tools.store_ledger import NOWHERE, StoreLedger, StoreSource
 from bookstand.tools.view import Ledger, Verdict, View
 
 if TYPE_CHECKING:

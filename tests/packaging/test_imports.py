@@ -12,7 +12,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # Each costs more than the store itself; numpy alone five times as much.
 HEAVY = {"asyncio", "concurrent.futures", "dataclasses", "google.protobuf", "inspect", "logging", "numpy", "pyroaring"}
-HEAVY |= {"cachetools", "prometheus_client", "pyspark", "re", "subprocess", "tempfile", "typing", "uuid"}
+HEAVY |= {
+    "cachetools",
+    "pandas",
+    "prometheus_client",
+    "pyarrow",
+    "pyspark",
+    "re",
+    "subprocess",
+    "tempfile",
+    "typing",
+    "uuid",
+}
 
 IMPORT = "import bookstand"
 FIRST_APPEND = """

@@ -1,4 +1,7 @@
-"""The ledgers and nodes of a store, as the readers of bookies' disks want them."""
+"""A store, read as the disks of bookies are: as it lies there, nothing is opened for writing, fenced or recovered.
+
+What cannot be read is reported, and never hides the rest.
+"""
 
 from __future__ import annotations
 
@@ -187,6 +190,10 @@ class StoreSource:
         self._storage = storage
         self._kept: dict[int, StoreLedger] = {}
         self._told: set[Damage] = set()
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
 
     def report(self, what: str, ledger_id: int = -1, entry_id: int = -1) -> None:
         found = Damage(data_file(self._storage.path), NOWHERE, what, ledger_id, entry_id)

