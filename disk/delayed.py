@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # Rows of the topic that are given at a time.
 _ROWS = 8192
 _NOWHERE = -1
-# Cursors with such names are the broker's own; nobody is delivered to by them.
-_BROKERS_OWN = ("pulsar.", "__compaction")
+BROKERS_OWN = ("pulsar.", "__compaction")
+"""Cursors with such names are the broker's own; nobody is delivered to by them."""
 
 
 class DiskSegment(NamedTuple):
@@ -72,13 +72,13 @@ class DiskBucket:
         try:
             metadata = self._metadata(entries)
         except SnapshotDamagedError as error:
-            self._report(str(error))
+            self.report(str(error))
             return
         for number, segment in enumerate(metadata.metadata_list, 1):
             try:
                 yield self._segment(entries, metadata, number, segment)
             except SnapshotDamagedError as error:
-                self._report(str(error), number)
+                self.report(str(error), number)
 
     def _segment(
         self, entries: _Entries, metadata: SnapshotMetadata, number: int, segment: SegmentMetadata
@@ -87,8 +87,11 @@ class DiskBucket:
         indexes = decode_segment(entries.read(number), f"{self._what}, entry {number}")
         held = positions_of(indexes)
         if held != bitmaps:
-            self._report("a segment has other entries than the bucket's metadata says", number)
+            self.report("a segment has other entries than the bucket's metadata says", number)
         return DiskSegment(number, segment.min_schedule_timestamp, segment.max_schedule_timestamp, bitmaps, indexes)
+
+    def metadata(self) -> SnapshotMetadata:
+        return self._metadata(self._entries())
 
     def _metadata(self, entries: _Entries) -> SnapshotMetadata:
         """Entry 0, and those behind the last segment that continue it, if there are any."""
@@ -114,7 +117,7 @@ class DiskBucket:
     def _what(self) -> str:
         return f"bucket {self.key} of cursor {self.cursor!r}"
 
-    def _report(self, what: str, entry_id: int = -1) -> None:
+    def report(self, what: str, entry_id: int = -1) -> None:
         self.topic.report(what if self._what in what else f"{self._what}: {what}", self.ledger_id, entry_id)
 
 
@@ -134,7 +137,7 @@ class _Entries:
                 labels.key != str(bucket.key) or labels.topic not in names or labels.cursor != bucket.cursor
             ):
                 self._ledger = None
-                bucket._report(f"its ledger says that it is {labels.key} of {labels.topic}, cursor {labels.cursor!r}")
+                bucket.report(f"its ledger says that it is {labels.key} of {labels.topic}, cursor {labels.cursor!r}")
 
     def read(self, entry_id: int) -> bytes:
         """Cheap where entries are wanted in their order."""
@@ -175,22 +178,23 @@ class DelayedIndex:
         held: dict[int, BitMap64] = {}
         for bucket in self.buckets:
             for segment in dropwhile(lambda one: one.max_time <= self.now, bucket.segments()):
-                _add(held, positions_of(segment.indexes))
+                add(held, positions_of(segment.indexes))
                 yield segment.indexes
-        yield from self._rows_of_topic(held)
+        yield from self.rows_of_topic(held)
 
     def positions(self) -> dict[int, BitMap64]:
         """By ledger, the entries that wait."""
         found: dict[int, BitMap64] = {}
         for rows in self.rows():
-            _add(found, positions_of(rows))
+            add(found, positions_of(rows))
         return {ledger_id: found[ledger_id] for ledger_id in sorted(found)}
 
     def count(self) -> int:
         """What the broker's tracker counts."""
         return sum(map(len, self.positions().values()))
 
-    def _rows_of_topic(self, held: dict[int, BitMap64]) -> Iterator[Indexes]:
+    def rows_of_topic(self, held: dict[int, BitMap64]) -> Iterator[Indexes]:
+        """What is in the topic alone: not among those ``held``."""
         times: list[int] = []
         ledger_ids: list[int] = []
         entry_ids: list[int] = []
@@ -225,7 +229,7 @@ def delayed(topic: DiskTopic, now: int | None = None) -> Iterator[DelayedIndex]:
     if now is None:
         now = time_of(topic.disks)
     for cursor in cursors(topic):
-        if not cursor.name.startswith(_BROKERS_OWN):
+        if not cursor.name.startswith(BROKERS_OWN):
             yield DelayedIndex(cursor, now)
 
 
@@ -240,7 +244,8 @@ def positions_of(indexes: Indexes) -> dict[int, BitMap64]:
     return {int(ledger_ids[start]): BitMap64(part.tolist()) for start, part in zip(starts, parts, strict=True)}
 
 
-def _add(found: dict[int, BitMap64], more: dict[int, BitMap64]) -> None:
+def add(found: dict[int, BitMap64], more: dict[int, BitMap64]) -> None:
+    """To the one what is in the other."""
     for ledger_id, bitmap in more.items():
         if ledger_id in found:
             found[ledger_id] |= bitmap
