@@ -149,3 +149,35 @@ def damage_a_bucket(path: Path, topic: str) -> None:
         bucket = DelayedIndex(cursor_of(topic_of(disks, topic), "sub"), 0).buckets[0]
         last = disks.ledger(bucket.ledger_id).extent.last_entry
     change_entry(path, bucket.ledger_id, last, lambda stored: stored[:-1] + bytes((stored[-1] ^ 1,)))
+
+
+def in_all_buckets(path: Path, topic: str, cursor: str = "sub") -> list[tuple[int, int, int]]:
+    return [row for some in in_buckets(path, topic, cursor).values() for row in some]
+
+
+def parquet(folder: Path) -> dict[str, Any]:
+    """The tables of an export, by file."""
+    import pyarrow.parquet as pq
+
+    return {str(file.relative_to(folder)): pq.read_table(file).to_pydict() for file in folder.rglob("*.parquet")}
+
+
+def copied(store: Path, target: Path) -> Path:
+    with bookstand.open(store) as opened_store:
+        opened_store.backup(target)
+    return target
+
+
+def topics_of(store: Path) -> list[str]:
+    with opened(Place(STORE, (str(store),))) as disks:
+        assert disks.dump is not None
+        return disks.dump.topics
+
+
+def acks(path: Path, topic: str, cursor: str = "sub") -> Any:
+    """What a cursor has acknowledged, and how the disk tells."""
+    with opened(Place(STORE, (str(path),))) as disks:
+        found = cursor_of(topic_of(disks, topic), cursor)
+        state = found.state
+        acked = {ledger_id: list(bitmap) for ledger_id, bitmap in state.acked.items()}
+        return found.next, acked, state.batches, state.properties, found.source.how
