@@ -19,7 +19,7 @@ from bookstand.ledger.records import CursorInfo, decode_cursor_info, encode_curs
 from bookstand.ledger.topic_name import cursor_node_of
 from bookstand.ledger.transaction import Transaction
 from bookstand.ledger.writer import LedgerWriter
-from bookstand.pipeline.packed import pack, unpack
+from bookstand.pipeline.packed import packed, unpack
 from bookstand.pipeline.unit import Result, Unit, fingerprint
 from bookstand.storage.digest import digest_for
 from bookstand.storage.entry import HEADER_BYTES
@@ -33,7 +33,8 @@ ENTRY_LIMIT = (5 << 20) - HEADER_BYTES - digest_for("crc32c", b"").size
 def stage(folder: Path, cursor: str, number: int, key: BucketKey, snapshot: Snapshot) -> None:
     """One sealed bucket as a file, which belongs to the attempt that ``folder`` is of."""
     head = {"cursor": cursor, "key": list(key), "rows": snapshot.indexes.size}
-    (folder / f"{number:08}.bucket").write_bytes(pack(head, snapshot.entries))
+    with (folder / f"{number:08}.bucket").open("wb") as file:
+        file.writelines(packed(head, snapshot.entries))
 
 
 class StagedBucket(NamedTuple):

@@ -55,7 +55,7 @@ def of_table(file: str, topic: str, row_groups: Sequence[int]) -> Iterator[Index
     """Those of a topic that has whole row groups of a Parquet file to itself."""
     import pyarrow.parquet as pq
 
-    table = pq.ParquetFile(file).read_row_groups(list(row_groups), columns=list(COLUMNS))
+    table = pq.ParquetFile(file, read_dictionary=["topic"]).read_row_groups(list(row_groups), columns=list(COLUMNS))
     found = dict(by_topic(table))
     if found.keys() - {topic}:
         raise MalformedError(f"{file}: row groups of topic {topic} have messages of others")
@@ -68,14 +68,17 @@ def by_topic(table: Any) -> Iterator[tuple[str, Indexes]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = table.filter(pc.is_valid(table.column("deliver_at")))
-    names = pc.dictionary_encode(table.column("topic").combine_chunks())
-    names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
-    codes = names.indices.to_numpy()
+    if table.column("deliver_at").null_count:
+        table = table.filter(pc.is_valid(table.column("deliver_at")))
+    # One dictionary for all chunks.
+    topics = table.column("topic").unify_dictionaries().combine_chunks()
+    topics = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
+    codes = topics.indices.to_numpy()
     columns = [table.column(name).to_numpy() for name in ("deliver_at", "ledger_id", "entry_id")]
-    for code, name in enumerate(names.dictionary.to_pylist()):
-        rows = Indexes.of(*(column if len(names.dictionary) == 1 else column[codes == code] for column in columns))
-        yield name, in_order(rows)
+    for code, name in enumerate(topics.dictionary.to_pylist()):
+        here = codes == code
+        if here.any():
+            yield name, in_order(Indexes.of(*(columns if here.all() else (column[here] for column in columns))))
 
 
 def in_order(rows: Indexes) -> Indexes:
@@ -105,11 +108,11 @@ def waiting(cursor: DiskCursor, rows: Indexes, due_by: int) -> Indexes:
 # -- on their way between tasks ----------------------------------------------------------------------------------------
 
 
-def packed(rows: Indexes) -> bytes:
+def packed_rows(rows: Indexes) -> bytes:
     return pack({}, [column.data for column in rows])
 
 
-def unpacked(pieces: Iterable[bytes]) -> Indexes:
+def unpacked_rows(pieces: Iterable[bytes]) -> Indexes:
     """All of them, in the order of the topic."""
     parts = [Indexes(*(np.frombuffer(one, dtype=np.int64) for one in unpack(piece)[1])) for piece in pieces]
     return in_order(together(parts)) if parts else Indexes.of([], [], [])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # More partitions cost more than they even out.
-_PARTITIONS_PER_CORE = 16
+_PARTITIONS_PER_CORE = 4
 
 
 class SparkRunner:

@@ -18,9 +18,14 @@ _SIZES = "sizes"
 
 
 def pack(head: Mapping[str, Any], pieces: Sequence[bytes | memoryview]) -> bytes:
+    return b"".join(packed(head, pieces))
+
+
+def packed(head: Mapping[str, Any], pieces: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
+    """The same in parts, so that nothing large is copied."""
     sizes = [len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in pieces]
     told = json.dumps({**head, _SIZES: sizes}).encode()
-    return b"".join((len(told).to_bytes(_LENGTH, "big"), told, *pieces))
+    return (len(told).to_bytes(_LENGTH, "big"), told, *pieces)
 
 
 def unpack(data: bytes | memoryview) -> tuple[dict[str, Any], list[memoryview]]:

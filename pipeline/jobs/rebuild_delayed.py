@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bookstand.delivery.indexes import Indexes
 from bookstand.disk.cursors import DiskCursor
 from bookstand.disk.cursors import cursor as cursor_of
+from bookstand.disk.metadata_dump import MetadataDump
 from bookstand.disk.topics import DiskTopic, topics
 from bookstand.errors import BookstandError, IncorrectParameterError, StoreDamagedError
 from bookstand.ledger.topic_name import cursor_node_of
@@ -29,11 +30,9 @@ from bookstand.pipeline.bucket_changes import (
     standing,
 )
 from bookstand.pipeline.bucket_cutting import Cut, check_bucket, cut
+from bookstand.pipeline.one_topic import opened_topic
 from bookstand.pipeline.places import STORE, Place, opened
 from bookstand.pipeline.unit import Packed, Part, Plan, Result, Unit
-
-if TYPE_CHECKING:
-    from bookstand.disk.disks import Disks
 
 _MANAGED_LEDGER = "pulsar/managed-ledger"
 
@@ -123,14 +122,13 @@ class RebuildDelayed:
 
     def do(self, unit: Unit, folder: Path) -> Result:
         of = unit.of
-        with opened(Place(STORE, (of["store"],))) as disks:
-            topic = _topic(disks, of["topic"])
+        with opened_topic(of["store"], of["topic"]) as (topic, dump):
             if "table" in of:
                 rows: Iterable[Indexes] = delayed_rows.of_table(of["table"], topic.name, of["row_groups"])
             else:
-                _check_local(topic, disks)
+                _check_local(topic)
                 rows = delayed_rows.of_topic(topic, topic.ledgers())
-            return self._seal_all(unit, disks, topic, rows, folder)
+            return self._seal_all(unit, topic, dump, rows, folder)
 
     def read(self, part: Part) -> list[Packed]:
         of = part.of
@@ -140,23 +138,25 @@ class RebuildDelayed:
             table = pq.ParquetFile(of["table"]).read_row_groups(of["row_groups"], columns=list(delayed_rows.COLUMNS))
             units = of["topics"]
             found = delayed_rows.by_topic(table)
-            return [Packed(units[name], delayed_rows.packed(rows)) for name, rows in found if name in units]
-        with opened(Place(STORE, (of["home"],))) as disks:
-            record = _topic(disks, of["topic"]).info
+            return [Packed(units[name], delayed_rows.packed_rows(rows)) for name, rows in found if name in units]
+        with opened_topic(of["home"], of["topic"]) as (topic, _):
+            record = topic.info
         (unit,) = part.units
         with opened(Place(STORE, (of["store"],))) as disks:
             topic = DiskTopic(disks, of["topic"], record)
-            return [Packed(unit, delayed_rows.packed(rows)) for rows in delayed_rows.of_topic(topic, of["ledgers"])]
+            return [
+                Packed(unit, delayed_rows.packed_rows(rows)) for rows in delayed_rows.of_topic(topic, of["ledgers"])
+            ]
 
     def join(self, unit: Unit, pieces: Sequence[bytes], folder: Path) -> Result:
-        with opened(Place(STORE, (unit.of["store"],))) as disks:
-            rows = delayed_rows.unpacked(pieces)
-            return self._seal_all(unit, disks, _topic(disks, unit.of["topic"]), [rows], folder)
+        with opened_topic(unit.of["store"], unit.of["topic"]) as (topic, dump):
+            return self._seal_all(unit, topic, dump, [delayed_rows.unpacked_rows(pieces)], folder)
 
-    def _seal_all(self, unit: Unit, disks: Disks, topic: DiskTopic, rows: Iterable[Indexes], folder: Path) -> Result:
+    def _seal_all(
+        self, unit: Unit, topic: DiskTopic, dump: MetadataDump, rows: Iterable[Indexes], folder: Path
+    ) -> Result:
         """For all cursors of a topic the messages are read once."""
-        assert disks.dump is not None
-        versions = {name: disks.dump.nodes[cursor_node_of(topic.name, name)].version for name in unit.of["cursors"]}
+        versions = {name: dump.nodes[cursor_node_of(topic.name, name)].version for name in unit.of["cursors"]}
         cursors = [cursor_of(topic, name) for name in unit.of["cursors"]]
         parts = list(rows) if len(cursors) > 1 else rows
         number = messages = 0
@@ -165,7 +165,9 @@ class RebuildDelayed:
                 messages += sealed
                 number += 1
         counts = {"cursors": len(cursors), "buckets": number, "messages": messages}
-        return Result(unit.name, counts, tuple(str(one.what) for one in disks.damage), facts={"versions": versions})
+        return Result(
+            unit.name, counts, tuple(str(one.what) for one in topic.disks.damage), facts={"versions": versions}
+        )
 
     def _seal(self, cursor: DiskCursor, parts: Iterable[Indexes], folder: Path, number: int) -> Iterator[int]:
         left = (delayed_rows.waiting(cursor, rows, self.due_by) for rows in parts)
@@ -184,12 +186,7 @@ class RebuildDelayed:
         return store_changes.commit(self.name, done, change_of)
 
 
-def _topic(disks: Disks, name: str) -> DiskTopic:
-    assert disks.dump is not None
-    return DiskTopic(disks, name, disks.dump.topic_info(name))
-
-
-def _check_local(topic: DiskTopic, disks: Disks) -> None:
+def _check_local(topic: DiskTopic) -> None:
     """The ledgers that are here are this topic's: ids of another cluster may be the same."""
     for ledger_id in topic.ledgers():
         ledger = topic.ledger(ledger_id)

@@ -15,7 +15,6 @@ from typing import Any
 from bookstand.delivery.indexes import Indexes, together
 from bookstand.disk.cursors import cursor as cursor_of
 from bookstand.disk.delayed import DelayedIndex, DiskBucket
-from bookstand.disk.topics import topic as topic_of
 from bookstand.disk.topics import topics
 from bookstand.errors import BookstandError, StoreDamagedError
 from bookstand.ledger.topic_name import cursor_node_of
@@ -23,6 +22,7 @@ from bookstand.pipeline import store_changes
 from bookstand.pipeline.bucket_changes import ENTRY_LIMIT, change_of, cursor_names, stage, standing
 from bookstand.pipeline.bucket_cutting import Bucket, Cut, check_bucket, cut
 from bookstand.pipeline.delayed_rows import in_order
+from bookstand.pipeline.one_topic import opened_topic
 from bookstand.pipeline.places import STORE, Place, opened
 from bookstand.pipeline.unit import Plan, Result, Unit
 
@@ -65,10 +65,8 @@ class Recut:
         return store_changes.done(self.name, units)
 
     def do(self, unit: Unit, folder: Path) -> Result:
-        with opened(Place(STORE, (unit.of["store"],))) as disks:
-            topic = topic_of(disks, unit.of["topic"])
-            assert disks.dump is not None
-            versions = {name: disks.dump.nodes[cursor_node_of(topic.name, name)].version for name in unit.of["cursors"]}
+        with opened_topic(unit.of["store"], unit.of["topic"]) as (topic, dump):
+            versions = {name: dump.nodes[cursor_node_of(topic.name, name)].version for name in unit.of["cursors"]}
             before = after = rows = 0
             for name in unit.of["cursors"]:
                 index = DelayedIndex(cursor_of(topic, name), 0)
@@ -79,8 +77,8 @@ class Recut:
                     stage(folder, name, after, bucket.key, self.cut.seal(bucket.indexes, ENTRY_LIMIT))
                     after += 1
                     rows += bucket.indexes.size
-            if disks.damage:
-                raise StoreDamagedError(f"what cannot be read cannot be cut anew: {disks.damage[0].what}")
+            if topic.disks.damage:
+                raise StoreDamagedError(f"what cannot be read cannot be cut anew: {topic.disks.damage[0].what}")
         counts = {"buckets_before": before, "buckets": after, "messages": rows}
         return Result(unit.name, counts, facts={"versions": versions})
 
