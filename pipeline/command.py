@@ -44,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(job: Job, options: argparse.Namespace) -> Summary:
-    with _runner(options) as runner, _progress(job.name) as progress:
+    # Spark shows its own.
+    shown = options.master is None and sys.stderr.isatty()
+    with _runner(options) as runner, _progress(job.name, shown) as progress:
         summary = execute(
             job, runner, dry_run=options.dry_run, only=options.unit, again=options.again, progress=progress
         )
@@ -303,9 +305,9 @@ def _session(master: str) -> SparkSession:
 
 
 @contextmanager
-def _progress(name: str) -> Iterator[Progress | None]:
+def _progress(name: str, shown: bool) -> Iterator[Progress | None]:
     """A bar where somebody looks on."""
-    if not sys.stderr.isatty():
+    if not shown:
         yield None
         return
     try:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, cast
 
 from bookstand.errors import IncorrectParameterError
 from bookstand.pipeline.run_folder import run_folder
@@ -24,7 +24,6 @@ Progress = Callable[[int, int], object]
 """Told how many units of how many are done."""
 
 
-@runtime_checkable
 class Job(Protocol):
     """Small, and the same in another process: tasks are told jobs."""
 
@@ -49,7 +48,6 @@ class Job(Protocol):
         was."""
 
 
-@runtime_checkable
 class JoiningJob(Job, Protocol):
     """A job some of whose work several places have a part in."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bookstand.pipeline.bucket_cutting import Cut
+from bookstand.pipeline.command import FINE, main
 from bookstand.pipeline.job import execute
 from bookstand.pipeline.jobs.export import Export
 from bookstand.pipeline.jobs.import_disks import Import
@@ -130,6 +131,16 @@ def test_a_task_that_dies_is_one_attempt(
     assert len(list((tmp_path / "marks").iterdir())) == 2
     assert kit.parquet(tmp_path / "out") == kit.parquet(tmp_path / "wanted")
     assert not list((tmp_path / "out" / "_bookstand" / "attempts").iterdir())
+
+
+def test_the_command_runs_in_the_session_that_is_given(
+    spark: SparkSession, twins: tuple[list[Path], list[Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for more in ([], ["--master", "given"]):
+        assert main(["stats", *map(str, twins[0]), *more, "--json"]) == FINE
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
 
 
 def test_a_unit_that_fails_costs_no_other(
