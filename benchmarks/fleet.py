@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.measure import ROOT
 
 PAGE = ROOT / "docs" / "fleet.md"
-STORES, MESSAGES, IN_BUCKETS = 100, 4_000, 400_000
+STORES, MESSAGES, IN_BUCKETS = 100, 4_000, 200_000
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
 TOPICS = 4
@@ -37,7 +37,7 @@ _DELAYS = ((HOUR / 6, 0.3), (6 * HOUR, 0.4), (72 * HOUR, 0.3))
 
 
 def make(path: Path, number: int, messages: int, in_buckets: int) -> None:
-    """A store: topics with messages and a subscription each, and buckets that hold so many delayed ones more."""
+    """A store: topics with messages and a subscription each, and buckets that hold about so many delayed ones more."""
     import bookstand
     from bookstand.cursor.cursor import Cursor
 
@@ -51,7 +51,8 @@ def make(path: Path, number: int, messages: int, in_buckets: int) -> None:
             with Cursor.open(ml, "worker") as cursor:
                 _acknowledge(cursor, positions, random, lags=(number + topic) % 10 == 0)
             if topic == 1:
-                _fill_buckets(store, name, random, in_buckets)
+                # Some stores have much more to do than others.
+                _fill_buckets(store, name, random, int(in_buckets * random.lognormal(-0.3, 0.8)))
 
 
 def _times(random: np.random.Generator, count: int) -> list[int | None]:
@@ -78,7 +79,8 @@ def _fill_buckets(store: Any, topic: str, random: np.random.Generator, count: in
     from bookstand.pipeline.bucket_cutting import Cut
 
     buckets = []
-    cut = Cut()
+    # Most wait for days: segments of five minutes, as is usual, would have a dozen messages each.
+    cut = Cut(step_millis=HOUR)
     sizes = random.multinomial(count, random.dirichlet(np.ones(max(1, count // 60_000))))
     for place, size in enumerate(sizes.tolist()):
         if not size:
@@ -179,7 +181,7 @@ def _draw_subscriptions(found: Mapping[str, Any], backlogs: Any, holes: Any) -> 
     backlogs.tick_params(axis="y", labelsize=7)
     sizes = sorted((int(size), number) for size, number in found["fleet"]["hole_sizes"].items())
     holes.bar([_power(size) for size, _ in sizes], [number for _, number in sizes], color="C2")
-    holes.set(xlabel="runs of acknowledged entries behind the mark-delete position", ylabel="cursors", title="Holes")
+    holes.set(xlabel="runs of single acknowledgments of a cursor", ylabel="cursors", title="Holes")
     holes.tick_params(axis="x", labelsize=7)
 
 
@@ -231,7 +233,7 @@ def _text(found: Mapping[str, Any]) -> str:
     )
     lagging = (
         f"All subscriptions together have {fleet['backlog']:,} entries to acknowledge. The picture on the left names "
-        "those that have most of them; where on the right cursors have thousands of runs, a consumer acknowledges one "
+        "those that have most of them; where on the right cursors have hundreds of runs, a consumer acknowledges one "
         "message here and one there, and somewhere before them one is stuck."
     )
     return f"""# A look at a fleet

@@ -100,7 +100,8 @@ class Stats:
             rows = 0
             for segment in bucket.segments():
                 rows += segment.indexes.size
-                add(held, positions_of(segment.indexes))
+                if not self.buckets_only:
+                    add(held, positions_of(segment.indexes))
                 due.update(_hours(segment.indexes.timestamps))
             kept["in buckets"] += rows
             sizes[str(1 << max(rows, 1).bit_length() - 1)] += 1
