@@ -16,7 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ class Output:
         found = {}
         for unit in units:
             one = there.get(unit.name)
-            if one is None:
+            if one is None or not self._has(one):
                 continue
             if one["fingerprint"] != unit.fingerprint:
                 raise StoreError(
@@ -77,7 +77,7 @@ class Output:
             moves, entries, results = [], {}, []
             taken = self._read(_PUBLISHED, {})
             for unit, result in done:
-                if unit.name in taken:
+                if unit.name in taken and self._has(taken[unit.name]):
                     # Somebody else was faster.
                     results.append(result._replace(staged=None))
                     continue
@@ -92,11 +92,16 @@ class Output:
                     "counts": result.counts,
                     "problems": list(result.problems),
                     "facts": result.facts,
+                    "made": [os.path.relpath(target, self.folder) for _, target in some],
                 }
                 results.append(result._replace(staged=None))
             self._write(_MANIFEST, {"moves": moves, "units": entries})
             self._replay()
         return results
+
+    def _has(self, one: Mapping[str, Any]) -> bool:
+        """Whether what was published has been left there."""
+        return all(os.path.lexists(self.folder / made) for made in one["made"])
 
     # -- the manifest ------------------------------------------------------------------------------------------------
 

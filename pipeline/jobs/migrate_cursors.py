@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bookstand.cursor.migrating import PAGES, SNAPSHOT, migrate_cursor
-from bookstand.disk.topics import topics
 from bookstand.errors import BookstandError, IncorrectParameterError
-from bookstand.pipeline.places import STORE, Place, opened
+from bookstand.pipeline.store_topics import each_topic
 from bookstand.pipeline.unit import Plan, Result, Unit
 from bookstand.store import Store
 from bookstand.store import open as open_store
@@ -43,16 +42,11 @@ class MigrateCursors:
     def plan(self) -> Plan:
         units: list[Unit] = []
         problems: list[str] = []
-        for store in self.stores:
-            try:
-                with opened(Place(STORE, (store,))) as disks:
-                    for topic in topics(disks):
-                        names = [name for name in topic.cursors() if not self.cursors or name in self.cursors]
-                        if names and (not self.topics or topic.name in self.topics):
-                            of = {"store": store, "topic": topic.name, "cursors": names, "form": self.form}
-                            units.append(Unit(f"{store} {topic.name}", of))
-            except (BookstandError, OSError) as error:
-                problems.append(f"store {store}: {error}")
+        for store, topic in each_topic(self.stores, self.topics, problems):
+            names = [name for name in topic.cursors() if not self.cursors or name in self.cursors]
+            if names:
+                of = {"store": store, "topic": topic.name, "cursors": names, "form": self.form}
+                units.append(Unit(f"{store} {topic.name}", of))
         return Plan(units, problems=tuple(problems))
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:

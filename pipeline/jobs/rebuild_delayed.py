@@ -18,7 +18,7 @@ from bookstand.delivery.indexes import Indexes
 from bookstand.disk.cursors import DiskCursor
 from bookstand.disk.cursors import cursor as cursor_of
 from bookstand.disk.metadata_dump import MetadataDump
-from bookstand.disk.topics import DiskTopic, topics
+from bookstand.disk.topics import DiskTopic
 from bookstand.errors import BookstandError, IncorrectParameterError, StoreDamagedError
 from bookstand.ledger.topic_name import cursor_node_of
 from bookstand.pipeline import delayed_rows, store_changes
@@ -32,6 +32,7 @@ from bookstand.pipeline.bucket_changes import (
 from bookstand.pipeline.bucket_cutting import Cut, check_bucket, cut
 from bookstand.pipeline.one_topic import opened_topic
 from bookstand.pipeline.places import STORE, Place, opened
+from bookstand.pipeline.store_topics import each_topic
 from bookstand.pipeline.unit import Packed, Part, Plan, Result, Unit
 
 _MANAGED_LEDGER = "pulsar/managed-ledger"
@@ -69,24 +70,16 @@ class RebuildDelayed:
         tables = _tables(self.table)
         where = self._where(problems) if self.together else {}
         found: set[str] = set()
-        for store in self.stores:
-            try:
-                with opened(Place(STORE, (store,))) as disks:
-                    for topic in topics(disks):
-                        if self.topics and topic.name not in self.topics:
-                            continue
-                        names = cursor_names(topic, self.cursors)
-                        if not names or (self.table and topic.name not in tables):
-                            continue
-                        found.add(topic.name)
-                        of = self._of(store, topic, names)
-                        if self.table:
-                            _plan_table(of, tables[topic.name], plan)
-                        else:
-                            _plan_store(of, topic, where, plan)
-                    problems += sorted({str(one.what) for one in disks.damage})
-            except (BookstandError, OSError) as error:
-                problems.append(f"store {store}: {error}")
+        for store, topic in each_topic(self.stores, self.topics, problems):
+            names = cursor_names(topic, self.cursors)
+            if not names or (self.table and topic.name not in tables):
+                continue
+            found.add(topic.name)
+            of = self._of(store, topic, names)
+            if self.table:
+                _plan_table(of, tables[topic.name], plan)
+            else:
+                _plan_store(of, topic, where, plan)
         wanted = self.topics or tables
         problems += [f"topic {name} is in none of the stores" for name in wanted if name not in found]
         return plan._replace(problems=tuple(problems))

@@ -15,15 +15,14 @@ from typing import Any
 from bookstand.delivery.indexes import Indexes, together
 from bookstand.disk.cursors import cursor as cursor_of
 from bookstand.disk.delayed import DelayedIndex, DiskBucket
-from bookstand.disk.topics import topics
-from bookstand.errors import BookstandError, StoreDamagedError
+from bookstand.errors import StoreDamagedError
 from bookstand.ledger.topic_name import cursor_node_of
 from bookstand.pipeline import store_changes
 from bookstand.pipeline.bucket_changes import ENTRY_LIMIT, change_of, cursor_names, stage, standing
 from bookstand.pipeline.bucket_cutting import Bucket, Cut, check_bucket, cut
 from bookstand.pipeline.delayed_rows import in_order
 from bookstand.pipeline.one_topic import opened_topic
-from bookstand.pipeline.places import STORE, Place, opened
+from bookstand.pipeline.store_topics import each_topic
 from bookstand.pipeline.unit import Plan, Result, Unit
 
 
@@ -45,20 +44,12 @@ class Recut:
     def plan(self) -> Plan:
         units: list[Unit] = []
         problems: list[str] = []
-        for store in self.stores:
-            try:
-                with opened(Place(STORE, (store,))) as disks:
-                    for topic in topics(disks):
-                        if self.topics and topic.name not in self.topics:
-                            continue
-                        cursors = [cursor_of(topic, name) for name in cursor_names(topic, self.cursors)]
-                        some = {one.name: standing(one) for one in cursors if DelayedIndex(one, 0).buckets}
-                        if some:
-                            settings = [*self.cut, self.resize]
-                            of = {"store": store, "topic": topic.name, "cursors": some, "settings": settings}
-                            units.append(Unit(f"{store} {topic.name}", of))
-            except (BookstandError, OSError) as error:
-                problems.append(f"store {store}: {error}")
+        for store, topic in each_topic(self.stores, self.topics, problems):
+            cursors = [cursor_of(topic, name) for name in cursor_names(topic, self.cursors)]
+            some = {one.name: standing(one) for one in cursors if DelayedIndex(one, 0).buckets}
+            if some:
+                of = {"store": store, "topic": topic.name, "cursors": some, "settings": [*self.cut, self.resize]}
+                units.append(Unit(f"{store} {topic.name}", of))
         return Plan(units, problems=tuple(problems))
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:

@@ -171,6 +171,16 @@ def test_an_output_of_another_state_of_its_source_is_not_mixed_with_this_one(tmp
         execute(Import(places, str(tmp_path / "out"), unlisted=True), HERE)
 
 
+def test_what_was_published_and_removed_is_made_again(tmp_path: Path) -> None:
+    job = Import(clusters(tmp_path / "disks", "one", "two"), str(tmp_path / "out"))
+    assert execute(job, HERE).ok
+    shutil.rmtree(tmp_path / "out" / "two")
+    summary = execute(job, HERE)
+    assert [result.unit for result in summary.before] == ["one"]
+    assert [result.unit for result in summary.results] == ["two"]
+    assert kit.content(tmp_path / "out" / "two")
+
+
 def test_two_do_not_publish_to_a_folder_at_a_time(tmp_path: Path) -> None:
     places = clusters(tmp_path / "disks", "one")
     job = Import(places, str(tmp_path / "out"))
