@@ -121,7 +121,10 @@ def attempt_to_join(job: JoiningJob, unit: Unit, pieces: Sequence[Packed], work:
     for piece in pieces:
         if piece.failure is not None:
             return Result(unit.name, failure=piece.failure)
-    return _attempted(unit.name, work, tag, lambda folder: job.join(unit, [piece.data for piece in pieces], folder))
+    data = [piece.data for piece in pieces if piece.problem is None]
+    result = _attempted(unit.name, work, tag, lambda folder: job.join(unit, data, folder))
+    problems = [piece.problem for piece in pieces if piece.problem is not None]
+    return result._replace(problems=(*result.problems, *problems))
 
 
 def read_part(job: JoiningJob, part: Part, units: Collection[str]) -> list[Packed]:

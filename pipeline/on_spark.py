@@ -52,7 +52,7 @@ class SparkRunner:
             result = attempt_to_join(job, wanted[pieces[0].unit], pieces, work, _tag())
             return pa.Table.from_batches([_as_batch([result.to_json()])])
 
-        packed = self._numbered(len(told)).mapInArrow(read, "unit string, data binary, failure string")
+        packed = self._numbered(len(told)).mapInArrow(read, "unit string, data binary, failure string, problem string")
         left = dict(wanted)
         for result in self._results(packed.groupBy("unit").applyInArrow(join, "result string")):
             del left[result.unit]
@@ -92,7 +92,8 @@ def _as_batch(results: list[str]) -> pa.RecordBatch:
 def _packed_schema() -> pa.Schema:
     import pyarrow as pa
 
-    return pa.schema([("unit", pa.string()), ("data", pa.binary()), ("failure", pa.string())])
+    told = [(name, pa.string()) for name in ("failure", "problem")]
+    return pa.schema([("unit", pa.string()), ("data", pa.binary()), *told])
 
 
 def _tag() -> str:

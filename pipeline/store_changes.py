@@ -33,11 +33,7 @@ class Change(Protocol):
 
 def work(given: str | None) -> Path:
     """Where attempts write. What they leave is read once, and by this machine: any place that tasks share will do."""
-    return (
-        Path(os.path.abspath(given))
-        if given is not None
-        else Path(tempfile.gettempdir()) / f"bookstand-jobs-{os.getuid()}"
-    )
+    return Path(os.path.abspath(given or os.path.join(tempfile.gettempdir(), f"bookstand-jobs-{os.getuid()}")))
 
 
 def done(job: str, units: Sequence[Unit]) -> Mapping[str, Result]:

@@ -67,6 +67,8 @@ class Packed(NamedTuple):
     unit: str
     data: bytes
     failure: str | None = None
+    problem: str | None = None
+    """What of it was damaged, and is not in ``data``."""
 
 
 def fingerprint(value: object) -> str:

@@ -130,16 +130,16 @@ class RebuildDelayed:
 
             table = pq.ParquetFile(of["table"]).read_row_groups(of["row_groups"], columns=list(delayed_rows.COLUMNS))
             units = of["topics"]
-            found = delayed_rows.by_topic(table)
-            return [Packed(units[name], delayed_rows.packed_rows(rows)) for name, rows in found if name in units]
+            topics = delayed_rows.by_topic(table)
+            return [Packed(units[name], delayed_rows.packed_rows(rows)) for name, rows in topics if name in units]
         with opened_topic(of["home"], of["topic"]) as (topic, _):
             record = topic.info
         (unit,) = part.units
         with opened(Place(STORE, (of["store"],))) as disks:
             topic = DiskTopic(disks, of["topic"], record)
-            return [
-                Packed(unit, delayed_rows.packed_rows(rows)) for rows in delayed_rows.of_topic(topic, of["ledgers"])
-            ]
+            parts = delayed_rows.of_topic(topic, of["ledgers"])
+            found = [Packed(unit, delayed_rows.packed_rows(rows)) for rows in parts]
+            return found + [Packed(unit, b"", problem=f"{of['store']}: {one}") for one in disks.damage]
 
     def join(self, unit: Unit, pieces: Sequence[bytes], folder: Path) -> Result:
         with opened_topic(unit.of["store"], unit.of["topic"]) as (topic, dump):
@@ -158,9 +158,8 @@ class RebuildDelayed:
                 messages += sealed
                 number += 1
         counts = {"cursors": len(cursors), "buckets": number, "messages": messages}
-        return Result(
-            unit.name, counts, tuple(str(one.what) for one in topic.disks.damage), facts={"versions": versions}
-        )
+        problems = tuple(str(one) for one in topic.disks.damage)
+        return Result(unit.name, counts, problems, facts={"versions": versions})
 
     def _seal(self, cursor: DiskCursor, parts: Iterable[Indexes], folder: Path, number: int) -> Iterator[int]:
         left = (delayed_rows.waiting(cursor, rows, self.due_by) for rows in parts)

@@ -1,4 +1,4 @@
-"""What is measured beside one another leaves the same, and the page on a fleet can be made anew; no test judges a time."""
+"""What is measured side by side leaves the same, and the page on a fleet can be made anew; no test judges a time."""
 
 from __future__ import annotations
 

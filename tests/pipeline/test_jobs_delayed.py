@@ -29,6 +29,7 @@ from bookstand.pipeline.places import STORE, Place, opened
 from bookstand.testing.clock import VirtualClock
 from tests.delivery.bucket_kit import MEMORY
 from tests.disk.recordings import RECORDINGS, dump_path, truth
+from tests.kit import change_entry
 from tests.pipeline import kit
 
 HERE = LocalRunner()
@@ -151,6 +152,19 @@ def test_a_topic_in_several_stores(store: Path, tmp_path: Path) -> None:
     summary = done(RebuildDelayed(tuple(map(str, parts)), SMALL, together=True))
     assert summary.counts["messages"] == 2 * 151
     assert (kit.entries_of_buckets(parts[0], T0), kit.entries_of_buckets(parts[0], T1)) == wanted
+
+
+def test_what_is_damaged_in_one_of_several_stores_is_named(store: Path, tmp_path: Path) -> None:
+    parts = kit.spread(store, tmp_path, 3)
+    with opened(Place(STORE, (str(parts[1]),))) as disks:
+        ledger_id = next(one for one in disks.ledger_ids if disks.ledger(one).extent.last_entry == 59)
+    change_entry(parts[1], ledger_id, 31, lambda stored: stored[:-1] + bytes((stored[-1] ^ 1,)))
+    summary = execute(RebuildDelayed(tuple(map(str, parts)), SMALL, together=True), HERE)
+    assert not summary.failed
+    (told,) = [what for result in summary.results for what in result.problems]
+    assert f"{ledger_id}:31" in told
+    assert str(parts[1]) in told
+    assert summary.counts["messages"] == 2 * 151 - 1
 
 
 def test_a_store_without_the_others_says_what_is_missing(store: Path, tmp_path: Path) -> None:
