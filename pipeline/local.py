@@ -19,7 +19,8 @@ _ATTEMPTS = 3
 
 
 class LocalRunner:
-    """``processes``: 1 is this one."""
+    """``processes``: 1 is this one. Others import the program anew, which begins nothing by itself then
+    (``if __name__ == "__main__"``). What several places have a part in is joined in this one."""
 
     def __init__(self, processes: int = 1) -> None:
         self._processes = processes

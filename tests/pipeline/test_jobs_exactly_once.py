@@ -246,6 +246,34 @@ def test_a_change_is_applied_once_however_the_job_is_killed(tmp_path: Path, numb
     assert kit.content(path) == content
 
 
+_KILLED_MIGRATING = """
+import sys
+from bookstand.pipeline.job import execute
+from bookstand.pipeline.jobs import migrate_cursors as jobs
+from bookstand.pipeline.local import LocalRunner
+from tests.pipeline.dying import dying_at
+
+jobs.migrate_cursor = dying_at(int(sys.argv[2]), jobs.migrate_cursor, before=sys.argv[3] == "before")
+execute(jobs.MigrateCursors((sys.argv[1],), "snapshot"), LocalRunner())
+"""
+
+
+@pytest.mark.parametrize(("number", "before", "left"), [(2, False, 3), (4, True, 3), (5, True, 2), (6, False, 0)])
+def test_cursors_are_migrated_once_however_the_job_is_killed(
+    tmp_path: Path, number: int, before: bool, left: int
+) -> None:
+    path = kit.fill(tmp_path / "store", topics=3)
+    names = [kit.TOPIC.format(number) for number in range(3)]
+    acked = {name: kit.acks(path, name)[:-1] for name in names}
+    # Three are looked at, and then three are changed.
+    with Program(_KILLED_MIGRATING, path, number, "before" if before else "after") as program:
+        assert program.finish() == -9
+    assert {name: kit.acks(path, name)[:-1] for name in names} == acked
+    assert execute(MigrateCursors((str(path),), "snapshot"), HERE).counts["changed"] == left
+    assert {name: kit.acks(path, name)[:-1] for name in names} == acked
+    assert {kit.acks(path, name)[-1] for name in names} == {"snapshot"}
+
+
 def test_what_was_worked_out_from_another_state_is_not_applied(tmp_path: Path) -> None:
     path = kit.fill(tmp_path / "store", topics=1)
     job = RebuildDelayed((str(path),), SMALL)
