@@ -40,6 +40,9 @@ class Job(Protocol):
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
         """By name, what an earlier run has committed."""
 
+    def preview(self) -> Job:
+        """What a dry run does: the same, with the same numbers, but that nothing is written."""
+
     def do(self, unit: Unit, folder: Path) -> Result:
         """May raise: then the unit has failed, and the others are done."""
 
@@ -76,35 +79,36 @@ def execute(
     again: bool = False,
     progress: Progress | None = None,
 ) -> Summary:
-    """Plan, do, commit. ``only``: units by their names; ``again``: those too that were committed before."""
+    """Plan, do, commit; a dry run commits nothing. ``only``: units by their names; ``again``: those too that were
+    committed before."""
     plan = job.plan()
     known = {unit.name: unit for unit in (*plan.units, *plan.joined)}
     for name in only:
         if name not in known:
             raise IncorrectParameterError(f"job {job.name} has no unit {name!r}")
     wanted = set(only) or known.keys()
-    before = {} if again else job.done([known[name] for name in known if name in wanted])
+    doing = job.preview() if dry_run else job
+    before = {} if again else doing.done([known[name] for name in known if name in wanted])
     units, joined = (
         [unit for unit in some if unit.name in wanted and unit.name not in before] for some in (plan.units, plan.joined)
     )
     summary = Summary(job.name, dry_run, len(wanted), list(before.values()), problems=plan.problems)
-    if dry_run:
-        summary.results += [Result(unit.name, facts=unit.of) for unit in (*units, *joined)]
-        return summary
-    with run_folder(job.work(), job.name) as folder:
+    with run_folder(doing.work(), job.name) as folder:
         found: list[tuple[Unit, Result]] = []
         total = len(units) + len(joined)
-        results = runner.run(job, units, folder)
+        results = runner.run(doing, units, folder)
         if joined:
             parts = [part for part in plan.parts if {unit.name for unit in joined}.intersection(part.units)]
-            results = chain(results, runner.run_joined(cast("JoiningJob", job), joined, parts, folder))
+            results = chain(results, runner.run_joined(cast("JoiningJob", doing), joined, parts, folder))
         for result in results:
             found.append((known[result.unit], result))
             if progress is not None:
                 progress(len(found), total)
         good = [(unit, result) for unit, result in found if result.failure is None]
         summary.results += [result for _, result in found if result.failure is not None]
-        if good:
+        if dry_run:
+            summary.results += [result for _, result in good]
+        elif good:
             summary.results += job.commit(good)
     return summary
 

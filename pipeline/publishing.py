@@ -49,17 +49,23 @@ class Output:
         ready.mkdir(exist_ok=True)
         return ready / quote(name, safe="")
 
-    def published(self, units: Sequence[Unit]) -> dict[str, Result]:
-        """Those of the units whose outcome is there, made of the same; a commit that was stopped ends first."""
+    def published(self, units: Sequence[Unit], *, look_only: bool = False) -> dict[str, Result]:
+        """Those of the units whose outcome is there, made of the same; a commit that was stopped ends first.
+        ``look_only``: that is left to others, and what it would publish counts."""
         if not self._own.is_dir():
             return {}
-        with self._locked():
-            self._replay()
-            there = self._read(_PUBLISHED, {})
+        if look_only:
+            coming = self._read(_MANIFEST, {"units": {}})["units"]
+            there = {**self._read(_PUBLISHED, {}), **coming}
+        else:
+            coming = {}
+            with self._locked():
+                self._replay()
+                there = self._read(_PUBLISHED, {})
         found = {}
         for unit in units:
             one = there.get(unit.name)
-            if one is None or not self._has(one):
+            if one is None or not (unit.name in coming or self._has(one)):
                 continue
             if one["fingerprint"] != unit.fingerprint:
                 raise StoreError(

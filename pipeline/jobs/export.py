@@ -7,7 +7,7 @@ Every file is there whole or not at all, and has the columns of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ class Export:
     output: str
     tables: tuple[str, ...] = tuple(TABLES)
     topics: tuple[str, ...] = ()
+    looking: bool = False
+    """Whether nothing is to be left."""
 
     name = "export"
 
@@ -41,8 +43,8 @@ class Export:
             if table not in TABLES:
                 raise IncorrectParameterError(f"there is no table {table!r}, but {', '.join(TABLES)}")
 
-    def work(self) -> Path:
-        return Output(self.output).attempts
+    def work(self) -> Path | None:
+        return None if self.looking else Output(self.output).attempts
 
     def plan(self) -> Plan:
         """A store is read a table and a topic at a time. Reading bookies' disks begins with reading all of them, so
@@ -71,7 +73,10 @@ class Export:
         return units
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
-        return Output(self.output).published(units)
+        return Output(self.output).published(units, look_only=self.looking)
+
+    def preview(self) -> Export:
+        return replace(self, looking=True)
 
     def do(self, unit: Unit, folder: Path) -> Result:
         kind, paths, metadata = unit.of["place"]
@@ -79,6 +84,9 @@ class Export:
         counts: dict[str, int] = {}
         with opened(place) as disks:
             for table in unit.of["tables"]:
+                if self.looking:
+                    counts[table] = sum(len(columns[0]) for columns in of_table(table, disks, unit.of["topics"]))
+                    continue
                 file = f"{table}/{Path(place.paths[0]).name}-{fingerprint(unit.name)}.parquet"
                 counts[table] = _write(Output.place(folder, file), place, table, disks, unit.of["topics"])
             problems = tuple(dict.fromkeys(map(str, disks.damage)))

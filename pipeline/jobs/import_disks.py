@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bookstand.disk.disks import Disks
@@ -13,6 +13,7 @@ from bookstand.pipeline.places import BOOKIE, Place
 from bookstand.pipeline.publishing import Output
 from bookstand.pipeline.unit import Plan, Result, Unit
 from bookstand.store import open as open_store
+from bookstand.store import temporary
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Import:
     output: str
     unlisted: bool = False
     passwords: tuple[bytes, ...] = ()
+    looking: bool = False
+    """Whether nothing is to be left."""
 
     name = "import"
 
@@ -33,8 +36,8 @@ class Import:
             if not name or "/" in name or name.startswith((".", "_")):
                 raise IncorrectParameterError(f"{name!r} is no name for a store")
 
-    def work(self) -> Path:
-        return Output(self.output).attempts
+    def work(self) -> Path | None:
+        return None if self.looking else Output(self.output).attempts
 
     def plan(self) -> Plan:
         return Plan(
@@ -42,15 +45,19 @@ class Import:
         )
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
-        return Output(self.output).published(units)
+        return Output(self.output).published(units, look_only=self.looking)
+
+    def preview(self) -> Import:
+        return replace(self, looking=True)
 
     def do(self, unit: Unit, folder: Path) -> Result:
         place = self.clusters[unit.name]
+        room = None if self.looking else folder
         with (
-            Disks.open(place.paths, place.metadata, self.passwords, folder=folder) as disks,
-            open_store(Output.place(folder, unit.name)) as store,
+            Disks.open(place.paths, place.metadata, self.passwords, folder=room) as disks,
+            temporary() if self.looking else open_store(Output.place(folder, unit.name)) as store,
         ):
-            report = import_disks(disks, store, unlisted=self.unlisted)
+            report = import_disks(disks, store, unlisted=self.unlisted, dry_run=self.looking)
         counts = {"ledgers": report.ledgers, "entries": report.entries, "bytes": report.bytes, "nodes": report.nodes}
         told = [*(str(one) for one in report.damage), *(str(one) for one in report.notes if one.missing)]
         notes = [*(str(one) for one in report.left_out), *(str(one) for one in report.notes if not one.missing)]

@@ -52,6 +52,9 @@ class MigrateCursors:
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
         return {}
 
+    def preview(self) -> MigrateCursors:
+        return self
+
     def do(self, unit: Unit, folder: Path) -> Result:
         with open_store(unit.of["store"], create=False, read_only=True) as store:
             return self._migrate(store, unit, unit.of["cursors"], dry_run=True)

@@ -10,7 +10,7 @@ messages beside those of others, these are read where they are, packed, and brou
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +56,13 @@ class RebuildDelayed:
     together: bool = False
     table: tuple[str, ...] = ()
     workplace: str | None = None
+    looking: bool = False
+    """Whether nothing is to be left."""
 
     name = "rebuild-delayed"
 
-    def work(self) -> Path:
-        return store_changes.work(self.workplace)
+    def work(self) -> Path | None:
+        return None if self.looking else store_changes.work(self.workplace)
 
     # -- plan --------------------------------------------------------------------------------------------------------
 
@@ -112,6 +114,9 @@ class RebuildDelayed:
         return store_changes.done(self.name, units)
 
     # -- do ----------------------------------------------------------------------------------------------------------
+
+    def preview(self) -> RebuildDelayed:
+        return replace(self, looking=True)
 
     def do(self, unit: Unit, folder: Path) -> Result:
         of = unit.of
@@ -168,7 +173,8 @@ class RebuildDelayed:
                 return
             check_bucket(bucket)
             snapshot = self.cut.seal(bucket.indexes, ENTRY_LIMIT)
-            stage(folder, cursor.name, number, bucket.key, snapshot)
+            if not self.looking:
+                stage(folder, cursor.name, number, bucket.key, snapshot)
             number += 1
             yield bucket.indexes.size
 

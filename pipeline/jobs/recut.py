@@ -7,7 +7,7 @@ buckets stay as they are, and only what is in them is cut anew. A topic is one u
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,13 @@ class Recut:
     topics: tuple[str, ...] = ()
     cursors: tuple[str, ...] = ()
     workplace: str | None = None
+    looking: bool = False
+    """Whether nothing is to be left."""
 
     name = "recut"
 
-    def work(self) -> Path:
-        return store_changes.work(self.workplace)
+    def work(self) -> Path | None:
+        return None if self.looking else store_changes.work(self.workplace)
 
     def plan(self) -> Plan:
         units: list[Unit] = []
@@ -55,6 +57,9 @@ class Recut:
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
         return store_changes.done(self.name, units)
 
+    def preview(self) -> Recut:
+        return replace(self, looking=True)
+
     def do(self, unit: Unit, folder: Path) -> Result:
         with opened_topic(unit.of["store"], unit.of["topic"]) as (topic, dump):
             versions = {name: dump.nodes[cursor_node_of(topic.name, name)].version for name in unit.of["cursors"]}
@@ -65,7 +70,9 @@ class Recut:
                 before += len(index.buckets)
                 for bucket in self._cut(index.buckets):
                     check_bucket(bucket)
-                    stage(folder, name, after, bucket.key, self.cut.seal(bucket.indexes, ENTRY_LIMIT))
+                    snapshot = self.cut.seal(bucket.indexes, ENTRY_LIMIT)
+                    if not self.looking:
+                        stage(folder, name, after, bucket.key, snapshot)
                     after += 1
                     rows += bucket.indexes.size
             if topic.disks.damage:

@@ -50,6 +50,9 @@ class Stats:
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
         return {}
 
+    def preview(self) -> Stats:
+        return self
+
     def do(self, unit: Unit, folder: Path) -> Result:
         kind, paths, metadata = unit.of["place"]
         with opened(Place(kind, tuple(paths), metadata)) as disks:

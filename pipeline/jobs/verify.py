@@ -43,6 +43,9 @@ class Verify:
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
         return {}
 
+    def preview(self) -> Verify:
+        return self
+
     def do(self, unit: Unit, folder: Path) -> Result:
         kind, paths, metadata = unit.of["place"]
         found: dict[str, None] = {}

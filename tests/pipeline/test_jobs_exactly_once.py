@@ -119,8 +119,12 @@ def test_a_commit_that_is_killed_at_any_rename_is_ended_by_the_next_run(tmp_path
     for number in range(1, 5):
         with Program(_KILLED, tmp_path, number, "before" if before else "after") as program:
             assert program.finish() == -9
+        stopped = tree(tmp_path / "out")
+        looked = execute(Import(places, str(tmp_path / "out")), HERE, dry_run=True)
+        assert tree(tmp_path / "out") == stopped
         summary = execute(Import(places, str(tmp_path / "out")), HERE)
         assert summary.ok
+        assert [one.unit for one in looked.before] == [one.unit for one in summary.before]
         # Once the manifest is there, nothing is done again.
         assert len(summary.before) == (2 if number > 1 or not before else 0)
         for name in places:
@@ -328,6 +332,11 @@ def test_a_dry_run_changes_nothing(tmp_path: Path, name: str) -> None:
     assert "would be done" in str(summary)
     assert kit.content(path) == before
     assert (tree(tmp_path / "disks"), sorted(os.listdir(tmp_path))) == files
+    # And it said what is done then.
+    done = execute(jobs[name], HERE)
+    told = [{one.unit: one.counts for one in some.results} for some in (summary, done)]
+    assert told[0] == told[1]
+    assert any(sum(counts.values()) for counts in told[0].values())
 
 
 # -- what is damaged ---------------------------------------------------------------------------------------------------
