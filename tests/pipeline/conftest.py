@@ -40,12 +40,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = sql.SparkSession.builder.appName("tests").master("local[2,3]")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
+    try:
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+    finally:
+        # The JVM has it, and gives it to workers. Other tests' processes are not to find what is not installed.
+        for name, old in before.items():
+            if old is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = old
     yield session
     session.stop()
-    for name, old in before.items():
-        if old is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = old
