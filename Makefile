@@ -27,7 +27,7 @@ demo: setup ## a million messages with the power cut in the middle: is one lost,
 	$(BIN)/python -m bookstand.demo
 
 test: setup ## all tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: setup ## lint, types, import rules, contents of the wheel
 	$(BIN)/ruff check .

@@ -89,6 +89,11 @@ def _queue(row: str, against: str, goal: Goal | None = None) -> Row:
     return Row(row, what, "x", against, goal, "CPU us/message", "queues")
 
 
+def _rebuild(row: str, against: str, goal: Goal) -> Row:
+    what = "10 M delayed messages of 50 topics into 200 buckets, by the job on Spark: CPU of all processes"
+    return Row(row, what, "x", against, goal, "CPU ms", "rebuilding")
+
+
 def _log(row: str, what: str, goal: Goal | None = None) -> Row:
     what = f"every entry of a bookie's log of 1 GiB, {what}, digests checked: speed"
     return Row(row, what, "x", "google-crc32c, two calls an entry", goal, "CPU us/entry", "disk_reading")
@@ -190,6 +195,8 @@ ROWS: tuple[Row, ...] = (
         "RssAnon bytes/message",
         "delayed_recovery",
     ),
+    _rebuild("P12", "one process with numpy, without Spark", at_most(2.5)),
+    _rebuild("P12s", "rows shuffled to their buckets on Spark", at_most(0.5)),
     Row(
         "P13",
         "delayed_index of 5 M rows through Spark: rate",

@@ -42,7 +42,7 @@ class PinnedStore(StoreSource):
 
     @cached_property
     def dump(self) -> MetadataDump:
-        return MetadataDump({node.path: node for node in self._pins.nodes}, self._told)
+        return MetadataDump({node.path: node for node in self._pins.nodes}, self._tell)
 
     def ledger(self, ledger_id: int) -> StoreLedger:
         if ledger_id not in self._pins.extents:

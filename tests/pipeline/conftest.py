@@ -16,6 +16,7 @@ from bookstand.disk.disks import Disks
 from bookstand.disk.importing import import_disks
 from bookstand.pipeline.places import BOOKIE, Place, bookies, stores
 from tests.disk.recordings import dump_path, unpacked
+from tests.kit import ROOT
 
 __all__ = ["imported", "place", "spark", "unpacked"]
 
@@ -58,13 +59,17 @@ def place(unpacked: Callable[[str], Path], imported: Callable[[str], Path]) -> C
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Small and quick to start."""
+    """Small, quick to start, and repeats a task whose process died."""
     from bookstand.pipeline.session import QUICK, session
 
     before = dict(os.environ)
-    made = session("tests", "local[2]", QUICK, tmp_path_factory.mktemp("spark"))
+    # The JVM gives it to workers. Other tests' processes are not to find what is not installed.
+    os.environ["PYTHONPATH"] = str(ROOT)
+    try:
+        made = session("tests", "local[2,3]", QUICK, tmp_path_factory.mktemp("spark"))
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()
-    for name in set(os.environ) - set(before):
-        del os.environ[name]

@@ -1,0 +1,323 @@
+"""The jobs as commands: ``python -m bookstand.pipeline NAME …``, or the same behind ``spark-submit``.
+
+Exit codes: 0 all was done and nothing is wrong; 1 something failed or was damaged, which the summary names; 2 it was
+asked for in a way that makes no sense.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bookstand.disk.target import BOOKIE, dump_beside, find
+from bookstand.errors import BookstandError, IncorrectParameterError, MissingExtraError, StoreNotFoundError
+from bookstand.pipeline.bucket_cutting import Cut
+from bookstand.pipeline.job import Job, Progress, Runner, execute
+from bookstand.pipeline.places import Place, bookies, stores
+from bookstand.pipeline.summary import Summary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FINE, NOT_ALL, WRONG_USE = 0, 1, 2
+_GIVEN = "given"
+
+_Made = Callable[[argparse.Namespace], Job]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    try:
+        job = options.make(options)
+        summary = run(job, options)
+    except (BookstandError, OSError) as error:
+        print(f"bookstand: {error}", file=sys.stderr)
+        return WRONG_USE if isinstance(error, IncorrectParameterError | StoreNotFoundError) else NOT_ALL
+    if options.summary is not None:
+        Path(options.summary).write_text(summary.to_json() + "\n")
+    print(summary.to_json() if options.json else summary)
+    return FINE if summary.ok else NOT_ALL
+
+
+def run(job: Job, options: argparse.Namespace) -> Summary:
+    # Spark shows its own.
+    shown = options.master is None and sys.stderr.isatty()
+    with _runner(options) as runner, _progress(job.name, shown) as progress:
+        summary = execute(
+            job, runner, dry_run=options.dry_run, only=options.unit, again=options.again, progress=progress
+        )
+    if job.name == "stats":
+        from bookstand.pipeline.jobs.stats import added_up
+
+        summary.facts = added_up(summary.results)
+    return summary
+
+
+# -- what can be given -------------------------------------------------------------------------------------------------
+
+
+def parser(program: str = "python -m bookstand.pipeline") -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(program, description="Jobs over many stores and many bookies' disks.")
+    jobs = top.add_subparsers(required=True, metavar="JOB", dest="job")
+    for name, (help_text, add, make) in _JOBS.items():
+        one = jobs.add_parser(name, help=help_text, description=help_text)
+        add(one)
+        _add_common(one)
+        one.set_defaults(make=make)
+    return top
+
+
+def _add_common(one: argparse.ArgumentParser) -> None:
+    how = one.add_argument_group("how it runs")
+    how.add_argument(
+        "--master", metavar="URL", help="run on Spark: local[*], a cluster's, or 'given' behind spark-submit"
+    )
+    how.add_argument("--processes", metavar="N", type=_positive, default=1, help="without Spark, in so many processes")
+    how.add_argument("--dry-run", action="store_true", help="change nothing, and say what would be done")
+    how.add_argument("--unit", metavar="NAME", action="append", default=[], help="only this unit; may be repeated")
+    how.add_argument("--again", action="store_true", help="what was done before, too")
+    how.add_argument("--json", action="store_true", help="print the summary as JSON")
+    how.add_argument("--summary", metavar="FILE", help="write it there as JSON, too")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a number from 1 up, not {text}")
+    return number
+
+
+def _stores(one: argparse.ArgumentParser) -> None:
+    one.add_argument("stores", nargs="+", metavar="STORE", help="a store, or a glob of some")
+    one.add_argument("--topic", metavar="NAME", action="append", default=[], help="only this topic; may be repeated")
+    one.add_argument("--cursor", metavar="NAME", action="append", default=[], help="only this cursor; may be repeated")
+
+
+def _cutting(one: argparse.ArgumentParser, least: str) -> None:
+    usual = Cut()
+    one.add_argument("--least", metavar="N", type=_positive, help=least)
+    one.add_argument("--step-seconds", metavar="N", type=float, default=usual.step_millis / 1000)
+    one.add_argument("--most-in-segment", metavar="N", type=int, default=usual.most_in_segment, help="-1: any number")
+    one.add_argument(
+        "--precision-bits", metavar="N", type=int, default=0, help="round times up to multiples of 2^N milliseconds"
+    )
+    one.add_argument("--work", metavar="FOLDER", help="where tasks leave what they have made; all of them see it")
+
+
+def _cut(options: argparse.Namespace) -> Cut:
+    usual = Cut()
+    return Cut(
+        usual.least if options.least is None else options.least,
+        round(options.step_seconds * 1000),
+        options.most_in_segment,
+        options.precision_bits,
+    )
+
+
+def _paths_of_stores(options: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(place.paths[0] for place in stores(options.stores))
+
+
+# -- rebuild-delayed ---------------------------------------------------------------------------------------------------
+
+
+def _add_rebuild(one: argparse.ArgumentParser) -> None:
+    _stores(one)
+    _cutting(one, f"a bucket has so many messages; {Cut().least:,} by default")
+    one.add_argument("--due-by", metavar="MS", type=int, default=0, help="leave out what is due by then")
+    one.add_argument("--leave-rest", action="store_true", help="seal no bucket that has less than --least")
+    one.add_argument("--together", action="store_true", help="the stores hold parts of the same topics")
+    one.add_argument("--table", metavar="FILE", action="append", default=[], help="Parquet with the messages")
+
+
+def _make_rebuild(options: argparse.Namespace) -> Job:
+    from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
+
+    return RebuildDelayed(
+        _paths_of_stores(options),
+        _cut(options),
+        tuple(options.topic),
+        tuple(options.cursor),
+        options.due_by,
+        not options.leave_rest,
+        options.together,
+        tuple(options.table),
+        options.work,
+    )
+
+
+# -- recut -------------------------------------------------------------------------------------------------------------
+
+
+def _add_recut(one: argparse.ArgumentParser) -> None:
+    _stores(one)
+    _cutting(one, "merge adjacent buckets, and cut them where they have so many; by default buckets stay")
+
+
+def _make_recut(options: argparse.Namespace) -> Job:
+    from bookstand.pipeline.jobs.recut import Recut
+
+    resize = options.least is not None
+    return Recut(
+        _paths_of_stores(options), _cut(options), resize, tuple(options.topic), tuple(options.cursor), options.work
+    )
+
+
+# -- migrate-cursors ---------------------------------------------------------------------------------------------------
+
+
+def _add_migrate(one: argparse.ArgumentParser) -> None:
+    _stores(one)
+    one.add_argument("--to", choices=("pages", "snapshot"), default="pages", help="the form; pages by default")
+
+
+def _make_migrate(options: argparse.Namespace) -> Job:
+    from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
+
+    return MigrateCursors(_paths_of_stores(options), options.to, tuple(options.topic), tuple(options.cursor))
+
+
+# -- import ------------------------------------------------------------------------------------------------------------
+
+
+def _add_import(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "clusters", nargs="+", metavar="FOLDER", help="a folder with the bookies of a cluster, and metadata.jsonl[.gz]"
+    )
+    one.add_argument("--output", metavar="FOLDER", required=True, help="where the stores come to be, named as FOLDERs")
+    one.add_argument("--metadata", metavar="FILE", help="the dump, for a single cluster")
+    one.add_argument("--unlisted", action="store_true", help="ledgers, too, that are not in the metadata")
+    one.add_argument("--password", metavar="WORD", action="append", default=[], help="of ledgers; may be repeated")
+
+
+def _make_import(options: argparse.Namespace) -> Job:
+    from bookstand.pipeline.jobs.import_disks import Import
+
+    if options.metadata is not None and len(options.clusters) > 1:
+        raise IncorrectParameterError("--metadata is for a single cluster: others have theirs in their folders")
+    clusters: dict[str, Place] = {}
+    for folder in options.clusters:
+        name = Path(folder).resolve().name
+        if name in clusters:
+            raise IncorrectParameterError(f"two clusters would become the store {name!r}")
+        clusters[name] = bookies(folder, options.metadata or _dump_in(folder))
+    return Import(clusters, options.output, options.unlisted, tuple(word.encode() for word in options.password))
+
+
+def _dump_in(folder: str) -> str | None:
+    found = dump_beside(Path(folder))
+    return None if found is None or found.parent.resolve() != Path(folder).resolve() else str(found)
+
+
+# -- export, verify, stats ---------------------------------------------------------------------------------------------
+
+
+def _add_places(one: argparse.ArgumentParser) -> None:
+    one.add_argument("places", nargs="+", metavar="PATH", help="a store, a bookie's disk, or a glob of stores")
+    one.add_argument("--metadata", metavar="FILE", help="the dump of the bookies' metadata")
+
+
+def _places(options: argparse.Namespace) -> tuple[Place, ...]:
+    """Disks of bookies are read together."""
+    disks = [path for path in options.places if Path(path).exists() and find(path).kind == BOOKIE]
+    others = [path for path in options.places if path not in disks]
+    found = stores(others) if others else []
+    if disks:
+        found.append(bookies(disks, options.metadata))
+    return tuple(found)
+
+
+def _add_export(one: argparse.ArgumentParser) -> None:
+    _add_places(one)
+    one.add_argument("--output", metavar="FOLDER", required=True, help="where the tables come to be")
+    one.add_argument("--table", metavar="NAME", action="append", default=[], help="only this table; may be repeated")
+    one.add_argument("--topic", metavar="NAME", action="append", default=[], help="only this topic; may be repeated")
+
+
+def _make_export(options: argparse.Namespace) -> Job:
+    from bookstand.pipeline.jobs.export import Export
+    from bookstand.pipeline.rows import TABLES
+
+    return Export(_places(options), options.output, tuple(options.table) or tuple(TABLES), tuple(options.topic))
+
+
+def _make_verify(options: argparse.Namespace) -> Job:
+    from bookstand.pipeline.jobs.verify import Verify
+
+    return Verify(_places(options))
+
+
+def _add_stats(one: argparse.ArgumentParser) -> None:
+    _add_places(one)
+    one.add_argument("--buckets-only", action="store_true", help="read no messages: of delayed ones those in buckets")
+
+
+def _make_stats(options: argparse.Namespace) -> Job:
+    from bookstand.pipeline.jobs.stats import Stats
+
+    return Stats(_places(options), options.buckets_only)
+
+
+_JOBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], _Made]] = {
+    "rebuild-delayed": ("Seal the buckets of delayed messages anew, from the messages.", _add_rebuild, _make_rebuild),
+    "recut": ("Cut buckets of delayed messages anew; every row stays.", _add_recut, _make_recut),
+    "migrate-cursors": ("Cursors to pages and markers, or back.", _add_migrate, _make_migrate),
+    "import": ("Bookies' disks into stores, one for each cluster.", _add_import, _make_import),
+    "export": ("What stores and disks hold, as Parquet.", _add_export, _make_export),
+    "verify": ("Read everything, and say what is wrong with it.", _add_places, _make_verify),
+    "stats": ("Count what a fleet holds.", _add_stats, _make_stats),
+}
+
+
+# -- how it runs -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _runner(options: argparse.Namespace) -> Iterator[Runner]:
+    if options.master is None:
+        from bookstand.pipeline.local import LocalRunner
+
+        yield LocalRunner(options.processes)
+        return
+    from bookstand.pipeline.on_spark import SparkRunner
+
+    spark = _session(options.master)
+    yield SparkRunner(spark)
+    if options.master != _GIVEN:
+        spark.stop()
+
+
+def _session(master: str) -> SparkSession:
+    if master != _GIVEN:
+        from bookstand.pipeline.session import session
+
+        return session(master=master)
+    # spark-submit has made all settings.
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingExtraError(f"Spark is needed: pip install 'bookstand[spark]' ({error})") from error
+    return SparkSession.builder.getOrCreate()
+
+
+@contextmanager
+def _progress(name: str, shown: bool) -> Iterator[Progress | None]:
+    """A bar where somebody looks on."""
+    if not shown:
+        yield None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+    except ImportError:
+        yield None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,67 @@
+"""``import``: bookies' disks into stores, a store for each cluster of bookies; each there as a whole, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bookstand.disk.disks import Disks
+from bookstand.disk.importing import import_disks
+from bookstand.errors import IncorrectParameterError
+from bookstand.pipeline.places import BOOKIE, Place
+from bookstand.pipeline.publishing import Output
+from bookstand.pipeline.unit import Plan, Result, Unit
+from bookstand.store import open as open_store
+from bookstand.store import temporary
+
+
+@dataclass(frozen=True)
+class Import:
+    """``clusters``: by the name that its store will have, the bookies that are read together."""
+
+    clusters: Mapping[str, Place]
+    output: str
+    unlisted: bool = False
+    passwords: tuple[bytes, ...] = ()
+    looking: bool = False
+    """Whether nothing is to be left."""
+
+    name = "import"
+
+    def __post_init__(self) -> None:
+        for name, place in self.clusters.items():
+            if place.kind != BOOKIE:
+                raise IncorrectParameterError(f"{place.name} is a {place.kind}, not a bookie's disk")
+            if not name or "/" in name or name.startswith((".", "_")):
+                raise IncorrectParameterError(f"{name!r} is no name for a store")
+
+    def work(self) -> Path | None:
+        return None if self.looking else Output(self.output).attempts
+
+    def plan(self) -> Plan:
+        return Plan(
+            [Unit(name, {"place": list(place), "unlisted": self.unlisted}) for name, place in self.clusters.items()]
+        )
+
+    def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
+        return Output(self.output).published(units, look_only=self.looking)
+
+    def preview(self) -> Import:
+        return replace(self, looking=True)
+
+    def do(self, unit: Unit, folder: Path) -> Result:
+        place = self.clusters[unit.name]
+        room = None if self.looking else folder
+        with (
+            Disks.open(place.paths, place.metadata, self.passwords, folder=room) as disks,
+            temporary() if self.looking else open_store(Output.place(folder, unit.name)) as store,
+        ):
+            report = import_disks(disks, store, unlisted=self.unlisted, dry_run=self.looking)
+        counts = {"ledgers": report.ledgers, "entries": report.entries, "bytes": report.bytes, "nodes": report.nodes}
+        told = [*(str(one) for one in report.damage), *(str(one) for one in report.notes if one.missing)]
+        notes = [*(str(one) for one in report.left_out), *(str(one) for one in report.notes if not one.missing)]
+        return Result(unit.name, counts, tuple(told), facts={"notes": notes})
+
+    def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
+        return Output(self.output).publish(done)

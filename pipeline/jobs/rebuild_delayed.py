@@ -1,0 +1,269 @@
+"""``rebuild-delayed``: the bucket snapshots of subscriptions, made anew from the messages themselves.
+
+What is delayed is read from the entries of each topic, or from a table of messages that was exported. The new buckets
+take the place of all that a subscription has, in one transaction a topic. Messages that are acknowledged are left out.
+
+A topic whose ledgers are all in its store is one unit. Where several stores have ledgers of it, or a table has its
+messages beside those of others, these are read where they are, packed, and brought together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bookstand.delivery.indexes import Indexes
+from bookstand.disk.cursors import DiskCursor
+from bookstand.disk.cursors import cursor as cursor_of
+from bookstand.disk.metadata_dump import MetadataDump
+from bookstand.disk.topics import DiskTopic
+from bookstand.errors import BookstandError, IncorrectParameterError, StoreDamagedError
+from bookstand.ledger.topic_name import cursor_node_of
+from bookstand.pipeline import delayed_rows, store_changes
+from bookstand.pipeline.bucket_changes import (
+    ENTRY_LIMIT,
+    change_of,
+    cursor_names,
+    stage,
+    standing,
+)
+from bookstand.pipeline.bucket_cutting import Cut, check_bucket, cut
+from bookstand.pipeline.one_topic import opened_topic
+from bookstand.pipeline.places import STORE, Place, opened
+from bookstand.pipeline.store_topics import each_topic
+from bookstand.pipeline.unit import Packed, Part, Plan, Result, Unit
+
+_MANAGED_LEDGER = "pulsar/managed-ledger"
+
+
+@dataclass(frozen=True)
+class RebuildDelayed:
+    """``topics`` and ``cursors``: only these. ``due_by``: messages that are due by then (ms) are left out.
+
+    ``rest``: what is too little for a bucket is one nevertheless; without, it stays in the topic alone, as with the
+    tracker. ``together``: the stores hold parts of the same cluster, so that a ledger that is missing in one is looked
+    for in the others. ``table``: Parquet files with the messages, instead of the stores' own.
+    """
+
+    stores: tuple[str, ...]
+    cut: Cut = field(default_factory=Cut)
+    topics: tuple[str, ...] = ()
+    cursors: tuple[str, ...] = ()
+    due_by: int = 0
+    rest: bool = True
+    together: bool = False
+    table: tuple[str, ...] = ()
+    workplace: str | None = None
+    looking: bool = False
+    """Whether nothing is to be left."""
+
+    name = "rebuild-delayed"
+
+    def work(self) -> Path | None:
+        return None if self.looking else store_changes.work(self.workplace)
+
+    # -- plan --------------------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        plan = Plan([], [], [])
+        problems: list[str] = []
+        tables = _tables(self.table)
+        where = self._where(problems) if self.together else {}
+        found: set[str] = set()
+        for store, topic in each_topic(self.stores, self.topics, problems):
+            names = cursor_names(topic, self.cursors)
+            if not names or (self.table and topic.name not in tables):
+                continue
+            found.add(topic.name)
+            of = self._of(store, topic, names)
+            if self.table:
+                _plan_table(of, tables[topic.name], plan)
+            else:
+                _plan_store(of, topic, where, plan)
+        wanted = self.topics or tables
+        problems += [f"topic {name} is in none of the stores" for name in wanted if name not in found]
+        return plan._replace(problems=tuple(problems))
+
+    def _of(self, store: str, topic: DiskTopic, names: Sequence[str]) -> dict[str, Any]:
+        return {
+            "store": store,
+            "topic": topic.name,
+            "cursors": {name: standing(cursor_of(topic, name)) for name in names},
+            "ledgers": [[ledger_id, count] for ledger_id, count in topic.entry_counts.items()],
+            "settings": [*self.cut, self.due_by, self.rest],
+        }
+
+    def _where(self, problems: list[str]) -> dict[tuple[str, int], str]:
+        """By managed ledger and ledger, the store that has it."""
+        found: dict[tuple[str, int], str] = {}
+        for store in self.stores:
+            try:
+                with opened(Place(STORE, (store,))) as disks:
+                    for ledger_id in disks.ledger_ids:
+                        metadata = disks.ledger(ledger_id).metadata
+                        label = None if metadata is None else metadata.custom_metadata.get(_MANAGED_LEDGER)
+                        if label is not None:
+                            found.setdefault((label.decode(errors="replace"), ledger_id), store)
+            except (BookstandError, OSError) as error:
+                problems.append(f"store {store}: {error}")
+        return found
+
+    def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
+        return store_changes.done(self.name, units)
+
+    # -- do ----------------------------------------------------------------------------------------------------------
+
+    def preview(self) -> RebuildDelayed:
+        return replace(self, looking=True)
+
+    def do(self, unit: Unit, folder: Path) -> Result:
+        of = unit.of
+        with opened_topic(of["store"], of["topic"]) as (topic, dump):
+            if "table" in of:
+                rows: Iterable[Indexes] = delayed_rows.of_table(of["table"], topic.name, of["row_groups"])
+            else:
+                _check_local(topic)
+                rows = delayed_rows.of_topic(topic, topic.ledgers())
+            return self._seal_all(unit, topic, dump, rows, folder)
+
+    def read(self, part: Part) -> list[Packed]:
+        of = part.of
+        if "table" in of:
+            import pyarrow.parquet as pq
+
+            table = pq.ParquetFile(of["table"]).read_row_groups(of["row_groups"], columns=list(delayed_rows.COLUMNS))
+            units = of["topics"]
+            topics = delayed_rows.by_topic(table)
+            return [Packed(units[name], delayed_rows.packed_rows(rows)) for name, rows in topics if name in units]
+        with opened_topic(of["home"], of["topic"]) as (topic, _):
+            record = topic.info
+        (unit,) = part.units
+        with opened(Place(STORE, (of["store"],))) as disks:
+            topic = DiskTopic(disks, of["topic"], record)
+            parts = delayed_rows.of_topic(topic, of["ledgers"])
+            found = [Packed(unit, delayed_rows.packed_rows(rows)) for rows in parts]
+            return found + [Packed(unit, b"", problem=f"{of['store']}: {one}") for one in disks.damage]
+
+    def join(self, unit: Unit, pieces: Sequence[bytes], folder: Path) -> Result:
+        with opened_topic(unit.of["store"], unit.of["topic"]) as (topic, dump):
+            return self._seal_all(unit, topic, dump, [delayed_rows.unpacked_rows(pieces)], folder)
+
+    def _seal_all(
+        self, unit: Unit, topic: DiskTopic, dump: MetadataDump, rows: Iterable[Indexes], folder: Path
+    ) -> Result:
+        """For all cursors of a topic the messages are read once."""
+        versions = {name: dump.nodes[cursor_node_of(topic.name, name)].version for name in unit.of["cursors"]}
+        cursors = [cursor_of(topic, name) for name in unit.of["cursors"]]
+        parts = list(rows) if len(cursors) > 1 else rows
+        number = messages = 0
+        for cursor in cursors:
+            for sealed in self._seal(cursor, parts, folder, number):
+                messages += sealed
+                number += 1
+        counts = {"cursors": len(cursors), "buckets": number, "messages": messages}
+        problems = tuple(str(one) for one in topic.disks.damage)
+        return Result(unit.name, counts, problems, facts={"versions": versions})
+
+    def _seal(self, cursor: DiskCursor, parts: Iterable[Indexes], folder: Path, number: int) -> Iterator[int]:
+        left = (delayed_rows.waiting(cursor, rows, self.due_by) for rows in parts)
+        for bucket in cut(left, self.cut.least):
+            if not self.rest and not bucket.complete:
+                return
+            check_bucket(bucket)
+            snapshot = self.cut.seal(bucket.indexes, ENTRY_LIMIT)
+            if not self.looking:
+                stage(folder, cursor.name, number, bucket.key, snapshot)
+            number += 1
+            yield bucket.indexes.size
+
+    # -- commit ------------------------------------------------------------------------------------------------------
+
+    def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
+        return store_changes.commit(self.name, done, change_of)
+
+
+def _check_local(topic: DiskTopic) -> None:
+    """The ledgers that are here are this topic's: ids of another cluster may be the same."""
+    for ledger_id in topic.ledgers():
+        ledger = topic.ledger(ledger_id)
+        metadata = None if ledger is None else ledger.metadata
+        label = None if metadata is None else metadata.custom_metadata.get(_MANAGED_LEDGER)
+        if label is not None and label.decode(errors="replace") not in (topic.managed_ledger, topic.name):
+            raise StoreDamagedError(f"ledger {ledger_id} is listed by topic {topic.name}, and is of {label!r}")
+
+
+# -- where the messages are --------------------------------------------------------------------------------------------
+
+
+def _plan_store(of: dict[str, Any], topic: DiskTopic, where: Mapping[tuple[str, int], str], plan: Plan) -> None:
+    places: dict[str, list[int]] = {of["store"]: []}
+    for ledger_id in topic.ledgers():
+        store = None if topic.ledger(ledger_id) is not None else _elsewhere(where, topic, ledger_id)
+        places.setdefault(store or of["store"], []).append(ledger_id)
+    unit = Unit(f"{of['store']} {of['topic']}", of)
+    if len(places) == 1:
+        plan.units.append(unit)
+        return
+    plan.joined.append(unit)
+    for store, ledgers in places.items():
+        there = {"home": of["store"], "store": store, "topic": topic.name, "ledgers": ledgers}
+        plan.parts.append(Part(f"{unit.name} from {store}", there, (unit.name,)))
+
+
+def _elsewhere(where: Mapping[tuple[str, int], str], topic: DiskTopic, ledger_id: int) -> str | None:
+    return where.get((topic.managed_ledger, ledger_id)) or where.get((topic.name, ledger_id))
+
+
+_Rows = list[tuple[str, list[int], bool]]
+"""Where a table has the messages of a topic: files, their row groups, and whether these have no others."""
+
+
+def _tables(files: Sequence[str]) -> dict[str, _Rows]:
+    """By topic; what the files say of themselves is enough where a row group is of one topic."""
+    found: dict[str, _Rows] = {}
+    if files:
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+    for file in files:
+        parquet = pq.ParquetFile(file)
+        missing = set(delayed_rows.COLUMNS) - set(parquet.schema_arrow.names)
+        if missing:
+            raise IncorrectParameterError(f"{file} is no table of messages: it has no {', '.join(sorted(missing))}")
+        column = parquet.schema_arrow.names.index("topic")
+        groups: dict[str, tuple[list[int], bool]] = {}
+        for number in range(parquet.num_row_groups):
+            statistics = parquet.metadata.row_group(number).column(column).statistics
+            if statistics is not None and statistics.has_min_max and statistics.min == statistics.max:
+                names, alone = [statistics.min], True
+            else:
+                names = pc.unique(parquet.read_row_group(number, columns=["topic"]).column(0)).to_pylist()
+                alone = len(names) == 1
+            for name in names:
+                some, others = groups.get(name, ([], True))
+                groups[name] = ([*some, number], others and alone)
+        for name, (numbers, alone) in groups.items():
+            found.setdefault(name, []).append((file, numbers, alone))
+    return found
+
+
+def _plan_table(of: dict[str, Any], rows: _Rows, plan: Plan) -> None:
+    of = {**of, "messages": [[file, numbers, Path(file).stat().st_mtime_ns] for file, numbers, _ in rows]}
+    name = f"{of['store']} {of['topic']}"
+    if len(rows) == 1 and rows[0][2]:
+        file, numbers, _ = rows[0]
+        plan.units.append(Unit(name, {**of, "table": file, "row_groups": numbers}))
+        return
+    plan.joined.append(Unit(name, of))
+    known = {part.name: number for number, part in enumerate(plan.parts)}
+    for file, numbers, _ in rows:
+        # A part for each row group, whatever topics are in it.
+        for number in numbers:
+            here = f"{file} row group {number}"
+            if here not in known:
+                known[here] = len(plan.parts)
+                plan.parts.append(Part(here, {"table": file, "row_groups": [number], "topics": {}}, ()))
+            part = plan.parts[known[here]]
+            part.of["topics"][of["topic"]] = name
+            plan.parts[known[here]] = part._replace(units=(*part.units, name))

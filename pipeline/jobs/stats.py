@@ -1,0 +1,161 @@
+"""``stats``: what a fleet of stores and disks looks like, in numbers that can be added up.
+
+Of each place: ledgers and bytes by what they are of, topics, backlogs and holes of cursors, and delayed messages by the
+hour when they are due. The summary's facts are the sum over all places; the results have each place's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pyroaring import BitMap64
+
+from bookstand.disk.content import content_of
+from bookstand.disk.cursors import DiskCursor, cursors
+from bookstand.disk.delayed import BROKERS_OWN, DelayedIndex, add, positions_of
+from bookstand.disk.topics import topics
+from bookstand.pipeline.places import Place, opened
+from bookstand.pipeline.rows import ranges_of
+from bookstand.pipeline.unit import Plan, Result, Unit
+
+if TYPE_CHECKING:
+    from bookstand.disk.disks import Disks
+
+HOUR = 3_600_000
+# Of subscriptions that stand out, so many are named.
+_NAMED = 10
+_LARGEST = {"backlogs", "holes"}
+
+
+@dataclass(frozen=True)
+class Stats:
+    """``buckets_only``: of delayed messages those in buckets alone, so that no messages are read."""
+
+    places: tuple[Place, ...]
+    buckets_only: bool = False
+
+    name = "stats"
+
+    def work(self) -> None:
+        return None
+
+    def plan(self) -> Plan:
+        return Plan([Unit(place.name, {"place": list(place)}) for place in self.places])
+
+    def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
+        return {}
+
+    def preview(self) -> Stats:
+        return self
+
+    def do(self, unit: Unit, folder: Path) -> Result:
+        kind, paths, metadata = unit.of["place"]
+        with opened(Place(kind, tuple(paths), metadata)) as disks:
+            facts = {**_ledgers(disks), **self._topics(unit.name, disks)}
+            problems = tuple(dict.fromkeys(one.what for one in disks.damage))
+        counts = {
+            "ledgers": sum(facts["ledgers"].values()),
+            "entries": sum(facts["entries"].values()),
+            "bytes": sum(facts["bytes"].values()),
+            "topics": facts["topics"],
+            "cursors": facts["cursors"],
+            "delayed": sum(facts["due"].values()),
+        }
+        return Result(unit.name, counts, problems, facts=facts)
+
+    def _topics(self, place: str, disks: Disks) -> dict[str, Any]:
+        due: Counter[str] = Counter()
+        kept: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        backlogs: Counter[str] = Counter()
+        holes: Counter[str] = Counter()
+        known = topics(disks)
+        count = 0
+        for topic in known:
+            for cursor in cursors(topic):
+                count += 1
+                name = f"{place} {topic.name} {cursor.name}"
+                if not cursor.name.startswith(BROKERS_OWN):
+                    backlogs[name] = cursor.backlog
+                holes[name] = _holes(cursor)
+                self._delayed(cursor, due, kept, sizes)
+        return {
+            "topics": len(known),
+            "cursors": count,
+            "due": dict(due),
+            "kept": dict(kept),
+            "bucket_sizes": dict(sizes),
+            "backlog": sum(backlogs.values()),
+            "backlogs": dict(backlogs.most_common(_NAMED)),
+            "hole_sizes": _sizes(holes.values()),
+            "holes": dict(holes.most_common(_NAMED)),
+        }
+
+    def _delayed(self, cursor: DiskCursor, due: Counter[str], kept: Counter[str], sizes: Counter[str]) -> None:
+        index = DelayedIndex(cursor, 0)
+        held: dict[int, BitMap64] = {}
+        for bucket in index.buckets:
+            rows = 0
+            for segment in bucket.segments():
+                rows += segment.indexes.size
+                if not self.buckets_only:
+                    add(held, positions_of(segment.indexes))
+                due.update(_hours(segment.indexes.timestamps))
+            kept["in buckets"] += rows
+            sizes[str(1 << max(rows, 1).bit_length() - 1)] += 1
+        if self.buckets_only:
+            return
+        for some in index.rows_of_topic(held):
+            due.update(_hours(some.timestamps))
+            kept["in the topic alone"] += some.size
+
+    def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
+        return [result for _, result in done]
+
+
+def _ledgers(disks: Disks) -> dict[str, Any]:
+    known = set(disks.ledger_ids)
+    count, entries, size = Counter[str](), Counter[str](), Counter[str]()
+    for ledger_id in disks.ledger_ids:
+        ledger = disks.ledger(ledger_id)
+        kind = content_of(ledger, known.__contains__).kind
+        count[kind] += 1
+        entries[kind] += ledger.extent.last_entry + 1
+        size[kind] += ledger.extent.length
+    return {"ledgers": dict(count), "entries": dict(entries), "bytes": dict(size)}
+
+
+def _hours(times: Any) -> dict[str, int]:
+    """How many are due in which hour since 1970."""
+    hours, counts = np.unique(times // HOUR, return_counts=True)
+    return dict(zip(map(str, hours.tolist()), counts.tolist(), strict=True))
+
+
+def _holes(cursor: DiskCursor) -> int:
+    """How many runs of acknowledged entries lie behind the mark-delete position."""
+    return sum(len(ranges_of(acked)[0]) for acked in cursor.state.acked.values())
+
+
+def _sizes(numbers: Iterable[int]) -> dict[str, int]:
+    """How many of them have which power of two as their largest; 0 is by itself."""
+    return dict(Counter(str(1 << number.bit_length() - 1 if number else 0) for number in numbers))
+
+
+def added_up(results: Iterable[Result]) -> dict[str, Any]:
+    """The facts of a fleet."""
+    total: dict[str, Any] = {}
+    for result in results:
+        for name, value in result.facts.items():
+            if isinstance(value, dict):
+                total[name] = total.get(name, Counter()) + Counter(value)
+            else:
+                total[name] = total.get(name, 0) + value
+    return {
+        name: value if isinstance(value, int) else dict(value.most_common(_NAMED if name in _LARGEST else None))
+        for name, value in total.items()
+    }

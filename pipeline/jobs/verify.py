@@ -1,0 +1,109 @@
+"""``verify``: everything at many places is read, and what is wrong with it is named. Nothing is changed.
+
+Of a store every record and digest, of bookies' disks every file; of both the records of topics, the states of cursors
+and the buckets of delayed messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bookstand.disk.cursors import cursors
+from bookstand.disk.damage import Damage
+from bookstand.disk.delayed import DelayedIndex
+from bookstand.disk.topics import topics
+from bookstand.errors import StoreDamagedError
+from bookstand.pipeline.places import STORE, Place, opened
+from bookstand.pipeline.unit import Plan, Result, Unit
+from bookstand.storage.files import verify_structure
+from bookstand.storage.owners import Survey
+from bookstand.storage.storage import open_storage
+from bookstand.storage.verify import verify
+
+if TYPE_CHECKING:
+    from bookstand.disk.disks import Disks
+
+
+@dataclass(frozen=True)
+class Verify:
+    places: tuple[Place, ...]
+
+    name = "verify"
+
+    def work(self) -> None:
+        return None
+
+    def plan(self) -> Plan:
+        return Plan([Unit(place.name, {"place": list(place)}) for place in self.places])
+
+    def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
+        return {}
+
+    def preview(self) -> Verify:
+        return self
+
+    def do(self, unit: Unit, folder: Path) -> Result:
+        kind, paths, metadata = unit.of["place"]
+        found: dict[str, None] = {}
+        counts = {"ledgers": 0, "entries": 0, "bytes": 0}
+        if kind == STORE:
+            found |= dict.fromkeys(_structure(paths[0]))
+            storage = open_storage(paths[0], create=False, read_only=True)
+            try:
+                report = verify(storage)
+            finally:
+                storage.close()
+            counts = {"ledgers": report.ledgers, "entries": report.entries, "bytes": report.bytes}
+            found |= dict.fromkeys(problem.message for problem in report.problems)
+        with opened(Place(kind, tuple(paths), metadata)) as disks:
+            if kind != STORE:
+                counts = _read_ledgers(disks)
+            counts |= _read_topics(disks)
+            found |= dict.fromkeys(one.what if kind == STORE else str(one) for one in disks.damage)
+        return Result(unit.name, counts, tuple(found))
+
+    def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
+        return [result for _, result in done]
+
+
+def _structure(store: str) -> list[str]:
+    """What is wrong with the pages of the file. While it is written to, they change, and are not looked at."""
+    if Survey(store).writers:
+        return []
+    try:
+        verify_structure(store)
+    except StoreDamagedError as error:
+        return [str(error)]
+    return []
+
+
+def _read_ledgers(disks: Disks) -> dict[str, int]:
+    entries = size = 0
+    for ledger_id in disks.ledger_ids:
+        ledger = disks.ledger(ledger_id)
+        for entry in ledger.entries():
+            entries += 1
+            size += len(entry.stored)
+        disks.damage += [_missing(ledger_id, pair) for pair in ledger.extent.missing]
+    return {"ledgers": len(disks.ledger_ids), "entries": entries, "bytes": size}
+
+
+def _missing(ledger_id: int, pair: tuple[int, int]) -> Damage:
+    first, last = pair
+    return Damage("the disks", -1, f"entries {first} to {last} are on none of them", ledger_id, first)
+
+
+def _read_topics(disks: Disks) -> dict[str, int]:
+    counts = {"topics": 0, "cursors": 0, "buckets": 0}
+    for topic in topics(disks):
+        counts["topics"] += 1
+        for cursor in cursors(topic):
+            counts["cursors"] += 1
+            for bucket in DelayedIndex(cursor, 0).buckets:
+                counts["buckets"] += 1
+                deque(bucket.segments(), maxlen=0)
+    return counts
