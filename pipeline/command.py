@@ -1,4 +1,4 @@
-"""The jobs as commands: ``python -m bookstand.pipeline NAME …``, or the same behind ``spark-submit``.
+"""The jobs as commands: ``bookstand spark NAME …``, or ``python -m bookstand.pipeline NAME …`` and ``spark-submit``.
 
 Exit codes: 0 all was done and nothing is wrong; 1 something failed or was damaged, which the summary names; 2 it was
 asked for in a way that makes no sense.
@@ -29,8 +29,11 @@ _GIVEN = "given"
 _Made = Callable[[argparse.Namespace], Job]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+_PROGRAM = "python -m bookstand.pipeline"
+
+
+def main(arguments: Sequence[str] | None = None, program: str = _PROGRAM) -> int:
+    options = parser(program).parse_args(arguments)
     try:
         job = options.make(options)
         summary = run(job, options)
@@ -60,7 +63,7 @@ def run(job: Job, options: argparse.Namespace) -> Summary:
 # -- what can be given -------------------------------------------------------------------------------------------------
 
 
-def parser(program: str = "python -m bookstand.pipeline") -> argparse.ArgumentParser:
+def parser(program: str = _PROGRAM) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(program, description="Jobs over many stores and many bookies' disks.")
     jobs = top.add_subparsers(required=True, metavar="JOB", dest="job")
     for name, (help_text, add, make) in _JOBS.items():

@@ -34,10 +34,13 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 """Each command's module is that of its name in ``bookstand.tools.commands``: its function ``run`` with typer's
 annotations is the command, its docstring the help, and ``EXAMPLES`` are command lines for that."""
 
+SPARK = "spark"
+"""What follows it is a job over many stores, with arguments of its own, as ``python -m bookstand.pipeline`` has it."""
+
 _INTRODUCTION = """Look into bookstand's stores and into real bookies' disks.
 
 Every command takes either, and says which it is looking at. Stores that other processes have open can be looked at,
-too. Nothing is changed by looking."""
+too. Nothing is changed by looking. "bookstand spark --help" has jobs over many at once, on Spark or without."""
 
 _EXTRA = ("typer", "rich", "cramjam")
 
@@ -45,6 +48,10 @@ _EXTRA = ("typer", "rich", "cramjam")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == [SPARK]:
+        from bookstand.pipeline.command import main as run_job
+
+        return run_job(words[1:], f"bookstand {SPARK}")
     try:
         return _run(application(), words)
     except MissingExtraError as error:

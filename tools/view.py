@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from bookstand.disk.disks import Disks
 
-_OURS = b"bookstand"
-
 
 class Ledger(Protocol):
     """A ledger of either. Its entries come from one copy each, and damaged ones are reported instead of given."""
@@ -166,11 +164,6 @@ class View(ABC):
 
     def content(self, ledger: Ledger) -> Content:
         """What a ledger is of."""
-        metadata = ledger.metadata
-        if metadata is not None and metadata.custom_metadata.get("application") == _OURS:
-            labels = {name: value.decode(errors="replace") for name, value in metadata.custom_metadata.items()}
-            kind = labels.get("component", contents.OTHER)
-            return Content(kind, labels.get("bookstand/topic", ""), labels.get("bookstand/cursor", ""), True)
         return contents.content_of(cast("Any", ledger), self._known.__contains__)
 
     def describe(self, ledger_id: int) -> LedgerFacts:

@@ -12,13 +12,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-# The steps of one tour, which have a test of their own.
-TOUR = ROOT / "docs" / "testing.md"
+# Whose programs build upon each other, and have tests of their own.
+IN_STEPS = [ROOT / "docs" / "testing.md", ROOT / "docs" / "spark.md"]
 
 PROGRAMS = [
     pytest.param(match[1], id=f"{page.name}-{number}")
     for page in PAGES
-    if page != TOUR
+    if page not in IN_STEPS
     for number, match in enumerate(re.finditer(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL))
 ]
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+import bookstand
 from bookstand.pipeline.query import OPTIONS
 from bookstand.pipeline.schemas import TABLES, Table
 
@@ -40,6 +44,25 @@ def test_the_page_has_every_option() -> None:
     for names in OPTIONS.values():
         for name in names:
             assert f"`{name}`" in text, name
+
+
+@pytest.mark.xdist_group("spark")
+def test_the_programs_run_one_after_the_other(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with bookstand.open(tmp_path / "store") as store:
+        topic = store.topic("persistent://public/default/orders")
+        topic.subscription("billing")
+        topic.publish_many([b"an order"] * 7)
+    programs = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(programs) == 3
+    there = {"/var/lib/app/store": tmp_path / "store", "/data/checkpoints": tmp_path / "checkpoints"}
+    names: dict[str, Any] = {}
+    for program in programs:
+        for place, here in there.items():
+            program = program.replace(place, str(here))
+        exec(program, names)
+    assert "billing" not in capsys.readouterr().out  # its backlog is small
+    assert spark.table("orders").count() == 7
+    spark.sql("DROP TABLE orders")
 
 
 if __name__ == "__main__":

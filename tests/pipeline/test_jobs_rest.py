@@ -287,3 +287,16 @@ def test_no_job_loads_spark_before_it_is_asked_to() -> None:
     program += "import_disks, migrate_cursors, rebuild_delayed, recut, stats, verify); "
     program += "assert not {'pyspark', 'pyarrow', 'pandas', 'rich'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_command_line_hands_its_arguments_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from bookstand.tools.main import main as bookstand_main
+
+    with bookstand.open(tmp_path / "store") as store:
+        store.create_ledger().close()
+    assert bookstand_main(["spark", "stats", str(tmp_path / "store"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"]["ledgers"] == 1
+    with pytest.raises(SystemExit) as ended:
+        bookstand_main(["spark", "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: bookstand spark ")
