@@ -19,8 +19,8 @@ MOST_WAITING = 20_000
 """While so many could be consumed and are not, nothing is published."""
 
 _AT_ONCE_SHARE = 0.75
-# The longest delay of a million; fewer messages are done sooner, and wait less: but longer than it takes until the first
-# acknowledgments are durable, for then the power is cut, however fast the machine is.
+# The longest delay of a million; fewer messages are done sooner, and wait less, but longer than it takes until the
+# first acknowledgments are durable: then the power is cut, however fast the machine is.
 _LONGEST_DELAY_MILLIS = 15_000
 _SHORTEST_LONGEST_MILLIS = 4_000
 
