@@ -159,9 +159,20 @@ class TimeRuns:
         """The lowest ledger of which there is a message of the earliest time; there is one."""
         self._settle()
         self._drop_spent()
-        first = self._heap[0][0]
-        # A run has the messages of a time in the order of their ledgers.
-        return min(int(run.rows.ledger_ids[run.start]) for head, _, run in self._heap if head == first and run)
+        heap = self._heap
+        first = heap[0][0]
+        found: list[int] = []
+        # Only those parts of the heap that have this time: none is earlier than the one above it.
+        places = [0]
+        while places:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] == first:
+                run = heap[place][2]
+                if run:
+                    # A run has the messages of a time in the order of their ledgers.
+                    found.append(int(run.rows.ledger_ids[run.start]))
+                places += (2 * place + 1, 2 * place + 2)
+        return min(found)
 
     def drop_first(self) -> None:
         """Remove what :meth:`first` has just told."""
