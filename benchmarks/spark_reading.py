@@ -192,7 +192,7 @@ def _multiply(disk: Path, folder: Path) -> int:
                     entry_id, length = ends[ledger_id]
                     some = payloads[ledger_id]
                     made = encode_entries(digest, ledger_id, entry_id, entry_id - 1, length, some)
-                    log_file.writelines(part for one in made.stored for part in (struct.pack(">i", len(one)), one))
+                    log_file.writelines(part for _, one in made.pairs() for part in (struct.pack(">i", len(one)), one))
                     ends[ledger_id] = entry_id + len(some), length + sum(map(len, some))
                     count += len(some)
             written += log_file.tell()
