@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from bookstand.storage.storage import Storage
     from bookstand.storage.verify import Report
 
-# How long the entries of a deleted ledger stay, for those who still read it.
-COLLECTION_GRACE_MILLIS = 600_000
-
 
 def open(
     path: str | os.PathLike[str],
@@ -168,7 +165,7 @@ class Store:
         """Delete a ledger's metadata. Its entries stay readable through open handles, until they are collected: by
         :meth:`compact`, or some time after."""
         self._client.delete(ledger_id, missing_ok)
-        self._storage.collect_deleted(self._client.clock.now() - COLLECTION_GRACE_MILLIS)
+        self._client.collect_deleted()
 
     def list_ledgers(self) -> Iterator[int]:
         """The ids of all ledgers, ascending."""

@@ -9,6 +9,7 @@ from threading import Lock
 from weakref import WeakSet
 
 from bookstand.errors import (
+    BookstandError,
     ClientClosedError,
     DigestMismatchError,
     IncorrectParameterError,
@@ -23,6 +24,7 @@ from bookstand.ledger.defaults import LedgerDefaults
 from bookstand.storage import metadata as metadata_format
 from bookstand.storage.changes import Change, CreateLedger, DeleteLedger, LeftoverEntriesError, UpdateLedger
 from bookstand.storage.digest import digest_for, digest_name, master_key
+from bookstand.storage.log import logger
 from bookstand.storage.metadata import CLOSED, FORMATS, LedgerMetadata
 
 TYPE_CHECKING = False
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from bookstand.errors import BookstandError
     from bookstand.ledger.adv import LedgerWriterAdv
     from bookstand.ledger.reader import LedgerReader
     from bookstand.ledger.writer import LedgerWriter
@@ -41,6 +42,11 @@ if TYPE_CHECKING:
     from bookstand.storage.storage import Storage
 
 WIRES = ("v3", "v2")
+
+# How long the entries of a deleted ledger stay, for those who still read it.
+COLLECTION_GRACE_MILLIS = 600_000
+COLLECTED_AT_ONCE = 8
+"""Of so many ledgers a transaction that deletes some collects what is left: more than it deletes, and not for long."""
 
 # Ids of the machines that a ledger's metadata names; there is one machine, and it answers for all of them.
 _BOOKIE_ID = "bookstand-{}:3181"
@@ -335,6 +341,14 @@ class Client:
                 raise
         if self.storage.hooks is not None:
             self.storage.point("delete.after", ledger_id)
+
+    def collect_deleted(self, most: int | None = None) -> None:
+        """Remove what is left of ledgers that were deleted a while ago, of ``most`` at the most. What fails here is no
+        business of the deletion that it comes after, which is done; the next one tries again."""
+        try:
+            self.storage.collect_deleted(self.clock.now() - COLLECTION_GRACE_MILLIS, most)
+        except BookstandError as error:
+            logger().warning("store %s: deleted ledgers could not be collected: %s", self.storage.path, error)
 
     def list(self) -> Iterator[int]:
         self.check_usable()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bookstand.errors import IllegalOperationError, IncorrectParameterError
 from bookstand.ledger import arguments
 from bookstand.ledger.arguments import MISSING
+from bookstand.ledger.client import COLLECTED_AT_ONCE
 from bookstand.ledger.writer import LedgerWriter
 from bookstand.storage import metadata as metadata_format
 from bookstand.storage.changes import (
@@ -188,6 +189,8 @@ class Transaction:
                 with storage.committer_lock:
                     self._unstage(adds)
             raise
+        if any(isinstance(operation, DeleteLedger) for operation in operations):
+            self._client.collect_deleted(COLLECTED_AT_ONCE)
 
     def _unstage(self, adds: list[Add]) -> None:
         for add in adds:

@@ -473,12 +473,13 @@ class Storage(Reads):
             pass
         self._disk.note_freed()
 
-    def collect_deleted(self, deleted_before: int) -> int:
-        """Remove what is left of all ledgers deleted before that time (ms); returns how many there were."""
+    def collect_deleted(self, deleted_before: int, most: int | None = None) -> int:
+        """Remove what is left of the ledgers deleted before that time (ms), or of the ``most`` that were first; returns
+        how many there were."""
         count = 0
         for key in self.meta_keys(keys.META_DELETED):
             deleted_at, ledger_id = keys.parse_deletion(key)
-            if deleted_at > deleted_before:
+            if deleted_at > deleted_before or count == most:
                 break
             self.collect(ledger_id)
             count += 1
