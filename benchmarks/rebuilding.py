@@ -35,7 +35,7 @@ _ROOM = 4 << 30
 _TOPIC = "persistent://public/default/topic-{}"
 _CURSOR = "sub"
 
-_COLUMNS = ["ledger_id", "entry_id", "deliver_at"]
+_COLUMNS = ["ledger_id", "entry_id", "deliver_at_ms"]
 
 
 def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:

@@ -242,10 +242,9 @@ def _add_export(one: argparse.ArgumentParser) -> None:
 
 
 def _make_export(options: argparse.Namespace) -> Job:
-    from bookstand.pipeline.jobs.export import Export
-    from bookstand.pipeline.rows import TABLES
+    from bookstand.pipeline.jobs.export import TABLES, Export
 
-    return Export(_places(options), options.output, tuple(options.table) or tuple(TABLES), tuple(options.topic))
+    return Export(_places(options), options.output, tuple(options.table) or TABLES, tuple(options.topic))
 
 
 def _make_verify(options: argparse.Namespace) -> Job:

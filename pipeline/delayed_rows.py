@@ -17,8 +17,8 @@ from bookstand.pipeline.packed import pack, unpack
 if TYPE_CHECKING:
     from bookstand.disk.disks import DiskLedger
 
-COLUMNS = ("topic", "ledger_id", "entry_id", "deliver_at")
-"""What a table of messages has to have; no time: the message is not delayed."""
+COLUMNS = ("topic", "ledger_id", "entry_id", "deliver_at_ms")
+"""What a table of messages has to have; no time: the message is not delayed. Those of a batch have a row each."""
 
 
 def of_ledger(topic: DiskTopic, ledger: DiskLedger, first: int = 0) -> Indexes:
@@ -68,17 +68,18 @@ def by_topic(table: Any) -> Iterator[tuple[str, Indexes]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if table.column("deliver_at").null_count:
-        table = table.filter(pc.is_valid(table.column("deliver_at")))
+    if table.column("deliver_at_ms").null_count:
+        table = table.filter(pc.is_valid(table.column("deliver_at_ms")))
     # One dictionary for all chunks.
     topics = table.column("topic").unify_dictionaries().combine_chunks()
     topics = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
     codes = topics.indices.to_numpy()
-    columns = [table.column(name).to_numpy() for name in ("deliver_at", "ledger_id", "entry_id")]
+    columns = [table.column(name).to_numpy() for name in ("deliver_at_ms", "ledger_id", "entry_id")]
     for code, name in enumerate(topics.dictionary.to_pylist()):
         here = codes == code
         if here.any():
-            yield name, in_order(Indexes.of(*(columns if here.all() else (column[here] for column in columns))))
+            rows = in_order(Indexes.of(*(columns if here.all() else (column[here] for column in columns))))
+            yield name, _each_once(rows)
 
 
 def in_order(rows: Indexes) -> Indexes:
@@ -89,6 +90,13 @@ def in_order(rows: Indexes) -> Indexes:
         return rows
     order = np.lexsort((entries, ledgers))
     return Indexes(*(column[order] for column in rows))
+
+
+def _each_once(rows: Indexes) -> Indexes:
+    """Of rows in order: those of a batch wait together, as one entry."""
+    fresh = np.ones(rows.size, dtype=np.bool_)
+    fresh[1:] = np.diff(rows.ledger_ids).astype(np.bool_) | np.diff(rows.entry_ids).astype(np.bool_)
+    return rows if fresh.all() else Indexes(*(column[fresh] for column in rows))
 
 
 def waiting(cursor: DiskCursor, rows: Indexes, due_by: int) -> Indexes:

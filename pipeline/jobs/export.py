@@ -1,7 +1,7 @@
 """``export``: what stores and disks hold, as Parquet: a folder for each table, a file for each place and topic.
 
-Every file is there whole or not at all, and has the columns of
-:data:`bookstand.pipeline.rows.TABLES`, behind ``place``.
+Every file is there whole or not at all, and has the columns of its table (:mod:`bookstand.pipeline.schemas`). What is
+damaged is a row with an error, and named in the summary.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bookstand.disk.topics import topics
-from bookstand.errors import BookstandError, IncorrectParameterError, MissingExtraError
+from bookstand.errors import BookstandError
 from bookstand.pipeline.places import STORE, Place, opened
 from bookstand.pipeline.publishing import Output
-from bookstand.pipeline.rows import NUMBER, TABLES, TEXT, of_table
 from bookstand.pipeline.unit import Plan, Result, Unit, fingerprint
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bookstand.disk.disks import Disks
+    from bookstand.pipeline.query import Query
+
+TABLES = ("ledgers", "messages", "cursors", "acks", "delayed_buckets", "delayed_index")
+"""Those that are exported if nothing else is said; there are ``entries`` and ``nodes`` besides."""
 
 # Large enough to be read fast, small enough to be held.
 _ROW_GROUP = 1 << 17
@@ -31,7 +33,7 @@ _ROW_GROUP = 1 << 17
 class Export:
     places: tuple[Place, ...]
     output: str
-    tables: tuple[str, ...] = tuple(TABLES)
+    tables: tuple[str, ...] = TABLES
     topics: tuple[str, ...] = ()
     looking: bool = False
     """Whether nothing is to be left."""
@@ -39,38 +41,34 @@ class Export:
     name = "export"
 
     def __post_init__(self) -> None:
+        # Arrow comes with the tables.
+        from bookstand.pipeline.schemas import table_of
+
         for table in self.tables:
-            if table not in TABLES:
-                raise IncorrectParameterError(f"there is no table {table!r}, but {', '.join(TABLES)}")
+            table_of(table)
 
     def work(self) -> Path | None:
         return None if self.looking else Output(self.output).attempts
 
     def plan(self) -> Plan:
-        """A store is read a table and a topic at a time. Reading bookies' disks begins with reading all of them, so
-        that is done once."""
+        """A table at a time, and messages a topic at a time where that takes no reading of everything."""
         units: list[Unit] = []
         problems: list[str] = []
         for place in self.places:
-            if place.kind != STORE:
-                of = {"place": list(place), "tables": list(self.tables), "topics": list(self.topics)}
-                units.append(Unit(place.name, of))
-                continue
             try:
-                with opened(place) as disks:
-                    units += self._units(place, disks)
+                for table in self.tables:
+                    for chosen in self._topics(place) if table == "messages" else [list(self.topics)]:
+                        name = " ".join((place.name, table, *(chosen if table == "messages" else ())))
+                        units.append(Unit(name, {"place": list(place), "table": table, "topics": chosen}))
             except (BookstandError, OSError) as error:
                 problems.append(f"{place.name}: {error}")
         return Plan(units, problems=tuple(problems))
 
-    def _units(self, place: Place, disks: Disks) -> list[Unit]:
-        units = []
-        names = [topic.name for topic in topics(disks) if not self.topics or topic.name in self.topics]
-        for table in self.tables:
-            for only in [[name] for name in names] if table == "messages" else [list(self.topics)]:
-                name = " ".join((place.name, table, *(only if table == "messages" else ())))
-                units.append(Unit(name, {"place": list(place), "tables": [table], "topics": only}))
-        return units
+    def _topics(self, place: Place) -> list[list[str]]:
+        if place.kind != STORE:
+            return [list(self.topics)]
+        with opened(place) as disks:
+            return [[topic.name] for topic in topics(disks) if not self.topics or topic.name in self.topics]
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
         return Output(self.output).published(units, look_only=self.looking)
@@ -80,55 +78,55 @@ class Export:
 
     def do(self, unit: Unit, folder: Path) -> Result:
         kind, paths, metadata = unit.of["place"]
-        place = Place(kind, tuple(paths), metadata)
-        counts: dict[str, int] = {}
-        with opened(place) as disks:
-            for table in unit.of["tables"]:
-                if self.looking:
-                    counts[table] = sum(len(columns[0]) for columns in of_table(table, disks, unit.of["topics"]))
-                    continue
-                file = f"{table}/{Path(place.paths[0]).name}-{fingerprint(unit.name)}.parquet"
-                counts[table] = _write(Output.place(folder, file), place, table, disks, unit.of["topics"])
-            problems = tuple(dict.fromkeys(map(str, disks.damage)))
-        return Result(unit.name, counts, problems)
+        place, table = Place(kind, tuple(paths), metadata), unit.of["table"]
+        asked = _query(table, unit.of["topics"])
+        file = None
+        if not self.looking:
+            file = Output.place(folder, f"{table}/{Path(paths[0]).name}-{fingerprint(unit.name)}.parquet")
+        rows, problems = _write(file, place, asked)
+        return Result(unit.name, {table: rows}, tuple(problems))
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
         return Output(self.output).publish(done)
 
 
-def schema(table: str) -> pa.Schema:
-    """``place`` first."""
-    pa = _pyarrow()
-    kinds = {TEXT: pa.string(), NUMBER: pa.int64()}
-    fields = [(name, kinds.get(kind) or pa.list_(pa.int64())) for name, kind in TABLES[table].items()]
-    return pa.schema([("place", pa.string()), *fields])
+def _query(table: str, chosen: Sequence[str]) -> Query:
+    """Everything, what is not in buckets as well; of ``chosen`` topics where the table has any."""
+    from bookstand.pipeline.query import query
+    from bookstand.pipeline.schemas import table_of
+    from bookstand.pipeline.wanted import ALL
+
+    of_topics = chosen and "topic" in table_of(table).names
+    return query(table, wanted=ALL.among("topic", chosen) if of_topics else ALL, unsealed=True)
 
 
-def _write(file: Path, place: Place, table: str, disks: Disks, only: Sequence[str]) -> int:
-    pa = _pyarrow()
+def _write(file: Path | None, place: Place, asked: Query) -> tuple[int, list[str]]:
+    """How many rows there are, and what is wrong with some. Without a file they are only counted."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    wanted = schema(table)
+    from bookstand.pipeline import tables
+    from bookstand.pipeline.schemas import ERROR
+
     rows = 0
-    waiting: list[Any] = []
-    with pq.ParquetWriter(file, wanted, compression="zstd") as writer:
-        for columns in of_table(table, disks, only):
-            if not len(columns[0]):
-                continue
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, list(wanted)[1:], strict=True)]
-            waiting.append(pa.record_batch([pa.array([place.name] * len(arrays[0])), *arrays], schema=wanted))
-            rows += len(arrays[0])
-            if sum(map(len, waiting)) >= _ROW_GROUP:
-                writer.write_table(pa.Table.from_batches(waiting))
-                waiting = []
-        if waiting:
+    problems: dict[str, None] = {}
+    waiting: list[pa.RecordBatch] = []
+
+    def flush(least: int) -> None:
+        if writer is not None and sum(map(len, waiting)) >= least:
             writer.write_table(pa.Table.from_batches(waiting))
-    return rows
+            waiting.clear()
 
-
-def _pyarrow() -> pa:
+    writer = None if file is None else pq.ParquetWriter(file, asked.table.schema, compression="zstd")
     try:
-        import pyarrow
-    except ImportError as error:
-        raise MissingExtraError("Parquet needs pyarrow: pip install 'bookstand[spark]'") from error
-    return pyarrow
+        for batch in tables.read([place], asked):
+            rows += batch.num_rows
+            problems |= dict.fromkeys(batch.column(ERROR).drop_null().to_pylist())
+            if writer is not None and batch.num_rows:
+                waiting.append(batch)
+            flush(_ROW_GROUP)
+        flush(1)
+    finally:
+        if writer is not None:
+            writer.close()
+    return rows, list(problems)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pyroaring import BitMap64
 
+from bookstand.cursor.bitmaps import runs
 from bookstand.disk.content import content_of
 from bookstand.disk.cursors import DiskCursor, cursors
 from bookstand.disk.delayed import BROKERS_OWN, DelayedIndex, add, positions_of
 from bookstand.disk.topics import topics
 from bookstand.pipeline.places import Place, opened
-from bookstand.pipeline.rows import ranges_of
 from bookstand.pipeline.unit import Plan, Result, Unit
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _hours(times: Any) -> dict[str, int]:
 
 def _holes(cursor: DiskCursor) -> int:
     """How many runs of acknowledged entries lie behind the mark-delete position."""
-    return sum(len(ranges_of(acked)[0]) for acked in cursor.state.acked.values())
+    return sum(len(runs(acked)[0]) for acked in cursor.state.acked.values())
 
 
 def _sizes(numbers: Iterable[int]) -> dict[str, int]:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyroaring import BitMap64
 
 import bookstand
 from bookstand.cursor.config import CursorConfig
@@ -25,14 +24,14 @@ from bookstand.disk.topics import topics
 from bookstand.pipeline.bucket_cutting import Cut
 from bookstand.pipeline.command import FINE, NOT_ALL, WRONG_USE, main
 from bookstand.pipeline.job import execute
-from bookstand.pipeline.jobs.export import Export
+from bookstand.pipeline.jobs.export import TABLES, Export
 from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.stats import HOUR, Stats, added_up
 from bookstand.pipeline.jobs.verify import Verify
 from bookstand.pipeline.local import LocalRunner
 from bookstand.pipeline.places import STORE, Place, bookies, opened
-from bookstand.pipeline.rows import TABLES, ranges_of
+from bookstand.pipeline.schemas import table_of
 from tests.delivery.bucket_kit import MEMORY
 from tests.disk.recordings import RECORDINGS, dump_path, recording
 from tests.kit import change_entry
@@ -127,28 +126,31 @@ def test_tables_tell_what_is_there(tmp_path: Path) -> None:
     assert summary.ok
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
     for file, columns in kit.parquet(tmp_path / "out").items():
-        assert list(columns) == ["place", *TABLES[file.split("/")[0]]]
+        table = file.split("/")[0]
+        assert tuple(columns) == table_of(table).names
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        assert all(row.pop("place") == str(path) for row in rows)
-        tables[file.split("/")[0]] += rows
+        assert all((row["place"], row["error"]) == (str(path), None) for row in rows)
+        tables[table] += rows
     assert {name: len(rows) for name, rows in tables.items()} == summary.counts
     with bookstand.open(path, read_only=True) as store:
         assert [row["ledger_id"] for row in tables["ledgers"]] == list(store.list_ledgers())
     assert {row["kind"] for row in tables["ledgers"]} >= {"topic", "cursor", "bucket"}
     assert len(tables["messages"]) == 2 * 180
     delayed = {
-        (row["deliver_at"], row["ledger_id"], row["entry_id"]) for row in tables["delayed_index"] if row["topic"] == T0
+        (row["deliver_at_ms"], row["ledger_id"], row["entry_id"])
+        for row in tables["delayed_index"]
+        if row["topic"] == T0
     }
     assert delayed == set(kit.waiting(path, T0))
-    assert {row["bucket"] is None for row in tables["delayed_index"] if row["topic"] == T0} == {False}
-    assert {row["bucket"] is None for row in tables["delayed_index"] if row["topic"] != T0} == {True}
+    assert {row["bucket_ledger_id"] is None for row in tables["delayed_index"] if row["topic"] == T0} == {False}
+    assert {row["bucket_ledger_id"] is None for row in tables["delayed_index"] if row["topic"] != T0} == {True}
     for row in tables["cursors"]:
-        found, acked, *_ = kit.acks(path, row["topic"])
+        _, acked, batches, *_ = kit.acks(path, row["topic"])
         mine = [one for one in tables["acks"] if one["topic"] == row["topic"]]
-        assert len(mine) == row["holes"]
-        assert sum(one["last_entry"] - one["first_entry"] + 1 for one in mine) == row["acknowledged"]
-        assert row["acknowledged"] == sum(map(len, acked.values()))
-        assert found
+        whole = [one for one in mine if one["unacked_indexes"] is None]
+        assert len(mine) - len(whole) == len(batches) == row["partial_batches"]
+        assert sum(one["last_entry_id"] - one["first_entry_id"] + 1 for one in whole) == row["acked_entries"]
+        assert row["acked_entries"] == sum(map(len, acked.values()))
 
 
 def test_disks_are_exported_as_the_store_they_are_imported_into(
@@ -171,15 +173,6 @@ def test_disks_are_exported_as_the_store_they_are_imported_into(
 def test_an_unknown_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(bookstand.BookstandError, match="no table 'x'"):
         Export((), str(tmp_path), ("x",))
-
-
-@given(st.sets(st.integers(0, 1 << 63), max_size=50) | st.sets(st.integers(0, 20)))
-def test_ranges_of_a_bitmap(numbers: set[int]) -> None:
-    numbers = {number for number in numbers if number < 1 << 63}
-    firsts, lasts = ranges_of(BitMap64(numbers))
-    pairs = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
-    assert sum(last - first + 1 for first, last in pairs) == len(numbers)
-    assert all(first in numbers and last in numbers and first - 1 not in numbers for first, last in pairs)
 
 
 # -- findings and counts -----------------------------------------------------------------------------------------------
