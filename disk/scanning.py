@@ -3,9 +3,9 @@
 A record is a length and so many bytes, most of them an entry's. One leads to the next, and each entry's digest says
 whether it is one. Where a digest is wrong, or where no record can be, the next record is the first one behind whose
 digest is right: nothing is guessed from lengths that nothing protects. If it is only the length that is wrong, the
-checksum tells the right one. So every entry with a right digest is found
-that does not lie within another one, and no other passes as good. An entry that cannot be checked is believed where
-its own header makes sense and another record, or the end, lies behind it.
+checksum tells the right one. So every entry with a right digest is found that does not lie within another one, and no
+other passes as good. An entry that cannot be checked is believed where its own header makes sense and another record,
+or the end, lies behind it.
 
 Where a record begins does not depend on what is asked for: a part of a file is found by walking through what lies
 before it, without looking at its digests. The rows of all parts are those of the whole, also where an entry's payload
