@@ -27,7 +27,7 @@ def one_process(path: Path, files: Sequence[str], cursor: str) -> None:
                 rows = table.read_row_group(number)
                 topic = rows.column("topic")[0].as_py()
                 ledgers, entries, times = (
-                    rows.column(name).to_numpy() for name in ("ledger_id", "entry_id", "deliver_at")
+                    rows.column(name).to_numpy() for name in ("ledger_id", "entry_id", "deliver_at_ms")
                 )
                 buckets = []
                 start = 0
@@ -73,16 +73,16 @@ def shuffled(spark: Any, path: Path, files: Sequence[str], cursor: str, work: Pa
     def of_arrow(rows: pa.Table) -> pa.Table:
         columns = {name: rows.column(name).to_numpy() for name in rows.column_names}
         ledger_id = int(columns["ledger_id"][0])
-        count = seal(ledger_id, columns["deliver_at"], columns["ledger_id"], columns["entry_id"])
+        count = seal(ledger_id, columns["deliver_at_ms"], columns["ledger_id"], columns["entry_id"])
         return pa.table({"ledger_id": [ledger_id], "rows": [count]})
 
     def of_pandas(rows: Any) -> Any:
         ledger_id = int(rows["ledger_id"].iloc[0])
-        columns = (rows[name].to_numpy() for name in ("deliver_at", "ledger_id", "entry_id"))
+        columns = (rows[name].to_numpy() for name in ("deliver_at_ms", "ledger_id", "entry_id"))
         count = seal(ledger_id, *columns)
         return type(rows)({"ledger_id": [ledger_id], "rows": [count]})
 
-    groups = spark.read.parquet(*files).select("ledger_id", "entry_id", "deliver_at").groupBy("ledger_id")
+    groups = spark.read.parquet(*files).select("ledger_id", "entry_id", "deliver_at_ms").groupBy("ledger_id")
     schema = "ledger_id long, rows long"
     (groups.applyInPandas(of_pandas, schema) if pandas else groups.applyInArrow(of_arrow, schema)).collect()
     by_ledger = {bucket.key.first_ledger: bucket for bucket in staged(folder)}
