@@ -305,13 +305,13 @@ class Steps:
 
     def _create_adv(self, operation: Operation) -> None:
         name = ledger_of(operation)
+        # What is left of a deleted ledger is collected first, in commits of its own: also by one that then comes too late.
+        self._step(operation, name, collected, optional=True)
         if operation.code == EXISTS:
             self._step(operation, name, is_live)
         elif operation.code is not None:
             raise self._cannot(operation)
         else:
-            # What is left of a deleted ledger is collected first, in commits of its own.
-            self._step(operation, name, collected, optional=True)
             self._step(operation, name, created(operation.arguments["handle"], again=True))
 
     def _append(self, operation: Operation) -> None:

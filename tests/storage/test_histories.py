@@ -153,6 +153,13 @@ POSSIBLE = {
             "create_adv", ["ok", 5], ledger=5, handle="b"
         )("write", ["error", -101, -1], ledger=5, handle="a", entry=0, tokens=["x"])
     ),
+    "a creation that comes too late has collected what was left": (
+        Seen()("create_adv", ["ok", 5], ledger=5, handle="a")("delete", ["ok", None], ledger=5)(
+            "create_adv", ["error", -20], (10, 30), ledger=5, handle="b"
+        )("write", ["error", -101, -1], (12, 13), ledger=5, handle="a", entry=0, tokens=["x"])(
+            "create_adv", ["ok", 5], (15, 20), ledger=5, handle="c"
+        )
+    ),
     "a deleted ledger takes appends": (
         Seen().create()("delete", ["ok", None], ledger=0).append(0)("is_closed", ["error", -25], ledger=0)
     ),
@@ -194,6 +201,11 @@ IMPOSSIBLE = {
     ),
     "a ledger id given twice": (
         Seen()("create_adv", ["ok", 5], ledger=5, handle="a")("create_adv", ["ok", 5], ledger=5, handle="b")
+    ),
+    "what is left of a deleted ledger is collected by nobody": (
+        Seen()("create_adv", ["ok", 5], ledger=5, handle="a")("delete", ["ok", None], ledger=5)(
+            "write", ["error", -101, -1], ledger=5, handle="a", entry=0, tokens=["x"]
+        )("create_adv", ["ok", 5], ledger=5, handle="c")
     ),
     "deleted twice": Seen().create()("delete", ["ok", None], ledger=0)("delete", ["ok", None], ledger=0),
     "a gap": Seen().create().append(0).append(2),
