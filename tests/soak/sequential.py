@@ -305,7 +305,7 @@ class Steps:
 
     def _create_adv(self, operation: Operation) -> None:
         name = ledger_of(operation)
-        # What is left of a deleted ledger is collected first, in commits of its own: also by one that then comes too late.
+        # What is left of a deleted ledger is collected first, in commits of its own; also by who then comes too late.
         self._step(operation, name, collected, optional=True)
         if operation.code == EXISTS:
             self._step(operation, name, is_live)
