@@ -1,54 +1,61 @@
 """A subscription's place in a topic: what is acknowledged, kept in memory as far as that goes, and on the disk.
 
 An acknowledgment is *accepted* when the call returns, and *durable* when the Pending it gave is done; whoever waits for
-that has it written. Two locks: ``_lock`` guards the state in memory, is held for no I/O, and is all that
-acknowledgments take; ``cursor/flushing.py`` has the other, which lets one flush at a time write. It encodes what is
-dirty under the first, so that what it writes is one moment's state, and writes it under the second alone.
+that has it written. Two locks: ``_lock`` guards the state in memory (``live.py``), is held for no I/O, and is all that
+acknowledgments take; ``flushing.py`` has the other, which lets one flush at a time write. It encodes what is dirty
+under the first, so that what it writes is one moment's state, and writes it under the second alone.
+
+The parts, each of which knows those before it: the state; what writes it; whether it can be used (``usability.py``);
+what brings the pages that a question or a change asks for (``bringing.py``); where reading stands (``reading.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from threading import Lock
-from typing import Any
 
-from bookstand.cursor import metrics, opening, recovery
+from bookstand.cursor import metrics, opening
 from bookstand.cursor.acks import LedgerAcks, bits_of, indexes_of
+from bookstand.cursor.arguments import (
+    INTERNAL_PREFIX,
+    as_count,
+    as_cursor_properties,
+    as_position,
+    as_positions,
+    as_properties,
+    check_cursor_property,
+)
+from bookstand.cursor.bringing import Bringing
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.flushing import Flushing
-from bookstand.cursor.history import CursorDiff, HistoryEntry, diff_of, history_of
+from bookstand.cursor.history import AllAcked, CursorDiff, HistoryEntry, all_acked, diff_of, history_of
 from bookstand.cursor.live import LiveState, PageNeeded
 from bookstand.cursor.log import CursorFencedError, CursorLog
 from bookstand.cursor.metrics import CursorStats
 from bookstand.cursor.pages import ResidentPages
+from bookstand.cursor.pausing import Pausing
 from bookstand.cursor.ranges import AckRange, RangeSet
+from bookstand.cursor.reading import Reading, Wanted, not_skipped
 from bookstand.cursor.throttle import Throttle
+from bookstand.cursor.usability import Usability
 from bookstand.errors import (
     BookstandError,
     ClientClosedError,
     IncorrectParameterError,
     NoSuchNodeError,
-    WriteOnReadOnlyError,
 )
 from bookstand.ledger.managed import EntryRun, ManagedLedger, TopicEntry
 from bookstand.ledger.transaction import Transaction
 from bookstand.storage.log import logger
 from bookstand.storage.metrics import Sample
 from bookstand.storage.pending import Pending, completed
-from bookstand.storage.position import EARLIEST, Position
+from bookstand.storage.position import Position
 
 _UNLIMITED = 1 << 62
 _LEDGER_OF, _ENTRY_OF = itemgetter(0), itemgetter(1)
-INTERNAL_PREFIX = "#pulsar.internal."
-# How many entries are looked at at once for those that are wanted.
-_LARGEST_WINDOW = 1 << 14
-_READ_AT_ONCE = 1_000
-
-Wanted = Callable[[int, int, int], Iterable[int]]
-"""Of a ledger's entries from one to another, the last one included, those that are wanted, ascending."""
 
 
 class Cursor:
@@ -99,7 +106,6 @@ class Cursor:
         self.name = name
         self.config = config
         self.read_only = read_only
-        self._closed: BookstandError | None = None
         # Guards the state in memory; held for no I/O.
         self._lock = Lock()
         self._log = CursorLog(topic, name, config.compression, config.compression_threshold)
@@ -111,33 +117,28 @@ class Cursor:
         if info is not None:
             found = opening.recover(topic, name, self._log, info, pages, at_marker, self.read_only)
         elif create and not self.read_only:
-            found = opening.begin(topic, self._log, initial, properties, _checked_properties(cursor_properties))
+            found = opening.begin(topic, self._log, initial, properties, as_cursor_properties(cursor_properties))
         else:
             raise NoSuchNodeError(f"topic {topic.name} has no cursor {name!r}")
         self.recovered_from = found.source
         opening.adopt(topic, self._state, found)
-        self._flushing = Flushing(name, self._state, self._log, config, self._lock)
-        self._flushing.adopt(found)
-        self._close_holes()
-        if not paged:
-            self._bring_all()
-        self._read_position = self._next_from(self._state.mark_delete)
-        self._paused = self.paused
-        self._on_pause: list[Callable[[], object]] = []
-        self._on_resume: list[Callable[[], object]] = []
+        self._throttle = Throttle(config.throttle_mark_delete, config.flush_interval, self._flush_in_background)
         # Whether an acknowledgment may wait for a flush that was asked for by one before it.
         self._joins_flush = config.throttle_mark_delete is None and not self.read_only
-        self._throttle = Throttle(config.throttle_mark_delete, config.flush_interval, self._flush_in_background)
-        self._flushing.hurry = self._throttle.hurry  # type: ignore[method-assign]
+        self._flushing = Flushing(name, self._state, self._log, config, self._lock, self._throttle.hurry)
+        self._flushing.adopt(found)
+        self._usability = Usability(name, topic.client, self._flushing, self.read_only)
+        self._bringing = Bringing(name, self._state, self._log, self._flushing, self._lock, self._usability)
+        self._bringing.close_holes()
+        if not paged:
+            # In the old form everything is in memory.
+            self._bringing.bring_all()
+        self._reading = Reading(topic, self._state, self._bringing, self._lock)
+        self._pausing = Pausing(self._flushing, config.max_per_cursor_metadata_size_in_bytes)
         self._hold_name = self._log.path.rpartition("/")[2]
         if not self.read_only:
             topic.hold(self._hold_name, lambda: self.durable_mark_delete_position)
         topic.client.add_metrics(self)
-
-    def _bring_all(self) -> None:
-        """In the old form everything is in memory."""
-        for ledger_id, _ in list(self._state.index.items()):
-            self._bring(ledger_id)
 
     # -- changing the state ------------------------------------------------------------------------------------------
 
@@ -146,79 +147,22 @@ class Cursor:
         while True:
             try:
                 with self._lock:
-                    self._check_writable()
+                    self._usability.check_writable()
                     change()
-                    self._advance_read_position()
+                    self._reading.advance()
                     pending = self._flushing.pending if self._flushing.is_dirty else completed()
                     wanted = self._state.wanted
                     over_limit = self._state.pages.over_limit
                 break
             except PageNeeded as needed:
-                self._bring(needed.ledger_id)
+                self._bringing.bring(needed.ledger_id)
         if wanted is not None:
-            self._close_holes_if_possible()
+            self._bringing.close_holes_if_possible()
         if over_limit:
             self.flush()
         else:
             self._throttle.accepted()
         return pending
-
-    def _close_holes(self) -> None:
-        """Go on moving the mark-delete position, however many pages have to be read for it."""
-        while True:
-            with self._lock:
-                self._state.close_holes()
-                wanted = self._state.wanted
-            if wanted is None:
-                return
-            self._bring(wanted)
-
-    def _close_holes_if_possible(self) -> None:
-        """What was acknowledged is so whether the page that comes next can be read or not; who asks for what is in that
-        page is told."""
-        try:
-            self._close_holes()
-        except recovery.LOST as error:
-            logger().warning("cursor %s of topic %s cannot move on: %s", self.name, self.topic.name, error)
-
-    def _bring(self, ledger_id: int) -> None:
-        """Read a page, and put it among those in memory."""
-        while True:
-            with self._lock:
-                self._check_usable()
-                # Somebody else may have brought it; and once it is changed, the index names a place that it may be only
-                # on its way to. It stays in memory until it is there.
-                if ledger_id in self._state.pages:
-                    return
-                ref = self._state.index.get(ledger_id)
-                handle = self._log.handle
-            if ref is None or handle is None:
-                return
-            try:
-                parts = recovery.read_parts(handle, ref)
-                page = recovery.load_page(self.name, ledger_id, ref, parts)
-            except BookstandError:
-                # A flush that is at it may be about to say that what the page was read from is another's by now.
-                with self._flushing.alone, self._lock:
-                    if handle is self._log.handle and self._state.index.get(ledger_id) == ref:
-                        raise
-                continue
-            with self._lock:
-                if self._state.index.get(ledger_id) == ref:
-                    self._state.install(page)
-            return
-
-    def _check_usable(self) -> None:
-        if self._closed is not None:
-            raise self._closed
-        if self._flushing.fenced is not None:
-            raise self._flushing.fenced
-        self.topic.client.check_usable()
-
-    def _check_writable(self) -> None:
-        self._check_usable()
-        if self.read_only:
-            raise WriteOnReadOnlyError(f"cursor {self.name!r} was opened read-only")
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
@@ -232,7 +176,7 @@ class Cursor:
             ledger_id, entry_id = positions
             with self._lock:
                 # The shortest way: a page that is dirty already, and an entry that moves no mark-delete position.
-                page = self._dirty.get(ledger_id) if self.usable else None
+                page = self._dirty.get(ledger_id) if self._usability.usable else None
                 if page is not None and 0 <= entry_id < page.limit and not page.partial and self._joins_flush:
                     frontier = self._state.frontier
                     if frontier is not None and positions > frontier:
@@ -240,7 +184,7 @@ class Cursor:
                         return self._flushing.pending
             wanted = [positions]
         else:
-            wanted = _positions(positions)
+            wanted = as_positions(positions)
         return self._change(lambda: self._state.ack(wanted))
 
     def ack_many(self, ledger_id: int, entry_ids: Iterable[int]) -> Pending:
@@ -263,7 +207,7 @@ class Cursor:
 
     def ack_batch(self, position: Position, indexes: Iterable[int], batch_size: int) -> Pending:
         """Acknowledge some messages of a batch; with the last of them the entry is acknowledged."""
-        position = _position(position)
+        position = as_position(position)
         not_acked = bits_of(indexes, batch_size)
         if not self.config.batch_index_acks and not_acked:
             return completed()
@@ -271,7 +215,7 @@ class Cursor:
 
     def mark_delete(self, position: Position, properties: Mapping[str, int] | None = None) -> Pending:
         """Acknowledge everything up to a position. The properties replace those there are."""
-        position, properties = _position(position), _long_properties(properties)
+        position, properties = as_position(position), as_properties(properties)
         return self._change(lambda: self._state.mark_delete_to(position, properties))
 
     def mark_delete_batch(
@@ -282,7 +226,7 @@ class Cursor:
         properties: Mapping[str, int] | None = None,
     ) -> Pending:
         """Acknowledge everything before a batch, and in it what is before the first message not among ``indexes``."""
-        position, properties = _position(position), _long_properties(properties)
+        position, properties = as_position(position), as_properties(properties)
         not_acked = bits_of(indexes, batch_size)
         if not not_acked:
             return self.mark_delete(position, properties)
@@ -293,11 +237,11 @@ class Cursor:
     def reset(self, position: Position) -> Pending:
         """Go to ``position``, backwards or forwards: it is the next to be delivered. Everything from there on is as if
         it had never been acknowledged."""
-        position = _position(position)
+        position = as_position(position)
 
         def change() -> None:
             self._state.reset(position)
-            self._read_position = self._next_from(self._state.mark_delete)
+            self._reading.begin()
 
         pending = self._change(change)
         # What was to be forgotten must not come back with the next crash.
@@ -307,7 +251,7 @@ class Cursor:
     def skip(self, count: int, include_acked: bool = False) -> Pending:
         """Acknowledge everything up to the ``count``-th entry behind the mark-delete position, or all there is. Entries
         that are acknowledged already are counted with ``include_acked`` only."""
-        count = _count(count)
+        count = as_count(count)
 
         def change() -> None:
             target = self._nth(count, include_acked) or self.topic.last_confirmed
@@ -320,15 +264,6 @@ class Cursor:
         return self._change(lambda: self._state.mark_delete_to(self.topic.last_confirmed, {}))
 
     # -- questions ---------------------------------------------------------------------------------------------------
-
-    def _ask(self, question: Callable[[], Any]) -> Any:
-        while True:
-            try:
-                with self._lock:
-                    self._check_usable()
-                    return question()
-            except PageNeeded as needed:
-                self._bring(needed.ledger_id)
 
     @property
     def mark_delete_position(self) -> Position:
@@ -343,8 +278,7 @@ class Cursor:
     @property
     def read_position(self) -> Position:
         """The next entry that :meth:`read` looks at."""
-        with self._lock:
-            return self._read_position
+        return self._reading.position
 
     @property
     def properties(self) -> dict[str, int]:
@@ -354,19 +288,19 @@ class Cursor:
 
     def is_acked(self, position: Position) -> bool:
         """Whether the whole entry is acknowledged."""
-        position = _position(position)
-        return self._ask(lambda: self._state.is_acked(position))  # type: ignore[no-any-return]
+        position = as_position(position)
+        return self._bringing.ask(lambda: self._state.is_acked(position))
 
     def nth(self, count: int, include_acked: bool = False) -> Position | None:
         """The ``count``-th entry behind the mark-delete position; None if fewer are left to acknowledge."""
-        count = _count(count)
+        count = as_count(count)
 
         def look() -> Position | None:
             if self._state.nth_open(count) is None:
                 return None
             return self._nth(count, include_acked)
 
-        return self._ask(look)  # type: ignore[no-any-return]
+        return self._bringing.ask(look)
 
     def _nth(self, count: int, include_acked: bool) -> Position | None:
         if not include_acked:
@@ -376,33 +310,33 @@ class Cursor:
 
     def next_available(self, position: Position) -> Position:
         """The entry behind a position, or behind the whole run of acknowledged ones that it is in."""
-        position = _position(position)
-        return self._next_from(self._ask(lambda: self._state.run_end(position)))
+        position = as_position(position)
+        return self._reading.next_from(self._bringing.ask(lambda: self._state.run_end(position)))
 
     def replay(self, positions: Iterable[Position]) -> list[TopicEntry]:
         """Those of the entries that are not acknowledged, in their order, wherever :meth:`read` stands."""
         extent = self.topic.extent
-        wanted = [one for one in sorted(set(_positions(positions))) if extent.has(one) and not self.is_acked(one)]
+        wanted = [one for one in sorted(set(as_positions(positions))) if extent.has(one) and not self.is_acked(one)]
         return list(self.topic.read_positions(wanted))
 
     def put_property(self, name: str, value: int) -> None:
         """Set a property beside those of the last mark-delete; stored with whatever is stored next."""
-        _long_properties({name: value})
+        as_properties({name: value})
         with self._lock:
-            self._check_writable()
+            self._usability.check_writable()
             self._state.properties[name] = value
             self._state.moves += 1
 
     def remove_property(self, name: str) -> None:
         with self._lock:
-            self._check_writable()
+            self._usability.check_writable()
             self._state.properties.pop(name, None)
             self._state.moves += 1
 
     def unacked_in_batch(self, position: Position) -> list[int] | None:
         """The messages of a batch that are not acknowledged yet; None where none of them is."""
-        position = _position(position)
-        bits = self._ask(lambda: self._state.not_acked_indexes(position))
+        position = as_position(position)
+        bits = self._bringing.ask(lambda: self._state.not_acked_indexes(position))
         return None if bits is None else indexes_of(bits)
 
     @property
@@ -424,7 +358,7 @@ class Cursor:
         with self._lock:
             ids = self._state.ledger_ids()
         for ledger_id in ids:
-            page = self._ask(partial(self._copy_of_page, ledger_id))
+            page = self._bringing.ask(partial(self._copy_of_page, ledger_id))
             if page is not None:
                 yield page
 
@@ -442,7 +376,7 @@ class Cursor:
 
     def lru_switch(self, ledger_id: int) -> bool:
         """Have the page of a ledger in memory; whether there is one."""
-        return self._ask(lambda: self._state.page(ledger_id)) is not None
+        return self._bringing.ask(lambda: self._state.page(ledger_id)) is not None
 
     @property
     def stats(self) -> CursorStats:
@@ -467,7 +401,9 @@ class Cursor:
 
     def samples(self) -> Iterator[Sample]:
         """The same for metrics, as long as the cursor is open."""
-        return iter(()) if self._closed is not None else metrics.samples(self.stats, self.topic.name, self.name)
+        if self._usability.closed is not None:
+            return iter(())
+        return metrics.samples(self.stats, self.topic.name, self.name)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -478,120 +414,42 @@ class Cursor:
         and those for which ``skip`` is true, are passed over without being read. ``wanted`` says the same of many:
         given a ledger and the first and the last of a run of its entries, which of them are not to be passed over."""
         if skip is not None:
-            wanted = partial(_not_skipped, skip)
+            wanted = partial(not_skipped, skip)
         return [entry for run in self.read_runs(count, wanted) for entry in run.entries()]
 
     def read_runs(self, count: int, wanted: Wanted | None = None) -> list[EntryRun]:
         """The same for those who need no object for each entry."""
-        left = _count(count)
-        found: list[EntryRun] = []
-        while left > 0:
-            start = self.read_position
-            try:
-                runs, end = self._read_in_ledger(start, left, wanted)
-            except BookstandError:
-                if not found:
-                    raise
-                # The read position is behind these already; the next call tells of what is damaged.
-                break
-            if end is None:
-                break
-            found += runs
-            left -= sum([len(run.data) for run in runs])
-            with self._lock:
-                if self._read_position == start:
-                    self._read_position = end
-        return found
+        return self._reading.read_runs(as_count(count), wanted)
 
     def unacked(self, wanted: Wanted | None = None, start: Position | None = None) -> Iterator[TopicEntry]:
         """All entries, from ``start`` on, that are not acknowledged when the iteration comes to them, wherever
         :meth:`read` stands."""
-        at: Position | None = max(self.mark_delete_position.next, start or EARLIEST)
-        while at is not None:
-            runs, at = self._read_in_ledger(at, _READ_AT_ONCE, wanted)
-            for run in runs:
-                yield from run.entries()
-
-    def _read_in_ledger(
-        self, start: Position, count: int, wanted: Wanted | None
-    ) -> tuple[list[EntryRun], Position | None]:
-        """Up to ``count`` entries of the first ledger that has any from ``start`` on, and where to go on; None at the
-        topic's end."""
-        extent = self.topic.extent
-        following = extent.following(start.previous)
-        if following is None:
-            return [], None
-        ledger_id, first = following
-        runs, end = self._wanted_runs(ledger_id, first, (extent.entries(ledger_id) or 0) - 1, count, wanted)
-        found = [part for run in runs for part in self.topic.read_run(ledger_id, *run)]
-        return found, Position(ledger_id, end + 1)
-
-    def _wanted_runs(
-        self, ledger_id: int, first: int, last: int, count: int, wanted: Wanted | None
-    ) -> tuple[list[tuple[int, int]], int]:
-        """Runs of entries to deliver, ``count`` of them at most, and the last entry that was looked at.
-
-        ``wanted`` is asked without the lock: what it asks in turn is its own business."""
-        runs: list[tuple[int, int]] = []
-        left, at, window = count, first, count
-        while left and at <= last:
-            run = self._ask(partial(self._state.open_run, ledger_id, at, last))
-            if run is None:
-                return runs, last
-            start, end = run[0], min(run[1], run[0] + window - 1)
-            if wanted is None:
-                found = [(start, end)] if end - start < left else [(start, start + left - 1)]
-                taken = min(end - start + 1, left)
-            else:
-                entry_ids = list(islice(wanted(ledger_id, start, end), left))
-                found, taken = _runs(entry_ids), len(entry_ids)
-                if taken == left:
-                    end = entry_ids[-1]
-                # Where most are passed over, look at more at once.
-                window = min(2 * window, _LARGEST_WINDOW)
-            runs += found
-            left -= taken
-            at = (end if wanted is not None else found[-1][1]) + 1
-        return runs, min(at - 1, last) if not left else last
+        return self._reading.unacked(wanted, start)
 
     @property
     def has_more(self) -> bool:
         """Whether there is an entry at or behind the read position."""
-        return self.topic.extent.following(self.read_position.previous) is not None
+        return self._reading.has_more
 
     def rewind(self) -> None:
         """Read again from the first entry that is not acknowledged."""
         with self._lock:
-            self._read_position = self._next_from(self._state.mark_delete)
+            self._reading.begin()
 
     def seek(self, position: Position) -> None:
         """Read from the position on, but from no entry up to the mark-delete position."""
-        with self._lock:
-            self._read_position = max(_position(position), self._next_from(self._state.mark_delete))
-
-    def _next_from(self, position: Position) -> Position:
-        """The next entry to deliver, or the place that it will have."""
-        extent = self.topic.extent
-        following = extent.following(position)
-        if following is not None:
-            return following
-        last = extent.ledger_ids[-1:]
-        return Position(last[0], 0) if last and last[0] > position.ledger_id else position.next
-
-    def _advance_read_position(self) -> None:
-        if self._read_position <= self._state.mark_delete:
-            self._read_position = self._next_from(self._state.mark_delete)
+        self._reading.seek(as_position(position))
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Write what is accepted and not durable yet; nothing if there is nothing."""
         with self._lock:
-            self._check_usable()
+            self._usability.check()
         try:
             self._flushing.flush()
         finally:
-            self._tell_dispatchers()
+            self._pausing.tell()
 
     def fits_old_form(self) -> bool:
         """Of a cursor in the old form: whether a snapshot holds all of its state, within the limits that are set."""
@@ -620,23 +478,15 @@ class Cursor:
     def paused(self) -> bool:
         """Whether the state is so large that no new messages are to be dispatched, nor delayed ones that are due. In
         the old form also where its limits keep a part from being written."""
-        limit = self.config.max_per_cursor_metadata_size_in_bytes
-        return self._flushing.left_out or (limit >= 1 and self.cursor_metadata_size_in_bytes >= limit)
+        return self._pausing.paused
 
     def on_pause(self, callback: Callable[[], object]) -> None:
         """Call it whenever dispatching is to pause."""
-        self._on_pause.append(callback)
+        self._pausing.on_pause.append(callback)
 
     def on_resume(self, callback: Callable[[], object]) -> None:
         """Call it whenever dispatching may go on."""
-        self._on_resume.append(callback)
-
-    def _tell_dispatchers(self) -> None:
-        paused = self.paused
-        if paused != self._paused:
-            self._paused = paused
-            for callback in self._on_pause if paused else self._on_resume:
-                callback()
+        self._pausing.on_resume.append(callback)
 
     # -- string properties -------------------------------------------------------------------------------------------
 
@@ -649,19 +499,19 @@ class Cursor:
     def set_cursor_properties(self, properties: Mapping[str, str]) -> None:
         """Replace all of them but those that begin with ``#pulsar.internal.``, which stay, and are set one by one."""
         with self._flushing.alone:
-            self._check_writable()
+            self._usability.check_writable()
             kept = {name: value for name, value in self.cursor_properties.items() if name.startswith(INTERNAL_PREFIX)}
-            self._put_properties({**kept, **dict(_checked_properties(properties))})
+            self._put_properties({**kept, **dict(as_cursor_properties(properties))})
 
     def put_cursor_property(self, name: str, value: str) -> None:
         with self._flushing.alone:
-            self._check_writable()
-            _check_property(name, value)
+            self._usability.check_writable()
+            check_cursor_property(name, value)
             self._put_properties({**self.cursor_properties, name: value})
 
     def remove_cursor_property(self, name: str) -> None:
         with self._flushing.alone:
-            self._check_writable()
+            self._usability.check_writable()
             properties = self.cursor_properties
             properties.pop(name, None)
             self._put_properties(properties)
@@ -670,7 +520,7 @@ class Cursor:
         """Have ``change(transaction, properties)`` change the properties, reserved names included, and do to the
         transaction what goes with that: ledgers created, filled and deleted. It is one commit."""
         with self._flushing.alone:
-            self._check_writable()
+            self._usability.check_writable()
             self._log.put_properties(change)
 
     def _put_properties(self, properties: Mapping[str, str]) -> None:
@@ -681,12 +531,19 @@ class Cursor:
 
     def history(self) -> list[HistoryEntry]:
         """The markers that are still there, newest first: in the cursor's ledger, and in former ones that are kept."""
-        return history_of(self)
+        return history_of(self.name, self._log)
 
     def diff(self, one: Position | None, other: Position | None) -> CursorDiff:
         """What is acknowledged at ``other`` and not at ``one``, and the reverse. Both are markers of
         :meth:`history`, or None for what is now."""
-        return diff_of(self, one, other)
+        return diff_of(self._all_acked(one), self._all_acked(other))
+
+    def _all_acked(self, marker: Position | None) -> AllAcked:
+        if marker is not None:
+            with Cursor.open(self.topic, self.name, self.config, create=False, at_marker=marker) as earlier:
+                return earlier._all_acked(None)
+        mark_delete = self.mark_delete_position
+        return all_acked(mark_delete, {page.ledger_id: page.acked for page in self._pages()}, self.topic.ledgers)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -695,7 +552,7 @@ class Cursor:
         as Pulsar has it."""
         self._throttle.stop()
         with self._flushing.alone:
-            if self._closed is not None:
+            if self._usability.closed is not None:
                 return
             try:
                 # Whose cursor it is not any more was told so when it was found out.
@@ -703,7 +560,7 @@ class Cursor:
                     self._flushing.flush()
                     self._end()
             finally:
-                self._closed = ClientClosedError(f"cursor {self.name!r} of topic {self.topic.name} is closed")
+                self._usability.closed = ClientClosedError(f"cursor {self.name!r} of topic {self.topic.name} is closed")
 
     def _end(self) -> None:
         paged = self.config.enable_lru_cache_max_unacked_ranges
@@ -716,15 +573,15 @@ class Cursor:
         """Delete the cursor with all that is stored of it, in one commit."""
         self._throttle.stop()
         with self._flushing.alone:
-            self._check_writable()
+            self._usability.check_writable()
             self._log.delete()
             self.topic.release(self._hold_name)
-            self._closed = CursorFencedError(f"cursor {self.name!r} of topic {self.topic.name} was deleted")
+            self._usability.closed = CursorFencedError(f"cursor {self.name!r} of topic {self.topic.name} was deleted")
 
     @property
     def usable(self) -> bool:
         """Whether it can still be used: it was neither closed nor deleted, nor taken over by another."""
-        return self._closed is None and self._flushing.fenced is None
+        return self._usability.usable
 
     def __enter__(self) -> Cursor:
         return self
@@ -734,59 +591,3 @@ class Cursor:
 
     def __repr__(self) -> str:
         return f"<Cursor {self.name!r} of {self.topic.name!r} at {self._state.mark_delete}>"
-
-
-def _not_skipped(skip: Callable[[Position], bool], ledger_id: int, first: int, last: int) -> Iterator[int]:
-    return (entry_id for entry_id in range(first, last + 1) if not skip(Position(ledger_id, entry_id)))
-
-
-def _runs(entry_ids: Iterable[int]) -> list[tuple[int, int]]:
-    """First and last of each unbroken run of ascending entries."""
-    runs: list[tuple[int, int]] = []
-    for entry_id in entry_ids:
-        if runs and runs[-1][1] == entry_id - 1:
-            runs[-1] = runs[-1][0], entry_id
-        else:
-            runs.append((entry_id, entry_id))
-    return runs
-
-
-def _count(count: object) -> int:
-    if type(count) is int and count >= 1:
-        return count
-    raise IncorrectParameterError(f"count is a number from 1 up, not {count!r}")
-
-
-def _position(position: object) -> Position:
-    if isinstance(position, tuple) and len(position) == 2 and all(type(part) is int for part in position):
-        return Position(*position)
-    raise IncorrectParameterError(f"a position is a ledger id and an entry id, not {position!r}")
-
-
-def _positions(positions: object) -> list[Position]:
-    if isinstance(positions, tuple) and len(positions) == 2 and all(type(part) is int for part in positions):
-        return [Position(*positions)]
-    if not isinstance(positions, Iterable):
-        raise IncorrectParameterError(f"positions are a Position or an iterable of them, not {positions!r}")
-    return [_position(one) for one in positions]
-
-
-def _long_properties(properties: Mapping[str, int] | None) -> dict[str, int]:
-    checked = dict(properties or {})
-    for name, value in checked.items():
-        if not isinstance(name, str) or type(value) is not int or not -(1 << 63) <= value < 1 << 63:
-            raise IncorrectParameterError(f"a property is a name with a 64-bit number, not {name!r}: {value!r}")
-    return checked
-
-
-def _checked_properties(properties: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    for name, value in properties.items():
-        _check_property(name, value)
-        if name.startswith(INTERNAL_PREFIX):
-            raise IncorrectParameterError(f"property {name!r}: names that begin with {INTERNAL_PREFIX} are reserved")
-    return tuple(properties.items())
-
-
-def _check_property(name: object, value: object) -> None:
-    if not isinstance(name, str) or not isinstance(value, str):
-        raise IncorrectParameterError(f"a cursor property is a name with a string, not {name!r}: {value!r}")

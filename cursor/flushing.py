@@ -6,7 +6,7 @@ answered when it is durable; what is acknowledged meanwhile waits for the next f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock, RLock
 from typing import NamedTuple
 
@@ -41,15 +41,25 @@ class _Moment(NamedTuple):
 
 
 class Flushing:
-    """One flush at a time; ``lock`` is the state's. It is the driver of the Pendings that acknowledgments give."""
+    """One flush at a time; ``lock`` is the state's. It is the driver of the Pendings that acknowledgments give, and has
+    ``hurry`` called for those who want to be told and do not wait for it in a thread."""
 
-    def __init__(self, name: str, live: LiveState, cursor_log: CursorLog, config: CursorConfig, lock: Lock) -> None:
+    def __init__(
+        self,
+        name: str,
+        live: LiveState,
+        cursor_log: CursorLog,
+        config: CursorConfig,
+        lock: Lock,
+        hurry: Callable[[], None],
+    ) -> None:
         self._name = name
         self._live = live
         self._log = cursor_log
         self._storage = cursor_log.client.storage
         self._config = config
         self._lock = lock
+        self.hurry = hurry
         self.alone = RLock()
         self._generation = 0
         self._marker: int | None = None
@@ -98,9 +108,6 @@ class Flushing:
                 # What it stood for has been written by others, or there was nothing to write.
                 self._renew()
             completion.complete()
-
-    def hurry(self) -> None:
-        """Set by the cursor: somebody wants to be told, without waiting for it in a thread."""
 
     # -- flushes -------------------------------------------------------------------------------------------------------
 

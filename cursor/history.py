@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
 from bookstand.cursor import recovery
-from bookstand.cursor.log import known_of
+from bookstand.cursor.log import CursorLog, known_of
 from bookstand.errors import LedgerError
+from bookstand.ledger.records import LedgerInfo
 from bookstand.proto.wire import read_varint
 from bookstand.storage.position import Position
-
-if TYPE_CHECKING:
-    from bookstand.cursor.cursor import Cursor
 
 
 class HistoryEntry(NamedTuple):
@@ -37,10 +35,17 @@ class CursorDiff(NamedTuple):
     unacked: dict[int, BitMap64]
 
 
-def history_of(cursor: Cursor) -> list[HistoryEntry]:
+class AllAcked(NamedTuple):
+    """One state of a cursor: what is acknowledged, in every ledger that the topic still has."""
+
+    mark_delete: Position
+    entries: dict[int, BitMap64]
+
+
+def history_of(cursor: str, log: CursorLog) -> list[HistoryEntry]:
     found = []
-    for entries in _ledgers(cursor):
-        for at, marker in recovery.markers(cursor.name, entries):
+    for entries in _ledgers(log):
+        for at, marker in recovery.markers(cursor, entries):
             ledgers, place = read_varint(marker.root, 0, len(marker.root))
             acked, _ = read_varint(marker.root, place, len(marker.root))
             where = Position(entries.ledger_id, at)
@@ -52,9 +57,8 @@ def history_of(cursor: Cursor) -> list[HistoryEntry]:
     return found
 
 
-def _ledgers(cursor: Cursor) -> Iterator[recovery.Entries]:
+def _ledgers(log: CursorLog) -> Iterator[recovery.Entries]:
     """The ledger that is written to, and then the former ones, newest first."""
-    log = cursor._log
     handle = log.handle
     if handle is not None:
         yield recovery.Entries(handle, handle.last_add_confirmed, None)
@@ -66,36 +70,25 @@ def _ledgers(cursor: Cursor) -> Iterator[recovery.Entries]:
             continue
 
 
-def diff_of(cursor: Cursor, one: Position | None, other: Position | None) -> CursorDiff:
-    before, after = _acked(cursor, one), _acked(cursor, other)
+def diff_of(before: AllAcked, after: AllAcked) -> CursorDiff:
     acked: dict[int, BitMap64] = {}
     unacked: dict[int, BitMap64] = {}
-    for ledger_id in sorted(before[1].keys() | after[1].keys()):
-        then, now = before[1].get(ledger_id, BitMap64()), after[1].get(ledger_id, BitMap64())
+    for ledger_id in sorted(before.entries.keys() | after.entries.keys()):
+        then, now = before.entries.get(ledger_id, BitMap64()), after.entries.get(ledger_id, BitMap64())
         if now - then:
             acked[ledger_id] = now - then
         if then - now:
             unacked[ledger_id] = then - now
-    return CursorDiff((before[0], after[0]), acked, unacked)
+    return CursorDiff((before.mark_delete, after.mark_delete), acked, unacked)
 
 
-def _acked(cursor: Cursor, marker: Position | None) -> tuple[Position, dict[int, BitMap64]]:
-    """The mark-delete position, and all acknowledged entries of each ledger that the topic still has."""
-    if marker is None:
-        return _all_of(cursor)
-    earlier = type(cursor).open(cursor.topic, cursor.name, cursor.config, create=False, at_marker=marker)
-    with earlier:
-        return _all_of(earlier)
-
-
-def _all_of(cursor: Cursor) -> tuple[Position, dict[int, BitMap64]]:
-    mark_delete = cursor.mark_delete_position
-    acked = {page.ledger_id: page.acked for page in cursor._pages()}
-    for ledger in cursor.topic.ledgers:
+def all_acked(mark_delete: Position, beyond: dict[int, BitMap64], ledgers: Iterable[LedgerInfo]) -> AllAcked:
+    """``beyond`` is what is acknowledged beyond the mark-delete position; it is added to. ``ledgers``: the topic's."""
+    for ledger in ledgers:
         if ledger.ledger_id > mark_delete.ledger_id:
             break
         whole = ledger.ledger_id < mark_delete.ledger_id
         consumed = ledger.entries if whole else min(mark_delete.entry_id + 1, ledger.entries)
         if consumed > 0:
-            acked.setdefault(ledger.ledger_id, BitMap64()).add_range(0, consumed)
-    return mark_delete, acked
+            beyond.setdefault(ledger.ledger_id, BitMap64()).add_range(0, consumed)
+    return AllAcked(mark_delete, beyond)

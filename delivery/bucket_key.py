@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from bookstand.cursor.arguments import INTERNAL_PREFIX
 from bookstand.errors import IncorrectParameterError, MalformedError
 
-PREFIX = "#pulsar.internal.delayed.bucket"
-INTERNAL_PREFIX = "#pulsar.internal."
-"""Users set no properties with such names."""
+PREFIX = f"{INTERNAL_PREFIX}delayed.bucket"
 
 _NUMBER = "0|[1-9][0-9]{0,18}"
 _KEY = re.compile(f"{re.escape(PREFIX)}_({_NUMBER})_({_NUMBER})")

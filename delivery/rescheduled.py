@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from bookstand.cursor.arguments import INTERNAL_PREFIX
 from bookstand.delivery.bucket_home import Home
-from bookstand.delivery.bucket_key import INTERNAL_PREFIX
 from bookstand.delivery.indexes import Indexes, Numbers
 from bookstand.delivery.snapshot import decode_segments, encode_segment
 from bookstand.errors import MalformedRecordError, NoSuchLedgerError

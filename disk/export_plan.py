@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from bookstand.cursor.arguments import INTERNAL_PREFIX
 from bookstand.delivery import nack_log
-from bookstand.delivery.bucket_key import INTERNAL_PREFIX
 from bookstand.disk.content import SCHEMA, by_labels
 from bookstand.disk.damage import Damage, Report
 from bookstand.disk.exported_cursors import OldForm, SnapshotLedger, StoredTopic, in_old_form

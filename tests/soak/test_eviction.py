@@ -8,7 +8,7 @@ import pytest
 
 from bookstand.cursor import flushing
 from bookstand.cursor.acks import LedgerAcks
-from bookstand.cursor.cursor import Cursor
+from bookstand.cursor.bringing import Bringing
 from bookstand.cursor.pages import ResidentPages
 from tests.counts import Counts
 from tests.soak import eviction
@@ -49,18 +49,18 @@ def a_page_stays_behind_in_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
 
 def pages_are_read_from_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
     """The new ledger's index is taken over, and its handle is not."""
-    bring = Cursor._bring
+    bring = Bringing.bring
     first: dict[int, object] = {}
 
-    def instead(cursor: Cursor, ledger_id: int) -> None:
-        now = cursor._log.handle
-        cursor._log.handle = first.setdefault(id(cursor), now)  # type: ignore[assignment]
+    def instead(bringing: Bringing, ledger_id: int) -> None:
+        now = bringing._log.handle
+        bringing._log.handle = first.setdefault(id(bringing), now)  # type: ignore[assignment]
         try:
-            bring(cursor, ledger_id)
+            bring(bringing, ledger_id)
         finally:
-            cursor._log.handle = now
+            bringing._log.handle = now
 
-    patch.setattr(Cursor, "_bring", instead)
+    patch.setattr(Bringing, "bring", instead)
 
 
 def a_part_of_a_batch_is_the_whole(patch: pytest.MonkeyPatch) -> None:
