@@ -13,7 +13,8 @@ from bookstand.delivery.received import ReceivedMessage
 from bookstand.errors import ClientClosedError, IncorrectParameterError
 
 if TYPE_CHECKING:
-    from bookstand.delivery.subscription import Reference, Subscription
+    from bookstand.delivery.references import Reference
+    from bookstand.delivery.subscription import Subscription
     from bookstand.delivery.times import Span
     from bookstand.storage.pending import Pending
 

@@ -1,0 +1,102 @@
+"""Acknowledging messages. It takes no lock of the subscription: it goes to the cursor, and settles what is out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import attrgetter
+
+from bookstand.cursor.cursor import Cursor
+from bookstand.delivery.doorbell import Doorbell
+from bookstand.delivery.message_id import Member, MessageId
+from bookstand.delivery.passing import Passing
+from bookstand.delivery.received import ReceivedMessage
+from bookstand.delivery.references import Reference, meant_position
+from bookstand.delivery.subscription_stats import Tally
+from bookstand.delivery.whereabouts import Whereabouts
+from bookstand.storage.pending import Pending, completed
+from bookstand.storage.position import Position
+
+_POSITION_OF = attrgetter("position")
+
+
+class Acknowledging:
+    """Safe between threads."""
+
+    def __init__(self, cursor: Cursor, where: Whereabouts, passing: Passing, bell: Doorbell, tally: Tally) -> None:
+        self._cursor = cursor
+        self._where = where
+        self._passing = passing
+        self._bell = bell
+        self._tally = tally
+        self.is_awaited = False
+        """Whether as many are out as may be, so that somebody waits for one of them to be settled."""
+
+    def ack(self, message: Reference) -> Pending:
+        if isinstance(message, ReceivedMessage) and message.batch_index >= 0:
+            pending = self._ack_member(message)
+        else:
+            position = meant_position(message)
+            pending = self._cursor.ack(position)
+            self.acknowledged(position)
+        self._tally.acked += 1
+        return pending
+
+    def ack_many(self, messages: Iterable[Reference]) -> Pending:
+        given = list(messages)
+        pending = self.ack_uncounted(given)
+        self._tally.acked += len(given)
+        return pending
+
+    def ack_uncounted(self, given: list[Reference] | list[ReceivedMessage]) -> Pending:
+        """For what is acknowledged, and was not handled."""
+        whole: list[Position] = []
+        pendings: list[Pending] = []
+        if set(map(type, given)) == {ReceivedMessage}:
+            whole, given = list(map(_POSITION_OF, given)), []
+        for message in given:
+            if not isinstance(message, ReceivedMessage):
+                whole.append(meant_position(message))
+            elif message.batch_index < 0:
+                whole.append(message.position)
+            else:
+                pendings.append(self._ack_member(message))
+        if whole:
+            pendings.append(self._cursor.ack_entries(whole))
+            self._where.all_acknowledged(whole)
+            self.settled()
+        # What was accepted later is written later, or together with the rest.
+        for pending in reversed(pendings):
+            if not pending.done() or pending.exception() is not None:
+                return pending
+        return completed()
+
+    def _ack_member(self, message: ReceivedMessage) -> Pending:
+        pending = self._cursor.ack_batch(message.position, [message.batch_index], message.batch_size)
+        self.acknowledged(message.id)
+        return pending
+
+    def ack_cumulative(self, message: Reference) -> Pending:
+        position = meant_position(message)
+        if position <= self._cursor.mark_delete_position:
+            return completed()
+        if isinstance(message, ReceivedMessage) and message.batch_index >= 0:
+            pending = self._cursor.mark_delete_batch(position, range(message.batch_index + 1), message.batch_size)
+        else:
+            pending = self._cursor.mark_delete(position)
+        if isinstance(message, ReceivedMessage):
+            for index in range(message.batch_index + 1):
+                self._where.out.settle(Member(*position, index))
+        self._tally.acked += len(self._where.out.settle_up_to(self._cursor.mark_delete_position))
+        self.settled()
+        return pending
+
+    def acknowledged(self, message: MessageId) -> None:
+        """The cursor knows it already."""
+        self._where.acknowledged(message)
+        self.settled()
+
+    def settled(self) -> None:
+        """Less is out than was."""
+        if self.is_awaited:
+            self._bell.ring()
+        self._passing.look()

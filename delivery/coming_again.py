@@ -1,0 +1,58 @@
+"""The first place that messages come from: what was negatively acknowledged, held too long, or given back."""
+
+from __future__ import annotations
+
+from bookstand.delivery.living import Living
+from bookstand.delivery.message_id import MessageId, position_of
+from bookstand.delivery.portions import Portions
+from bookstand.delivery.received import Portion
+from bookstand.delivery.whereabouts import Whereabouts
+from bookstand.delivery.worn_out import WornOut
+from bookstand.errors import BookstandError
+from bookstand.storage.log import logger
+
+
+class ComingAgain:
+    """A :class:`~bookstand.delivery.gathering.Source`."""
+
+    def __init__(
+        self, topic: str, name: str, where: Whereabouts, living: Living, portions: Portions, worn_out: WornOut
+    ) -> None:
+        self._topic = topic
+        self._name = name
+        self._where = where
+        self._living = living
+        self._portions = portions
+        self._worn_out = worn_out
+
+    @property
+    def has_some(self) -> bool:
+        return bool(self._where.again)
+
+    def take(self, most: int) -> list[Portion]:
+        found: list[Portion] = []
+        while len(found) < most and (ids := self._where.again.take(most - len(found))):
+            try:
+                found += self._portions_of(ids)
+            except BookstandError as error:
+                readable = self._readable(ids)
+                if not found and not readable:
+                    raise
+                found += readable
+                logger().warning("topic %s, subscription %s: %s", self._topic, self._name, error)
+                break
+        return found
+
+    def _portions_of(self, ids: list[MessageId]) -> list[Portion]:
+        entries = self._living.at(sorted(set(map(position_of, ids))))
+        return self._worn_out.without(self._portions.of(entries, ids))
+
+    def _readable(self, ids: list[MessageId]) -> list[Portion]:
+        """Where one of them cannot be read, or not be buried, the others go on; that one stays."""
+        found: list[Portion] = []
+        for message in ids:
+            try:
+                found += self._portions_of([message])
+            except BookstandError:
+                self._where.again.add([message])
+        return found

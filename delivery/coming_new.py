@@ -1,0 +1,116 @@
+"""The third place that messages come from: the cursor, which reads on from where it stands.
+
+What is delayed goes to the tracker instead, and what the tracker has is passed over without being read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain
+
+from bookstand.cursor.cursor import Cursor
+from bookstand.delivery.delayed import Delayed
+from bookstand.delivery.living import Living
+from bookstand.delivery.portions import Portions
+from bookstand.delivery.received import Portion, ReceivedMessage, size_of_batch
+from bookstand.delivery.whereabouts import Whereabouts
+from bookstand.errors import BookstandError
+from bookstand.storage.position import EARLIEST, Position
+
+# How many entries are read at once where some are delayed, and where all are.
+_FEW, _MANY = 32, 1_000
+
+
+class ComingNew:
+    """A :class:`~bookstand.delivery.gathering.Source`."""
+
+    def __init__(
+        self, cursor: Cursor, delayed: Delayed, where: Whereabouts, living: Living, portions: Portions
+    ) -> None:
+        self._cursor = cursor
+        self._delayed = delayed
+        self._where = where
+        self._living = living
+        self._portions = portions
+        # Read already, and not handed out for want of a place.
+        self._ahead: deque[ReceivedMessage] = deque()
+        # Up to here what is delayed is tracked, although the cursor has not come to it.
+        self._tracked_before = EARLIEST
+        self._read_at_once = _FEW
+
+    @property
+    def has_some(self) -> bool:
+        return bool(self._ahead) or self._cursor.has_more
+
+    def take(self, most: int) -> list[Portion] | None:
+        while self._ahead:
+            count = min(most, len(self._ahead))
+            ahead = [self._ahead.popleft() for _ in range(count)]
+            kept = self._living.without_expired([one for one in ahead if not self._cursor.is_acked(one.position)])
+            if portions := self._portions.of(kept):
+                return portions
+        tracker = self._delayed.tracker
+        if tracker.should_pause_all_deliveries():
+            return []
+        if self._delayed.takes_rewind():
+            self._rewind()
+        start = self._cursor.read_position
+        again = start <= self._where.read_before
+        wanted = partial(self._wanted, again) if again or tracker.count else None
+        try:
+            # Where one is delayed, others are, and are tracked many at a time.
+            (fresh, plain), any_read = self._living.read(
+                most if wanted is None else max(most, self._read_at_once), wanted
+            )
+            if not plain:
+                if again:
+                    # Batches of which every member is somewhere else are not tracked anew.
+                    fresh = [entry for entry in fresh if not size_of_batch(entry) or self._portions.of([entry])]
+                fresh = self._delayed.track(fresh)
+        except BookstandError:
+            self._cursor.seek(start)
+            raise
+        self._read_at_once = _FEW if fresh else _MANY
+        if not fresh and any_read:
+            return None
+        if len(fresh) > most:
+            self._ahead.extend(fresh[most:])
+            fresh = fresh[:most]
+        # Of a batch all members may be somewhere else.
+        return (list(fresh) if plain else self._portions.of(fresh)) or (None if any_read else [])
+
+    def _wanted(self, again: bool, ledger_id: int, first: int, last: int) -> Iterable[int]:
+        """Of a run of entries those that do not wait; where the cursor was before (``again``), those that are nowhere
+        else besides."""
+        entry_ids = self._delayed.untracked(ledger_id, first, last)
+        if not again:
+            return entry_ids
+        return [one for one in entry_ids if Position(ledger_id, one) not in self._where]
+
+    def _rewind(self) -> None:
+        self._where.reach([self._cursor.read_position])
+        self._ahead.clear()
+        self._cursor.rewind()
+
+    def track_unread(self) -> None:
+        """What is delayed and was not read yet waits as well, unless it is somewhere else. When the cursor comes to it,
+        it may be out already."""
+        start = max(self._cursor.read_position, self._tracked_before)
+        unread: list[ReceivedMessage] = []
+        for entry in chain(self._cursor.unacked(self._delayed.untracked, start), [None]):
+            if unread and (entry is None or len(unread) == _MANY):
+                self._delayed.track(unread)
+                self._tracked_before = unread[-1].position.next
+                self._where.reach([self._tracked_before])
+                unread = []
+            if entry is not None and entry.position not in self._where:
+                read = self._living.open(entry)
+                if not size_of_batch(read) or self._portions.of([read]):
+                    unread.append(read)
+
+    def begin_anew(self) -> None:
+        """The cursor stands somewhere else now."""
+        self._ahead.clear()
+        self._tracked_before = EARLIEST

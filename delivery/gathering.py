@@ -1,0 +1,68 @@
+"""Putting together what goes out next, of what comes from several places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from bookstand.delivery.received import Portion, ids_of
+from bookstand.delivery.turns import Turns
+from bookstand.delivery.whereabouts import Whereabouts
+from bookstand.errors import BookstandError
+
+
+class Source(Protocol):
+    """A place that messages come from. Its owner has a lock."""
+
+    @property
+    def has_some(self) -> bool:
+        """Whether there may be some, as far as can be told without looking."""
+
+    def take(self, most: int) -> list[Portion] | None:
+        """Of so many entries at most. None: what was found is not to go out now, and there may be more."""
+
+
+class Gathering:
+    """Its owner has a lock. The first of ``sources`` is always to come first, but for what ``turns.py`` says."""
+
+    def __init__(self, sources: Sequence[Source], where: Whereabouts) -> None:
+        self._sources = sources
+        self._where = where
+        self._turns = Turns(len(sources))
+
+    def gather(self, room: int, only_first: bool) -> tuple[list[Portion], bool]:
+        """What they give, of so many entries at most; and whether looking further may find more."""
+        sources = self._sources[:1] if only_first else self._sources
+        taken = self._where.taken
+        portions: list[Portion] = []
+        taken.clear()
+        noted = 0
+        left_out: list[int] = []
+        unfinished = False
+        failure: BookstandError | None = None
+        for place in self._turns.order():
+            if place >= len(sources):
+                continue
+            if len(portions) >= room:
+                left_out.append(place)
+                continue
+            if noted < len(portions):
+                taken.update(message for portion in portions[noted:] for message in ids_of(portion))
+                noted = len(portions)
+            try:
+                found = sources[place].take(room - len(portions))
+            except BookstandError as error:
+                # What the others have goes out; of what cannot be read the next call tells.
+                failure = failure or error
+                continue
+            if found is None:
+                unfinished = True
+            else:
+                portions += found
+            self._turns.had(place)
+        for place in left_out:
+            if sources[place].has_some:
+                self._turns.passed_over(place)
+        if failure is not None and not portions and not unfinished:
+            raise failure
+        return portions, unfinished

@@ -1,0 +1,101 @@
+"""What a cursor reads, opened, without what is past its time to live: that is acknowledged on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from bookstand.cursor.cursor import Cursor
+from bookstand.cursor.reading import Wanted
+from bookstand.delivery.delayed import Delayed
+from bookstand.delivery.message_id import position_of
+from bookstand.delivery.passing import Passing
+from bookstand.delivery.received import Known, Opened, ReceivedMessage, expires_at, opened, opened_all, opened_runs
+from bookstand.delivery.subscription_stats import Tally
+from bookstand.delivery.times import Span, span_of
+from bookstand.delivery.whereabouts import Whereabouts
+from bookstand.ledger.managed import TopicEntry
+from bookstand.storage.position import Position
+
+if TYPE_CHECKING:
+    from bookstand.storage.clock import Clock
+
+
+class Living:
+    """Its owner has a lock."""
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        time_to_live: Span | None,
+        clock: Clock,
+        where: Whereabouts,
+        delayed: Delayed,
+        passing: Passing,
+        tally: Tally,
+    ) -> None:
+        self._cursor = cursor
+        self._time_to_live = None if time_to_live is None else span_of("time_to_live", time_to_live)
+        self._clock = clock
+        self._where = where
+        self._delayed = delayed
+        self._passing = passing
+        self._tally = tally
+        self._known: Known = {}
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def open(self, entry: TopicEntry) -> ReceivedMessage:
+        """As it is, alive or not."""
+        return opened(entry, self._known)
+
+    def at(self, positions: Iterable[Position]) -> list[ReceivedMessage]:
+        """Those of the entries that are still to be delivered."""
+        return self.without_expired(opened_all(self._cursor.replay(positions), self._known).entries)
+
+    def read(self, count: int, wanted: Wanted | None) -> tuple[Opened, bool]:
+        """Of the next entries, so many at most, those that live; and whether there were any at all."""
+        runs = self._cursor.read_runs(count, wanted)
+        found = opened_runs(runs, self._known)
+        return found._replace(entries=self.without_expired(found.entries)), bool(runs)
+
+    # -- the time to live --------------------------------------------------------------------------------------------
+
+    def without_expired(self, found: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        if self._time_to_live is None:
+            return found
+        expired = [entry.position for entry in found if self._is_expired(entry, self._time_to_live)]
+        if not expired:
+            return found
+        self._expire(expired)
+        gone = set(expired)
+        return [entry for entry in found if entry.position not in gone]
+
+    def expire_all(self) -> int:
+        """Acknowledge what is past its time to live and not out, wherever the cursor stands; how many."""
+        if self._time_to_live is None:
+            return 0
+        out = set(map(position_of, self._where.out.all()))
+        expired: list[Position] = []
+        for entry in self._cursor.unacked(self._delayed.untracked):
+            read = self.open(entry)
+            if self._is_expired(read, self._time_to_live):
+                if entry.position not in out:
+                    expired.append(entry.position)
+            elif read.metadata is not None and read.deliver_at is None:
+                # What was published later has longer to live.
+                break
+        if expired:
+            self._expire(expired)
+        return len(expired)
+
+    def _is_expired(self, entry: ReceivedMessage, time_to_live: int) -> bool:
+        end = expires_at(entry, time_to_live, self._delayed.given_times.get(entry.position))
+        return end is not None and end <= self._clock.now()
+
+    def _expire(self, positions: list[Position]) -> None:
+        self._cursor.ack(positions)
+        self._tally.expired += len(positions)
+        for position in positions:
+            self._where.given_back.pop(position, None)
+        self._passing.look()

@@ -1,0 +1,55 @@
+"""What of an entry is to be handed out: the whole of it, or those messages of a batch that are nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bookstand.cursor.cursor import Cursor
+from bookstand.delivery.message_id import Member, MessageId, position_of
+from bookstand.delivery.received import Members, Portion, ReceivedMessage, size_of_batch
+from bookstand.delivery.whereabouts import Whereabouts
+from bookstand.storage.position import Position
+
+
+class Portions:
+    """Its owner has a lock."""
+
+    def __init__(self, cursor: Cursor, where: Whereabouts) -> None:
+        self._cursor = cursor
+        self._where = where
+
+    def of(self, entries: Iterable[ReceivedMessage], ids: Iterable[MessageId] = ()) -> list[Portion]:
+        """Of batches the members in ``ids``, where any are; else those that are nowhere else. What is acknowledged, or
+        out, is in none."""
+        chosen: dict[Position, set[int]] = {}
+        for member in ids:
+            if len(member) > 2:
+                chosen.setdefault(position_of(member), set()).add(member[2])
+        portions: list[Portion] = []
+        metadata, is_batch = None, False
+        for entry in entries:
+            # Neighbours mostly share it.
+            if entry.metadata is not metadata:
+                metadata, is_batch = entry.metadata, size_of_batch(entry) > 0
+            if not is_batch:
+                portions.append(entry)
+                continue
+            position = entry.position
+            unacked = self._cursor.unacked_in_batch(position)
+            if unacked is None and self._cursor.is_acked(position):
+                # Since it was read.
+                continue
+            some = chosen.get(position) if position not in ids else None
+            indexes = [
+                index
+                for index in (range(size_of_batch(entry)) if unacked is None else unacked)
+                if self._is_to_come(Member(*position, index), some)
+            ]
+            if indexes:
+                portions.append(Members(entry, indexes))
+        return portions
+
+    def _is_to_come(self, member: Member, chosen: set[int] | None) -> bool:
+        if chosen is None:
+            return member not in self._where
+        return member.batch_index in chosen and member not in self._where.out

@@ -1,0 +1,62 @@
+"""Where the messages of a subscription are that are not acknowledged. Plain state, no I/O.
+
+A message is in one place at a time: it is *out*, or on its way there (*taken*); or it waits to come *again*, or until
+its negative acknowledgment is over (*nacked*); or it waits for its time, which the tracker knows. The cursor comes to
+all others. Of a batch each member is somewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bookstand.delivery.handed_out import HandedOut
+from bookstand.delivery.message_id import MessageId, position_of
+from bookstand.delivery.nacked import Nacked
+from bookstand.delivery.replay_queue import ReplayQueue
+from bookstand.storage.position import EARLIEST, Position
+
+
+class Whereabouts:
+    """Its owner has a lock for all but :meth:`acknowledged` and :meth:`all_acknowledged`."""
+
+    def __init__(self) -> None:
+        self.out = HandedOut()
+        self.again = ReplayQueue()
+        self.nacked = Nacked()
+        self.taken: set[MessageId] = set()
+        self.given_back: dict[MessageId, int] = {}
+        """How often each message was given back."""
+        self.read_before = EARLIEST
+        """Up to here the cursor may come to what is somewhere: it was here before, or what is delayed was tracked
+        before the cursor came to it, or was so by another before a restart."""
+
+    def __contains__(self, message: MessageId) -> bool:
+        """Whether it is in one of these places."""
+        return message in self.out or message in self.again or message in self.nacked or message in self.taken
+
+    def reach(self, positions: Iterable[Position]) -> None:
+        """Up to these messages may be somewhere."""
+        self.read_before = max([self.read_before, *positions])
+
+    def acknowledged(self, message: MessageId) -> None:
+        self.out.settle(message)
+        if self.given_back:
+            self.given_back.pop(message, None)
+
+    def all_acknowledged(self, positions: Iterable[Position]) -> None:
+        """Many entries."""
+        self.out.settle_all(positions)
+        if self.given_back:
+            for position in positions:
+                self.given_back.pop(position, None)
+
+    def forget_up_to(self, passed: Position) -> None:
+        """All is acknowledged up to there."""
+        for message in [message for message in list(self.given_back) if position_of(message) <= passed]:
+            self.given_back.pop(message, None)
+
+    def clear(self) -> None:
+        """Nothing is out, nor to come again; what was negatively acknowledged waits on."""
+        self.out.clear()
+        self.again.clear()
+        self.given_back.clear()

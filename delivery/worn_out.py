@@ -1,0 +1,59 @@
+"""Messages that were delivered again too often: they go to the dead-letter topic, and are acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bookstand.delivery.acknowledging import Acknowledging
+from bookstand.delivery.dead_letters import publish_dead_letters
+from bookstand.delivery.portions import Portions
+from bookstand.delivery.received import Members, Portion, messages_of
+from bookstand.delivery.subscription_stats import Tally
+from bookstand.delivery.whereabouts import Whereabouts
+
+if TYPE_CHECKING:
+    from bookstand.delivery.topic import Topic
+
+
+class WornOut:
+    """Its owner has a lock. ``most``: so often a message is delivered again; None: as often as it takes."""
+
+    def __init__(
+        self,
+        most: int | None,
+        origin: str,
+        dead_letter_topic: Callable[[], Topic],
+        where: Whereabouts,
+        portions: Portions,
+        acknowledging: Acknowledging,
+        tally: Tally,
+    ) -> None:
+        self._most = most
+        self._origin = origin
+        self._dead_letter_topic = dead_letter_topic
+        self._where = where
+        self._portions = portions
+        self._acknowledging = acknowledging
+        self._tally = tally
+
+    def without(self, portions: list[Portion]) -> list[Portion]:
+        """Those that are not worn out; the others are buried."""
+        most, given_back = self._most, self._where.given_back
+        if most is None or not given_back:
+            return portions
+        worn_out = [
+            message for portion in portions for message in messages_of(portion) if given_back.get(message.id, 0) > most
+        ]
+        if not worn_out:
+            return portions
+        publish_dead_letters(worn_out, self._origin, self._dead_letter_topic())
+        self._acknowledging.ack_uncounted(worn_out).result()
+        self._tally.dead_lettered += len(worn_out)
+        gone = {message.id for message in worn_out}
+        kept: list[Portion] = []
+        for portion in portions:
+            ids = [message.id for message in messages_of(portion) if message.id not in gone]
+            entry = portion.entry if isinstance(portion, Members) else portion
+            kept += self._portions.of([entry], ids) if ids else []
+        return kept
