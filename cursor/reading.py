@@ -35,6 +35,8 @@ class Reading:
         self._bringing = bringing
         self._lock = lock
         self._position = self.next_from(live.mark_delete)
+        # How often somebody has sent it elsewhere.
+        self._departures = 0
 
     # -- the position ------------------------------------------------------------------------------------------------
 
@@ -56,15 +58,19 @@ class Reading:
     def advance(self) -> None:
         """The mark-delete position may have passed by; the lock is held."""
         if self._position <= self._live.mark_delete:
-            self.begin()
+            self._position = self.next_from(self._live.mark_delete)
 
     def begin(self) -> None:
         """From the first entry that is not acknowledged; the lock is held."""
-        self._position = self.next_from(self._live.mark_delete)
+        self._go_to(self.next_from(self._live.mark_delete))
 
     def seek(self, position: Position) -> None:
         with self._lock:
-            self._position = max(position, self.next_from(self._live.mark_delete))
+            self._go_to(max(position, self.next_from(self._live.mark_delete)))
+
+    def _go_to(self, position: Position) -> None:
+        self._position = position
+        self._departures += 1
 
     # -- entries -----------------------------------------------------------------------------------------------------
 
@@ -73,7 +79,8 @@ class Reading:
         left = count
         found: list[EntryRun] = []
         while left > 0:
-            start = self.position
+            with self._lock:
+                start, departures = self._position, self._departures
             try:
                 runs, end = self._read_in_ledger(start, left, wanted)
             except BookstandError:
@@ -86,8 +93,10 @@ class Reading:
             found += runs
             left -= sum([len(run.data) for run in runs])
             with self._lock:
-                if self._position == start:
-                    self._position = end
+                # Acknowledgments may have moved it meanwhile, to within what was read here: that is not read again. Who
+                # sent it elsewhere is to find it there.
+                if self._departures == departures:
+                    self._position = max(self._position, end)
         return found
 
     def unacked(self, wanted: Wanted | None, start: Position | None) -> Iterator[TopicEntry]:

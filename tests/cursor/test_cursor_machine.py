@@ -221,6 +221,26 @@ class CursorMachine(RuleBasedStateMachine):
         expected = [number for number in range(len(self.desk.p)) if number not in self.model.acked | numbers][:count]
         assert found == [self.desk.p[number] for number in expected]
 
+    @rule(count=st.integers(1, 20), places=PLACES)
+    def read_while_another_acknowledges(self, count: int, places: list[float]) -> None:
+        """Each entry comes once: of those that are acknowledged meanwhile, some and each of the others."""
+        cursor = self.desk.cursor
+        left = [number for number in range(len(self.desk.p)) if number not in self.model.acked]
+        numbers = list(map(self.number, places))
+
+        def wanted(ledger_id: int, first: int, last: int) -> range:
+            if numbers:
+                self.desk.cursor.ack(self.desk.p[numbers[0]])
+                self.model.ack(numbers.pop(0))
+                self.changed()
+            return range(first, last + 1)
+
+        cursor.rewind()
+        found = [self.desk.p.index(entry.position) for entry in cursor.read(count, wanted=wanted)]
+        assert len(found) <= count
+        found += [self.desk.p.index(entry.position) for entry in cursor.read(len(self.desk.p) + 1)]
+        assert found == [number for number in left if number in found or number not in self.model.acked]
+
     def seen(self) -> tuple[object, ...]:
         at = self.desk
         everything = frozenset(range(BATCH))

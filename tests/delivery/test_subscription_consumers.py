@@ -24,7 +24,7 @@ from tests.delivery.subscription_kit import (
     topic_config,
     words,
 )
-from tests.kit import PATIENCE, eventually, in_threads
+from tests.kit import PATIENCE, Faults, eventually, in_threads
 
 
 @pytest.fixture
@@ -172,6 +172,34 @@ def test_one_by_one_until_it_is_closed(desk: Desk) -> None:
     thread.join(PATIENCE)
     assert not thread.is_alive()
     assert (found, ended) == ([str(number) for number in range(5)], [True])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_acknowledges_what_another_is_about_to_pass(store_path: Path, mode: str) -> None:
+    """What came again was out before the cursor came to it, and is acknowledged while another reads on: all behind it
+    is acknowledged, up to what is being read."""
+    faults = Faults()
+    with Desk(store_path, topic_config(mode), subscription_config(durable_nacks=True), hooks=faults) as desk:
+        desk.publish(*range(8))
+        messages = desk.drain()
+        desk.sub.ack_many(messages[1:3]).result()
+        desk.sub.nack(messages[0], delay=1_000)
+        desk.restart()
+        desk.pass_time(1_000)
+        one, two = desk.sub.consumer(), desk.sub.consumer()
+        (first,) = one.receive(1, timeout=0)
+        assert first.position == messages[0].position
+
+        def while_it_is_read(ledger_id: int, entry_id: int, stored: bytes | None) -> bytes | None:
+            if (ledger_id, entry_id) == messages[3].position:
+                faults.mend()
+                one.ack(first)
+            return stored
+
+        faults.on_entry = while_it_is_read
+        found = words(two.receive(1, timeout=0))
+        assert faults.on_entry is None
+        assert found + desk.read(one) == ["3", "4", "5", "6", "7"]
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------
