@@ -31,12 +31,13 @@ class ComingDue:
         where = self._where
         while len(found) < most and (positions := self._delayed.tracker.pop_due(most - len(found))):
             where.reach(positions)
+            wanted = [position for position in positions if position not in where]
             try:
-                entries = self._living.at([position for position in positions if position not in where])
+                entries = self._living.at(wanted)
                 entries.sort(key=lambda entry: (entry.deliver_at or 0, entry.position))
                 found += self._portions.of(entries)
             except BookstandError:
-                where.again.add(positions)
+                where.again.add(wanted)
                 if not found:
                     raise
                 break

@@ -48,8 +48,12 @@ class ComingNew:
         while self._ahead:
             count = min(most, len(self._ahead))
             ahead = [self._ahead.popleft() for _ in range(count)]
-            kept = self._living.without_expired([one for one in ahead if not self._cursor.is_acked(one.position)])
-            if portions := self._portions.of(kept):
+            try:
+                portions = self._portions.of(self._living.without_expired(list(filter(self._is_still_to_come, ahead))))
+            except BookstandError:
+                self._ahead.extendleft(reversed(ahead))
+                raise
+            if portions:
                 return portions
         tracker = self._delayed.tracker
         if tracker.should_pause_all_deliveries():
@@ -69,17 +73,19 @@ class ComingNew:
                     # Batches of which every member is somewhere else are not tracked anew.
                     fresh = [entry for entry in fresh if not size_of_batch(entry) or self._portions.of([entry])]
                 fresh = self._delayed.track(fresh)
+            first = fresh[:most]
+            portions = list(first) if plain else self._portions.of(first)
         except BookstandError:
             self._cursor.seek(start)
             raise
+        self._ahead.extend(fresh[most:])
         self._read_at_once = _FEW if fresh else _MANY
-        if not fresh and any_read:
-            return None
-        if len(fresh) > most:
-            self._ahead.extend(fresh[most:])
-            fresh = fresh[:most]
         # Of a batch all members may be somewhere else.
-        return (list(fresh) if plain else self._portions.of(fresh)) or (None if any_read else [])
+        return portions or (None if any_read else [])
+
+    def _is_still_to_come(self, entry: ReceivedMessage) -> bool:
+        """What was read may have been acknowledged since, or given back by somebody who remembers it from before."""
+        return entry.position not in self._where and not self._cursor.is_acked(entry.position)
 
     def _wanted(self, again: bool, ledger_id: int, first: int, last: int) -> Iterable[int]:
         """Of a run of entries those that do not wait; where the cursor was before (``again``), those that are nowhere

@@ -68,6 +68,8 @@ class Returning:
 
     def nack(self, messages: Sequence[MessageId], wait: int | None) -> None:
         """They are to come again, after so many milliseconds, or what the configuration says."""
+        # Also what the cursor has not come to waits.
+        self._where.reach(map(position_of, messages))
         # What was given back equally often comes again together, and is written down in one commit.
         for count, some in groupby(sorted(messages, key=self._count_of), key=self._count_of):
             messages_of_count = list(some)

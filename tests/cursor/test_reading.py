@@ -1,4 +1,4 @@
-"""Who reads on is given each entry once, whatever is acknowledged meanwhile; and who is sent elsewhere goes on there."""
+"""Who reads on is given each entry once, whatever is acknowledged meanwhile; who is sent elsewhere goes on there."""
 
 from __future__ import annotations
 

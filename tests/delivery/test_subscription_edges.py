@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import bookstand
 from bookstand import SubscriptionConfig, TopicConfig
+from bookstand.cursor.config import CursorConfig
 from bookstand.delivery.dead_letters import BROKEN
 from bookstand.delivery.in_memory import InMemoryDelayedTracker
 from bookstand.delivery.nack_log import nack_name
@@ -205,3 +207,80 @@ def test_a_second_note_of_a_batch_that_came_already_takes_nothing_away(store: St
     clock.advance(60)
     assert sub.receive(5, timeout=0) == []
     assert sub.stats.out == 2
+
+
+def test_what_was_read_ahead_and_is_nacked_comes_once(store: Store, clock: VirtualClock) -> None:
+    """A program may give back what it remembers from before."""
+    topic, sub = subscribed(store)
+    topic.publish(b"later", deliver_after=HOUR)
+    positions = topic.publish_many([b"a", b"b", b"c"])
+    one, other = sub.consumer(), sub.consumer()
+    assert payloads(one.receive(1, timeout=0)) == [b"a"]
+    sub.nack(positions[1], delay=0)
+    clock.advance(1)
+    assert payloads(one.receive(1, timeout=1)) == [b"b"]
+    assert payloads(other.receive(5, timeout=0)) == [b"c"]
+    assert sub.stats.out == 3
+
+
+def test_what_is_nacked_before_it_came_waits(store: Store, clock: VirtualClock) -> None:
+    topic, sub = subscribed(store)
+    position = topic.publish(b"a")
+    batch = topic.publish_batch([b"b", b"c"])
+    topic.publish(b"d")
+    sub.nack_many([position, batch], delay=60_000)
+    assert payloads(sub.receive(5, timeout=0)) == [b"d"]
+    clock.advance(60)
+    assert payloads(sub.receive(5, timeout=1)) == [b"a", b"b", b"c"]
+    assert sub.stats.out == 4
+
+
+def test_what_is_due_and_waits_for_something_else_goes_on_waiting(
+    store: Store, clock: VirtualClock, faults: Faults
+) -> None:
+    """Although what is due with it cannot be read."""
+    topic, sub = subscribed(store)
+    nacked, broken = topic.publish_many([b"a", b"b"], deliver_after=10_000)
+    assert sub.receive(5, timeout=0) == []
+    sub.nack(nacked, delay=60_000)
+    clock.advance(10)
+    faults.fail("read", entry=broken.entry_id, error=ReadError("no"))
+    with pytest.raises(ReadError):
+        sub.receive(5, timeout=0)
+    assert payloads(sub.receive(5, timeout=0)) == [b"b"]
+    clock.advance(60)
+    assert payloads(sub.receive(5, timeout=1)) == [b"a"]
+
+
+def test_whichever_read_fails_everything_comes_once() -> None:
+    """Also one of the cursor's own, of which little is in memory."""
+    cursor = CursorConfig(max_individual_ack_cache_bytes=1, flush_interval=HOUR)
+    for nth in itertools.count(1):
+        faults = Faults()
+        with bookstand.temporary(clock=VirtualClock(START), hooks=faults) as store:
+            topic = store.topic("t", TopicConfig(max_entries_per_ledger=4))
+            sub = topic.subscription("s", SubscriptionConfig(cursor=cursor))
+            topic.publish(b"later", deliver_after=HOUR)
+            for ledger in range(3):
+                topic.publish_batch([b"%d.0" % ledger, b"%d.1" % ledger])
+                acked = topic.publish(b"acked")
+                topic.publish_many([b"%d.2" % ledger, b"%d.3" % ledger])
+                sub.ack(acked).result()
+            fault = faults.fail("read", nth=nth, error=ReadError("no"))
+            found: list[bytes] = []
+            failed = 0
+            while True:
+                try:
+                    part = sub.receive(2, timeout=0)
+                except ReadError:
+                    failed += 1
+                    continue
+                if not part:
+                    break
+                found += payloads(part)
+            assert sorted(found) == [b"%d.%d" % (ledger, n) for ledger in range(3) for n in range(4)], nth
+            if fault in faults.unfired():
+                break
+            assert failed <= 1
+    # More was read than the topic has.
+    assert nth > 13
