@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.doorbell import Doorbell
-from bookstand.delivery.message_id import Member, MessageId
+from bookstand.delivery.message_id import Member, MessageId, members_of
 from bookstand.delivery.passing import Passing
 from bookstand.delivery.received import ReceivedMessage
 from bookstand.delivery.references import Reference, meant_position
@@ -33,7 +33,7 @@ class Acknowledging:
 
     def ack(self, message: Reference) -> Pending:
         if isinstance(message, ReceivedMessage) and message.batch_index >= 0:
-            pending = self._ack_member(message)
+            pending = self._ack_members(message.position, [message])
         else:
             position = meant_position(message)
             pending = self._cursor.ack(position)
@@ -50,7 +50,7 @@ class Acknowledging:
     def ack_uncounted(self, given: list[Reference] | list[ReceivedMessage]) -> Pending:
         """For what is acknowledged, and was not handled."""
         whole: list[Position] = []
-        pendings: list[Pending] = []
+        of_batches: dict[Position, list[ReceivedMessage]] = {}
         if set(map(type, given)) == {ReceivedMessage}:
             whole, given = list(map(_POSITION_OF, given)), []
         for message in given:
@@ -59,7 +59,8 @@ class Acknowledging:
             elif message.batch_index < 0:
                 whole.append(message.position)
             else:
-                pendings.append(self._ack_member(message))
+                of_batches.setdefault(message.position, []).append(message)
+        pendings = [self._ack_members(position, members) for position, members in of_batches.items()]
         if whole:
             pendings.append(self._cursor.ack_entries(whole))
             self._where.all_acknowledged(whole)
@@ -70,9 +71,12 @@ class Acknowledging:
                 return pending
         return completed()
 
-    def _ack_member(self, message: ReceivedMessage) -> Pending:
-        pending = self._cursor.ack_batch(message.position, [message.batch_index], message.batch_size)
-        self.acknowledged(message.id)
+    def _ack_members(self, position: Position, members: Sequence[ReceivedMessage]) -> Pending:
+        """Of one batch."""
+        indexes = [member.batch_index for member in members]
+        pending = self._cursor.ack_batch(position, indexes, members[0].batch_size)
+        self._where.members_acknowledged(position, members_of(position, indexes))
+        self.settled()
         return pending
 
     def ack_cumulative(self, message: Reference) -> Pending:

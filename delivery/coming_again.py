@@ -5,7 +5,7 @@ from __future__ import annotations
 from bookstand.delivery.living import Living
 from bookstand.delivery.message_id import MessageId, position_of
 from bookstand.delivery.portions import Portions
-from bookstand.delivery.received import Portion
+from bookstand.delivery.received import Portion, messages_in
 from bookstand.delivery.whereabouts import Whereabouts
 from bookstand.delivery.worn_out import WornOut
 from bookstand.errors import BookstandError
@@ -31,16 +31,19 @@ class ComingAgain:
 
     def take(self, most: int) -> list[Portion]:
         found: list[Portion] = []
-        while len(found) < most and (ids := self._where.again.take(most - len(found))):
+        count = 0
+        while count < most and (ids := self._where.again.take(most - count)):
             try:
-                found += self._portions_of(ids)
+                some = self._portions_of(ids)
             except BookstandError as error:
-                readable = self._readable(ids)
-                if not found and not readable:
+                some = self._readable(ids)
+                if not found and not some:
                     raise
-                found += readable
+                found += some
                 logger().warning("topic %s, subscription %s: %s", self._topic, self._name, error)
                 break
+            found += some
+            count += messages_in(some)
         return found
 
     def _portions_of(self, ids: list[MessageId]) -> list[Portion]:

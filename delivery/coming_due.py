@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bookstand.delivery.delayed import Delayed
+from bookstand.delivery.entry_sizes import EntrySizes
 from bookstand.delivery.living import Living
 from bookstand.delivery.portions import Portions
-from bookstand.delivery.received import Portion
+from bookstand.delivery.received import Portion, messages_in
 from bookstand.delivery.whereabouts import Whereabouts
 from bookstand.errors import BookstandError
 
@@ -13,11 +14,14 @@ from bookstand.errors import BookstandError
 class ComingDue:
     """A :class:`~bookstand.delivery.gathering.Source`."""
 
-    def __init__(self, delayed: Delayed, where: Whereabouts, living: Living, portions: Portions) -> None:
+    def __init__(
+        self, delayed: Delayed, where: Whereabouts, living: Living, portions: Portions, sizes: EntrySizes
+    ) -> None:
         self._delayed = delayed
         self._where = where
         self._living = living
         self._portions = portions
+        self._sizes = sizes
 
     @property
     def has_some(self) -> bool:
@@ -28,17 +32,20 @@ class ComingDue:
         # Mostly nothing is due, and asking costs less than looking.
         if not self.has_some:
             return found
-        where = self._where
-        while len(found) < most and (positions := self._delayed.tracker.pop_due(most - len(found))):
+        where, sizes = self._where, self._sizes
+        count = 0
+        while count < most and (positions := self._delayed.tracker.pop_due(sizes.entries_for(most - count))):
             where.reach(positions)
             wanted = [position for position in positions if position not in where]
             try:
                 entries = self._living.at(wanted)
                 entries.sort(key=lambda entry: (entry.deliver_at or 0, entry.position))
-                found += self._portions.of(entries)
+                some = self._portions.of(entries)
             except BookstandError:
                 where.again.add(wanted)
                 if not found:
                     raise
                 break
+            found += some
+            count += messages_in(some)
         return found

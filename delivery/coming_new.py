@@ -12,9 +12,10 @@ from itertools import chain
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.delayed import Delayed
+from bookstand.delivery.entry_sizes import EntrySizes, leading
 from bookstand.delivery.living import Living
 from bookstand.delivery.portions import Portions
-from bookstand.delivery.received import Portion, ReceivedMessage, size_of_batch
+from bookstand.delivery.received import Portion, ReceivedMessage, opened_runs, size_of_batch
 from bookstand.delivery.whereabouts import Whereabouts
 from bookstand.errors import BookstandError
 from bookstand.storage.position import EARLIEST, Position
@@ -27,13 +28,20 @@ class ComingNew:
     """A :class:`~bookstand.delivery.gathering.Source`."""
 
     def __init__(
-        self, cursor: Cursor, delayed: Delayed, where: Whereabouts, living: Living, portions: Portions
+        self,
+        cursor: Cursor,
+        delayed: Delayed,
+        where: Whereabouts,
+        living: Living,
+        portions: Portions,
+        sizes: EntrySizes,
     ) -> None:
         self._cursor = cursor
         self._delayed = delayed
         self._where = where
         self._living = living
         self._portions = portions
+        self._sizes = sizes
         # Read already, and not handed out for want of a place.
         self._ahead: deque[ReceivedMessage] = deque()
         # Up to here what is delayed is tracked, although the cursor has not come to it.
@@ -46,8 +54,7 @@ class ComingNew:
 
     def take(self, most: int) -> list[Portion] | None:
         while self._ahead:
-            count = min(most, len(self._ahead))
-            ahead = [self._ahead.popleft() for _ in range(count)]
+            ahead = [self._ahead.popleft() for _ in range(leading(self._ahead, most))]
             try:
                 portions = self._portions.of(self._living.without_expired(list(filter(self._is_still_to_come, ahead))))
             except BookstandError:
@@ -65,23 +72,34 @@ class ComingNew:
         wanted = partial(self._wanted, again) if again or tracker.count else None
         try:
             # Where one is delayed, others are, and are tracked many at a time.
-            (fresh, plain), any_read = self._living.read(
-                most if wanted is None else max(most, self._read_at_once), wanted
-            )
+            if not self._sizes.are_known:
+                self._look_at_next()
+            count = self._sizes.entries_for(most)
+            read, any_read = self._living.read(count if wanted is None else max(count, self._read_at_once), wanted)
+            self._sizes.learn(read)
+            fresh, plain = read
             if not plain:
                 if again:
                     # Batches of which every member is somewhere else are not tracked anew.
                     fresh = [entry for entry in fresh if not size_of_batch(entry) or self._portions.of([entry])]
                 fresh = self._delayed.track(fresh)
-            first = fresh[:most]
+            first = fresh[: most if plain else leading(fresh, most)]
             portions = list(first) if plain else self._portions.of(first)
         except BookstandError:
             self._cursor.seek(start)
             raise
-        self._ahead.extend(fresh[most:])
+        self._ahead.extend(fresh[len(first) :])
         self._read_at_once = _FEW if fresh else _MANY
         # Of a batch all members may be somewhere else.
         return portions or (None if any_read else [])
+
+    def _look_at_next(self) -> None:
+        """It may be a batch, and they all may be: then few of them are enough."""
+        topic = self._cursor.topic
+        following = topic.extent.following(self._cursor.read_position.previous)
+        if following is not None:
+            ledger_id, entry_id = following
+            self._sizes.learn(opened_runs(topic.read_run(ledger_id, entry_id, entry_id), {}))
 
     def _is_still_to_come(self, entry: ReceivedMessage) -> bool:
         """What was read may have been acknowledged since, or given back by somebody who remembers it from before."""

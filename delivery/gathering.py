@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from bookstand.delivery.received import Portion, ids_of
+from bookstand.delivery.received import Portion, ids_of, messages_in
 from bookstand.delivery.turns import Turns
 from bookstand.delivery.whereabouts import Whereabouts
 from bookstand.errors import BookstandError
@@ -19,7 +19,7 @@ class Source(Protocol):
         """Whether there may be some, as far as can be told without looking."""
 
     def take(self, most: int) -> list[Portion] | None:
-        """Of so many entries at most. None: what was found is not to go out now, and there may be more."""
+        """So many messages, or what is left of the last one's batch more. None: what was found is not to go out now, and there may be more."""
 
 
 class Gathering:
@@ -31,26 +31,26 @@ class Gathering:
         self._turns = Turns(len(sources))
 
     def gather(self, room: int, only_first: bool) -> tuple[list[Portion], bool]:
-        """What they give, of so many entries at most; and whether looking further may find more."""
+        """What they give, about so many messages; and whether looking further may find more."""
         sources = self._sources[:1] if only_first else self._sources
         taken = self._where.taken
         portions: list[Portion] = []
         taken.clear()
-        noted = 0
+        noted = count = 0
         left_out: list[int] = []
         unfinished = False
         failure: BookstandError | None = None
         for place in self._turns.order():
             if place >= len(sources):
                 continue
-            if len(portions) >= room:
+            if count >= room:
                 left_out.append(place)
                 continue
             if noted < len(portions):
                 taken.update(message for portion in portions[noted:] for message in ids_of(portion))
                 noted = len(portions)
             try:
-                found = sources[place].take(room - len(portions))
+                found = sources[place].take(room - count)
             except BookstandError as error:
                 # What the others have goes out; of what cannot be read the next call tells.
                 failure = failure or error
@@ -59,6 +59,7 @@ class Gathering:
                 unfinished = True
             else:
                 portions += found
+                count += messages_in(found)
             self._turns.had(place)
         for place in left_out:
             if sources[place].has_some:

@@ -6,7 +6,9 @@ What is handed out together is one :class:`Handout`, with one deadline; so a mes
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from bookstand.delivery.message_id import Member, MessageId, position_of
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 # So many that are settled are not worth looking for.
 _FEW = 1_000
+_POSITION_IN: Callable[[MessageId], tuple[int, int]] = itemgetter(slice(2))
 
 
 class Handout:
@@ -34,7 +37,7 @@ class HandedOut:
     def __init__(self) -> None:
         self._handouts: dict[MessageId, Handout] = {}
         # Of batches: those of an entry that are out.
-        self._members: dict[Position, set[MessageId]] = {}
+        self._members: dict[tuple[int, int], set[MessageId]] = {}
         # By deadline, for they all last equally long; those whose messages are all settled may still be in it.
         self._by_deadline: deque[Handout] = deque()
         # How many messages they have, settled or not, at most.
@@ -45,6 +48,9 @@ class HandedOut:
 
     def __contains__(self, message: object) -> bool:
         return message in self._handouts
+
+    def has_any(self, messages: Iterable[MessageId]) -> bool:
+        return not self._handouts.keys().isdisjoint(messages)
 
     def handout_of(self, message: MessageId) -> Handout | None:
         return self._handouts.get(message)
@@ -57,9 +63,9 @@ class HandedOut:
         handout = Handout(consumer, messages, deadline)
         self._handouts.update(dict.fromkeys(messages, handout))
         if Member in set(map(type, messages)):
-            for message in messages:
-                if len(message) > 2:
-                    self._members.setdefault(position_of(message), set()).add(message)
+            # Those of an entry are next to each other.
+            for position, members in groupby([message for message in messages if len(message) > 2], _POSITION_IN):
+                self._members.setdefault(position, set()).update(members)
         if deadline is not None:
             self._by_deadline.append(handout)
             self._kept += len(messages)
@@ -100,6 +106,17 @@ class HandedOut:
         pop = self._handouts.pop
         for position in positions:
             pop(position, None)
+
+    def settle_members(self, position: Position, members: Iterable[Member]) -> None:
+        """The same of some of a batch."""
+        pop = self._handouts.pop
+        for member in members:
+            pop(member, None)
+        out = self._members.get(position)
+        if out is not None:
+            out.difference_update(members)
+            if not out:
+                self._members.pop(position, None)
 
     def settle_up_to(self, last: Position) -> list[MessageId]:
         """All of the entries up to a position."""

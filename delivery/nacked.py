@@ -27,6 +27,10 @@ class Nacked:
         members = self._until.get(position_of(message))
         return members is not None and (_WHOLE in members or (len(message) > 2 and message[2] in members))
 
+    def has_any_of(self, position: Position) -> bool:
+        """The entry, or a member of it."""
+        return position in self._until
+
     def add(self, position: Position, batch_index: int, until: int) -> None:
         """``batch_index`` is -1 for the whole entry."""
         self._until.setdefault(position, {})[batch_index] = until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.message_id import Member, MessageId, position_of
+from bookstand.delivery.message_id import MessageId, members_of, position_of
 from bookstand.delivery.received import Members, Portion, ReceivedMessage, size_of_batch
 from bookstand.delivery.whereabouts import Whereabouts
 from bookstand.storage.position import Position
@@ -39,17 +39,12 @@ class Portions:
             if unacked is None and self._cursor.is_acked(position):
                 # Since it was read.
                 continue
+            members = members_of(position, range(size_of_batch(entry)) if unacked is None else unacked)
             some = chosen.get(position) if position not in ids else None
-            indexes = [
-                index
-                for index in (range(size_of_batch(entry)) if unacked is None else unacked)
-                if self._is_to_come(Member(*position, index), some)
-            ]
-            if indexes:
-                portions.append(Members(entry, indexes))
+            if some is not None:
+                members = [member for member in members if member[2] in some and member not in self._where.out]
+            elif self._where.has_any_of(position, members):
+                members = [member for member in members if member not in self._where]
+            if members:
+                portions.append(Members(entry, members))
         return portions
-
-    def _is_to_come(self, member: Member, chosen: set[int] | None) -> bool:
-        if chosen is None:
-            return member not in self._where
-        return member.batch_index in chosen and member not in self._where.out

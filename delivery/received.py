@@ -9,8 +9,9 @@ from typing import NamedTuple, TypeGuard
 from bookstand.delivery.message_id import Member, MessageId
 from bookstand.errors import MalformedError, MalformedMessageError
 from bookstand.ledger.compression import NAMES, unpack
-from bookstand.ledger.framing import Message, Single, open_alike
+from bookstand.ledger.framing import open_alike
 from bookstand.ledger.managed import EntryRun, TopicEntry
+from bookstand.ledger.members import members, metadata_of
 from bookstand.ledger.message import MessageMetadata, SingleMessageMetadata
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
@@ -106,16 +107,23 @@ class ReceivedMessage:
 class ReceivedMember(ReceivedMessage):
     """One of a batch."""
 
-    __slots__ = ("_member", "batch_index")
+    __slots__ = ("_id", "_own_metadata", "_own_payload", "batch_index")
 
-    def __init__(self, entry: ReceivedMessage, batch_index: int, member: Single) -> None:
-        super().__init__(entry.position, entry.data, entry.metadata, entry._payload_at)
-        self.batch_index = batch_index
-        self._member = member
+    def __init__(self, entry: ReceivedMessage, member: Member, stored_metadata: bytes, payload: bytes) -> None:
+        # Not by the base's, which takes as long as all the rest.
+        self.position = entry.position
+        self.data = entry.data
+        self.metadata = entry.metadata
+        self._payload_at = entry._payload_at
+        self.redelivery_count = 0
+        self.batch_index = member[2]
+        self._id = member
+        self._own_metadata = stored_metadata
+        self._own_payload = payload
 
     @property
     def id(self) -> MessageId:
-        return Member(*self.position, self.batch_index)
+        return self._id
 
     @property
     def batch_size(self) -> int:
@@ -123,11 +131,11 @@ class ReceivedMember(ReceivedMessage):
 
     @property
     def payload(self) -> bytes:
-        return self._member.payload
+        return self._own_payload
 
     @property
     def _own(self) -> MessageMetadata | SingleMessageMetadata | None:
-        return self._member.metadata
+        return metadata_of(self._own_metadata)
 
 
 # -- entries that were read ------------------------------------------------------------------------------------------
@@ -192,11 +200,11 @@ def expires_at(entry: ReceivedMessage, time_to_live: int, given_time: int | None
 class Members:
     """Some messages of a batch."""
 
-    __slots__ = ("batch_indexes", "entry")
+    __slots__ = ("entry", "members")
 
-    def __init__(self, entry: ReceivedMessage, batch_indexes: list[int]) -> None:
+    def __init__(self, entry: ReceivedMessage, members: Sequence[Member]) -> None:
         self.entry = entry
-        self.batch_indexes = batch_indexes
+        self.members = members
 
 
 Portion = ReceivedMessage | Members
@@ -207,11 +215,14 @@ def are_whole(portions: Iterable[Portion]) -> TypeGuard[list[ReceivedMessage]]:
     return Members not in set(map(type, portions))
 
 
+def messages_in(portions: Sequence[Portion]) -> int:
+    if are_whole(portions):
+        return len(portions)
+    return sum([len(portion.members) if isinstance(portion, Members) else 1 for portion in portions])
+
+
 def ids_of(portion: Portion) -> list[MessageId]:
-    if isinstance(portion, Members):
-        position = portion.entry.position
-        return [Member(*position, index) for index in portion.batch_indexes]
-    return [portion.position]
+    return list(portion.members) if isinstance(portion, Members) else [portion.position]
 
 
 def messages_of(portion: Portion) -> list[ReceivedMessage]:
@@ -220,8 +231,8 @@ def messages_of(portion: Portion) -> list[ReceivedMessage]:
         return [portion]
     entry = portion.entry
     try:
-        members = list(Message(entry.data).messages())
+        stored = list(members(entry.payload, size_of_batch(entry)))
     except MalformedMessageError as error:
         logger().warning("entry %s is handed out as one message: %s", entry.position, error)
         return [entry]
-    return [ReceivedMember(entry, index, members[index]) for index in portion.batch_indexes]
+    return [ReceivedMember(entry, member, *stored[member[2]]) for member in portion.members]

@@ -21,6 +21,9 @@ class ReplayQueue:
     def __contains__(self, message: object) -> bool:
         return message in self._waiting
 
+    def has_any(self, messages: Iterable[MessageId]) -> bool:
+        return not self._waiting.isdisjoint(messages)
+
     def add(self, messages: Iterable[MessageId]) -> None:
         for message in messages:
             if message not in self._waiting:

@@ -33,13 +33,14 @@ from bookstand.delivery.consumer import Consumer
 from bookstand.delivery.dead_letters import dead_letter_topic_of
 from bookstand.delivery.delayed import Delayed
 from bookstand.delivery.doorbell import Doorbell
+from bookstand.delivery.entry_sizes import EntrySizes
 from bookstand.delivery.gathering import Gathering
 from bookstand.delivery.living import Living
 from bookstand.delivery.message_id import MessageId, position_of
 from bookstand.delivery.nack_log import nack_name
 from bookstand.delivery.passing import Passing
 from bookstand.delivery.portions import Portions
-from bookstand.delivery.received import Members, Portion, ReceivedMessage, are_whole, ids_of, messages_of
+from bookstand.delivery.received import Portion, ReceivedMessage, are_whole, ids_of, messages_in, messages_of
 from bookstand.delivery.references import Reference, meant_id, meant_position
 from bookstand.delivery.returning import Returning
 from bookstand.delivery.subscription_stats import SubscriptionStats, Tally
@@ -106,6 +107,7 @@ class Subscription:
         self._acknowledging = Acknowledging(self.cursor, where, passing, self.bell, self._tally)
         self._living = Living(self.cursor, config.time_to_live, self._clock, where, delayed, passing, self._tally)
         portions = Portions(self.cursor, where)
+        sizes = EntrySizes()
         dead_letter_topic = config.dead_letter_topic or dead_letter_topic_of(topic.name, name)
         worn_out = WornOut(
             config.max_redeliveries,
@@ -116,11 +118,11 @@ class Subscription:
             self._acknowledging,
             self._tally,
         )
-        self._new = ComingNew(self.cursor, delayed, where, self._living, portions)
+        self._new = ComingNew(self.cursor, delayed, where, self._living, portions, sizes)
         self._gathering = Gathering(
             [
                 ComingAgain(topic.name, name, where, self._living, portions, worn_out),
-                ComingDue(delayed, where, self._living, portions),
+                ComingDue(delayed, where, self._living, portions, sizes),
                 self._new,
             ],
             where,
@@ -217,7 +219,7 @@ class Subscription:
         if len(portions) <= room and are_whole(portions):
             return portions
         for number, portion in enumerate(portions, 1):
-            room -= len(portion.batch_indexes) if isinstance(portion, Members) else 1
+            room -= messages_in([portion])
             if room <= 0:
                 self._where.again.add(message for left in portions[number:] for message in ids_of(left))
                 return portions[:number]

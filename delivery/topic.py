@@ -16,7 +16,7 @@ from bookstand.delivery.times import Moment, Span, delivery_time
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
 from bookstand.errors import BookstandError, IncorrectParameterError, WriteOnReadOnlyError
 from bookstand.ledger.arguments import as_payload
-from bookstand.ledger.framing import batch, frame, frames, single
+from bookstand.ledger.framing import batch_alike, frame, frames
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
 
@@ -156,12 +156,11 @@ class Topic:
         one by one, and come again together. Properties are those of each."""
         now = self._clock.now()
         metadata = _metadata(more)
-        # What each member has of its own.
-        own = {name: metadata.pop(name) for name in ("partition_key", "event_time") if name in metadata}
-        entry = batch(
-            (single(as_payload(payload), properties=properties, **own) for payload in payloads),
+        entry = batch_alike(
+            list(map(as_payload, payloads)),
             publish_time=now,
             deliver_at=delivery_time(deliver_after, deliver_at, now),
+            member_properties=properties,
             compression=self.config.compression,
             **metadata,
         )

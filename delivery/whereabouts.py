@@ -7,10 +7,10 @@ all others. Of a batch each member is somewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from bookstand.delivery.handed_out import HandedOut
-from bookstand.delivery.message_id import MessageId, position_of
+from bookstand.delivery.message_id import Member, MessageId, position_of
 from bookstand.delivery.nacked import Nacked
 from bookstand.delivery.replay_queue import ReplayQueue
 from bookstand.storage.position import EARLIEST, Position
@@ -34,6 +34,15 @@ class Whereabouts:
         """Whether it is in one of these places."""
         return message in self.out or message in self.again or message in self.nacked or message in self.taken
 
+    def has_any_of(self, position: Position, members: Sequence[Member]) -> bool:
+        """Whether any member of that batch is in one of these places; mostly none is."""
+        return (
+            self.out.has_any(members)
+            or self.again.has_any(members)
+            or self.nacked.has_any_of(position)
+            or not self.taken.isdisjoint(members)
+        )
+
     def reach(self, positions: Iterable[Position]) -> None:
         """Up to these messages may be somewhere."""
         self.read_before = max([self.read_before, *positions])
@@ -49,6 +58,13 @@ class Whereabouts:
         if self.given_back:
             for position in positions:
                 self.given_back.pop(position, None)
+
+    def members_acknowledged(self, position: Position, members: Sequence[Member]) -> None:
+        """Some of a batch."""
+        self.out.settle_members(position, members)
+        if self.given_back:
+            for member in members:
+                self.given_back.pop(member, None)
 
     def forget_up_to(self, passed: Position) -> None:
         """All is acknowledged up to there."""

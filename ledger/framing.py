@@ -15,34 +15,33 @@ still be had. Each step that fails raises :class:`~bookstand.errors.MalformedMes
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import google_crc32c
 
 from bookstand.errors import IncorrectParameterError, MalformedError, MalformedMessageError, MessageChecksumError
 from bookstand.ledger.compression import MAX_UNPACKED, NAMES, NUMBERS, pack, unpack
+from bookstand.ledger.members import Single, joined, joined_alike, members, metadata_of
 from bookstand.ledger.message import (
     BROKER_ENTRY_METADATA,
     MESSAGE_METADATA,
-    SINGLE_MESSAGE_METADATA,
     BrokerEntryMetadata,
     MessageMetadata,
     SingleMessageMetadata,
 )
-from bookstand.proto.table import Table
+from bookstand.ledger.sized import U32, bounds, parsed, read_u32, written
 from bookstand.proto.wire import WireError, int64, read_varint, write_number
 
 _BROKER_MAGIC = b"\x0e\x02"
 _CHECKSUM_MAGIC = b"\x0e\x01"
-_U32 = struct.Struct(">I")
 _CHECKSUM = struct.Struct(">2sI")
 _MAGIC_SIZE = 2
 # Where there is nothing of the broker's, the metadata's size and the metadata begin here.
-_HEAD_AT = _MAGIC_SIZE + _U32.size
-_PLAIN_HEAD = _HEAD_AT + _U32.size
+_HEAD_AT = _MAGIC_SIZE + U32.size
+_PLAIN_HEAD = _HEAD_AT + U32.size
 _MOST_KNOWN = 1_000
 _TIME_FIELD = 19
 _TIME_TAG = b"\x98\x01"
@@ -55,13 +54,6 @@ PRODUCER = "bookstand"
 _T = TypeVar("_T")
 Opened = tuple[MessageMetadata | None, int]
 """A message's metadata, and where its payload begins."""
-
-
-class Single(NamedTuple):
-    """One message of a batch."""
-
-    metadata: SingleMessageMetadata
-    payload: bytes
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -78,8 +70,8 @@ class Message:
         if self._magic(0, "the entry") != _BROKER_MAGIC:
             return None, 0
         what = "the broker's metadata"
-        start, end = _sized(self.data, _MAGIC_SIZE, what)
-        return _parsed(BROKER_ENTRY_METADATA, BrokerEntryMetadata, self.data, start, end, what), end
+        start, end = bounds(self.data, _MAGIC_SIZE, what)
+        return parsed(BROKER_ENTRY_METADATA, BrokerEntryMetadata, self.data, start, end, what), end
 
     @property
     def broker_metadata(self) -> BrokerEntryMetadata | None:
@@ -97,7 +89,7 @@ class Message:
     @property
     def stored_checksum(self) -> int:
         """What the message says its checksum is."""
-        return _u32(self.data, self.offset + _MAGIC_SIZE, "the checksum")
+        return read_u32(self.data, self.offset + _MAGIC_SIZE, "the checksum")
 
     @property
     def computed_checksum(self) -> int:
@@ -112,13 +104,13 @@ class Message:
 
     @property
     def _metadata_at(self) -> int:
-        return self.offset + (_MAGIC_SIZE + _U32.size if self.has_checksum else 0)
+        return self.offset + (_MAGIC_SIZE + U32.size if self.has_checksum else 0)
 
     @cached_property
     def _metadata(self) -> tuple[MessageMetadata, int]:
         what = "the message's metadata"
-        start, end = _sized(self.data, self._metadata_at, what)
-        return _parsed(MESSAGE_METADATA, MessageMetadata, self.data, start, end, what), end
+        start, end = bounds(self.data, self._metadata_at, what)
+        return parsed(MESSAGE_METADATA, MessageMetadata, self.data, start, end, what), end
 
     @property
     def metadata(self) -> MessageMetadata:
@@ -151,19 +143,8 @@ class Message:
 
     def messages(self, max_size: int = MAX_UNPACKED) -> Iterator[Single]:
         """The messages of a batch, as many as its metadata says."""
-        payload = self.payload(max_size)
-        at = 0
-        for index in range(self.metadata.num_messages_in_batch or 0):
-            what = f"message {index} of the batch"
-            start, at = _sized(payload, at, f"the metadata of {what}")
-            single = _parsed(SINGLE_MESSAGE_METADATA, SingleMessageMetadata, payload, start, at, what)
-            end = at + single.payload_size
-            if not at <= end <= len(payload):
-                raise MalformedMessageError(
-                    f"{what} should have {single.payload_size} bytes, there are {len(payload) - at}"
-                )
-            yield Single(single, payload[at:end])
-            at = end
+        for stored, payload in members(self.payload(max_size), self.metadata.num_messages_in_batch or 0):
+            yield Single(metadata_of(stored), payload)
 
     def _magic(self, at: int, what: str) -> bytes:
         magic = self.data[at : at + _MAGIC_SIZE]
@@ -179,7 +160,7 @@ def open_message(data: bytes, known: dict[bytes, MessageMetadata]) -> tuple[Mess
     ``known`` is the caller's, and remembers what was read.
     """
     if data.startswith(_CHECKSUM_MAGIC) and len(data) >= _PLAIN_HEAD:
-        end = _PLAIN_HEAD + _U32.unpack_from(data, _PLAIN_HEAD - _U32.size)[0]
+        end = _PLAIN_HEAD + U32.unpack_from(data, _PLAIN_HEAD - U32.size)[0]
         if end <= len(data):
             stored = data[_PLAIN_HEAD:end]
             metadata = known.get(stored) or _delayed(stored, known)
@@ -250,31 +231,8 @@ def plain_metadata(data: bytes) -> bytes | None:
     """The bytes of a message's metadata, where nothing of the broker's precedes it and it is there as a whole."""
     if not data.startswith(_CHECKSUM_MAGIC) or len(data) < _PLAIN_HEAD:
         return None
-    end = _PLAIN_HEAD + int(_U32.unpack_from(data, _PLAIN_HEAD - _U32.size)[0])
+    end = _PLAIN_HEAD + int(U32.unpack_from(data, _PLAIN_HEAD - U32.size)[0])
     return data[_PLAIN_HEAD:end] if end <= len(data) else None
-
-
-def _u32(data: bytes, at: int, what: str) -> int:
-    if at + _U32.size > len(data):
-        raise MalformedMessageError(f"the entry ends within {what}")
-    number: int = _U32.unpack_from(data, at)[0]
-    return number
-
-
-def _sized(data: bytes, at: int, what: str) -> tuple[int, int]:
-    """Start and end of a part that its size precedes."""
-    size = _u32(data, at, f"the size of {what}")
-    start = at + _U32.size
-    if size > len(data) - start:
-        raise MalformedMessageError(f"{what} should have {size} bytes, there are {len(data) - start}")
-    return start, start + size
-
-
-def _parsed(table: Table, build: Callable[..., _T], data: bytes, start: int, end: int, what: str) -> _T:
-    try:
-        return build(**table.read(data, start, end))
-    except WireError as error:
-        raise MalformedMessageError(f"{what} cannot be read: {error}") from None
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -288,14 +246,16 @@ def join(
     checksum: bool = True,
 ) -> bytes:
     """An entry of parts that are ready; the payload is compressed already if it is to be."""
-    message = _written(MESSAGE_METADATA, metadata)
-    body = _U32.pack(len(message)) + message + stored_payload
+    message = written(MESSAGE_METADATA, metadata)
+    head = U32.pack(len(message)) + message
+    parts = [head, stored_payload]
     if checksum:
-        body = _CHECKSUM_MAGIC + _U32.pack(google_crc32c.value(body)) + body
+        sum_of_both = google_crc32c.extend(google_crc32c.value(head), stored_payload)
+        parts.insert(0, _CHECKSUM.pack(_CHECKSUM_MAGIC, sum_of_both))
     if broker_metadata is not None:
-        broker = _written(BROKER_ENTRY_METADATA, broker_metadata)
-        body = _BROKER_MAGIC + _U32.pack(len(broker)) + broker + body
-    return body
+        broker = written(BROKER_ENTRY_METADATA, broker_metadata)
+        parts.insert(0, _BROKER_MAGIC + U32.pack(len(broker)) + broker)
+    return b"".join(parts)
 
 
 def frame(
@@ -342,10 +302,10 @@ def frames(
             message = untimed.get(size)
             if message is None:
                 metadata = _metadata(PRODUCER, 0, publish_time, None, properties, compression, size, {})
-                message = untimed[size] = _written(MESSAGE_METADATA, metadata)
+                message = untimed[size] = written(MESSAGE_METADATA, metadata)
             if time is not None:
                 message += _time_field(time)
-            head = _U32.pack(len(message)) + message
+            head = U32.pack(len(message)) + message
             head_crc = google_crc32c.value(head)
         stored = pack(compression, payload) if packs else payload
         # The short parts first: what is long is copied once.
@@ -367,34 +327,45 @@ def single(payload: bytes, *, properties: Mapping[str, str] | None = None, **mor
     return Single(_checked(SingleMessageMetadata, more, payload_size=len(payload), properties=pairs), payload)
 
 
-def batch(
-    messages: Iterable[Single],
+def batch(messages: Iterable[Single], *, sequence_id: int = 0, **of_all: Any) -> bytes:
+    """An entry of several messages. ``sequence_id`` is the first one's; they count up from it unless they say else.
+
+    ``of_all``: what :func:`frame` takes.
+    """
+    return _batch(*joined(messages, sequence_id), sequence_id=sequence_id, **of_all)
+
+
+def batch_alike(
+    payloads: Sequence[bytes],
+    *,
+    member_properties: Mapping[str, str] | None = None,
+    partition_key: str | None = None,
+    event_time: int | None = None,
+    sequence_id: int = 0,
+    **of_all: Any,
+) -> bytes:
+    """The same of messages that differ in nothing but the payload: as :func:`batch` of a :func:`single` for each."""
+    like = SingleMessageMetadata(0, tuple((member_properties or {}).items()), partition_key, event_time=event_time)
+    return _batch(joined_alike(payloads, like, sequence_id), len(payloads), sequence_id=sequence_id, **of_all)
+
+
+def _batch(
+    body: bytes,
+    count: int,
     *,
     publish_time: int,
     deliver_at: int | None = None,
     properties: Mapping[str, str] | None = None,
     producer_name: str = PRODUCER,
-    sequence_id: int = 0,
+    sequence_id: int,
     compression: str = "NONE",
     broker_metadata: BrokerEntryMetadata | None = None,
     **more: Any,
 ) -> bytes:
-    """An entry of several messages. ``sequence_id`` is the first one's; they count up from it unless they say else."""
-    body = bytearray()
-    count = 0
-    for one in messages:
-        own = one.metadata
-        if own.payload_size != len(one.payload):
-            raise IncorrectParameterError(f"message {count} says {own.payload_size} bytes, it has {len(one.payload)}")
-        if own.sequence_id is None:
-            own = own._replace(sequence_id=sequence_id + count)
-        part = _written(SINGLE_MESSAGE_METADATA, own)
-        body += _U32.pack(len(part)) + part + one.payload
-        count += 1
     if not count:
         raise IncorrectParameterError("a batch has at least one message")
     more = {"highest_sequence_id": sequence_id + count - 1, **more, "num_messages_in_batch": count}
-    stored = pack(compression, bytes(body))
+    stored = pack(compression, body)
     metadata = _metadata(producer_name, sequence_id, publish_time, deliver_at, properties, compression, len(body), more)
     return join(metadata, stored, broker_metadata)
 
@@ -428,10 +399,3 @@ def _checked(build: Callable[..., _T], more: Mapping[str, Any], **values: Any) -
         return build(**values, **more)
     except TypeError as error:
         raise IncorrectParameterError(f"metadata has no such field: {error}") from None
-
-
-def _written(table: Table, metadata: object) -> bytes:
-    try:
-        return table.write(metadata)
-    except (TypeError, AttributeError, ValueError) as error:
-        raise IncorrectParameterError(f"the metadata cannot be written: {error}") from None
