@@ -1,0 +1,91 @@
+"""Messages of batches and messages by themselves: how many are asked for is counted in messages, not in entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, cycle
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.delivery.subscription_kit import MEMORY, MODES, Desk, topic_config, words
+
+SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=25)
+"""Of batches; 0 for a message by itself."""
+
+
+def publish(desk: Desk, sizes: list[int]) -> list[str]:
+    """Returns the words in the topic's order."""
+    numbers = count()
+    published = []
+    for size in sizes:
+        names = [str(next(numbers)) for _ in range(size or 1)]
+        if size:
+            desk.topic.publish_batch([name.encode() for name in names])
+        else:
+            desk.publish(*names)
+        published += names
+    return published
+
+
+@given(SIZES, st.lists(st.integers(1, 30), min_size=1, max_size=4))
+def test_all_come_once_in_their_order(sizes: list[int], asked_for: list[int]) -> None:
+    with TemporaryDirectory(dir=MEMORY) as folder, Desk(Path(folder) / "store") as desk:
+        published = publish(desk, sizes)
+        found: list[str] = []
+        most = cycle(asked_for)
+        while some := desk.sub.receive(asking := next(most), timeout=0):
+            assert len(some) <= asking
+            found += words(some)
+            desk.sub.ack_many(some)
+        assert found == published
+        assert (desk.sub.stats.backlog, desk.sub.stats.out) == (0, 0)
+        assert desk.sub.cursor.mark_delete_position == desk.topic.ledger.extent.last
+
+
+@given(SIZES, st.integers(1, 30), st.data())
+def test_what_is_not_acknowledged_comes_again(sizes: list[int], most: int, data: st.DataObject) -> None:
+    with TemporaryDirectory(dir=MEMORY) as folder, Desk(Path(folder) / "store") as desk:
+        published = publish(desk, sizes)
+        received = desk.drain(max=most)
+        assert words(received) == published
+        kept = data.draw(st.sets(st.integers(0, len(published) - 1)))
+        done = [message for number, message in enumerate(received) if number not in kept]
+        for part in (done[::2], done[1::2]):
+            desk.sub.ack_many(part).result()
+        assert desk.sub.stats.out == len(kept)
+        if data.draw(st.booleans()):
+            desk.crash()
+        else:
+            desk.sub.redeliver_all()
+        assert words(desk.drain(max=most)) == [published[number] for number in sorted(kept)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_more_entries_are_read_than_hold_what_is_asked_for(store_path: Path, mode: str) -> None:
+    with Desk(store_path, topic_config(mode, max_entries_per_ledger=100)) as desk:
+        publish(desk, [10] * 40)
+        for taken in range(1, 11):
+            assert len(desk.sub.receive(20, timeout=0)) == 20
+            assert desk.sub.cursor.read_position.entry_id == 2 * taken
+
+
+def test_of_due_batches_as_many_leave_the_tracker(desk_with_delayed: Desk) -> None:
+    desk = desk_with_delayed
+    assert desk.sub.receive(20, timeout=0) == []
+    desk.pass_time(2_000)
+    assert len(desk.sub.receive(20, timeout=0)) == 20
+    waiting = desk.sub.tracker.count
+    assert len(desk.sub.receive(20, timeout=0)) == 20
+    assert waiting - desk.sub.tracker.count == 2
+
+
+@pytest.fixture
+def desk_with_delayed(store_path: Path) -> Iterator[Desk]:
+    with Desk(store_path, topic_config(max_entries_per_ledger=100)) as desk:
+        for _ in range(30):
+            desk.topic.publish_batch([b"x"] * 10, deliver_after=1_000)
+        yield desk
