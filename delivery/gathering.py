@@ -19,7 +19,8 @@ class Source(Protocol):
         """Whether there may be some, as far as can be told without looking."""
 
     def take(self, most: int) -> list[Portion] | None:
-        """So many messages, or what is left of the last one's batch more. None: what was found is not to go out now, and there may be more."""
+        """So many messages at most, or a few more of the last one's batch. None: what was found is not to go out now,
+        and there may be more."""
 
 
 class Gathering:
