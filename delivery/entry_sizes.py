@@ -19,11 +19,10 @@ class EntrySizes:
         return self._messages_per_entry > 0
 
     def learn(self, read: Opened) -> None:
-        if read.plain:
-            self._messages_per_entry = 1
-        elif read.entries:
-            count = sum(size_of_batch(entry) or 1 for entry in read.entries)
-            self._messages_per_entry = count // len(read.entries)
+        entries = read.entries
+        if entries:
+            count = len(entries) if read.plain else sum(size_of_batch(entry) or 1 for entry in entries)
+            self._messages_per_entry = count // len(entries)
 
     def entries_for(self, messages: int) -> int:
         return -(-messages // (self._messages_per_entry or 1))
