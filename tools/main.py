@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "delayed": "Show which messages wait for their time.",
         "stats": "Count ledgers, entries and bytes, by kind and size.",
         "import-bookie": "Copy what is on bookies' disks into a store.",
+        "export-bookie": "Write a store as the disk of a bookie.",
     }
 )
 """Each command's module is that of its name in ``bookstand.tools.commands``: its function ``run`` with typer's

@@ -48,6 +48,12 @@ def check_bookies(paths: Sequence[str]) -> None:
             raise NotAStoreError(f"{path} is no bookie's folder")
 
 
+def check_store(path: str) -> None:
+    target = find(path)
+    if target.kind != STORE:
+        raise NotAStoreError(f"{path} is a {target.kind}, and no store")
+
+
 def check_dump(metadata: str | None) -> None:
     if metadata is not None and not os.path.exists(metadata):
         raise StoreNotFoundError(f"there is no metadata dump at {metadata}")

@@ -111,6 +111,7 @@ RUNS = {
     "delayed": ["delayed my-store", f"delayed bookie {DUMP}"],
     "stats": ["stats my-store", f"stats bookie {DUMP}", "stats damaged-store"],
     "import-bookie": [f"import-bookie bookie other {DUMP} --dry-run", "import-bookie damaged-bookie other --dry-run"],
+    "export-bookie": ["export-bookie my-store other --dry-run", "export-bookie damaged-store other --dry-run"],
 }
 # What the recorded disks and the store have no case of.
 RARE = {"message.wrong"}

@@ -40,7 +40,7 @@ def test_a_bookie_without_metadata(here: Path, command: str) -> None:
         assert result.out.startswith("bookie bookie-0 at bookie, without metadata")
 
 
-@pytest.mark.parametrize("command", [*READING, "cat", "import-bookie"])
+@pytest.mark.parametrize("command", [*READING, "cat", "import-bookie", "export-bookie"])
 @pytest.mark.parametrize(
     ("place", "says"),
     [
@@ -51,7 +51,7 @@ def test_a_bookie_without_metadata(here: Path, command: str) -> None:
     ],
 )
 def test_neither(here: Path, command: str, place: str, says: str) -> None:
-    more = {"cat": ["2"], "import-bookie": ["new"]}.get(command, [])
+    more = {"cat": ["2"], "import-bookie": ["new"], "export-bookie": ["new"]}.get(command, [])
     result = run(command, place, *more)
     assert (result.code, result.out, result.err) == (NOT_THERE, "", f"bookstand: {says}\n")
     as_json = run(command, place, *more, "--json")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 import typer
 
 from bookstand.errors import IncorrectParameterError
+from bookstand.ledger.topic_name import fits
 from bookstand.tools import output
 from bookstand.tools.disk_view import DiskView
 from bookstand.tools.known import ledger_line
@@ -160,11 +160,6 @@ def _ledger_rows(view: View, topic: str | None, kind: str | None, state: str | N
             and (state is None or facts.state == state.upper())
         ):
             yield _row(facts)
-
-
-def fits(name: str, pattern: str) -> bool:
-    """Whether a topic is meant: by its full name, the end of it, or a pattern."""
-    return name == pattern or name.endswith(f"/{pattern}") or fnmatchcase(name, pattern)
 
 
 def _row(facts: LedgerFacts) -> dict[str, Any]:
