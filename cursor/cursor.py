@@ -18,7 +18,7 @@ from typing import Any
 from bookstand.cursor import metrics, opening, recovery
 from bookstand.cursor.acks import LedgerAcks, bits_of, indexes_of
 from bookstand.cursor.config import CursorConfig
-from bookstand.cursor.flushing import Flushing
+from bookstand.cursor.flushing import Flushing, Written
 from bookstand.cursor.history import CursorDiff, HistoryEntry, diff_of, history_of
 from bookstand.cursor.live import LiveState, PageNeeded
 from bookstand.cursor.log import CursorFencedError, CursorLog
@@ -592,6 +592,10 @@ class Cursor:
             self._flushing.flush()
         finally:
             self._tell_dispatchers()
+
+    def preview(self) -> Written:
+        """Of a cursor that was opened read-only: what its first flush would write, were it opened for writing."""
+        return self._flushing.preview()
 
     def fits_old_form(self) -> bool:
         """Of a cursor in the old form: whether a snapshot holds all of its state, within the limits that are set."""
