@@ -30,18 +30,22 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "stats": "Count ledgers, entries and bytes, by kind and size.",
         "import-bookie": "Copy what is on bookies' disks into a store.",
         "export-bookie": "Write a store as the disk of a bookie.",
+        "migrate cursors": "Write cursors as pages and markers, or as Pulsar does.",
+        "migrate snapshots": "Cut the buckets of delayed messages anew.",
     }
 )
 """Each command's module is that of its name in ``bookstand.tools.commands``: its function ``run`` with typer's
-annotations is the command, its docstring the help, and ``EXAMPLES`` are command lines for that."""
+annotations is the command, its docstring the help, and ``EXAMPLES`` are command lines for that. Names may have two
+words."""
 
 SPARK = "spark"
 """What follows it is a job over many stores, with arguments of its own, as ``python -m bookstand.pipeline`` has it."""
 
 _INTRODUCTION = """Look into bookstand's stores and into real bookies' disks.
 
-Every command takes either, and says which it is looking at. Stores that other processes have open can be looked at,
-too. Nothing is changed by looking. "bookstand spark --help" has jobs over many at once, on Spark or without."""
+Every command that looks takes either, and says which it is looking at. Stores that other processes have open can be
+looked at, too. Nothing is changed by looking; what changes something has --dry-run. "bookstand spark --help" has jobs
+over many at once, on Spark or without."""
 
 _EXTRA = ("typer", "rich", "cramjam")
 
@@ -101,8 +105,15 @@ def application() -> typer.Typer:
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
             if cmd_name not in COMMANDS:
                 return None
-            module = import_module(f"bookstand.tools.commands.{cmd_name.replace('-', '_')}")
+            module = import_module(module_of(cmd_name))
             return manual.command(cmd_name, module.run, module.__doc__ or "", module.EXAMPLES)
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            two = " ".join(args[:2])
+            meant = [name for name in COMMANDS if name.startswith(f"{args[0]} ")]
+            if two not in COMMANDS and meant:
+                ctx.fail(f"{args[0]!r} is the beginning of {' and '.join(map(repr, meant))}")
+            return super().resolve_command(ctx, [two, *args[2:]] if two in COMMANDS else args)
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
             manual.section(formatter, "Commands", list(COMMANDS.items()))
@@ -137,6 +148,10 @@ def application() -> typer.Typer:
         pass
 
     return app
+
+
+def module_of(command: str) -> str:
+    return f"bookstand.tools.commands.{command.replace('-', '_').replace(' ', '_')}"
 
 
 def _print_version(asked: bool) -> None:

@@ -111,7 +111,8 @@ class _Outcome:
     @classmethod
     def of(cls, result: Result) -> _Outcome:
         found = cls()
-        found.migrated = {name: Migration(**facts) for name, facts in result.facts["cursors"].items()}
+        for name, facts in result.facts["cursors"].items():
+            found.migrated[name] = Migration(*(facts[field] for field in Migration._fields))
         found.left = dict(result.facts["left"])
         return found
 
@@ -133,5 +134,6 @@ class _Outcome:
             counts.update(cursors=1, changed=one.changed, ranges=one.ranges, batches=one.batches)
             counts.update(pages=one.pages, bytes=one.bytes)
         problems = tuple(f"cursor {name!r}: {left['why']}" for name, left in self.left.items())
-        facts = {"cursors": {name: one._asdict() for name, one in self.migrated.items()}, "left": self.left}
+        cursors = {name: {**one._asdict(), "changed": one.changed} for name, one in self.migrated.items()}
+        facts = {"cursors": cursors, "left": self.left}
         return Result(unit.name, dict(counts), problems, facts=facts)

@@ -61,6 +61,9 @@ class RebuildDelayed:
 
     name = "rebuild-delayed"
 
+    def __post_init__(self) -> None:
+        self.cut.check()
+
     def work(self) -> Path | None:
         return None if self.looking else store_changes.work(self.workplace)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bookstand.delivery.bucket_key import BucketKey
 from bookstand.delivery.indexes import Indexes, together
+from bookstand.delivery.snapshot import SnapshotDamagedError
 from bookstand.disk.cursors import cursor as cursor_of
 from bookstand.disk.delayed import DelayedIndex, DiskBucket
 from bookstand.disk.topics import DiskTopic
@@ -50,6 +51,9 @@ class Recut:
     """Whether nothing is to be left."""
 
     name = "recut"
+
+    def __post_init__(self) -> None:
+        self.cut.check()
 
     def work(self) -> Path | None:
         return None if self.looking else store_changes.work(self.workplace)
@@ -88,8 +92,8 @@ class Recut:
                     left[name] = left_for(error)
                     continue
                 first = sum(facts["buckets"] for facts in cursors.values())
-                cursors[name], changed = self._recut(topic, name, folder, first)
-                if changed:
+                cursors[name] = self._recut(topic, name, folder, first)
+                if cursors[name]["changed"]:
                     versions[name] = dump.nodes[cursor_node_of(topic.name, name)].version
             if topic.disks.damage:
                 raise StoreDamagedError(f"what cannot be read cannot be cut anew: {topic.disks.damage[0].what}")
@@ -99,33 +103,32 @@ class Recut:
         problems = tuple(f"cursor {name!r}: {one['why']}" for name, one in left.items())
         return Result(unit.name, dict(counts), problems, facts={"versions": versions, "cursors": cursors, "left": left})
 
-    def _recut(self, topic: DiskTopic, cursor: str, folder: Path, first: int) -> tuple[dict[str, int], bool]:
-        """What is there and what is to be, in numbers; and whether it is something else. So many buckets of the attempt
-        come ``first``."""
+    def _recut(self, topic: DiskTopic, cursor: str, folder: Path, first: int) -> dict[str, int]:
+        """What is there and what is to be, in numbers. So many buckets of the attempt come ``first``."""
         index = DelayedIndex(cursor_of(topic, cursor), 0)
         _check_apart(index.buckets)
         before = _Sum()
         for bucket in index.buckets:
-            before.add(bucket.key, _payloads(bucket))
+            before.add(bucket.key, _segments(bucket), _payloads(bucket))
         after = _Sum()
-        rows = segments = 0
+        rows = 0
         for new in self._cut(index.buckets):
             check_bucket(new)
             snapshot = self.cut.seal(new.indexes, ENTRY_LIMIT)
             if not self.looking:
                 stage(folder, cursor, first + after.buckets, new.key, snapshot)
-            after.add(new.key, snapshot.entries)
+            after.add(new.key, snapshot.segment_count, snapshot.entries)
             rows += new.indexes.size
-            segments += snapshot.segment_count
-        facts = {
+        return {
+            "changed": int(after.digest != before.digest),
             "messages": rows,
             "buckets_before": before.buckets,
             "buckets": after.buckets,
-            "segments": segments,
+            "segments_before": before.segments,
+            "segments": after.segments,
             "bytes_before": before.bytes,
             "bytes": after.bytes,
         }
-        return facts, after.digest != before.digest
 
     def _cut(self, buckets: Sequence[DiskBucket]) -> Iterator[Bucket]:
         parts = ((bucket, _rows(bucket)) for bucket in buckets)
@@ -145,20 +148,29 @@ class _Sum:
     """Buckets, with a digest over all that makes them."""
 
     def __init__(self) -> None:
-        self.buckets = self.bytes = 0
+        self.buckets = self.segments = self.bytes = 0
         self._digest = hashlib.sha256()
 
     @property
     def digest(self) -> bytes:
         return self._digest.digest()
 
-    def add(self, key: BucketKey, entries: Iterable[bytes]) -> None:
+    def add(self, key: BucketKey, segments: int, entries: Iterable[bytes]) -> None:
         self.buckets += 1
+        self.segments += segments
         self._digest.update(f"\0{key}\0".encode())
         for entry in entries:
             self.bytes += len(entry)
             self._digest.update(b"%d " % len(entry))
             self._digest.update(entry)
+
+
+def _segments(bucket: DiskBucket) -> int:
+    try:
+        return len(bucket.metadata().metadata_list)
+    except SnapshotDamagedError:
+        # Whoever reads it reports that.
+        return 0
 
 
 def _payloads(bucket: DiskBucket) -> Iterator[bytes]:

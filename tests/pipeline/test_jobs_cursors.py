@@ -14,7 +14,7 @@ from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.recut import Recut
 from bookstand.pipeline.local import LocalRunner
-from tests.kit import Child, change_entry
+from tests.kit import Child, ChildRefusedError, change_entry
 from tests.pipeline import kit
 
 HERE = LocalRunner()
@@ -155,7 +155,7 @@ def test_what_another_process_has_open_is_left_to_it(store: Path) -> None:
         taken = migrate(store, topics=(T1,), take_over=True)
         assert taken.ok
         assert by_cursor(taken).keys() == {(T1, "one"), (T1, "two")}
-        with pytest.raises(Exception, match="LedgerFenced|CursorFenced|ManagedLedgerFenced"):
+        with pytest.raises(ChildRefusedError, match=r"Fenced"):
             other.run("held.ack(topic.publish(b'newest')).result()")
         other.kill()
     for topic in (T0, T2):

@@ -14,6 +14,7 @@ from tests.tools.kit import run
 DUMP = ("--metadata", "metadata.jsonl.gz")
 READING = ("ls", "show", "verify", "cursors", "delayed", "stats")
 """Commands that need no more than a path."""
+CHANGING = ("import-bookie", "export-bookie", "migrate cursors", "migrate snapshots")
 
 
 @pytest.mark.parametrize("command", READING)
@@ -40,7 +41,7 @@ def test_a_bookie_without_metadata(here: Path, command: str) -> None:
         assert result.out.startswith("bookie bookie-0 at bookie, without metadata")
 
 
-@pytest.mark.parametrize("command", [*READING, "cat", "import-bookie", "export-bookie"])
+@pytest.mark.parametrize("command", [*READING, "cat", *CHANGING])
 @pytest.mark.parametrize(
     ("place", "says"),
     [

@@ -15,9 +15,9 @@ from tests import kit as stores
 from tests.disk.recordings import dump_path
 from tests.tools import kit
 from tests.tools.kit import ORDERS, run
-from tests.tools.test_conditions import READING
+from tests.tools.test_conditions import CHANGING, READING
 
-EVERY = [*READING, "cat", "import-bookie"]
+EVERY = [*READING, "cat", *CHANGING]
 AUDIT = cursor_node_of(ORDERS, "audit")
 
 
@@ -25,7 +25,7 @@ def _place(bench: Path, command: str) -> list[object]:
     """The store, as the command is given it."""
     if command == "import-bookie":
         return [bench / "bookie", "my-store", "--metadata", bench / "metadata.jsonl.gz"]
-    return ["my-store", *(["2"] if command == "cat" else [])]
+    return ["my-store", *{"cat": ["2"], "export-bookie": ["new"]}.get(command, [])]
 
 
 # -- stores ------------------------------------------------------------------------------------------------------------

@@ -38,6 +38,9 @@ OF_THE_STORE = {
     "delayed-topic": f"delayed my-store orders {AT}",
     "stats": "stats my-store",
     "verify": "verify my-store",
+    "migrate-cursors": "migrate cursors my-store --to snapshot --dry-run",
+    "migrate-cursors-none": "migrate cursors my-store --dry-run",
+    "migrate-snapshots": "migrate snapshots my-store --step-seconds 120 --dry-run",
     "export": "export-bookie my-store new --dry-run",
     "export-topic": "export-bookie my-store new --topic orders --log-bytes 5000 --dry-run",
 }
@@ -58,7 +61,7 @@ OF_NOTHING["empty-delayed"] = f"delayed empty {AT}"
 LINES = {**OF_THE_STORE, **OF_DISKS, **OF_NOTHING}
 # In a pipe all is as wide as it takes.
 CASES = [(name, columns) for name in LINES for columns in (80, 160)]
-CASES += [(name, None) for name in ("ls", "show-ledger", "disk-verify", "export-topic")]
+CASES += [(name, None) for name in ("ls", "show-ledger", "disk-verify", "export-topic", "migrate-cursors")]
 
 
 @pytest.mark.parametrize(("name", "columns"), CASES)

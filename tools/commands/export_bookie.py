@@ -9,7 +9,6 @@ What the store has lost is named, the rest is written. FOLDER is empty before, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,15 +17,12 @@ import typer
 import bookstand
 from bookstand.disk.entry_log_writer import LARGEST_LOG
 from bookstand.disk.exporting import ExportReport, export_topics
-from bookstand.disk.store_source import StoreSource
-from bookstand.errors import NoSuchNodeError
-from bookstand.ledger.topic_name import fits
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE
-from bookstand.tools.findings import DamageError, damage_facts, damage_line, summary
+from bookstand.tools.findings import damage_facts, damage_line
 from bookstand.tools.options import DryRun, Json, Topics, progress_bar, some_ledgers
 from bookstand.tools.output import Column, counted
-from bookstand.tools.target import check_store
+from bookstand.tools.target import check_store, topics_meant
 
 EXAMPLES = (
     "bookstand export-bookie my-store exported --dry-run",
@@ -75,7 +71,7 @@ def run(
         report = export_topics(
             opened,
             folder,
-            _names(opened, topic) if topic else None,
+            topics_meant(opened, topic) if topic else None,
             ledgers=ledger or None,
             bookie=bookie,
             log_bytes=log_bytes,
@@ -89,21 +85,6 @@ def run(
         _print(report, store, Path(folder), dry_run)
     if report.damage:
         raise typer.Exit(DAMAGE)
-
-
-def _names(store: bookstand.Store, patterns: Iterable[str]) -> list[str]:
-    """The topics that are meant, each once."""
-    source = StoreSource(store.storage, ())
-    names = dict.fromkeys([*source.dump.topics, *source.dump.partitioned])
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        meant = [name for name in names if fits(name, pattern)]
-        if not meant and source.damage:
-            raise DamageError(f"there is no topic {pattern!r}; {summary(source.damage)}")
-        if not meant:
-            raise NoSuchNodeError(f"there is no topic {pattern!r}")
-        found.update(dict.fromkeys(meant))
-    return list(found)
 
 
 def _facts(report: ExportReport) -> dict[str, Any]:
