@@ -90,7 +90,7 @@ NODE = "--node /managed-ledgers/acme/shop/persistent/orders"
 RUNS = {
     "ls": [
         *("ls my-store", "ls my-store --topics", "ls my-store --files", "ls damaged-store", "ls nothing"),
-        *(f"ls bookie {DUMP} {what}" for what in ("", "--topics", "--files", "--records")),
+        *(f"ls bookie {DUMP} {what}" for what in ("", "--topics", "--files", "--contents", "--records")),
     ],
     "show": [
         *(f"show my-store {what}" for what in ("", "0", "1:0", "1:2", "2:7", "3:70", "4:0", "5:0", "orders", NODE)),

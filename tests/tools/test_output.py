@@ -48,6 +48,7 @@ OF_DISKS = {
     "disk-ls": f"ls bookie {DUMP}",
     "disk-ls-topics": f"ls bookie {DUMP} --topics",
     "disk-ls-files": f"ls bookie {DUMP} --files",
+    "disk-ls-contents": f"ls bookie {DUMP} --contents --ledger 5 --ledger 14",
     "disk-show-entry": f"show bookie 5:3 {DUMP}",
     "disk-cursors": f"cursors bookie {DUMP}",
     "disk-delayed": f"delayed bookie {DUMP}",
