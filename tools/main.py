@@ -90,36 +90,50 @@ def application() -> typer.Typer:
 
     from bookstand.tools import failing, manual
 
-    class Commands(TyperGroup):
-        """Commands by their names in the table; a command's module is loaded when the command is asked for."""
+    class Words(TyperGroup):
+        """Commands by their names in the table, as far as these begin with ``before``; a command's module is loaded
+        when the command is asked for."""
+
+        before = ""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             # What close matches of a mistyped name are looked for in.
-            self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
-            self._json = False
+            self.commands = dict.fromkeys(self.list_commands(None))  # type: ignore[assignment]
 
         def list_commands(self, ctx: Any) -> list[str]:
-            return list(COMMANDS)
+            words = (name.removeprefix(self.before).split()[0] for name in COMMANDS if name.startswith(self.before))
+            return list(dict.fromkeys(words))
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            if cmd_name not in COMMANDS:
+            if cmd_name not in self.list_commands(ctx):
                 return None
-            module = import_module(module_of(cmd_name))
+            name = f"{self.before}{cmd_name}"
+            if name not in COMMANDS:
+                return Seconds(name=cmd_name)
+            module = import_module(module_of(name))
             return manual.command(cmd_name, module.run, module.__doc__ or "", module.EXAMPLES)
 
-        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            two = " ".join(args[:2])
-            meant = [name for name in COMMANDS if name.startswith(f"{args[0]} ")]
-            if two not in COMMANDS and meant:
-                ctx.fail(f"{args[0]!r} is the beginning of {' and '.join(map(repr, meant))}")
-            return super().resolve_command(ctx, [two, *args[2:]] if two in COMMANDS else args)
-
         def format_commands(self, ctx: Any, formatter: Any) -> None:
-            manual.section(formatter, "Commands", list(COMMANDS.items()))
+            meant = [(name, what) for name, what in COMMANDS.items() if name.startswith(self.before)]
+            manual.section(formatter, "Commands", meant)
 
         def format_epilog(self, ctx: Any, formatter: Any) -> None:
             manual.write_exit_codes(formatter)
+
+    class Seconds(Words):
+        """The second words behind a first one."""
+
+        def __init__(self, name: str) -> None:
+            self.before = f"{name} "
+            super().__init__(name=name, no_args_is_help=True, rich_markup_mode=None, context_settings=manual.SETTINGS)
+
+    class Commands(Words):
+        """All of them."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self._json = False
 
         def make_context(self, info_name: Any, args: list[str], *more: Any, **options: Any) -> Any:
             self._json = "--json" in args

@@ -53,9 +53,9 @@ def test_a_bookie_without_metadata(here: Path, command: str) -> None:
 )
 def test_neither(here: Path, command: str, place: str, says: str) -> None:
     more = {"cat": ["2"], "import-bookie": ["new"], "export-bookie": ["new"]}.get(command, [])
-    result = run(command, place, *more)
+    result = run(*command.split(), place, *more)
     assert (result.code, result.out, result.err) == (NOT_THERE, "", f"bookstand: {says}\n")
-    as_json = run(command, place, *more, "--json")
+    as_json = run(*command.split(), place, *more, "--json")
     assert (as_json.code, as_json.err) == (result.code, result.err)
     assert as_json.json["error"]["message"] == says
     assert as_json.json["error"]["exit_code"] == NOT_THERE

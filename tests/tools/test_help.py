@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from importlib import import_module
@@ -56,6 +57,15 @@ def test_no_arguments_print_the_help_as_an_error() -> None:
     assert result.err == run("--help", columns=80).out
 
 
+def test_the_first_of_two_words_alone_prints_what_may_follow(here: Path) -> None:
+    result = run("migrate", columns=80)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == run("migrate", "--help", columns=80).out
+    assert re.findall(r"^  (migrate \w+) ", result.err, re.MULTILINE) == [
+        n for n in COMMANDS if n.startswith("migrate ")
+    ]
+
+
 def test_version() -> None:
     import bookstand
 
@@ -69,7 +79,13 @@ def test_the_shell_can_complete(tmp_path: Path) -> None:
 
     command = shutil.which("bookstand", path=str(Path(__import__("sys").executable).parent))
     assert command is not None
-    for words, found in (("bookstand l", "ls"), ("bookstand ls --me", "--metadata")):
+    for words, found in (
+        ("bookstand l", "ls"),
+        ("bookstand ls --me", "--metadata"),
+        ("bookstand mig", "migrate"),
+        ("bookstand migrate sn", "snapshots"),
+        ("bookstand migrate cursors --take", "--take-over"),
+    ):
         variables = {"_BOOKSTAND_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         done = subprocess.run([command], env=environment(**variables), capture_output=True, text=True, check=True)
         assert found in done.stdout.split()

@@ -217,8 +217,8 @@ def test_a_damaged_bucket_costs_no_other_topic(store: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["migrate"], WRONG_ARGUMENTS, "'migrate' is the beginning of 'migrate cursors' and 'migrate snapshots'"),
-        (["migrate", "topics", "my-store"], WRONG_ARGUMENTS, "is the beginning of 'migrate cursors'"),
+        (["migrate", "topics", "my-store"], WRONG_ARGUMENTS, "No such command 'topics'"),
+        (["migrate", "cursor", "my-store"], WRONG_ARGUMENTS, "Did you mean 'cursors'?"),
         (["migrate", "cursors"], WRONG_ARGUMENTS, "Missing argument"),
         (["migrate", "cursors", "nothing"], NOT_THERE, "there is nothing at nothing"),
         (["migrate", "cursors", "bookie"], NOT_THERE, "bookie is a bookie, and no store"),
