@@ -30,7 +30,7 @@ from bookstand.cursor.arguments import (
 )
 from bookstand.cursor.bringing import Bringing
 from bookstand.cursor.config import CursorConfig
-from bookstand.cursor.flushing import Flushing
+from bookstand.cursor.flushing import Flushing, Written
 from bookstand.cursor.history import AllAcked, CursorDiff, HistoryEntry, all_acked, diff_of, history_of
 from bookstand.cursor.live import LiveState, PageNeeded
 from bookstand.cursor.log import CursorFencedError, CursorLog
@@ -450,6 +450,10 @@ class Cursor:
             self._flushing.flush()
         finally:
             self._pausing.tell()
+
+    def preview(self) -> Written:
+        """Of a cursor that was opened read-only: what its first flush would write, were it opened for writing."""
+        return self._flushing.preview()
 
     def fits_old_form(self) -> bool:
         """Of a cursor in the old form: whether a snapshot holds all of its state, within the limits that are set."""

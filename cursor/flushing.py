@@ -40,6 +40,14 @@ class _Moment(NamedTuple):
     completion: Completion
 
 
+class Written(NamedTuple):
+    """Pages and bytes that a flush writes, and the size of the whole state then."""
+
+    pages: int
+    bytes: int
+    size: int
+
+
 class Flushing:
     """One flush at a time; ``lock`` is the state's. It is the driver of the Pendings that acknowledgments give, and has
     ``hurry`` called for those who want to be told and do not wait for it in a thread."""
@@ -289,8 +297,21 @@ class Flushing:
         self._marker = copy.marker
         self._succeeded(moment, copy.entries, copy.size)
 
+    def preview(self) -> Written:
+        """What a flush writes that begins a new ledger, as the first one does after a cursor was opened. Nothing is
+        written: of a cursor that is read-only, and read no further."""
+        paged = self._config.enable_lru_cache_max_unacked_ranges
+        if not paged:
+            snapshot = old_form.snapshot(old_form.state_of(self._live), self._config)
+            return Written(0, len(snapshot.data), len(snapshot.data))
+        with self._lock:
+            moment = self._begin()
+            clean = [(one, ref) for one, ref in self._live.index.items() if one not in moment.stamps]
+            copy = self._fill(log.Nowhere(), clean, self._log.handle, moment)
+        return Written(len(moment.pages), sum(map(len, copy.entries)), copy.size)
+
     def _fill(
-        self, writer: LedgerWriter, clean: Sequence[tuple[int, PageRef]], old: LedgerHandle | None, moment: _Moment
+        self, writer: log.Appends, clean: Sequence[tuple[int, PageRef]], old: LedgerHandle | None, moment: _Moment
     ) -> _Copy:
         """Write the whole state into an empty ledger."""
         commit_bytes = self._config.flush_commit_bytes

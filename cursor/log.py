@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
 from bookstand.cursor.chunks import CODEC_PROPERTY
 from bookstand.cursor.recovery import Entries
@@ -301,7 +301,21 @@ class CursorLog:
         self.writer = None
 
 
-def append(writer: LedgerWriter, entries: Sequence[bytes], commit_bytes: int) -> None:
+class Appends(Protocol):
+    """Where entries go: a ledger, or nowhere."""
+
+    def append(self, data: bytes) -> object: ...
+    def append_many(self, data: list[bytes]) -> object: ...
+
+
+class Nowhere:
+    """For what would be written, and is not."""
+
+    def append(self, data: bytes) -> None: ...
+    def append_many(self, data: list[bytes]) -> None: ...
+
+
+def append(writer: Appends, entries: Sequence[bytes], commit_bytes: int) -> None:
     """Append in as many commits as it takes; the last entry is in the last one."""
     if len(entries) == 1:
         writer.append(entries[0])

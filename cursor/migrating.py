@@ -8,7 +8,7 @@ from typing import NamedTuple
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.recovery import MARKER
-from bookstand.errors import IllegalOperationError, IncorrectParameterError
+from bookstand.errors import IllegalOperationError, IncorrectParameterError, StoreDamagedError
 from bookstand.ledger.managed import ManagedLedger
 
 PAGES, SNAPSHOT = "pages", "snapshot"
@@ -18,7 +18,8 @@ _ALL = (1 << 31) - 1
 
 
 class Migration(NamedTuple):
-    """What became of a cursor, or would: ``before`` and ``after`` are forms, ``"pages"`` or ``"snapshot"``."""
+    """What became of a cursor, or would: ``before`` and ``after`` are forms, ``"pages"`` or ``"snapshot"``, with the
+    sizes of the whole state in them. ``pages`` and ``bytes`` were written for it."""
 
     topic: str
     cursor: str
@@ -26,6 +27,10 @@ class Migration(NamedTuple):
     after: str
     ranges: int
     batches: int
+    size_before: int
+    size_after: int
+    pages: int
+    bytes: int
 
     @property
     def changed(self) -> bool:
@@ -36,21 +41,47 @@ def migrate_cursor(topic: ManagedLedger, name: str, form: str = PAGES, *, dry_ru
     """Write the state of a cursor in this form if it is in another: whole or not at all, and nothing is left out.
 
     ``"snapshot"`` is what every reader of Pulsar's understands; refused where the state does not fit into an entry.
-    Whoever has the cursor open is fenced. ``dry_run``: change nothing, and say what would be done.
+    Refused, too, where the newest state is damaged, for it would be gone then. Whoever has the cursor open is fenced.
+    ``dry_run``: change nothing, and say what would be done, with the same numbers.
     """
     if form not in (PAGES, SNAPSHOT):
         raise IncorrectParameterError(f"cursors have the form {PAGES!r} or {SNAPSHOT!r}, not {form!r}")
-    with Cursor.open(topic, name, _OLD, create=False, read_only=True) as cursor:
-        before = PAGES if cursor.recovered_from.how == MARKER else SNAPSHOT
-        found = Migration(topic.name, name, before, form, len(cursor.acked_ranges()), len(cursor.partial_batches()))
-        if found.changed and form == SNAPSHOT and not cursor.fits_old_form():
+    config = CursorConfig() if form == PAGES else _OLD
+    found = _look(topic.as_taken_over() if topic.client.read_only else topic, name, form, config)
+    if not found.changed or dry_run:
+        return found
+    with Cursor.open(topic, name, config, create=False) as cursor:
+        cursor.flush()
+        stats = cursor.stats
+    return found._replace(size_after=stats.metadata_size, pages=stats.pages_written, bytes=stats.bytes_written)
+
+
+def _look(topic: ManagedLedger, name: str, form: str, config: CursorConfig) -> Migration:
+    with Cursor.open(topic, name, config, create=False, read_only=True) as cursor:
+        source = cursor.recovered_from
+        before = PAGES if source.how == MARKER else SNAPSHOT
+        if before != form and source.damage:
+            raise StoreDamagedError(
+                f"the newest state of cursor {name!r} of topic {topic.name} is damaged: {source.damage[0]}"
+            )
+        if before != form and form == SNAPSHOT and not cursor.fits_old_form():
             raise IllegalOperationError(
                 f"the state of cursor {name!r} of topic {topic.name} does not fit into an entry as a snapshot"
             )
-    if found.changed and not dry_run:
-        with Cursor.open(topic, name, CursorConfig() if form == PAGES else _OLD, create=False) as cursor:
-            cursor.flush()
-    return found
+        size = cursor.cursor_metadata_size_in_bytes
+        pages, written, after = (0, 0, size) if before == form else cursor.preview()
+        return Migration(
+            topic.name,
+            name,
+            before,
+            form,
+            len(cursor.acked_ranges()),
+            len(cursor.partial_batches()),
+            size,
+            after,
+            pages,
+            written,
+        )
 
 
 def migrate_cursors(

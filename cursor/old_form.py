@@ -37,8 +37,10 @@ def snapshot(state: AckState, config: CursorConfig) -> legacy.Written:
 
 
 def left_out_inline(state: AckState, config: CursorConfig) -> int:
-    """How many of the ranges the record has no room for."""
-    return max(0, len(RangeSet(state.acked)) - config.max_unacked_ranges_in_metadata_store)
+    """How many of the ranges the record has no room for. Where it has room for none, that goes for parts of batches,
+    too: Pulsar puts them there, and does not find them again."""
+    most = config.max_unacked_ranges_in_metadata_store
+    return max(0, len(RangeSet(state.acked)) - most) + (0 if most else len(state.batches))
 
 
 def inline(info: CursorInfo, state: AckState, now: int, config: CursorConfig) -> CursorInfo:

@@ -45,6 +45,7 @@ LOST = (
 _PAGES_AT_ONCE = 16
 
 MARKER, SNAPSHOT, RECORD, NEW = "marker", "snapshot", "record", "new"
+_UNFINISHED, _EMPTY = "is of a flush that was not finished", "has no entry"
 
 
 class RecoveredFrom(NamedTuple):
@@ -55,6 +56,11 @@ class RecoveredFrom(NamedTuple):
     ledger_id: int
     entry: int
     skipped: tuple[str, ...] = ()
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """What of ``skipped`` is damage: a flush that was cut short is none, nor a ledger that nobody wrote to."""
+        return tuple(one for one in self.skipped if not one.endswith((_UNFINISHED, _EMPTY)))
 
     def __str__(self) -> str:
         at = f" in entry {self.ledger_id}:{self.entry}" if self.how in (MARKER, SNAPSHOT) else ""
@@ -103,13 +109,13 @@ def recover(
             if record.is_ours(stored):
                 if record.identify(stored).kind == record.MARKER:
                     return _from_marker(cursor, entries, at, stored, resident, skipped)
-                skipped.append(f"entry {entries.ledger_id}:{at} is of a flush that was not finished")
+                skipped.append(f"entry {entries.ledger_id}:{at} {_UNFINISHED}")
             else:
                 return _from_snapshot(cursor, entries, at, topic_entries, skipped)
         except (*LOST, MalformedAckStateError, record.RecordError) as error:
             skipped.append(f"entry {entries.ledger_id}:{at}: {error}")
         at -= 1
-    return tuple(skipped) or (f"ledger {entries.ledger_id} has no entry",)
+    return tuple(skipped) or (f"ledger {entries.ledger_id} {_EMPTY}",)
 
 
 def _from_marker(

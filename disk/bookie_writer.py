@@ -50,22 +50,8 @@ class BookieWriter:
             _write(current / cookies.FILE, self.cookie)
         for name in _DATABASES:
             (self._ledgers / name).mkdir()
-        specials: list[bytes] = []
-        ids = sorted({*plan.ledgers, *plan.snapshots})
         with EntryLogWriter(self._ledgers, log_bytes) as logs:
-            for number, ledger_id in enumerate(ids, 1):
-                snapshot = plan.snapshots.get(ledger_id)
-                if snapshot is not None:
-                    metadata, stored = snapshot.make()
-                    logs.add(ledger_id, [stored])
-                    self._add_node(metadata)
-                elif (ledger := plan.ledger(ledger_id)) is not None:
-                    for entries in ledger.runs(report):
-                        logs.add(ledger_id, entries)
-                    self._add_node(ledger.metadata)
-                    specials += _specials(ledger)
-                if progress is not None:
-                    progress(number, len(ids))
+            specials = self._copy(plan, logs, report, progress)
         _write(self._ledgers / "lastId", f"{len(logs.logs) - 1:x}\n".encode())
         # What stands in the journal is not in the bookie's database: it is to be replayed.
         _write(self._ledgers / "lastMark", mark_bytes(Mark(_JOURNAL_ID, 0)))
@@ -75,6 +61,31 @@ class BookieWriter:
                 sync_file(str(folder))
         sync_file(str(self._place))
         return logs
+
+    def count(self, plan: Plan, log_bytes: int, report: Report, progress: Progress | None) -> EntryLogWriter:
+        """What :meth:`write` would write and report, and nothing is written."""
+        with EntryLogWriter(None, log_bytes) as logs:
+            self._copy(plan, logs, report, progress)
+        return logs
+
+    def _copy(self, plan: Plan, logs: EntryLogWriter, report: Report, progress: Progress | None) -> list[bytes]:
+        """Entries go to the logs; what is to be in the journal is returned."""
+        specials: list[bytes] = []
+        ids = sorted({*plan.ledgers, *plan.snapshots})
+        for number, ledger_id in enumerate(ids, 1):
+            snapshot = plan.snapshots.get(ledger_id)
+            if snapshot is not None:
+                metadata, stored = snapshot.make()
+                logs.add(ledger_id, [stored])
+                self._add_node(metadata)
+            elif (ledger := plan.ledger(ledger_id)) is not None:
+                for entries in ledger.runs(report):
+                    logs.add(ledger_id, entries)
+                self._add_node(ledger.metadata)
+                specials += _specials(ledger)
+            if progress is not None:
+                progress(number, len(ids))
+        return specials
 
     def _add_node(self, metadata: LedgerMetadata) -> None:
         path = ledger_path(metadata.ledger_id)

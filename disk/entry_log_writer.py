@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,16 +20,21 @@ LARGEST_LOG = 1 << 30
 _SMALLEST_LOG = entry_log.HEADER_BYTES
 
 
+def check_log_bytes(log_bytes: int) -> None:
+    if type(log_bytes) is not int or not _SMALLEST_LOG <= log_bytes <= LARGEST_LOG:
+        raise IncorrectParameterError(f"a log has from {_SMALLEST_LOG} to {LARGEST_LOG} bytes, not {log_bytes!r}")
+
+
 class EntryLogWriter:
     """A context manager. Every log has its ledgers map, also the last one; all are on the disk when it ends.
 
-    ``folder`` is ``current`` of a ledger folder without logs. A bookie sorts by ledger and entry what it writes at a
+    ``folder`` is ``current`` of a ledger folder without logs; None: nothing is written, and all is counted as if it
+    were. A bookie sorts by ledger and entry what it writes at a
     time: the caller gives entries in that order.
     """
 
-    def __init__(self, folder: Path, log_bytes: int = LARGEST_LOG) -> None:
-        if type(log_bytes) is not int or not _SMALLEST_LOG <= log_bytes <= LARGEST_LOG:
-            raise IncorrectParameterError(f"a log has from {_SMALLEST_LOG} to {LARGEST_LOG} bytes, not {log_bytes!r}")
+    def __init__(self, folder: Path | None, log_bytes: int = LARGEST_LOG) -> None:
+        check_log_bytes(log_bytes)
         self._folder = folder
         self._log_bytes = log_bytes
         self._ledgers: Counter[int] = Counter()
@@ -74,10 +80,10 @@ class EntryLogWriter:
             self.bytes += size
 
     def _begin(self) -> BinaryIO:
-        path = self._folder / f"{len(self.logs):x}.log"
+        path = (self._folder or Path()) / f"{len(self.logs):x}.log"
         self.logs.append(path)
         self._position = entry_log.HEADER_BYTES
-        file = open(path, "xb")  # noqa: SIM115
+        file = open(os.devnull, "wb") if self._folder is None else open(path, "xb")  # noqa: SIM115
         file.write(entry_log.header())
         return file
 
@@ -89,5 +95,6 @@ class EntryLogWriter:
                     file.write(LENGTH.pack(len(record)) + record)
                 file.seek(0)
                 file.write(entry_log.header(self._position, len(self._ledgers)))
-        sync_file(str(self.logs[-1]))
+        if self._folder is not None:
+            sync_file(str(self.logs[-1]))
         self._ledgers.clear()

@@ -45,16 +45,34 @@ def staged(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _remove_unfinished(folder: Path, staging: Path, names: tuple[str, str]) -> None:
-    """What an attempt left that did not come to its end. The last of ``names`` was moved last: where it is, the export
-    is whole."""
+@contextmanager
+def unstaged(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
+    """The folder, where :func:`staged` would take it; nothing is made or removed."""
+    if folder.exists():
+        _check_room(folder, names)
+    yield folder
+
+
+def _check_room(folder: Path, names: tuple[str, str]) -> None:
+    """It is empty, but for what an attempt left that did not come to its end. The last of ``names`` was moved last:
+    where it is, the export is whole."""
     first, _ = names
+    staging = folder / UNFINISHED
     others = sorted(one.name for one in folder.iterdir() if one != staging)
-    unfinished = any(staging.iterdir())
+    unfinished = staging.exists() and any(staging.iterdir())
     if others and not (unfinished and others == [first]):
-        if not unfinished:
-            staging.rmdir()
         raise StoreError(f"{folder} is not empty: {others[0]} is there; an export begins in an empty folder")
+
+
+def _remove_unfinished(folder: Path, staging: Path, names: tuple[str, str]) -> None:
+    """What an attempt left."""
+    first, _ = names
+    try:
+        _check_room(folder, names)
+    except StoreError:
+        if not any(staging.iterdir()):
+            staging.rmdir()
+        raise
     # What is in the staging folder tells that the other is none of somebody else's: it goes last.
     for one in (folder / first, *staging.iterdir()):
         if one.is_dir():

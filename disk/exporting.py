@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from bookstand.disk.bookie_writer import BookieWriter, nodes_of
 from bookstand.disk.catalog import Progress
 from bookstand.disk.damage import Damage
-from bookstand.disk.entry_log_writer import LARGEST_LOG
+from bookstand.disk.entry_log_writer import LARGEST_LOG, check_log_bytes
 from bookstand.disk.export_plan import Plan
-from bookstand.disk.export_staging import UNFINISHED, staged
+from bookstand.disk.export_staging import UNFINISHED, staged, unstaged
 from bookstand.disk.importing import IMPORT_NODE
 from bookstand.disk.metadata_dump import write_dump
 from bookstand.errors import IllegalOperationError, IncorrectParameterError
@@ -50,7 +50,8 @@ METADATA = "metadata.jsonl.gz"
 
 class ExportReport(NamedTuple):
     """``bookie`` is the folder of the disk, ``metadata`` the dump. ``bytes`` are those of the entries, as they are in
-    the logs; ``cursors`` were written in the old form. ``damage`` is what the store has lost, or could not be read."""
+    the logs; ``cursors`` were written in the old form. ``damage`` is what the store has lost, or could not be read.
+    ``superseded`` are ledgers of such cursors, which nothing needs there; ``left_out`` those that nobody asked for."""
 
     bookie: Path
     metadata: Path
@@ -61,6 +62,9 @@ class ExportReport(NamedTuple):
     logs: int
     cursors: int
     damage: list[Damage]
+    nodes: int
+    superseded: list[int]
+    left_out: list[int]
 
 
 def export_topics(
@@ -72,6 +76,7 @@ def export_topics(
     bookie: str = "bookie-0",
     log_bytes: int = LARGEST_LOG,
     old_form: bool = True,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
     """Writes topics with all that belongs to them, or ``ledgers``, or both; without either, all that the store has.
@@ -83,26 +88,31 @@ def export_topics(
     how many are written.
 
     ``old_form``: cursors are written as the original understands them (:mod:`bookstand.disk.exported_cursors`), and
-    not as the store has them.
+    not as the store has them. ``dry_run``: nothing is written, and the report is of what would be.
     """
     _check_names("topics", topics, str)
     _check_names("ledgers", ledgers, int)
     if not isinstance(bookie, str) or "/" in bookie or bookie in ("", ".", "..", METADATA, UNFINISHED):
         raise IncorrectParameterError(f"{bookie!r} is no name of a bookie")
     _check_bookie(bookie)
+    check_log_bytes(log_bytes)
     damage: list[Damage] = []
     store.storage.flush_if_queued()
     if store.storage.node(IMPORT_NODE) is not None:
         raise IllegalOperationError("the store has an unfinished import: it is to be finished first")
     plan = Plan(store.storage, damage.append)
     plan.choose(topics, ledgers)
+    chosen = set(plan.ledgers)
     target = Path(os.path.abspath(folder))
-    with os_errors(f"cannot export to {target}"), staged(target, (METADATA, bookie)) as staging:
+    begin = unstaged if dry_run else staged
+    with os_errors(f"cannot export to {target}"), begin(target, (METADATA, bookie)) as place:
         if old_form:
             plan.use_old_form()
-        disk = BookieWriter(staging / bookie, bookie, target / bookie, str(uuid.UUID(bytes=store.storage.store_id)))
-        written = disk.write(plan, log_bytes, damage.append, progress)
-        write_dump(staging / METADATA, nodes_of(plan, disk))
+        disk = BookieWriter(place / bookie, bookie, target / bookie, str(uuid.UUID(bytes=store.storage.store_id)))
+        written = (disk.count if dry_run else disk.write)(plan, log_bytes, damage.append, progress)
+        nodes = nodes_of(plan, disk)
+        if not dry_run:
+            write_dump(place / METADATA, nodes)
         plan.check_unchanged()
     return ExportReport(
         target / bookie,
@@ -114,6 +124,9 @@ def export_topics(
         len(written.logs),
         plan.converted,
         damage,
+        len(nodes),
+        sorted(chosen - plan.ledgers),
+        sorted(set(store.storage.ledger_ids()) - chosen),
     )
 
 

@@ -10,6 +10,7 @@ Opening a topic for writing takes it over: its last ledger is recovered, and who
 from __future__ import annotations
 
 from collections import OrderedDict
+from copy import copy
 from itertools import islice
 from threading import RLock
 
@@ -29,7 +30,9 @@ from bookstand.ledger import records
 from bookstand.ledger.arguments import as_count, as_payload, as_positive
 from bookstand.ledger.extent import Extent
 from bookstand.ledger.topic_name import cursor_of, ledger_labels, node_of
+from bookstand.storage import keys
 from bookstand.storage.log import logger
+from bookstand.storage.metadata import CLOSED
 from bookstand.storage.nodes import Nodes
 from bookstand.storage.pending import answering
 from bookstand.storage.position import Position, positions_in
@@ -189,6 +192,27 @@ class ManagedLedger:
             reader = self.client.open(ledger_id, False, b"", None)
             ledgers[-1] = ledger_id, reader.read_last_confirmed() + 1
         return Extent(ledgers)
+
+    def as_taken_over(self) -> ManagedLedger:
+        """Of a topic that was opened read-only: as it will be for whoever opens it for writing. Its last ledger has
+        all entries that recovery keeps, those without any are gone, and there is a new one."""
+        found = copy(self)
+        ledgers = [self._as_ended(info) for info in self._info.ledgers[-1:]]
+        ledgers[:0] = self._info.ledgers[:-1]
+        if self._info.terminated is None:
+            following = int.from_bytes(self.client.storage.meta(keys.META_NEXT_LEDGER) or b"", "big")
+            ledgers = [*(info for info in ledgers if info.entries), records.LedgerInfo(following)]
+        found._info = self._info._replace(ledgers=ledgers)
+        found._extent = Extent((info.ledger_id, info.entries) for info in ledgers)
+        return found
+
+    def _as_ended(self, last: LedgerInfo) -> LedgerInfo:
+        """The record of the last ledger as :meth:`_ended` will have it."""
+        reader = self.client.open(last.ledger_id, False, b"", None)
+        state = self.client.storage.state(last.ledger_id)
+        if reader.metadata.state != CLOSED and state is not None:
+            return last._replace(entries=state.unbroken + 1)
+        return last._replace(entries=reader.last_add_confirmed + 1)
 
     # -- the series --------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ no topic is ever taken for the cursor of another.
 from __future__ import annotations
 
 from collections import namedtuple
+from fnmatch import fnmatchcase
 from urllib.parse import quote_plus, unquote_plus
 
 from bookstand.errors import IncorrectParameterError
@@ -29,6 +30,11 @@ else:
 ROOT = "/managed-ledgers"
 _SCHEME = "persistent://"
 _DOMAIN = "persistent"
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether a topic is meant: by its full name, the end of it, or a pattern."""
+    return name == pattern or name.endswith(f"/{pattern}") or fnmatchcase(name, pattern)
 
 
 def parts_of(name: str) -> TopicName:

@@ -20,6 +20,7 @@ from bookstand.ledger.topic_name import cursor_node_of
 from bookstand.ledger.transaction import Transaction
 from bookstand.ledger.writer import LedgerWriter
 from bookstand.pipeline.packed import packed, unpack
+from bookstand.pipeline.store_topics import is_wanted
 from bookstand.pipeline.unit import Result, Unit, fingerprint
 from bookstand.storage.digest import digest_for
 from bookstand.storage.entry import HEADER_BYTES
@@ -51,8 +52,9 @@ def staged(folder: Path) -> Iterator[StagedBucket]:
 
 def cursor_names(topic: DiskTopic, wanted: Sequence[str] = ()) -> list[str]:
     """Those of a topic, or of them the wanted ones: without being asked for, none of the broker's own."""
-    names = topic.cursors()
-    return [name for name in names if name in wanted or (not wanted and not name.startswith(BROKERS_OWN))]
+    return [
+        name for name in topic.cursors() if is_wanted(name, wanted) and (wanted or not name.startswith(BROKERS_OWN))
+    ]
 
 
 def standing(cursor: DiskCursor) -> str:
@@ -78,8 +80,10 @@ def is_as_left(storage: Storage, unit: Unit, told: Result) -> bool:
 
 
 def change_of(store: Store, unit: Unit, result: Result) -> BucketChange:
-    """What an attempt has staged, for its store."""
-    return BucketChange(store, unit.of["topic"], result.facts["versions"], staged(Path(result.staged or "")))
+    """What an attempt has staged, for its store: of the cursors whose versions it tells."""
+    versions = result.facts["versions"]
+    buckets = (one for one in staged(Path(result.staged or "")) if one.cursor in versions)
+    return BucketChange(store, unit.of["topic"], versions, buckets)
 
 
 def _record(storage: Storage, path: str) -> CursorInfo:

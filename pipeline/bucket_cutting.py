@@ -11,7 +11,7 @@ import numpy as np
 from bookstand.delivery.bucket_key import BucketKey
 from bookstand.delivery.indexes import Indexes, Numbers, together
 from bookstand.delivery.snapshot import Snapshot, seal
-from bookstand.errors import StoreDamagedError
+from bookstand.errors import IncorrectParameterError, StoreDamagedError
 
 
 class Cut(NamedTuple):
@@ -23,6 +23,16 @@ class Cut(NamedTuple):
     most_in_segment: int = 5_000
     precision_bits: int = 0
     """So many low bits of times are dropped, upwards: nothing is delivered before its time."""
+
+    def check(self) -> None:
+        if self.least < 1 or self.step_millis < 1 or self.precision_bits not in range(63):
+            raise IncorrectParameterError(
+                f"buckets have at least one message, segments at least 1 ms, times from 0 to 62 bits less: not {self}"
+            )
+        if self.most_in_segment < 1 and self.most_in_segment != -1:
+            raise IncorrectParameterError(
+                f"a segment has from 1 message up, or any number (-1), not {self.most_in_segment}"
+            )
 
     def seal(self, indexes: Indexes, entry_limit: int) -> Snapshot:
         return seal(coarse(indexes, self.precision_bits), self.step_millis, self.most_in_segment, entry_limit)

@@ -96,8 +96,14 @@ def _positive(text: str) -> int:
 
 def _stores(one: argparse.ArgumentParser) -> None:
     one.add_argument("stores", nargs="+", metavar="STORE", help="a store, or a glob of some")
-    one.add_argument("--topic", metavar="NAME", action="append", default=[], help="only this topic; may be repeated")
-    one.add_argument("--cursor", metavar="NAME", action="append", default=[], help="only this cursor; may be repeated")
+    one.add_argument(
+        "--topic", metavar="PATTERN", action="append", default=[], help="only these topics; may be repeated"
+    )
+    one.add_argument("--cursor", metavar="PATTERN", action="append", default=[], help="only these; may be repeated")
+
+
+def _taking_over(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--take-over", action="store_true", help="cursors, too, that other processes may have open")
 
 
 def _cutting(one: argparse.ArgumentParser, least: str) -> None:
@@ -158,6 +164,7 @@ def _make_rebuild(options: argparse.Namespace) -> Job:
 
 def _add_recut(one: argparse.ArgumentParser) -> None:
     _stores(one)
+    _taking_over(one)
     _cutting(one, "merge adjacent buckets, and cut them where they have so many; by default buckets stay")
 
 
@@ -166,7 +173,13 @@ def _make_recut(options: argparse.Namespace) -> Job:
 
     resize = options.least is not None
     return Recut(
-        _paths_of_stores(options), _cut(options), resize, tuple(options.topic), tuple(options.cursor), options.work
+        _paths_of_stores(options),
+        _cut(options),
+        resize,
+        tuple(options.topic),
+        tuple(options.cursor),
+        options.work,
+        options.take_over,
     )
 
 
@@ -175,13 +188,16 @@ def _make_recut(options: argparse.Namespace) -> Job:
 
 def _add_migrate(one: argparse.ArgumentParser) -> None:
     _stores(one)
+    _taking_over(one)
     one.add_argument("--to", choices=("pages", "snapshot"), default="pages", help="the form; pages by default")
 
 
 def _make_migrate(options: argparse.Namespace) -> Job:
     from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
 
-    return MigrateCursors(_paths_of_stores(options), options.to, tuple(options.topic), tuple(options.cursor))
+    return MigrateCursors(
+        _paths_of_stores(options), options.to, tuple(options.topic), tuple(options.cursor), options.take_over
+    )
 
 
 # -- import ------------------------------------------------------------------------------------------------------------

@@ -485,6 +485,10 @@ class Storage(Reads):
             count += 1
         return count
 
+    def others(self) -> owners.Survey:
+        """Which other processes have the store open."""
+        return owners.Survey(self.path, besides=self._owner)
+
     def replace_data_file(self, write_anew: Callable[[], None]) -> None:
         """Call ``write_anew``, which puts another data file in place of this one, and go on with that.
 
@@ -492,7 +496,7 @@ class Storage(Reads):
         """
         self.check_writable()
         with self.committer.paused(), owners.FolderLock(self.path):
-            others = owners.Survey(self.path, besides=self._owner)
+            others = self.others()
             if others.writers or others.readers:
                 raise StoreInUseError(f"store {self.path} is open in another process")
             # The new file counts its commits from the beginning, which concerns a witness that is not in use as well.

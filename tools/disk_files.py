@@ -40,7 +40,7 @@ def files(disks: Disks, name: Name) -> list[dict[str, Any]]:
                 "records": count,
                 "bytes": _size(file.path),
                 "mark": None if file.kind == LOG else marks.get(file.path),
-                "ledgers": maps.get(file.path),
+                "ledgers": len(maps[file.path]) if file.path in maps else None,
             }
         )
     for bookie in disks.bookies:
@@ -61,6 +61,30 @@ def _marks(disks: Disks) -> dict[Path, int]:
         if int(path.stem, 16) == mark.journal_id
         and (len(bookie.journal_folders) < 2 or bookie.journal_folders[number : number + 1] == [path.parent.parent])
     }
+
+
+def contents(disks: Disks, name: Name) -> Iterator[dict[str, Any]]:
+    """What each log and journal has of which ledger, by file and ledger. ``in_map``: what the map at the log's end says
+    of its bytes."""
+    catalog, maps = disks.catalog, read_maps(disks)
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for ledger_id in catalog.ledger_ids:
+        for copies in catalog.blocks(ledger_id):
+            entries = np.bincount(copies.files)
+            sizes = np.bincount(copies.files, copies.sizes + _LENGTH_BYTES)
+            for number in np.flatnonzero(entries).tolist():
+                before = found.get((number, ledger_id), (0, 0))
+                found[number, ledger_id] = before[0] + int(entries[number]), before[1] + int(sizes[number])
+    for (number, ledger_id), (count, size) in sorted(found.items()):
+        file = catalog.files[number]
+        yield {
+            "file": name(file.path),
+            "bookie": disks.bookies[file.bookie].name,
+            "ledger": ledger_id,
+            "entries": count,
+            "bytes": size,
+            "in_map": maps.get(file.path, {}).get(ledger_id),
+        }
 
 
 def records(disks: Disks, digests: Digests, name: Name) -> Iterator[dict[str, Any]]:
@@ -129,8 +153,8 @@ def _version(path: Path) -> int | None:
     return int.from_bytes(head[4:], "big", signed=True) if len(head) == 8 and head[:2] == b"BK" else None
 
 
-def read_maps(disks: Disks) -> dict[Path, int]:
-    """By log, how many ledgers its map has; those that have none are left out."""
+def read_maps(disks: Disks) -> dict[Path, dict[int, int]]:
+    """By log, how many bytes its map says each ledger has; logs without a map are left out."""
     logs = (file.path for file in disks.catalog.files if file.kind == LOG)
     maps = {path: entry_log.read_ledgers_map(path, disks.damage.append) for path in logs}
-    return {path: len(ledgers) for path, ledgers in maps.items() if ledgers is not None}
+    return {path: ledgers for path, ledgers in maps.items() if ledgers is not None}

@@ -98,6 +98,13 @@ class DiskView(View):
     def files(self) -> list[dict[str, Any]]:
         return disk_files.files(self.disks, self._shortened)
 
+    def contents(self) -> Iterator[dict[str, Any]]:
+        """What each file has of which ledger, and of what that is."""
+        for row in disk_files.contents(self.disks, self._shortened):
+            ledger = self.disks.ledger(row["ledger"])
+            what = self.content(ledger)
+            yield {**row, "state": self.state_of(ledger), "kind": what.kind, "topic": what.topic or None}
+
     def records(self) -> Iterator[dict[str, Any]]:
         """Every record of every file, in the order of files and places."""
         return disk_files.records(self.disks, digests_of(self.disks.dump, self._passwords), self._shortened)
@@ -252,6 +259,7 @@ def _bookie_facts(bookie: BookieDisk) -> dict[str, Any]:
         "name": bookie.name,
         "folder": str(bookie.folder),
         "instance": None if cookie is None else cookie.instance_id or None,
+        "cookie_folders": [] if cookie is None else [*cookie.journal_folders, *cookie.ledger_folders],
         "journal_folders": [str(folder) for folder in bookie.journal_folders],
         "ledger_folders": [str(folder) for folder in bookie.ledger_folders],
         "marks": [f"{mark.journal_id:x}.txn at {mark.offset}" for mark in bookie.marks.values()],

@@ -56,3 +56,9 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 
 def code_of(error: BaseException) -> int:
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+
+
+def code_of_failure(told: str) -> int:
+    """Of an error that is told as its name, a colon and a sentence."""
+    name = told.partition(":")[0]
+    return next((code for kind, code in _CODES if kind.__name__ == name), FAILED)

@@ -29,18 +29,23 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "delayed": "Show which messages wait for their time.",
         "stats": "Count ledgers, entries and bytes, by kind and size.",
         "import-bookie": "Copy what is on bookies' disks into a store.",
+        "export-bookie": "Write a store as the disk of a bookie.",
+        "migrate cursors": "Write cursors as pages and markers, or as Pulsar does.",
+        "migrate snapshots": "Cut the buckets of delayed messages anew.",
     }
 )
 """Each command's module is that of its name in ``bookstand.tools.commands``: its function ``run`` with typer's
-annotations is the command, its docstring the help, and ``EXAMPLES`` are command lines for that."""
+annotations is the command, its docstring the help, and ``EXAMPLES`` are command lines for that. Names may have two
+words."""
 
 SPARK = "spark"
 """What follows it is a job over many stores, with arguments of its own, as ``python -m bookstand.pipeline`` has it."""
 
 _INTRODUCTION = """Look into bookstand's stores and into real bookies' disks.
 
-Every command takes either, and says which it is looking at. Stores that other processes have open can be looked at,
-too. Nothing is changed by looking. "bookstand spark --help" has jobs over many at once, on Spark or without."""
+Every command that looks takes either, and says which it is looking at. Stores that other processes have open can be
+looked at, too. Nothing is changed by looking; what changes something has --dry-run. "bookstand spark --help" has jobs
+over many at once, on Spark or without."""
 
 _EXTRA = ("typer", "rich", "cramjam")
 
@@ -85,29 +90,50 @@ def application() -> typer.Typer:
 
     from bookstand.tools import failing, manual
 
-    class Commands(TyperGroup):
-        """Commands by their names in the table; a command's module is loaded when the command is asked for."""
+    class Words(TyperGroup):
+        """Commands by their names in the table, as far as these begin with ``before``; a command's module is loaded
+        when the command is asked for."""
+
+        before = ""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             # What close matches of a mistyped name are looked for in.
-            self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
-            self._json = False
+            self.commands = dict.fromkeys(self.list_commands(None))  # type: ignore[assignment]
 
         def list_commands(self, ctx: Any) -> list[str]:
-            return list(COMMANDS)
+            words = (name.removeprefix(self.before).split()[0] for name in COMMANDS if name.startswith(self.before))
+            return list(dict.fromkeys(words))
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            if cmd_name not in COMMANDS:
+            if cmd_name not in self.list_commands(ctx):
                 return None
-            module = import_module(f"bookstand.tools.commands.{cmd_name.replace('-', '_')}")
+            name = f"{self.before}{cmd_name}"
+            if name not in COMMANDS:
+                return Seconds(name=cmd_name)
+            module = import_module(module_of(name))
             return manual.command(cmd_name, module.run, module.__doc__ or "", module.EXAMPLES)
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
-            manual.section(formatter, "Commands", list(COMMANDS.items()))
+            meant = [(name, what) for name, what in COMMANDS.items() if name.startswith(self.before)]
+            manual.section(formatter, "Commands", meant)
 
         def format_epilog(self, ctx: Any, formatter: Any) -> None:
             manual.write_exit_codes(formatter)
+
+    class Seconds(Words):
+        """The second words behind a first one."""
+
+        def __init__(self, name: str) -> None:
+            self.before = f"{name} "
+            super().__init__(name=name, no_args_is_help=True, rich_markup_mode=None, context_settings=manual.SETTINGS)
+
+    class Commands(Words):
+        """All of them."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self._json = False
 
         def make_context(self, info_name: Any, args: list[str], *more: Any, **options: Any) -> Any:
             self._json = "--json" in args
@@ -136,6 +162,10 @@ def application() -> typer.Typer:
         pass
 
     return app
+
+
+def module_of(command: str) -> str:
+    return f"bookstand.tools.commands.{command.replace('-', '_').replace(' ', '_')}"
 
 
 def _print_version(asked: bool) -> None:

@@ -55,6 +55,17 @@ Topic = Annotated[
     str | None,
     typer.Argument(metavar="[TOPIC]", help="One topic: its full name, or the end of it.", show_default=False),
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, and say what would be done.")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="PATTERN",
+        help="Only these topics: a full name, the end of one, or a pattern in which * stands for anything. May be "
+        "repeated.",
+        show_default=False,
+    ),
+]
 Now = Annotated[
     str | None,
     typer.Option(
@@ -118,16 +129,17 @@ def some_ledgers(ids: Iterable[int]) -> str:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Told how many bytes of how many are done; gives None where nobody would see it. The bar comes with the first
-    news, and goes without a trace."""
+def progress_bar(what: str, counts: bool = False) -> Iterator[Callable[[int, int], None] | None]:
+    """Told how many bytes of how many are done, or, if it ``counts``, how many things; gives None where nobody would
+    see it. The bar comes with the first news, and goes without a trace."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(True), TimeRemainingColumn())
+    amount = MofNCompleteColumn() if counts else DownloadColumn(True)
+    columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
     # What goes to stdout meanwhile goes there, and not where the bar is.
     bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False)
     task = bar.add_task(what, total=None)

@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 
 from bookstand.disk.target import BOOKIE, BOOKIE_FILE, STORE, Target, dump_beside, find
-from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
+from bookstand.errors import IncorrectParameterError, NoSuchNodeError, NotAStoreError, StoreNotFoundError
+from bookstand.tools.findings import DamageError, summary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from bookstand.store import Store
     from bookstand.tools.view import View
 
 __all__ = ["BOOKIE", "BOOKIE_FILE", "STORE", "Target", "dump_beside", "find", "open_view"]
@@ -46,6 +48,29 @@ def check_bookies(paths: Sequence[str]) -> None:
     for path in paths:
         if find(path).kind != BOOKIE:
             raise NotAStoreError(f"{path} is no bookie's folder")
+
+
+def check_store(path: str) -> None:
+    target = find(path)
+    if target.kind != STORE:
+        raise NotAStoreError(f"{path} is a {target.kind}, and no store")
+
+
+def topics_meant(store: Store, patterns: Sequence[str]) -> list[str]:
+    """Names of topics, each once, by their names, the ends of their names, or patterns. Of each there is one at
+    least."""
+    from bookstand.disk.store_source import StoreSource
+    from bookstand.ledger.topic_name import fits
+
+    source = StoreSource(store.storage, ())
+    names = [*source.dump.topics, *source.dump.partitioned]
+    for pattern in patterns:
+        if not any(fits(name, pattern) for name in names):
+            absent = f"there is no topic {pattern!r}"
+            if source.damage:
+                raise DamageError(f"{absent}; what is damaged may hide it: {summary(source.damage)}")
+            raise NoSuchNodeError(absent)
+    return list(dict.fromkeys(name for name in names if any(fits(name, one) for one in patterns)))
 
 
 def check_dump(metadata: str | None) -> None:

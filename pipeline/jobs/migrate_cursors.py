@@ -8,14 +8,16 @@ none is migrated twice by a job that runs again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bookstand.cursor.migrating import PAGES, SNAPSHOT, migrate_cursor
+from bookstand.cursor.migrating import PAGES, SNAPSHOT, Migration, migrate_cursor
 from bookstand.errors import BookstandError, IncorrectParameterError
-from bookstand.pipeline.store_topics import each_topic
+from bookstand.ledger.managed import ManagedLedger
+from bookstand.pipeline.in_use import check_not_held, left_for
+from bookstand.pipeline.store_topics import each_topic, is_wanted, missing
 from bookstand.pipeline.unit import Plan, Result, Unit
 from bookstand.store import Store
 from bookstand.store import open as open_store
@@ -23,12 +25,15 @@ from bookstand.store import open as open_store
 
 @dataclass(frozen=True)
 class MigrateCursors:
-    """``form``: ``"pages"``, or ``"snapshot"``, which every reader of Pulsar's understands."""
+    """``form``: ``"pages"``, or ``"snapshot"``, which every reader of Pulsar's understands. Of a result, the facts
+    ``cursors`` are what :class:`Migration` says of each, and ``left`` is why others stay as they are."""
 
     stores: tuple[str, ...]
     form: str = PAGES
     topics: tuple[str, ...] = ()
     cursors: tuple[str, ...] = ()
+    take_over: bool = False
+    """Whether cursors are migrated, too, that other processes may have open."""
 
     name = "migrate-cursors"
 
@@ -42,11 +47,14 @@ class MigrateCursors:
     def plan(self) -> Plan:
         units: list[Unit] = []
         problems: list[str] = []
+        found: set[str] = set()
         for store, topic in each_topic(self.stores, self.topics, problems):
-            names = [name for name in topic.cursors() if not self.cursors or name in self.cursors]
+            found.add(topic.name)
+            names = [name for name in topic.cursors() if is_wanted(name, self.cursors)]
             if names:
                 of = {"store": store, "topic": topic.name, "cursors": names, "form": self.form}
                 units.append(Unit(f"{store} {topic.name}", of))
+        problems += missing(self.topics, found)
         return Plan(units, problems=tuple(problems))
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
@@ -57,39 +65,75 @@ class MigrateCursors:
 
     def do(self, unit: Unit, folder: Path) -> Result:
         with open_store(unit.of["store"], create=False, read_only=True) as store:
-            return self._migrate(store, unit, unit.of["cursors"], dry_run=True)
+            outcome = _Outcome()
+            self._migrate(store, unit, unit.of["cursors"], outcome, dry_run=True)
+            return outcome.result(unit)
 
-    def _migrate(self, store: Store, unit: Unit, names: Sequence[str], *, dry_run: bool) -> Result:
-        topic = store.managed_ledger(unit.of["topic"], create=False)
-        counts = Counter[str](cursors=0, changed=0, ranges=0, batches=0)
-        problems: list[str] = []
-        changed: list[str] = []
-        for name in names:
-            try:
-                found = migrate_cursor(topic, name, self.form, dry_run=dry_run)
-            except BookstandError as error:
-                problems.append(f"cursor {name!r}: {error}")
-                continue
-            if found.changed:
-                changed.append(name)
-            counts.update(cursors=1, changed=found.changed, ranges=found.ranges, batches=found.batches)
-        return Result(unit.name, dict(counts), tuple(problems), facts={"changed": changed})
+    def _migrate(self, store: Store, unit: Unit, names: Sequence[str], outcome: _Outcome, *, dry_run: bool) -> None:
+        name = unit.of["topic"]
+        # A topic is taken over from whoever has it, and so is not opened for nothing.
+        free = names if self.take_over else outcome.each(names, lambda one: check_not_held(store.storage, name, one))
+        topics: list[ManagedLedger] = []
+
+        def migrate(cursor: str) -> None:
+            if not topics:
+                topics.append(store.managed_ledger(name, create=False))
+            outcome.migrated[cursor] = migrate_cursor(topics[0], cursor, self.form, dry_run=dry_run)
+
+        outcome.each(free, migrate)
+        for topic in topics:
+            # So that it is nobody's by then.
+            topic.close()
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
         return [self._committed(unit, result) for unit, result in done]
 
     def _committed(self, unit: Unit, result: Result) -> Result:
-        names: Any = result.facts["changed"]
+        outcome = _Outcome.of(result)
+        names = [name for name, found in outcome.migrated.items() if found.changed]
         if not names:
             return result
         try:
-            # A topic is taken over from whoever has it, and so is not opened for nothing.
             with open_store(unit.of["store"], create=False) as store:
-                migrated = self._migrate(store, unit, names, dry_run=False)
+                self._migrate(store, unit, names, outcome, dry_run=False)
         except (BookstandError, OSError) as error:
             return Result(unit.name, failure=f"{type(error).__name__}: {error}")
-        return result._replace(
-            counts={**result.counts, "changed": migrated.counts["changed"]},
-            problems=(*result.problems, *migrated.problems),
-            facts=migrated.facts,
-        )
+        return outcome.result(unit)
+
+
+class _Outcome:
+    """By name, the cursors that were migrated or are in the form already, and why others were left as they are."""
+
+    def __init__(self) -> None:
+        self.migrated: dict[str, Migration] = {}
+        self.left: dict[str, dict[str, Any]] = {}
+
+    @classmethod
+    def of(cls, result: Result) -> _Outcome:
+        found = cls()
+        for name, facts in result.facts["cursors"].items():
+            found.migrated[name] = Migration(*(facts[field] for field in Migration._fields))
+        found.left = dict(result.facts["left"])
+        return found
+
+    def each(self, cursors: Sequence[str], do: Callable[[str], object]) -> list[str]:
+        """Those for which it can be done; the others are left."""
+        good = []
+        for name in cursors:
+            try:
+                do(name)
+                good.append(name)
+            except BookstandError as error:
+                self.migrated.pop(name, None)
+                self.left[name] = left_for(error)
+        return good
+
+    def result(self, unit: Unit) -> Result:
+        counts = Counter[str](cursors=0, changed=0, ranges=0, batches=0, pages=0, bytes=0)
+        for one in self.migrated.values():
+            counts.update(cursors=1, changed=one.changed, ranges=one.ranges, batches=one.batches)
+            counts.update(pages=one.pages, bytes=one.bytes)
+        problems = tuple(f"cursor {name!r}: {left['why']}" for name, left in self.left.items())
+        cursors = {name: {**one._asdict(), "changed": one.changed} for name, one in self.migrated.items()}
+        facts = {"cursors": cursors, "left": self.left}
+        return Result(unit.name, dict(counts), problems, facts=facts)

@@ -32,7 +32,7 @@ from bookstand.pipeline.bucket_changes import (
 from bookstand.pipeline.bucket_cutting import Cut, check_bucket, cut
 from bookstand.pipeline.one_topic import opened_topic
 from bookstand.pipeline.places import STORE, Place, opened
-from bookstand.pipeline.store_topics import each_topic
+from bookstand.pipeline.store_topics import each_topic, missing
 from bookstand.pipeline.unit import Packed, Part, Plan, Result, Unit
 
 _MANAGED_LEDGER = "pulsar/managed-ledger"
@@ -61,6 +61,9 @@ class RebuildDelayed:
 
     name = "rebuild-delayed"
 
+    def __post_init__(self) -> None:
+        self.cut.check()
+
     def work(self) -> Path | None:
         return None if self.looking else store_changes.work(self.workplace)
 
@@ -82,8 +85,7 @@ class RebuildDelayed:
                 _plan_table(of, tables[topic.name], plan)
             else:
                 _plan_store(of, topic, where, plan)
-        wanted = self.topics or tables
-        problems += [f"topic {name} is in none of the stores" for name in wanted if name not in found]
+        problems += missing(self.topics or tables, found)
         return plan._replace(problems=tuple(problems))
 
     def _of(self, store: str, topic: DiskTopic, names: Sequence[str]) -> dict[str, Any]:

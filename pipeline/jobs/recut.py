@@ -1,29 +1,39 @@
 """``recut``: the buckets that subscriptions have, cut anew: other segments, sizes or coarser times. Every row stays.
 
 ``least``: buckets of adjacent ledgers are merged until they have so many messages, and cut where they have; without it
-buckets stay as they are, and only what is in them is cut anew. A topic is one unit, and one transaction.
+buckets stay as they are, and only what is in them is cut anew. A topic is one unit, and one transaction. Cursors whose
+buckets would be the same, byte for byte, keep them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from bookstand.delivery.bucket_key import BucketKey
 from bookstand.delivery.indexes import Indexes, together
+from bookstand.delivery.snapshot import SnapshotDamagedError
 from bookstand.disk.cursors import cursor as cursor_of
 from bookstand.disk.delayed import DelayedIndex, DiskBucket
-from bookstand.errors import StoreDamagedError
+from bookstand.disk.topics import DiskTopic
+from bookstand.errors import StoreDamagedError, StoreInUseError
 from bookstand.ledger.topic_name import cursor_node_of
 from bookstand.pipeline import store_changes
 from bookstand.pipeline.bucket_changes import ENTRY_LIMIT, change_of, cursor_names, stage, standing
 from bookstand.pipeline.bucket_cutting import Bucket, Cut, check_bucket, cut
 from bookstand.pipeline.delayed_rows import in_order
+from bookstand.pipeline.in_use import check_not_held, left_for
 from bookstand.pipeline.one_topic import opened_topic
-from bookstand.pipeline.store_topics import each_topic
+from bookstand.pipeline.store_topics import each_topic, missing
 from bookstand.pipeline.unit import Plan, Result, Unit
+
+if TYPE_CHECKING:
+    from bookstand.disk.store_source import StoreSource
 
 
 @dataclass(frozen=True)
@@ -35,10 +45,15 @@ class Recut:
     topics: tuple[str, ...] = ()
     cursors: tuple[str, ...] = ()
     workplace: str | None = None
+    take_over: bool = False
+    """Whether buckets are cut anew, too, of cursors that other processes may have open."""
     looking: bool = False
     """Whether nothing is to be left."""
 
     name = "recut"
+
+    def __post_init__(self) -> None:
+        self.cut.check()
 
     def work(self) -> Path | None:
         return None if self.looking else store_changes.work(self.workplace)
@@ -46,12 +61,15 @@ class Recut:
     def plan(self) -> Plan:
         units: list[Unit] = []
         problems: list[str] = []
+        found: set[str] = set()
         for store, topic in each_topic(self.stores, self.topics, problems):
+            found.add(topic.name)
             cursors = [cursor_of(topic, name) for name in cursor_names(topic, self.cursors)]
             some = {one.name: standing(one) for one in cursors if DelayedIndex(one, 0).buckets}
             if some:
                 of = {"store": store, "topic": topic.name, "cursors": some, "settings": [*self.cut, self.resize]}
                 units.append(Unit(f"{store} {topic.name}", of))
+        problems += missing(self.topics, found)
         return Plan(units, problems=tuple(problems))
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
@@ -61,24 +79,56 @@ class Recut:
         return replace(self, looking=True)
 
     def do(self, unit: Unit, folder: Path) -> Result:
+        versions: dict[str, int] = {}
+        cursors: dict[str, dict[str, int]] = {}
+        left: dict[str, dict[str, Any]] = {}
         with opened_topic(unit.of["store"], unit.of["topic"]) as (topic, dump):
-            versions = {name: dump.nodes[cursor_node_of(topic.name, name)].version for name in unit.of["cursors"]}
-            before = after = rows = 0
+            storage = cast("StoreSource", topic.disks).storage
             for name in unit.of["cursors"]:
-                index = DelayedIndex(cursor_of(topic, name), 0)
-                _check_apart(index.buckets)
-                before += len(index.buckets)
-                for bucket in self._cut(index.buckets):
-                    check_bucket(bucket)
-                    snapshot = self.cut.seal(bucket.indexes, ENTRY_LIMIT)
-                    if not self.looking:
-                        stage(folder, name, after, bucket.key, snapshot)
-                    after += 1
-                    rows += bucket.indexes.size
+                try:
+                    if not self.take_over:
+                        check_not_held(storage, topic.name, name)
+                except StoreInUseError as error:
+                    left[name] = left_for(error)
+                    continue
+                first = sum(facts["buckets"] for facts in cursors.values())
+                cursors[name] = self._recut(topic, name, folder, first)
+                if cursors[name]["changed"]:
+                    versions[name] = dump.nodes[cursor_node_of(topic.name, name)].version
             if topic.disks.damage:
                 raise StoreDamagedError(f"what cannot be read cannot be cut anew: {topic.disks.damage[0].what}")
-        counts = {"buckets_before": before, "buckets": after, "messages": rows}
-        return Result(unit.name, counts, facts={"versions": versions})
+        counts = Counter[str]()
+        for facts in cursors.values():
+            counts.update(facts)
+        problems = tuple(f"cursor {name!r}: {one['why']}" for name, one in left.items())
+        return Result(unit.name, dict(counts), problems, facts={"versions": versions, "cursors": cursors, "left": left})
+
+    def _recut(self, topic: DiskTopic, cursor: str, folder: Path, first: int) -> dict[str, int]:
+        """What is there and what is to be, in numbers. So many buckets of the attempt come ``first``."""
+        index = DelayedIndex(cursor_of(topic, cursor), 0)
+        _check_apart(index.buckets)
+        before = _Sum()
+        for bucket in index.buckets:
+            before.add(bucket.key, _segments(bucket), _payloads(bucket))
+        after = _Sum()
+        rows = 0
+        for new in self._cut(index.buckets):
+            check_bucket(new)
+            snapshot = self.cut.seal(new.indexes, ENTRY_LIMIT)
+            if not self.looking:
+                stage(folder, cursor, first + after.buckets, new.key, snapshot)
+            after.add(new.key, snapshot.segment_count, snapshot.entries)
+            rows += new.indexes.size
+        return {
+            "changed": int(after.digest != before.digest),
+            "messages": rows,
+            "buckets_before": before.buckets,
+            "buckets": after.buckets,
+            "segments_before": before.segments,
+            "segments": after.segments,
+            "bytes_before": before.bytes,
+            "bytes": after.bytes,
+        }
 
     def _cut(self, buckets: Sequence[DiskBucket]) -> Iterator[Bucket]:
         parts = ((bucket, _rows(bucket)) for bucket in buckets)
@@ -88,7 +138,44 @@ class Recut:
             yield from (Bucket(bucket.key, rows, True) for bucket, rows in parts if rows.size)
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
-        return store_changes.commit(self.name, done, change_of)
+        """What is as it is to be stays untouched."""
+        same = [result for _, result in done if not result.facts["versions"]]
+        others = [(unit, result) for unit, result in done if result.facts["versions"]]
+        return [*same, *store_changes.commit(self.name, others, change_of)]
+
+
+class _Sum:
+    """Buckets, with a digest over all that makes them."""
+
+    def __init__(self) -> None:
+        self.buckets = self.segments = self.bytes = 0
+        self._digest = hashlib.sha256()
+
+    @property
+    def digest(self) -> bytes:
+        return self._digest.digest()
+
+    def add(self, key: BucketKey, segments: int, entries: Iterable[bytes]) -> None:
+        self.buckets += 1
+        self.segments += segments
+        self._digest.update(f"\0{key}\0".encode())
+        for entry in entries:
+            self.bytes += len(entry)
+            self._digest.update(b"%d " % len(entry))
+            self._digest.update(entry)
+
+
+def _segments(bucket: DiskBucket) -> int:
+    try:
+        return len(bucket.metadata().metadata_list)
+    except SnapshotDamagedError:
+        # Whoever reads it reports that.
+        return 0
+
+
+def _payloads(bucket: DiskBucket) -> Iterator[bytes]:
+    ledger = bucket.topic.ledger(bucket.ledger_id)
+    return iter(()) if ledger is None else (entry.payload for entry in ledger.entries())
 
 
 def _rows(bucket: DiskBucket) -> Indexes:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bookstand
@@ -15,16 +17,20 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.migrating import PAGES, SNAPSHOT, migrate_cursor, migrate_cursors
 from bookstand.errors import (
+    DigestMismatchError,
     IllegalOperationError,
     IncorrectParameterError,
     LedgerFencedError,
     NoSuchNodeError,
+    StoreDamagedError,
     WriteOnReadOnlyError,
 )
 from bookstand.ledger.records import decode_cursor_info
 from bookstand.ledger.topic_name import cursor_node_of
 from bookstand.storage.position import Position
 from tests.cursor.desk import SUBSCRIPTION, TOPIC, Desk
+from tests.delivery.bucket_kit import MEMORY
+from tests.kit import change_entry, data_file
 
 
 def seen(topic: Any) -> tuple[Any, ...]:
@@ -97,6 +103,109 @@ def test_any_acknowledgments_stay(acked: set[int], mark: int, first: str) -> Non
                     cursor.is_acked(one) == (number <= mark or number in acked) for number, one in enumerate(positions)
                 )
         assert seen(topic) == known
+
+
+def written(store: Any) -> int:
+    """Bytes of all entries in the cursor's ledger; none where its record has the state."""
+    info = decode_cursor_info(store.nodes.get(cursor_node_of(TOPIC, SUBSCRIPTION))[0])
+    if info.cursor_ledger_id < 0:
+        return 0
+    reader = store.open_ledger(info.cursor_ledger_id, recovery=False)
+    return sum(len(entry.data) for entry in reader.read_unconfirmed(0, reader.last_add_pushed))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    entries=st.integers(0, 40),
+    acked=st.sets(st.integers(0, 39), max_size=30),
+    batches=st.dictionaries(st.integers(0, 39), st.sets(st.integers(0, 4), min_size=1, max_size=4), max_size=4),
+    mark=st.integers(-1, 39),
+    forms=st.sampled_from([(PAGES, SNAPSHOT), (SNAPSHOT, PAGES)]),
+    initial=st.sampled_from(["earliest", "latest"]),
+    crash=st.booleans(),
+)
+# The one entry that there is, is not known to be confirmed before the topic is recovered.
+@example(entries=1, acked=set(), batches={}, mark=0, forms=(PAGES, SNAPSHOT), initial="earliest", crash=True)
+def test_a_dry_run_tells_the_numbers_of_a_run(
+    entries: int,
+    acked: set[int],
+    batches: dict[int, set[int]],
+    mark: int,
+    forms: tuple[str, str],
+    initial: str,
+    crash: bool,
+) -> None:
+    """Also where the topic was left open, so that it is recovered and goes on in another ledger."""
+    before, after = forms
+    config = CursorConfig(flush_interval=1e9, enable_lru_cache_max_unacked_ranges=before == PAGES)
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        path = Path(folder) / "store"
+        store = bookstand.open(path, durability="none")
+        topic = store.managed_ledger(TOPIC, max_entries_per_ledger=7)
+        cursor = Cursor.open(topic, SUBSCRIPTION, config, initial=initial)
+        positions = [topic.append(b"x") for _ in range(entries)]
+        cursor.mark_delete(positions[mark]) if 0 <= mark < entries else None
+        cursor.ack([positions[number] for number in sorted(acked) if number < entries])
+        for number, indexes in batches.items():
+            if number < entries:
+                cursor.ack_batch(positions[number], indexes, 5)
+        cursor.flush()
+        store.storage.crash() if crash else store.close()
+        with bookstand.open(path, read_only=True) as store:
+            would = migrate_cursor(store.managed_ledger(TOPIC), SUBSCRIPTION, after, dry_run=True)
+        with bookstand.open(path) as store:
+            topic = store.managed_ledger(TOPIC)
+            known = seen(topic)
+            done = migrate_cursor(topic, SUBSCRIPTION, after)
+            assert done == would
+            assert seen(topic) == known
+            if done.changed and done.bytes:
+                assert written(store) in (done.bytes, 0)
+                assert written(store) or not done.ranges + done.batches
+            with Cursor.open(topic, SUBSCRIPTION, create=False, read_only=True) as cursor:
+                assert cursor.cursor_metadata_size_in_bytes == done.size_after
+
+
+def test_parts_of_batches_are_where_pulsar_finds_them(desk: Callable[..., Desk]) -> None:
+    """It looks for none in a cursor's record."""
+    at = desk("pages", entries=10)
+    at.cursor.ack_batch(at.p[4], [1], 3)
+    at.cursor.close()
+    done = migrate_cursor(at.topic, SUBSCRIPTION, SNAPSHOT)
+    assert (done.ranges, done.batches) == (0, 1)
+    assert written(at.store) == done.bytes > 0
+    at.open()
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "says"),
+    [
+        (lambda stored: stored[:-1] + bytes((stored[-1] ^ 1,)), DigestMismatchError, "entry {}: its crc32c digest"),
+        (lambda stored: None, StoreDamagedError, "newest state of cursor 'audit' of topic orders is damaged: entry {}"),
+    ],
+    ids=["flipped", "lost"],
+)
+def test_a_damaged_state_is_left_as_it_is(
+    desk: Callable[..., Desk], damage: Any, error: type[Exception], says: str
+) -> None:
+    """An older one is there still, but the newest is not given up for it."""
+    at = desk("pages", per_ledger=4, entries=20)
+    at.cursor.ack(at.p[3]).result()
+    at.cursor.ack(at.p[7]).result()
+    ledger_id = decode_cursor_info(at.store.nodes.get(at.node)[0]).cursor_ledger_id
+    last = at.store.storage.state(ledger_id).last_entry
+    node = at.store.nodes.get(at.node)
+    at.leave("close")
+    whole = data_file(at.path).read_bytes()
+    change_entry(at.path, ledger_id, last, damage)
+    for read_only in (True, False):
+        with bookstand.open(at.path, read_only=read_only) as store:
+            with pytest.raises(error, match=says.format(f"{ledger_id}:{last}")):
+                migrate_cursor(store.managed_ledger(TOPIC), SUBSCRIPTION, SNAPSHOT, dry_run=read_only)
+            assert store.nodes.get(at.node) == node
+    data_file(at.path).write_bytes(whole)
+    at.come_back()
+    assert at.cursor.is_acked(at.p[7])
 
 
 def test_all_of_a_topic(desk: Callable[..., Desk]) -> None:

@@ -387,10 +387,38 @@ def test_a_map_of_many_ledgers_is_in_several_records(tmp_path: Path) -> None:
     assert (tmp_path / "0.log").stat().st_size == log.map_offset + 3 * (LENGTH.size + 20) + 16 * len(entries)
 
 
+@pytest.mark.parametrize("options", [{}, {"log_bytes": 2_000}, {"topics": [PLAIN]}, {"old_form": False}])
+def test_a_dry_run_reports_what_a_run_does(exported: Exported, tmp_path: Path, options: dict[str, Any]) -> None:
+    would = export_topics(exported.store, tmp_path / "place", dry_run=True, **options)
+    assert not (tmp_path / "place").exists()
+    report = export_topics(exported.store, tmp_path / "place", **options)
+    assert would == report
+    known = set(exported.store.list_ledgers())
+    with opened(report) as disks:
+        assert disks.dump is not None
+        assert report.nodes == len(disks.dump.nodes)
+        assert len(disks.ledger_ids) == report.ledgers
+        there = known.intersection(disks.ledger_ids)
+    # Each is in one of the three.
+    assert sorted([*there, *report.superseded, *report.left_out]) == sorted(known)
+
+
+def test_a_dry_run_leaves_what_an_attempt_left(exported: Exported, tmp_path: Path) -> None:
+    unfinished = tmp_path / "place" / ".unfinished"
+    unfinished.mkdir(parents=True)
+    (unfinished / "metadata.jsonl.gz").write_bytes(b"")
+    export_topics(exported.store, tmp_path / "place", dry_run=True)
+    assert [one.name for one in unfinished.iterdir()] == ["metadata.jsonl.gz"]
+    (tmp_path / "place" / "mine").write_bytes(b"")
+    with pytest.raises(StoreError, match="not empty"):
+        export_topics(exported.store, tmp_path / "place", dry_run=True)
+
+
 def test_an_empty_store(tmp_path: Path, target: Store) -> None:
     with bookstand.temporary() as store:
         report = export_topics(store, tmp_path / "place")
-    assert report[2:] == (0, 0, 0, 0, 1, 0, [])
+    assert report[2:9] == (0, 0, 0, 0, 1, 0, [])
+    assert report.superseded == report.left_out == []
     log = read_log(logs_of(report)[0])
     assert (log.entries, log.map_offset, log.map_count) == ([], 0, 0)
     assert imported(report, target).ledgers == 0

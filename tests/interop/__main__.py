@@ -6,13 +6,13 @@ import random
 import sys
 from collections.abc import Iterator
 
-from tests.interop import cursors, delayed, disk, questions
+from tests.interop import cursors, delayed, disk, questions, shell
 from tests.interop.java import ask, missing_tools
 from tests.interop.questions import Question
 
 SHOWN = 10
 PROGRAMS = {
-    "pom.xml": questions.GROUPS,
+    "pom.xml": {**questions.GROUPS, "commands of the shell": shell.same_commands},
     "pulsar.xml": cursors.GROUPS,
     "delayed.xml": delayed.GROUPS,
     "disk.xml": disk.GROUPS,

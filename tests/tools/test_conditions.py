@@ -14,6 +14,7 @@ from tests.tools.kit import run
 DUMP = ("--metadata", "metadata.jsonl.gz")
 READING = ("ls", "show", "verify", "cursors", "delayed", "stats")
 """Commands that need no more than a path."""
+CHANGING = ("import-bookie", "export-bookie", "migrate cursors", "migrate snapshots")
 
 
 @pytest.mark.parametrize("command", READING)
@@ -40,7 +41,7 @@ def test_a_bookie_without_metadata(here: Path, command: str) -> None:
         assert result.out.startswith("bookie bookie-0 at bookie, without metadata")
 
 
-@pytest.mark.parametrize("command", [*READING, "cat", "import-bookie"])
+@pytest.mark.parametrize("command", [*READING, "cat", *CHANGING])
 @pytest.mark.parametrize(
     ("place", "says"),
     [
@@ -51,10 +52,10 @@ def test_a_bookie_without_metadata(here: Path, command: str) -> None:
     ],
 )
 def test_neither(here: Path, command: str, place: str, says: str) -> None:
-    more = {"cat": ["2"], "import-bookie": ["new"]}.get(command, [])
-    result = run(command, place, *more)
+    more = {"cat": ["2"], "import-bookie": ["new"], "export-bookie": ["new"]}.get(command, [])
+    result = run(*command.split(), place, *more)
     assert (result.code, result.out, result.err) == (NOT_THERE, "", f"bookstand: {says}\n")
-    as_json = run(command, place, *more, "--json")
+    as_json = run(*command.split(), place, *more, "--json")
     assert (as_json.code, as_json.err) == (result.code, result.err)
     assert as_json.json["error"]["message"] == says
     assert as_json.json["error"]["exit_code"] == NOT_THERE
@@ -112,7 +113,12 @@ def test_nothing_is_changed(own: Path) -> None:
         (["verfy", "my-store"], WRONG_ARGUMENTS, "Did you mean 'verify'"),
         (["ls", "my-store", "--nonsense"], WRONG_ARGUMENTS, "No such option"),
         (["ls", "my-store", "--topics", "--files"], WRONG_ARGUMENTS, "exclude each other"),
-        (["ls", "my-store", "--topics", "--kind", "topic"], WRONG_ARGUMENTS, "--kind and --state are of ledgers"),
+        (["ls", "my-store", "--topics", "--kind", "topic"], WRONG_ARGUMENTS, "topics are not chosen by --kind"),
+        (["ls", "bookie", "--records", "--topic", "x"], WRONG_ARGUMENTS, "records are not chosen by --topic"),
+        (["ls", "bookie", "--files", "--ledger", "5"], WRONG_ARGUMENTS, "files are not chosen by --ledger"),
+        (["ls", "bookie", "--entry", "5"], WRONG_ARGUMENTS, "ledgers are not chosen by --entry"),
+        (["ls", "bookie", "--contents", "--files"], WRONG_ARGUMENTS, "exclude each other"),
+        (["ls", "my-store", "--contents"], WRONG_ARGUMENTS, "records are in the files of bookies"),
         (["ls", "my-store", "--records"], WRONG_ARGUMENTS, "records are in the files of bookies"),
         (["ls", "my-store", "--metadata", "metadata.jsonl.gz"], WRONG_ARGUMENTS, "no dump is needed"),
         (["ls", "my-store", "--disk", "bookie"], WRONG_ARGUMENTS, "no other disks have parts of it"),

@@ -15,9 +15,9 @@ from tests import kit as stores
 from tests.disk.recordings import dump_path
 from tests.tools import kit
 from tests.tools.kit import ORDERS, run
-from tests.tools.test_conditions import READING
+from tests.tools.test_conditions import CHANGING, READING
 
-EVERY = [*READING, "cat", "import-bookie"]
+EVERY = [*READING, "cat", *CHANGING]
 AUDIT = cursor_node_of(ORDERS, "audit")
 
 
@@ -25,7 +25,7 @@ def _place(bench: Path, command: str) -> list[object]:
     """The store, as the command is given it."""
     if command == "import-bookie":
         return [bench / "bookie", "my-store", "--metadata", bench / "metadata.jsonl.gz"]
-    return ["my-store", *(["2"] if command == "cat" else [])]
+    return ["my-store", *{"cat": ["2"], "export-bookie": ["new"]}.get(command, [])]
 
 
 # -- stores ------------------------------------------------------------------------------------------------------------
@@ -34,10 +34,10 @@ def _place(bench: Path, command: str) -> list[object]:
 @pytest.mark.parametrize("command", EVERY)
 def test_a_newer_format(own: Path, bench: Path, command: str) -> None:
     kit.make_newer(own / "my-store")
-    result = run(command, *_place(bench, command))
+    result = run(*command.split(), *_place(bench, command))
     assert (result.code, result.out) == (NOT_THERE, "")
     assert result.err.count("\n") == 1
-    as_json = run(command, *_place(bench, command), "--json")
+    as_json = run(*command.split(), *_place(bench, command), "--json")
     assert (as_json.code, as_json.json["error"]["kind"]) == (NOT_THERE, "StoreFormatError")
     assert "has format 2; this version of bookstand knows formats up to 1: open it with a newer one" in result.err
 
@@ -45,7 +45,10 @@ def test_a_newer_format(own: Path, bench: Path, command: str) -> None:
 @pytest.mark.parametrize("command", EVERY)
 def test_a_file_that_was_cut_short(own: Path, bench: Path, command: str) -> None:
     kit.cut_file(own / "my-store")
-    result, as_json = run(command, *_place(bench, command)), run(command, *_place(bench, command), "--json")
+    result, as_json = (
+        run(*command.split(), *_place(bench, command)),
+        run(*command.split(), *_place(bench, command), "--json"),
+    )
     assert result.code == as_json.code == DAMAGE
     found = as_json.json
     assert (found["damage"][0]["what"] if command == "verify" else found["error"]["message"]) in result.out + result.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from importlib import import_module
@@ -10,51 +11,59 @@ from pathlib import Path
 import pytest
 
 from bookstand.tools.exit_codes import FINE, MEANINGS
-from bookstand.tools.main import COMMANDS
-from tests.tools.kit import run
+from bookstand.tools.main import COMMANDS, module_of
+from tests.tools.kit import lay_out, run
 from tests.tools.snapshots import compare
 
-MODULES = {name: import_module(f"bookstand.tools.commands.{name.replace('-', '_')}") for name in COMMANDS}
+MODULES = {name: import_module(module_of(name)) for name in COMMANDS}
 EXAMPLES = [(name, line) for name, module in MODULES.items() for line in module.EXAMPLES]
 
 
 @pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line.removeprefix("bookstand ") for _, line in EXAMPLES])
 def test_examples_run(bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, line: str) -> None:
     """In a folder of their own, for some write; ``> file`` is left to the shell."""
-    for one in bench.iterdir():
-        (tmp_path / one.name).symlink_to(one)
+    lay_out(bench, tmp_path)
     monkeypatch.chdir(tmp_path)
-    program, command, *arguments = shlex.split(line.partition(" > ")[0])
-    assert (program, command) == ("bookstand", name)
-    result = run(command, *arguments)
+    program, *arguments = shlex.split(line.partition(" > ")[0])
+    assert (program, " ".join(arguments).startswith(f"{name} ")) == ("bookstand", True)
+    result = run(*arguments)
     assert result.code == FINE, result.err
     assert result.out
     if "--json" in arguments:
-        assert result.lines if "records" in line or command == "cat" else result.json
+        assert result.lines if "records" in line or name == "cat" else result.json
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 @pytest.mark.parametrize("columns", [80, 160])
 def test_help(name: str, columns: int) -> None:
-    text = run(*([name] if name else []), "--help", columns=columns).out
-    compare(f"help-{name or 'bookstand'}", columns, text)
+    text = run(*name.split(), "--help", columns=columns).out
+    compare(f"help-{name.replace(' ', '-') or 'bookstand'}", columns, text)
     assert all(f"  {code} " in text for code in MEANINGS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_told(name: str) -> None:
-    text = run(name, "--help", columns=80).out
+    text = run(*name.split(), "--help", columns=80).out
     parts = [text.index(f"\n{title}:\n") for title in ("Arguments", "Options", "Examples", "Exit codes")]
     assert parts == sorted(parts)
     assert "--json" in text
     assert text.startswith(f"Usage: bookstand {name} [OPTIONS] ")
-    assert run(name, "-h", columns=80).out == text
+    assert run(*name.split(), "-h", columns=80).out == text
 
 
 def test_no_arguments_print_the_help_as_an_error() -> None:
     result = run(columns=80)
     assert (result.code, result.out) == (2, "")
     assert result.err == run("--help", columns=80).out
+
+
+def test_the_first_of_two_words_alone_prints_what_may_follow(here: Path) -> None:
+    result = run("migrate", columns=80)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == run("migrate", "--help", columns=80).out
+    assert re.findall(r"^  (migrate \w+) ", result.err, re.MULTILINE) == [
+        n for n in COMMANDS if n.startswith("migrate ")
+    ]
 
 
 def test_version() -> None:
@@ -70,7 +79,13 @@ def test_the_shell_can_complete(tmp_path: Path) -> None:
 
     command = shutil.which("bookstand", path=str(Path(__import__("sys").executable).parent))
     assert command is not None
-    for words, found in (("bookstand l", "ls"), ("bookstand ls --me", "--metadata")):
+    for words, found in (
+        ("bookstand l", "ls"),
+        ("bookstand ls --me", "--metadata"),
+        ("bookstand mig", "migrate"),
+        ("bookstand migrate sn", "snapshots"),
+        ("bookstand migrate cursors --take", "--take-over"),
+    ):
         variables = {"_BOOKSTAND_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         done = subprocess.run([command], env=environment(**variables), capture_output=True, text=True, check=True)
         assert found in done.stdout.split()

@@ -38,11 +38,17 @@ OF_THE_STORE = {
     "delayed-topic": f"delayed my-store orders {AT}",
     "stats": "stats my-store",
     "verify": "verify my-store",
+    "migrate-cursors": "migrate cursors my-store --to snapshot --dry-run",
+    "migrate-cursors-none": "migrate cursors my-store --dry-run",
+    "migrate-snapshots": "migrate snapshots my-store --step-seconds 120 --dry-run",
+    "export": "export-bookie my-store new --dry-run",
+    "export-topic": "export-bookie my-store new --topic orders --log-bytes 5000 --dry-run",
 }
 OF_DISKS = {
     "disk-ls": f"ls bookie {DUMP}",
     "disk-ls-topics": f"ls bookie {DUMP} --topics",
     "disk-ls-files": f"ls bookie {DUMP} --files",
+    "disk-ls-contents": f"ls bookie {DUMP} --contents --ledger 5 --ledger 14",
     "disk-show-entry": f"show bookie 5:3 {DUMP}",
     "disk-cursors": f"cursors bookie {DUMP}",
     "disk-delayed": f"delayed bookie {DUMP}",
@@ -56,7 +62,7 @@ OF_NOTHING["empty-delayed"] = f"delayed empty {AT}"
 LINES = {**OF_THE_STORE, **OF_DISKS, **OF_NOTHING}
 # In a pipe all is as wide as it takes.
 CASES = [(name, columns) for name in LINES for columns in (80, 160)]
-CASES += [(name, None) for name in ("ls", "show-ledger", "disk-verify")]
+CASES += [(name, None) for name in ("ls", "show-ledger", "disk-verify", "export-topic", "migrate-cursors")]
 
 
 @pytest.mark.parametrize(("name", "columns"), CASES)

@@ -142,19 +142,22 @@ def test_a_terminal(here: Path) -> None:
 
 
 def test_progress_is_on_the_terminal_and_output_is_not(here: Path, tmp_path: Path) -> None:
-    """Both of reading disks and of writing a store; it leaves nothing behind."""
-    for words in (
-        ("ls", "bookie", *DUMP, "--json"),
-        ("import-bookie", "bookie", tmp_path / "new", *DUMP, "--json"),
+    """Of reading disks, and of writing stores, disks and cursors; it leaves nothing behind."""
+    every = {"reading the disks", "writing the store", "writing the disk", "looking at topics"}
+    for words, shown in (
+        (("ls", "bookie", *DUMP, "--json"), {"reading the disks"}),
+        (("import-bookie", "bookie", tmp_path / "new", *DUMP, "--json"), {"reading the disks", "writing the store"}),
+        (("export-bookie", "my-store", tmp_path / "out of it", "--json"), {"writing the disk"}),
+        (("migrate", "cursors", "my-store", "--dry-run", "--json"), {"looking at topics"}),
     ):
         terminal = Terminal()
         with open(tmp_path / "out", "w") as out:
             child = start(*words, folder=here, stdout=out, stderr=terminal.end)
             text = terminal.read()
         assert child.wait(PATIENCE) == FINE
-        assert json.loads((tmp_path / "out").read_text())["damage"] == []
-        assert "reading the disks" in text
-        assert ("writing the store" in text) == (words[0] == "import-bookie")
+        told = json.loads((tmp_path / "out").read_text())
+        assert told.get("damage", []) == []
+        assert {one for one in every if one in text} == shown
         # The last that is done to each line is to erase it.
         assert text.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))
 

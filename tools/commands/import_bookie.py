@@ -25,7 +25,7 @@ from bookstand.storage.environment import data_file
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE
 from bookstand.tools.findings import damage_facts, damage_line
-from bookstand.tools.options import Json, Metadata, Password, progress_bar
+from bookstand.tools.options import DryRun, Json, Metadata, Password, progress_bar
 from bookstand.tools.output import Column, counted
 from bookstand.tools.target import check_bookies, check_dump, dump_beside
 
@@ -53,7 +53,7 @@ def run(
         typer.Option(metavar="ID", help="Only this ledger, and no topics. May be repeated.", show_default=False),
     ] = None,
     unlisted: Annotated[bool, typer.Option("--unlisted", help="Ledgers, too, that are not in the metadata.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, and say what would be done.")] = False,
+    dry_run: DryRun = False,
     metadata: Metadata = None,
     password: Password = None,
     json: Json = False,

@@ -1,4 +1,4 @@
-"""List what is at PATH: its ledgers, or its topics, or its files.
+"""List what is at PATH: its ledgers, or its topics, or its files and what is in them.
 
 Of each ledger: what it is of, its state, how many entries and bytes it has, its last entry, its ensemble size, write
 quorum and ack quorum, and what is known to be wrong with it.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from bookstand.errors import IncorrectParameterError
+from bookstand.ledger.topic_name import fits
 from bookstand.tools import output
 from bookstand.tools.disk_view import DiskView
 from bookstand.tools.known import ledger_line
@@ -26,8 +26,9 @@ EXAMPLES = (
     "bookstand ls my-store --kind cursor --state OPEN",
     "bookstand ls my-store --topics",
     "bookstand ls bookie --metadata metadata.jsonl.gz --topic '*/orders'",
-    "bookstand ls bookie --files",
-    "bookstand ls bookie --records --json",
+    "bookstand ls bookie --files --kind journal",
+    "bookstand ls bookie --contents --ledger 5",
+    "bookstand ls bookie --records --ledger 5 --json",
 )
 
 _LEDGERS = (
@@ -67,11 +68,36 @@ _FILES = (
 )
 
 
+_CONTENTS = (
+    Column("file", "FILE", least=20),
+    Column("bookie", "BOOKIE", least=8, rank=2),
+    Column("ledger", "LEDGER", right=True),
+    Column("kind", "KIND", rank=1),
+    Column("state", "STATE"),
+    Column("entries", "ENTRIES", right=True),
+    Column("bytes", "SIZE", right=True, show=output.size),
+    Column("in_map", "IN MAP", right=True, show=output.size, rank=4),
+    Column("topic", "TOPIC", show=output.topic, least=16, rank=3),
+)
+
+# What can be chosen by, in each of the lists.
+_CHOICES = {
+    "ledgers": {"topic", "kind", "state", "bookie", "ledger"},
+    "topics": {"topic"},
+    "files": {"kind"},
+    "contents": {"topic", "ledger"},
+    "records": {"ledger", "entry", "start", "end"},
+}
+
+
 def run(
     path: Place,
     topics: Annotated[bool, typer.Option("--topics", help="List topics instead of ledgers.")] = False,
     files: Annotated[
         bool, typer.Option("--files", help="List a bookie's files, or a store's files and sub-databases.")
+    ] = False,
+    contents: Annotated[
+        bool, typer.Option("--contents", help="List how much of which ledger each log and journal of a bookie has.")
     ] = False,
     records: Annotated[
         bool, typer.Option("--records", help="List every record of a bookie's entry logs and journals.")
@@ -81,31 +107,52 @@ def run(
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(metavar="KIND", help="Only ledgers of this kind: topic, cursor, bucket, schema, compacted, …"),
+        typer.Option(
+            metavar="KIND",
+            help="Only ledgers of this kind: topic, cursor, bucket, schema, compacted, …; with --files only files of "
+            "this one: journal, log or index.",
+        ),
     ] = None,
     state: Annotated[
         str | None, typer.Option(metavar="STATE", help="Only ledgers in this state: OPEN, CLOSED, UNLISTED, …")
     ] = None,
+    bookie: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only ledgers that this bookie has or had entries of.")
+    ] = None,
+    ledger: Annotated[
+        list[int] | None,
+        typer.Option(metavar="ID", help="Only this ledger. May be repeated.", show_default=False),
+    ] = None,
+    entry: Annotated[int | None, typer.Option(metavar="ID", help="Only records of entries with this id.")] = None,
+    start: Annotated[int | None, typer.Option(metavar="OFFSET", help="Only records from there on in a file.")] = None,
+    end: Annotated[int | None, typer.Option(metavar="OFFSET", help="Only records up to there in a file.")] = None,
     disk: MoreDisks = None,
     metadata: Metadata = None,
     password: Password = None,
     json: Json = False,
 ) -> None:
-    if topics + files + records > 1:
-        raise IncorrectParameterError("--topics, --files and --records exclude each other")
-    if (topics or files or records) and (kind or state):
-        raise IncorrectParameterError("--kind and --state are of ledgers")
+    modes = {"topics": topics, "files": files, "contents": contents, "records": records}
+    if sum(modes.values()) > 1:
+        raise IncorrectParameterError("--topics, --files, --contents and --records exclude each other")
+    mode = next((name for name, asked in modes.items() if asked), "ledgers")
+    choices = {"topic": topic, "kind": kind, "state": state, "bookie": bookie, "ledger": ledger}
+    for name, value in {**choices, "entry": entry, "start": start, "end": end}.items():
+        if value is not None and name not in _CHOICES[mode]:
+            raise IncorrectParameterError(f"{mode} are not chosen by --{name}")
     with looking_at(path, disk, metadata, password, json) as view:
         if records:
-            _print_records(view, json)
+            _print_records(view, _Records(ledger, entry, start, end), json)
+        elif contents:
+            rows = [row for row in _disks(view).contents() if _is_meant(row, topic, ledger)]
+            _print("contents", _CONTENTS, rows, view, json)
         elif files:
-            rows = view.files()
+            rows = [row for row in view.files() if kind is None or row["kind"].endswith(kind.lower())]
             _print("files", _FILES, rows, view, json)
         elif topics:
             rows = list(_topic_rows(view, topic))
             _print("topics", _TOPICS, rows, view, json)
         else:
-            rows = list(_ledger_rows(view, topic, kind, state))
+            rows = list(_ledger_rows(view, topic, kind, state, bookie, ledger))
             _print("ledgers", _LEDGERS, rows, view, json)
             if not json:
                 _sum_up(rows)
@@ -119,17 +166,39 @@ def _print(name: str, columns: tuple[Column, ...], rows: list[dict[str, Any]], v
     output.table(columns, rows)
 
 
-def _print_records(view: View, json: bool) -> None:
-    """One by one, for there may be many: a line of JSON each, or columns wide enough for what is usual."""
+def _disks(view: View) -> DiskView:
     if not isinstance(view, DiskView):
         raise IncorrectParameterError("records are in the files of bookies; a store has sub-databases (--files)")
+    return view
+
+
+class _Records(NamedTuple):
+    """Which ones are meant; None: all."""
+
+    ledgers: list[int] | None
+    entry: int | None
+    start: int | None
+    end: int | None
+
+    def has(self, row: dict[str, Any]) -> bool:
+        return (
+            (not self.ledgers or row["ledger"] in self.ledgers)
+            and (self.entry is None or row.get("entry") == self.entry)
+            and (self.start is None or row["offset"] >= self.start)
+            and (self.end is None or row["offset"] <= self.end)
+        )
+
+
+def _print_records(view: View, wanted: _Records, json: bool) -> None:
+    """One by one, for there may be many: a line of JSON each, or columns wide enough for what is usual."""
+    rows = filter(wanted.has, _disks(view).records())
     if json:
-        for row in view.records():
+        for row in rows:
             output.json_line(row)
         damage_lines(view)
         return
     last = ""
-    for row in view.records():
+    for row in rows:
         if row["file"] != last:
             last = row["file"]
             output.heading(last)
@@ -151,8 +220,12 @@ def _sum_up(rows: list[dict[str, Any]]) -> None:
     output.line(", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))
 
 
-def _ledger_rows(view: View, topic: str | None, kind: str | None, state: str | None) -> Iterator[dict[str, Any]]:
+def _ledger_rows(
+    view: View, topic: str | None, kind: str | None, state: str | None, bookie: str | None, ledgers: list[int] | None
+) -> Iterator[dict[str, Any]]:
     for ledger_id in view.ledger_ids():
+        if (ledgers and ledger_id not in ledgers) or (bookie is not None and bookie not in _bookies(view, ledger_id)):
+            continue
         facts = view.describe(ledger_id)
         if (
             (topic is None or fits(facts.topic, topic))
@@ -162,9 +235,14 @@ def _ledger_rows(view: View, topic: str | None, kind: str | None, state: str | N
             yield _row(facts)
 
 
-def fits(name: str, pattern: str) -> bool:
-    """Whether a topic is meant: by its full name, the end of it, or a pattern."""
-    return name == pattern or name.endswith(f"/{pattern}") or fnmatchcase(name, pattern)
+def _bookies(view: View, ledger_id: int) -> set[str]:
+    """Those of all its ensembles."""
+    metadata = view.ledger(ledger_id).metadata
+    return set() if metadata is None else {one for _, members in metadata.ensembles for one in members}
+
+
+def _is_meant(row: dict[str, Any], topic: str | None, ledgers: list[int] | None) -> bool:
+    return (topic is None or fits(row["topic"] or "", topic)) and (not ledgers or row["ledger"] in ledgers)
 
 
 def _row(facts: LedgerFacts) -> dict[str, Any]:

@@ -211,6 +211,7 @@ _ABOUT = (
 _BOOKIE = (
     Fact("folder", "folder"),
     Fact("instance", "instance"),
+    Fact("cookie_folders", "folders by cookie"),
     Fact("journal_folders", "journal folders"),
     Fact("ledger_folders", "ledger folders"),
     Fact("marks", "marks"),

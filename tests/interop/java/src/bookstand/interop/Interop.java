@@ -25,7 +25,8 @@ public final class Interop {
     private static final Map<String, Lines.Question> QUESTIONS = Map.of(
             "entry", Interop::entry,
             "explicit_lac", Interop::explicitLac,
-            "metadata", Interop::metadata);
+            "metadata", Interop::metadata,
+            "shell", Shell::commands);
 
     private Interop() {
     }

@@ -1,0 +1,110 @@
+"""Write a store as the disk of a bookie, with the dump of the metadata that belongs to it: a BookKeeper and a Pulsar
+can be started on both, and import-bookie takes them back. The store is only read.
+
+Cursors are written as every reader of Pulsar's understands them. Where the state is in pages, which are bookstand's
+own, or parts of batches are in the cursor's record, where Pulsar does not look for them, it becomes a snapshot.
+
+What the store has lost is named, the rest is written. FOLDER is empty before, and has everything or nothing after.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import bookstand
+from bookstand.disk.entry_log_writer import LARGEST_LOG
+from bookstand.disk.exporting import ExportReport, export_topics
+from bookstand.tools import output
+from bookstand.tools.exit_codes import DAMAGE
+from bookstand.tools.findings import damage_facts, damage_line
+from bookstand.tools.options import DryRun, Json, Topics, progress_bar, some_ledgers
+from bookstand.tools.output import Column, counted
+from bookstand.tools.target import check_store, topics_meant
+
+EXAMPLES = (
+    "bookstand export-bookie my-store exported --dry-run",
+    "bookstand export-bookie my-store exported",
+    "bookstand export-bookie my-store some-topics --topic '*/shop/orders' --bookie bookie-7 --json",
+    "bookstand export-bookie my-store for-a-store --as-stored",
+)
+
+_COUNTS = (
+    Column("what", ""),
+    Column("topics", "TOPICS", right=True),
+    Column("ledgers", "LEDGERS", right=True),
+    Column("entries", "ENTRIES", right=True),
+    Column("bytes", "SIZE", right=True, show=output.size),
+    Column("logs", "LOGS", right=True, rank=1),
+    Column("nodes", "NODES", right=True),
+)
+
+
+def run(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="The store.")],
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Where the disk comes to be: an empty folder, or a new one.")
+    ],
+    topic: Topics = None,
+    ledger: Annotated[
+        list[int] | None,
+        typer.Option(metavar="ID", help="This ledger, and no topics but those named. May be repeated."),
+    ] = None,
+    bookie: Annotated[
+        str, typer.Option(metavar="NAME", help="The bookie's name, which it is to be configured by.")
+    ] = "bookie-0",
+    log_bytes: Annotated[int, typer.Option(metavar="BYTES", help="An entry log has no more than this.")] = LARGEST_LOG,
+    as_stored: Annotated[
+        bool,
+        typer.Option("--as-stored", help="Leave cursors as they are, for another store; Pulsar does not know pages."),
+    ] = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    check_store(store)
+    with (
+        bookstand.open(store, create=False, read_only=True) as opened,
+        progress_bar("writing the disk", counts=True) as progress,
+    ):
+        report = export_topics(
+            opened,
+            folder,
+            topics_meant(opened, topic) if topic else None,
+            ledgers=ledger or None,
+            bookie=bookie,
+            log_bytes=log_bytes,
+            old_form=not as_stored,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    if json:
+        output.document({"kind": "export", "store": store, "folder": folder, "dry_run": dry_run, **_facts(report)})
+    else:
+        _print(report, store, Path(folder), dry_run)
+    if report.damage:
+        raise typer.Exit(DAMAGE)
+
+
+def _facts(report: ExportReport) -> dict[str, Any]:
+    return {
+        **report._asdict(),
+        "bookie": str(report.bookie),
+        "metadata": str(report.metadata),
+        "damage": [damage_facts(one) for one in report.damage],
+    }
+
+
+def _print(report: ExportReport, store: str, folder: Path, dry_run: bool) -> None:
+    output.paragraph(f"store {store}")
+    output.table(_COUNTS, [{**report._asdict(), "what": "would be exported" if dry_run else "exported"}])
+    output.paragraph(f"disk: {folder / report.bookie.name}, metadata: {folder / report.metadata.name}")
+    if report.cursors:
+        output.paragraph(f"written as Pulsar reads them: {counted(report.cursors, 'cursor')}")
+    if report.superseded:
+        output.paragraph(f"left out, for snapshots replace them: {some_ledgers(report.superseded)}")
+    if report.left_out:
+        output.paragraph(f"left out, for nobody asked for them: {some_ledgers(report.left_out)}")
+    for damage in report.damage:
+        output.paragraph(f"damage: {damage_line(damage)}")

@@ -1,0 +1,63 @@
+"""Write the states of a store's cursors in another form: as pages and markers, or as every reader of Pulsar's
+understands them. Which entries are acknowledged stays the same, parts of batches included.
+
+Each cursor has one form or the other, whenever the command is stopped; run again it goes on. A dry run tells the same
+numbers as a run. A cursor that another process may have open is left alone, and so is one whose newest state is
+damaged, or does not fit into an entry as a snapshot; the exit code tells.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bookstand.cursor.migrating import PAGES
+from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
+from bookstand.tools import output
+from bookstand.tools.migration import Cursors, Store, TakeOver, became, run_job, show
+from bookstand.tools.options import DryRun, Json, Topics
+from bookstand.tools.output import Column, Row
+
+EXAMPLES = (
+    "bookstand migrate cursors my-store --to snapshot --dry-run",
+    "bookstand migrate cursors my-store --to snapshot --topic orders --cursor 'a*'",
+    "bookstand migrate cursors my-store --json",
+)
+
+_COLUMNS = (
+    Column("topic", "TOPIC", show=output.topic, least=16),
+    Column("cursor", "CURSOR", least=12),
+    Column("form", "FORM"),
+    Column("ranges", "RANGES", right=True, rank=1),
+    Column("batches", "BATCHES", right=True, rank=2),
+    Column("size", "SIZE", right=True),
+    Column("pages", "PAGES", right=True, rank=3),
+    Column("bytes", "WRITTEN", right=True, show=output.size, rank=4),
+)
+
+
+def run(
+    store: Store,
+    to: Annotated[
+        str, typer.Option(metavar="FORM", help="pages, or snapshot, which every reader of Pulsar's understands.")
+    ] = PAGES,
+    topic: Topics = None,
+    cursor: Cursors = None,
+    take_over: TakeOver = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    topics, cursors = tuple(topic or ()), tuple(cursor or ())
+    found = run_job(
+        store, lambda path: MigrateCursors((path,), to, topics, cursors, take_over), topics, cursors, dry_run
+    )
+    show("migrate cursors", store, found, dry_run, json, _COLUMNS, _row, to=to)
+
+
+def _row(facts: Row) -> Row:
+    return {
+        **facts,
+        "form": became(facts["before"], facts["after"]),
+        "size": became(output.size(facts["size_before"]), output.size(facts["size_after"])),
+    }

@@ -1,0 +1,82 @@
+"""Cut the buckets anew in which subscriptions of a store have delayed messages: into segments of other lengths, with
+coarser times, or merged with their neighbours. Every message stays.
+
+A topic is changed in one commit, or not at all; run again, the command goes on, and what would be the same stays. A dry
+run tells the same numbers as a run. A subscription that another process may have open is left alone, and so is a topic
+with a bucket that cannot be read; the exit code tells.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bookstand.pipeline.bucket_cutting import Cut
+from bookstand.pipeline.jobs.recut import Recut
+from bookstand.tools import output
+from bookstand.tools.migration import Cursors, Store, TakeOver, became, run_job, show
+from bookstand.tools.options import DryRun, Json, Topics
+from bookstand.tools.output import Column, Row
+
+EXAMPLES = (
+    "bookstand migrate snapshots my-store --least 1000 --dry-run",
+    "bookstand migrate snapshots my-store --least 1000 --topic orders",
+    "bookstand migrate snapshots my-store --precision-bits 10 --json",
+)
+
+_COLUMNS = (
+    Column("topic", "TOPIC", show=output.topic, least=16),
+    Column("cursor", "CURSOR", least=12),
+    Column("messages", "MESSAGES", right=True),
+    Column("buckets", "BUCKETS", right=True),
+    Column("segments", "SEGMENTS", right=True, rank=1),
+    Column("size", "SIZE", right=True, rank=2),
+)
+_USUAL = Cut()
+
+
+def run(
+    store: Store,
+    least: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Merge buckets of neighbouring ledgers, and cut them where they have so many messages; by default "
+            "they keep their ledgers.",
+            show_default=False,
+        ),
+    ] = None,
+    step_seconds: Annotated[
+        float, typer.Option(min=0.001, metavar="S", help="A segment has the times of so many seconds at most.")
+    ] = _USUAL.step_millis / 1000,
+    most_in_segment: Annotated[
+        int, typer.Option(min=-1, metavar="N", help="A segment has so many messages at most; -1: any number.")
+    ] = _USUAL.most_in_segment,
+    precision_bits: Annotated[
+        int, typer.Option(min=0, max=62, metavar="N", help="Times are rounded up to multiples of 2^N milliseconds.")
+    ] = _USUAL.precision_bits,
+    topic: Topics = None,
+    cursor: Cursors = None,
+    take_over: TakeOver = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    topics, cursors = tuple(topic or ()), tuple(cursor or ())
+    cut = Cut(_USUAL.least if least is None else least, round(step_seconds * 1000), most_in_segment, precision_bits)
+
+    def make(path: str) -> Recut:
+        return Recut((path,), cut, least is not None, topics, cursors, take_over=take_over)
+
+    found = run_job(store, make, topics, cursors, dry_run)
+    show("migrate snapshots", store, found, dry_run, json, _COLUMNS, _row)
+
+
+def _row(facts: Row) -> Row:
+    return {
+        **facts,
+        "buckets": became(facts["buckets_before"], facts["buckets"]),
+        "segments": became(facts["segments_before"], facts["segments"]),
+        "size": became(output.size(facts["bytes_before"]), output.size(facts["bytes"])),
+    }

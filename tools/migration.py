@@ -1,0 +1,125 @@
+"""A job on one store as a command: what it did or would do of each cursor, what it left alone, and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+import bookstand
+from bookstand.disk.import_look import IMPORT_NODE
+from bookstand.errors import IllegalOperationError, NoSuchNodeError
+from bookstand.pipeline.job import Job, execute
+from bookstand.pipeline.local import LocalRunner
+from bookstand.pipeline.summary import Summary
+from bookstand.tools import output
+from bookstand.tools.exit_codes import DAMAGE, FAILED, FINE, code_of_failure
+from bookstand.tools.options import progress_bar
+from bookstand.tools.output import Column, Row, counted
+from bookstand.tools.target import check_store, find, topics_meant
+
+Store = Annotated[str, typer.Argument(metavar="STORE", help="The store.")]
+Cursors = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cursor",
+        metavar="PATTERN",
+        help="Only these cursors: a name, or a pattern in which * stands for anything. May be repeated.",
+        show_default=False,
+    ),
+]
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over", help="Cursors, too, that another process may have open: it is told when it writes next."
+    ),
+]
+
+
+class Outcome(NamedTuple):
+    """``cursors`` are those that are as they are to be, or would be; ``left`` and ``failed`` what stays as it was, and
+    why; ``problems`` what could not even be looked at."""
+
+    cursors: list[dict[str, Any]]
+    left: list[dict[str, Any]]
+    failed: list[dict[str, Any]]
+    problems: list[str]
+
+    @property
+    def code(self) -> int:
+        codes = {DAMAGE if one["damaged"] else FAILED for one in self.left}
+        codes |= {code_of_failure(one["why"]) for one in self.failed}
+        return max(codes | {DAMAGE for _ in self.problems}, default=FINE)
+
+
+def run_job(
+    store: str, make: Callable[[str], Job], topics: Sequence[str], cursors: Sequence[str], dry_run: bool
+) -> Outcome:
+    """``make`` is given the store's path. Topics and cursors that were asked for have to be there."""
+    check_store(store)
+    path = str(find(store).path)
+    with bookstand.open(path, create=False, read_only=True) as opened:
+        topics_meant(opened, topics)
+        if opened.storage.node(IMPORT_NODE) is not None:
+            raise IllegalOperationError("the store has an unfinished import: it is to be finished first")
+    with progress_bar("looking at topics", counts=True) as progress:
+        # What was done before would be the same again, and is left alone for that.
+        summary = execute(make(path), LocalRunner(), dry_run=dry_run, again=True, progress=progress)
+    found = _outcome(summary, path)
+    if not any(found) and (topics or cursors):
+        raise NoSuchNodeError(f"there is nothing to migrate of {' and '.join([*topics, *cursors])}")
+    return found
+
+
+def _outcome(summary: Summary, store: str) -> Outcome:
+    told: dict[str, list[dict[str, Any]]] = {"cursors": [], "left": []}
+    failed = []
+    for result in sorted(summary.results, key=lambda one: one.unit):
+        topic = result.unit.removeprefix(f"{store} ")
+        for what, rows in told.items():
+            for name, facts in result.facts.get(what, {}).items():
+                rows.append({"topic": topic, "cursor": name, **facts})
+        if result.failure is not None:
+            failed.append({"topic": topic, "why": result.failure})
+    return Outcome(told["cursors"], told["left"], failed, list(summary.problems))
+
+
+def became(before: object, after: object) -> str:
+    """In a table: what there was, and what there is instead."""
+    return str(after) if before == after else f"{before} → {after}"
+
+
+def show(
+    kind: str,
+    store: str,
+    found: Outcome,
+    dry_run: bool,
+    json: bool,
+    columns: Sequence[Column],
+    row: Callable[[Row], Row],
+    **facts: Any,
+) -> None:
+    """Prints it all, and ends the command. ``row`` makes what the table shows of what is known of a cursor."""
+    if json:
+        output.document({"kind": kind, "store": store, "dry_run": dry_run, **facts, **found._asdict()})
+    else:
+        _print(store, found, dry_run, columns, row)
+    raise typer.Exit(found.code)
+
+
+def _print(store: str, found: Outcome, dry_run: bool, columns: Sequence[Column], row: Callable[[Row], Row]) -> None:
+    output.paragraph(f"store {store}{', which was not changed' if dry_run else ''}")
+    changed = [row(one) for one in found.cursors if one["changed"]]
+    output.table(columns, changed)
+    same = len(found.cursors) - len(changed)
+    output.line(
+        f"{counted(len(changed), 'cursor')} {'would be changed' if dry_run else 'changed'}"
+        + (f", {same} already as wanted" if same else "")
+    )
+    for one in found.left:
+        output.paragraph(f"left as it is: {output.topic(one['topic'])} : {one['cursor']}: {one['why']}")
+    for one in found.failed:
+        output.paragraph(f"left as it is: {output.topic(one['topic'])}: {one['why'].partition(': ')[2]}")
+    for problem in found.problems:
+        output.paragraph(f"damage: {problem}")
