@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "cursors": "Show what subscriptions have acknowledged.",
         "delayed": "Show which messages wait for their time.",
         "stats": "Count ledgers, entries and bytes, by kind and size.",
+        "report": "Write a page with tables and pictures of all of it.",
         "import-bookie": "Copy what is on bookies' disks into a store.",
     }
 )
@@ -42,7 +43,7 @@ _INTRODUCTION = """Look into bookstand's stores and into real bookies' disks.
 Every command takes either, and says which it is looking at. Stores that other processes have open can be looked at,
 too. Nothing is changed by looking. "bookstand spark --help" has jobs over many at once, on Spark or without."""
 
-_EXTRA = ("typer", "rich", "cramjam")
+_EXTRA = ("typer", "rich", "cramjam", "jinja2")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
