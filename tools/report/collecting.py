@@ -26,7 +26,7 @@ STRIP_BINS = 8192
 """The bins of a map of acknowledgments: of a shorter topic each entry is seen."""
 STRIPS = 48
 """So many subscriptions have such a map."""
-TIME_BINS = 240
+TIME_BINS = 160
 
 Caches = Mapping[tuple[str, str], Asked]
 

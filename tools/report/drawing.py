@@ -18,9 +18,9 @@ from bookstand.tools.report.ledgers import UNKNOWN, Cell, Grid
 from bookstand.tools.waiting import Bucket, Segment
 
 WIDTH = 960
-_LEFT, _RIGHT, _TOP, _BELOW = 84, 16, 14, 40
+_LEFT, _RIGHT, _TOP, _BELOW = 84, 16, 26, 40
 _DAY = 86_400_000
-_TICKS = 8
+_TICKS = 10
 BUCKETS = 60
 """So many are drawn."""
 _PARTS = 60
@@ -103,17 +103,13 @@ def _now(scale: TimeScale, at: int, bottom: float) -> Parts:
     if not scale.first <= at <= scale.end:
         return []
     x = scale.x(at)
-    side = "end" if x > WIDTH / 2 else "start"
-    return [
-        _line(x, _TOP, x, bottom, "now"),
-        _text(x + (-5 if side == "end" else 5), _TOP + 9, "now", f"tick {side} at"),
-    ]
+    return [_line(x, _TOP - 6, x, bottom, "now"), _text(x, _TOP - 11, "now", "tick middle at")]
 
 
 def _shade(number: int, most: int) -> str:
     """By the logarithm, for one is as much worth seeing as a thousand."""
     share = np.log1p(number) / np.log1p(most) if most else 0.0
-    return f"shade{max(1, int(np.ceil(share * _SHADES)))}"
+    return f"shade{min(max(int(np.ceil(share * _SHADES)), 1), _SHADES)}"
 
 
 # -- ledgers by size and age -------------------------------------------------------------------------------------------
@@ -147,6 +143,8 @@ def ledgers(grid: Grid) -> Markup:
         title = f"{counted(cell.ledgers, 'ledger')} of {_sizes(cell)}, created {when}"
         inset = min(1.0, width / 6)
         parts.append(_rect(x + inset, y + 1, width - 2 * inset, _ROW - 2, f"cell {_shade(cell.ledgers, most)}", title))
+    if unknown:
+        parts.append(_text(_LEFT - 11, _TOP - 8, "unknown", "tick middle quiet"))
     if grid.step:
         parts += _time_axis(scale, bottom)
     else:
@@ -222,7 +220,8 @@ def buckets(found: Sequence[Delayed], at: int) -> Markup:
     first = min(segment.first_due for _, bucket in drawn for segment in bucket.segments)
     last = max(segment.last_due for _, bucket in drawn for segment in bucket.segments)
     scale = TimeScale(first, max(last, first + 1))
-    most = max(segment.messages for _, bucket in drawn for segment in bucket.segments)
+    joined = [list(_joined(bucket.segments)) for _, bucket in drawn]
+    most = max(segment.messages for segments in joined for segment in segments)
     bottom = _TOP + _ROW * len(drawn)
     parts: Parts = []
     for number, (one, bucket) in enumerate(drawn):
@@ -230,7 +229,7 @@ def buckets(found: Sequence[Delayed], at: int) -> Markup:
         parts.append(_line(_LEFT, y + _ROW, WIDTH - _RIGHT, y + _ROW, "grid"))
         name = ledgers_of(bucket)
         parts.append(_text(_LEFT - 8, y + 13, name if len(name) <= 12 else f"in {bucket.snapshot}", "tick end"))
-        for segment in _joined(bucket.segments):
+        for segment in joined[number]:
             x = scale.x(segment.first_due)
             title = (
                 f"{counted(segment.messages, 'message')} from {moment(segment.first_due)} to "

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bookstand.errors import MissingExtraError
-from bookstand.tools.output import counted, human, iso, time
+from bookstand.tools.findings import amounts
+from bookstand.tools.output import counted, human, iso, size_and_bytes, time
 from bookstand.tools.report import tables
 from bookstand.tools.report.facts import LedgerAcks, Report, Subscription
 
@@ -101,25 +102,27 @@ def _template() -> Any:
     )
     environment.filters |= {
         "count": drawing.count,
+        "amounts": amounts,
         "counted": counted,
         "human": human,
         "share": drawing.share,
         "shown": tables.shortened,
+        "topic": tables.topic,
         "fact": _fact,
         "time": lambda millis: time(iso(millis)),
     }
     return environment.get_template("page.html.jinja")
 
 
-def _fact(value: Any) -> str:
+def _fact(value: Any, name: str) -> str:
     """A value of what is known of the whole."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+    if value is None or value == []:
+        return "–"
+    if name == "bytes":
+        return size_and_bytes(value)
     if isinstance(value, int):
         return drawing.count(value)
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "–"
-    return "–" if value is None else str(value)
+    return tables.shortened(", ".join(value) if isinstance(value, list) else str(value), 400)
 
 
 # -- maps of acknowledgments -------------------------------------------------------------------------------------------
@@ -196,7 +199,7 @@ def _due_pictures(report: Report) -> list[tuple[str, Markup]]:
 
 
 def _title(waiting: Any) -> str:
-    return f"{tables.shortened(waiting.subscription)} of {tables.shortened(waiting.topic)}"
+    return f"{tables.shortened(waiting.subscription)} of {tables.topic(waiting.topic)}"
 
 
 def _buckets_picture(report: Report) -> Markup | None:

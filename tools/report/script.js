@@ -4,6 +4,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const ROWS = 50;
+  const FEW = 8;
   const thin = "\u202f";
 
   // -- values -----------------------------------------------------------------------------------------------------------
@@ -33,6 +34,9 @@
     size: (value) => human(Number(value)),
     time: moment,
     text: String,
+    name: String,
+    place: String,
+    sentence: String,
     ratio: (value) => `${(value * 100).toFixed(value > 0.99 && value < 1 ? 2 : 1)} %`,
   };
 
@@ -55,7 +59,7 @@
       this.turns.forEach((button) => button.addEventListener("click", () => this.turn(Number(button.dataset.turn))));
       this.input = root.querySelector("input");
       this.input.addEventListener("input", () => this.filter());
-      root.querySelector(".tools label").hidden = this.length < 2;
+      root.querySelector(".tools label").hidden = this.length <= FEW;
       root.querySelector(".pager").hidden = this.length <= ROWS;
       this.by = sort;
       this.down = down;
@@ -69,7 +73,7 @@
 
     sort(number) {
       // Numbers are looked at from the largest on, texts from A on.
-      this.down = this.by === number ? !this.down : !["text", "id"].includes(this.columns[number].kind);
+      this.down = this.by === number ? !this.down : !(this.columns[number].texts || this.columns[number].kind === "id");
       this.by = number;
       this.arrange();
     }
@@ -109,7 +113,7 @@
 
     text(row) {
       return this.columns
-        .filter((column) => column.kind === "text" || column.kind === "id" || column.kind === "time")
+        .filter((column) => column.texts || column.kind === "id" || column.kind === "time")
         .map((column) => (this.value(column, row) === null ? "" : SHOWN[column.kind](this.value(column, row))))
         .join("\n")
         .toLowerCase();
@@ -142,7 +146,7 @@
         if (value === null || value === "") {
           cell.classList.add("none");
           cell.textContent = "–";
-        } else if (column.kind === "text") {
+        } else if (column.texts) {
           const text = document.createElement("bdi");
           text.textContent = value;
           cell.append(text);
@@ -197,6 +201,7 @@
       this.canvas.addEventListener("pointermove", (event) => this.point(event));
       this.canvas.addEventListener("pointerleave", () => this.tell());
       this.canvas.addEventListener("dblclick", (event) => this.zoom(0.5, this.bin(event)));
+      root.querySelector(".controls").classList.toggle("still", this.bins <= this.least);
       this.from = 0;
       this.span = this.bins;
     }
@@ -249,16 +254,18 @@
       context.fillStyle = colour.left;
       context.fillRect(0, 0, width, FIELD);
       const step = 1 / scale;
-      for (let x = 0; x < width; x += step) {
-        const first = this.from + (x / width) * this.span;
-        const end = Math.max(first + (step / width) * this.span, Math.floor(first) + 1);
-        const share = mean(this.acked, Math.floor(first), Math.ceil(end) === Math.floor(first) ? first + 1 : Math.ceil(end - 1e-9)) / 255;
+      for (let pixel = 0; pixel < canvas.width; pixel += 1) {
+        const x = pixel * step;
+        const first = this.from + Math.floor((pixel / canvas.width) * this.span);
+        const next = this.from + Math.floor(((pixel + 1) / canvas.width) * this.span);
+        const end = Math.max(next, first + 1);
+        const share = mean(this.acked, first, end) / 255;
         if (share > 0) {
           const tall = share === 1 ? FIELD : Math.min(Math.max(share * FIELD, 1), FIELD - 1);
           context.fillStyle = colour.acked;
           context.fillRect(x, FIELD - tall, step, tall);
         }
-        const holes = mean(this.holes, Math.floor(first), Math.ceil(end - 1e-9)) / 255;
+        const holes = mean(this.holes, first, end) / 255;
         if (holes > 0) {
           context.fillStyle = colour.holes;
           context.globalAlpha = 0.25 + 0.75 * holes;
@@ -348,7 +355,7 @@
 
   // -- the theme --------------------------------------------------------------------------------------------------------
 
-  const THEMES = { system: "as the system", light: "light", dark: "dark" };
+  const THEMES = { system: "system", light: "light", dark: "dark" };
   const STORED = "bookstand-report-theme";
 
   function remembered(theme) {

@@ -13,20 +13,21 @@ from bookstand.tools.report.ledgers import UNKNOWN
 LEDGERS, OTHERS = 10_000, 2_000
 """So many rows a table has at most, which keeps the page small. Which ones is said where it is not all."""
 
-_NAME, _SENTENCE = 160, 400
 # Larger numbers are not exact in a browser.
 _EXACT = 1 << 53
 
-ID, INT, SIZE, TIME, TEXT, RATIO = "id", "int", "size", "time", "text", "ratio"
+ID, INT, SIZE, TIME, RATIO = "id", "int", "size", "time", "ratio"
+TEXT, NAME, PLACE, SENTENCE = "text", "name", "place", "sentence"
+_LONGEST = {TEXT: 160, NAME: 160, PLACE: 160, SENTENCE: 400}
+"""Texts, by kind, are cut to so many characters."""
 
 
 class Column(NamedTuple):
-    """``of``: its value in a row. ``most``: texts are cut to so many characters."""
+    """``of``: its value in a row."""
 
     title: str
     kind: str
     of: Callable[[Any], Any]
-    most: int = _NAME
 
 
 class Shape(NamedTuple):
@@ -55,11 +56,12 @@ class Table(NamedTuple):
 
 def _values(column: Column, rows: Sequence[Any]) -> dict[str, Any]:
     found = map(column.of, rows)
-    if column.kind != TEXT:
+    most = _LONGEST.get(column.kind)
+    if most is None:
         return {"kind": column.kind, "values": list(map(_number, found))}
     numbers: dict[str, int] = {}
-    values = [numbers.setdefault(shortened(text or "", column.most), len(numbers)) for text in found]
-    return {"kind": TEXT, "values": values, "texts": list(numbers)}
+    values = [numbers.setdefault(shortened(text or "", most), len(numbers)) for text in found]
+    return {"kind": column.kind, "values": values, "texts": list(numbers)}
 
 
 def _number(value: Any) -> Any:
@@ -68,7 +70,7 @@ def _number(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def shortened(text: str, most: int = _NAME) -> str:
+def shortened(text: str, most: int = 160) -> str:
     """On one line, with nothing in it that a reader would not see; what is too long is cut in the middle."""
     # What is cut away in any case is not looked at.
     shown = plain(text if len(text) <= 2 * most else text[:most] + text[-most:])
@@ -76,6 +78,11 @@ def shortened(text: str, most: int = _NAME) -> str:
         return shown
     half = (most - 1) // 2
     return f"{shown[:half]}…{shown[-half:]}"
+
+
+def topic(name: str) -> str:
+    """Without what is the same in all of them."""
+    return shortened(name.removeprefix("persistent://"))
 
 
 # -- which there are ---------------------------------------------------------------------------------------------------
@@ -90,9 +97,9 @@ _LEDGERS = Shape(
         Column("Entries", INT, lambda row: row["entries"]),
         Column("Size", SIZE, lambda row: row["bytes"]),
         Column("Created (UTC)", TIME, lambda row: None if row["created"] == UNKNOWN else row["created"]),
-        Column("Topic", TEXT, lambda row: row["topic"]),
+        Column("Topic", NAME, lambda row: topic(row["topic"])),
         Column("Subscription", TEXT, lambda row: row["cursor"]),
-        Column("Damage", TEXT, lambda row: row["damage"], _SENTENCE),
+        Column("Damage", SENTENCE, lambda row: row["damage"]),
     ),
     4,
     "those with damage and the largest",
@@ -101,7 +108,7 @@ _TOPICS = Shape(
     "topics",
     "Topics",
     (
-        Column("Topic", TEXT, lambda one: one.name),
+        Column("Topic", NAME, lambda one: topic(one.name)),
         Column("Ledgers", INT, lambda one: one.ledgers),
         Column("Entries", INT, lambda one: one.entries),
         Column("Size", SIZE, lambda one: one.bytes),
@@ -111,7 +118,7 @@ _TOPICS = Shape(
     "the largest",
 )
 _OF_SUBSCRIPTION = (
-    Column("Topic", TEXT, lambda one: one.topic),
+    Column("Topic", NAME, lambda one: topic(one.topic)),
     Column("Subscription", TEXT, lambda one: one.name),
 )
 _CURSORS = Shape(
@@ -119,7 +126,7 @@ _CURSORS = Shape(
     "Subscriptions",
     (
         *_OF_SUBSCRIPTION,
-        Column("Mark-delete", TEXT, lambda one: one.mark_delete),
+        Column("Mark-delete", PLACE, lambda one: one.mark_delete),
         Column("Backlog", INT, lambda one: one.backlog),
         Column("Holes", INT, lambda one: one.holes),
         Column("Acknowledged in them", INT, lambda one: one.acked),
@@ -149,7 +156,7 @@ _WAITING = Shape(
     "waiting",
     "Messages that wait for their time",
     (
-        Column("Topic", TEXT, lambda one: one.topic),
+        Column("Topic", NAME, lambda one: topic(one.topic)),
         Column("Subscription", TEXT, lambda one: one.subscription),
         Column("Waiting", INT, lambda one: one.messages),
         Column("In buckets", INT, lambda one: one.in_buckets),
@@ -165,16 +172,16 @@ _BUCKETS = Shape(
     "buckets",
     "Buckets",
     (
-        Column("Topic", TEXT, lambda row: row[0].topic),
+        Column("Topic", NAME, lambda row: topic(row[0].topic)),
         Column("Subscription", TEXT, lambda row: row[0].subscription),
-        Column("Topic's ledgers", TEXT, lambda row: ledgers_of(row[1])),
+        Column("Topic's ledgers", PLACE, lambda row: ledgers_of(row[1])),
         Column("Snapshot in ledger", ID, lambda row: row[1].snapshot),
         Column("Segments", INT, lambda row: len(row[1].segments)),
         Column("Messages", INT, lambda row: row[1].messages),
         Column("Due", INT, lambda row: row[1].due),
         Column("First due (UTC)", TIME, lambda row: row[1].first_due),
         Column("Last due (UTC)", TIME, lambda row: row[1].last_due),
-        Column("Problem", TEXT, lambda row: "; ".join(row[1].problems), _SENTENCE),
+        Column("Problem", SENTENCE, lambda row: "; ".join(row[1].problems)),
     ),
     5,
     "the first",
@@ -183,10 +190,10 @@ _DAMAGE = Shape(
     "damage",
     "Damage",
     (
-        Column("What is wrong", TEXT, lambda one: one.what, _SENTENCE),
+        Column("What is wrong", SENTENCE, lambda one: one.what),
         Column("Ledger", ID, lambda one: _known(one.ledger_id)),
         Column("Entry", ID, lambda one: _known(one.entry_id)),
-        Column("File or topic", TEXT, lambda one: one.file),
+        Column("File or topic", NAME, lambda one: one.file),
         Column("Offset", ID, lambda one: _known(one.offset)),
     ),
     1,
