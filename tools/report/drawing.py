@@ -11,11 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from bookstand.tools.output import counted, human, iso
+from bookstand.tools import output
+from bookstand.tools.output import human, iso
 from bookstand.tools.report.binning import Histogram, steps
 from bookstand.tools.report.facts import Delayed
 from bookstand.tools.report.ledgers import UNKNOWN, Cell, Grid
-from bookstand.tools.waiting import Bucket, Segment
+from bookstand.tools.report.texts import short_topic, shortened
+from bookstand.tools.waiting import Bucket, Segment, Waiting
 
 WIDTH = 960
 _LEFT, _RIGHT, _TOP, _BELOW = 84, 16, 26, 40
@@ -34,6 +36,11 @@ Parts = list[Markup]
 def count(number: int) -> str:
     """With a narrow space between groups of three digits."""
     return f"{number:,}".replace(",", "\u202f")
+
+
+def counted(number: int, what: str) -> str:
+    """The same of something that is named in the singular."""
+    return output.counted(number, what).replace(str(number), count(number), 1)
 
 
 def moment(millis: int) -> str:
@@ -222,10 +229,15 @@ def buckets(found: Sequence[Delayed], at: int) -> Markup:
     scale = TimeScale(first, max(last, first + 1))
     joined = [list(_joined(bucket.segments)) for _, bucket in drawn]
     most = max(segment.messages for segments in joined for segment in segments)
-    bottom = _TOP + _ROW * len(drawn)
+    several = len({id(one) for one, _ in drawn}) > 1
+    y = float(_TOP)
     parts: Parts = []
+    whose = None
     for number, (one, bucket) in enumerate(drawn):
-        y = _TOP + number * _ROW
+        if several and one is not whose:
+            whose = one
+            y += _ROW + 4
+            parts.append(_text(_LEFT, y - 5, whose_of(one.waiting), "quiet"))
         parts.append(_line(_LEFT, y + _ROW, WIDTH - _RIGHT, y + _ROW, "grid"))
         name = ledgers_of(bucket)
         parts.append(_text(_LEFT - 8, y + 13, name if len(name) <= 12 else f"in {bucket.snapshot}", "tick end"))
@@ -237,10 +249,17 @@ def buckets(found: Sequence[Delayed], at: int) -> Markup:
             )
             width = max(scale.x(segment.last_due) - x - 0.8, 2.0)
             parts.append(_rect(x, y + 3, width, _ROW - 6, f"cell {_shade(segment.messages, most)}", title))
+        y += _ROW
+    bottom = y
     parts += _now(scale, at, bottom)
     parts += _time_axis(scale, bottom)
     label = f"{counted(len(drawn), 'bucket')} with the times of their segments; the table below has their numbers"
     return _svg(bottom + _BELOW, label, parts)
+
+
+def whose_of(waiting: Waiting) -> str:
+    """A subscription and its topic."""
+    return f"{shortened(waiting.subscription)} of {short_topic(waiting.topic)}"
 
 
 def ledgers_of(bucket: Bucket) -> str:

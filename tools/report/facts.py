@@ -112,6 +112,10 @@ class Report:
     """Ledgers of bucket snapshots that no subscription names."""
 
     @property
+    def empty(self) -> bool:
+        return not (self.ledgers or self.topics or self.subscriptions)
+
+    @property
     def backlog(self) -> int:
         return sum(one.backlog for one in self.subscriptions)
 

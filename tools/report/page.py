@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from bookstand.errors import MissingExtraError
 from bookstand.tools.findings import amounts
-from bookstand.tools.output import counted, human, iso, size_and_bytes, time
-from bookstand.tools.report import tables
+from bookstand.tools.output import human, iso, size_and_bytes, time
+from bookstand.tools.report import tables, texts
 from bookstand.tools.report.facts import LedgerAcks, Report, Subscription
 
 try:
@@ -103,11 +103,11 @@ def _template() -> Any:
     environment.filters |= {
         "count": drawing.count,
         "amounts": amounts,
-        "counted": counted,
+        "counted": drawing.counted,
         "human": human,
         "share": drawing.share,
-        "shown": tables.shortened,
-        "topic": tables.topic,
+        "shown": texts.shortened,
+        "topic": texts.short_topic,
         "fact": _fact,
         "time": lambda millis: time(iso(millis)),
     }
@@ -122,7 +122,7 @@ def _fact(value: Any, name: str) -> str:
         return size_and_bytes(value)
     if isinstance(value, int):
         return drawing.count(value)
-    return tables.shortened(", ".join(value) if isinstance(value, list) else str(value), 400)
+    return texts.shortened(", ".join(value) if isinstance(value, list) else str(value), texts.SENTENCE)
 
 
 # -- maps of acknowledgments -------------------------------------------------------------------------------------------
@@ -190,16 +190,12 @@ def _due_pictures(report: Report) -> list[tuple[str, Markup]]:
     some = [one for one in report.delayed if one.times is not None]
     found = [("All subscriptions", drawing.due(report.times, report.at, "all subscriptions"))]
     if len(some) == 1:
-        return [(_title(some[0].waiting), found[0][1])]
+        return [(drawing.whose_of(some[0].waiting), found[0][1])]
     for one in sorted(some, key=lambda one: -one.waiting.messages)[:_PER_SUBSCRIPTION]:
         assert one.times is not None
-        title = _title(one.waiting)
+        title = drawing.whose_of(one.waiting)
         found.append((title, drawing.due(one.times, report.at, title)))
     return found
-
-
-def _title(waiting: Any) -> str:
-    return f"{tables.shortened(waiting.subscription)} of {tables.topic(waiting.topic)}"
 
 
 def _buckets_picture(report: Report) -> Markup | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from bookstand.tools.output import plain
+from bookstand.tools.report import texts
 from bookstand.tools.report.drawing import ledgers_of
 from bookstand.tools.report.facts import Report, Subscription
 from bookstand.tools.report.ledgers import UNKNOWN
+from bookstand.tools.report.texts import short_topic, shortened
 
 LEDGERS, OTHERS = 10_000, 2_000
 """So many rows a table has at most, which keeps the page small. Which ones is said where it is not all."""
@@ -18,7 +19,7 @@ _EXACT = 1 << 53
 
 ID, INT, SIZE, TIME, RATIO = "id", "int", "size", "time", "ratio"
 TEXT, NAME, PLACE, SENTENCE = "text", "name", "place", "sentence"
-_LONGEST = {TEXT: 160, NAME: 160, PLACE: 160, SENTENCE: 400}
+_LONGEST = {TEXT: texts.NAME, NAME: texts.NAME, PLACE: texts.NAME, SENTENCE: texts.SENTENCE}
 """Texts, by kind, are cut to so many characters."""
 
 
@@ -70,21 +71,6 @@ def _number(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def shortened(text: str, most: int = 160) -> str:
-    """On one line, with nothing in it that a reader would not see; what is too long is cut in the middle."""
-    # What is cut away in any case is not looked at.
-    shown = plain(text if len(text) <= 2 * most else text[:most] + text[-most:])
-    if len(text) <= 2 * most and len(shown) <= most:
-        return shown
-    half = (most - 1) // 2
-    return f"{shown[:half]}…{shown[-half:]}"
-
-
-def topic(name: str) -> str:
-    """Without what is the same in all of them."""
-    return shortened(name.removeprefix("persistent://"))
-
-
 # -- which there are ---------------------------------------------------------------------------------------------------
 
 _LEDGERS = Shape(
@@ -97,7 +83,7 @@ _LEDGERS = Shape(
         Column("Entries", INT, lambda row: row["entries"]),
         Column("Size", SIZE, lambda row: row["bytes"]),
         Column("Created (UTC)", TIME, lambda row: None if row["created"] == UNKNOWN else row["created"]),
-        Column("Topic", NAME, lambda row: topic(row["topic"])),
+        Column("Topic", NAME, lambda row: short_topic(row["topic"])),
         Column("Subscription", TEXT, lambda row: row["cursor"]),
         Column("Damage", SENTENCE, lambda row: row["damage"]),
     ),
@@ -108,7 +94,7 @@ _TOPICS = Shape(
     "topics",
     "Topics",
     (
-        Column("Topic", NAME, lambda one: topic(one.name)),
+        Column("Topic", NAME, lambda one: short_topic(one.name)),
         Column("Ledgers", INT, lambda one: one.ledgers),
         Column("Entries", INT, lambda one: one.entries),
         Column("Size", SIZE, lambda one: one.bytes),
@@ -118,7 +104,7 @@ _TOPICS = Shape(
     "the largest",
 )
 _OF_SUBSCRIPTION = (
-    Column("Topic", NAME, lambda one: topic(one.topic)),
+    Column("Topic", NAME, lambda one: short_topic(one.topic)),
     Column("Subscription", TEXT, lambda one: one.name),
 )
 _CURSORS = Shape(
@@ -156,7 +142,7 @@ _WAITING = Shape(
     "waiting",
     "Messages that wait for their time",
     (
-        Column("Topic", NAME, lambda one: topic(one.topic)),
+        Column("Topic", NAME, lambda one: short_topic(one.topic)),
         Column("Subscription", TEXT, lambda one: one.subscription),
         Column("Waiting", INT, lambda one: one.messages),
         Column("In buckets", INT, lambda one: one.in_buckets),
@@ -172,7 +158,7 @@ _BUCKETS = Shape(
     "buckets",
     "Buckets",
     (
-        Column("Topic", NAME, lambda row: topic(row[0].topic)),
+        Column("Topic", NAME, lambda row: short_topic(row[0].topic)),
         Column("Subscription", TEXT, lambda row: row[0].subscription),
         Column("Topic's ledgers", PLACE, lambda row: ledgers_of(row[1])),
         Column("Snapshot in ledger", ID, lambda row: row[1].snapshot),
