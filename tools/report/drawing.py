@@ -237,7 +237,7 @@ def buckets(found: Sequence[Delayed], at: int) -> Markup:
         if several and one is not whose:
             whose = one
             y += _ROW + 4
-            parts.append(_text(_LEFT, y - 5, whose_of(one.waiting), "quiet"))
+            parts.append(_text(_LEFT + 6, y - 5, whose_of(one.waiting), "quiet"))
         parts.append(_line(_LEFT, y + _ROW, WIDTH - _RIGHT, y + _ROW, "grid"))
         name = ledgers_of(bucket)
         parts.append(_text(_LEFT - 8, y + 13, name if len(name) <= 12 else f"in {bucket.snapshot}", "tick end"))

@@ -146,7 +146,7 @@ _WAITING = Shape(
         Column("Subscription", TEXT, lambda one: one.subscription),
         Column("Waiting", INT, lambda one: one.messages),
         Column("In buckets", INT, lambda one: one.in_buckets),
-        Column("In the topic alone", INT, lambda one: one.in_topic),
+        Column("In the topic", INT, lambda one: one.in_topic),
         Column("Buckets", INT, lambda one: len(one.buckets)),
         Column("Next due (UTC)", TIME, lambda one: one.next_due),
         Column("Last due (UTC)", TIME, lambda one: one.last_due),
