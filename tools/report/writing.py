@@ -12,7 +12,8 @@ from bookstand.tools.report.page import BEGINNING
 
 def default_name(path: Path) -> Path:
     """In the folder that one is in, after what was looked at."""
-    return Path(f"{path.resolve().name or 'root'}-report.html")
+    name = path.resolve().name if path.name in ("", "..") else path.name
+    return Path(f"{name}-report.html")
 
 
 def check(file: Path) -> None:

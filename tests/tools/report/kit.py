@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,9 @@ class Page:
     def tree(self) -> Element:
         """As a browser would have it; whatever is not as it should be is an error."""
         tree: Element = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(self.text)
+        for one in tree.iter():
+            # Pictures have a namespace of their own.
+            one.tag = str(one.tag).rpartition("}")[2]
         return tree
 
     @cached_property
@@ -43,7 +47,8 @@ class Page:
         return found
 
     def words(self, tag: str, **attributes: str) -> str:
-        return " ".join("".join(self.one(tag, **attributes).itertext()).split())
+        """With one space where a browser shows one."""
+        return re.sub("[ \n]+", " ", "".join(self.one(tag, **attributes).itertext())).strip()
 
     def rows(self, table: str) -> list[list[Any]]:
         """The rows of a table that the script draws."""
