@@ -12,12 +12,16 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from benchmarks import chromium, report_store
+from benchmarks.chromium import Browser
 from bookstand.tools.report.page import page
-from tests.tools.report import browser, large
-from tests.tools.report.browser import Browser
 from tests.tools.report.kit import report_on
 
-pytestmark = [browser.needed, pytest.mark.xdist_group("browser"), pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.skipif(chromium.MISSING is not None, reason=chromium.MISSING or ""),
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.filterwarnings("default"),
+]
 
 FILES = ("my-store", "damaged-store", "bookie", "empty", "large")
 WIDTHS = (360, 768, 1280, 1920)
@@ -27,7 +31,7 @@ WIDTHS = (360, 768, 1280, 1920)
 def pages(bench: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Of some tenth of the largest: what the largest takes is measured by a benchmark."""
     folder = tmp_path_factory.mktemp("pages")
-    large.make(folder / "large", large.LEDGERS // 10, large.HOLES // 10)
+    report_store.make(folder / "large", report_store.LEDGERS // 10, report_store.HOLES // 10)
     files = {}
     for name in FILES:
         place = (bench if name != "large" else folder) / name
@@ -39,37 +43,37 @@ def pages(bench: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Browser]:
-    with browser.browser() as one:
+    with chromium.browser() as one:
         yield one
 
 
 @pytest.fixture
-def chromium(started: Browser) -> Browser:
+def browser(started: Browser) -> Browser:
     started.look(1280)
     started.run("localStorage.clear()") if started.driver.current_url.startswith("file:") else None
     return started
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_it_loads_alone_and_without_complaints(chromium: Browser, pages: dict[str, Path], name: str) -> None:
-    chromium.open(pages[name])
-    assert chromium.driver.get_log("browser") == []
-    events = [json.loads(one["message"])["message"] for one in chromium.driver.get_log("performance")]
+def test_it_loads_alone_and_without_complaints(browser: Browser, pages: dict[str, Path], name: str) -> None:
+    browser.open(pages[name])
+    assert browser.driver.get_log("browser") == []
+    events = [json.loads(one["message"])["message"] for one in browser.driver.get_log("performance")]
     asked = {one["params"]["request"]["url"] for one in events if one["method"] == "Network.requestWillBeSent"}
     assert {url for url in asked if not url.startswith("data:")} == {pages[name].resolve().as_uri()}
-    assert chromium.seconds_to_load > 0
+    assert browser.seconds_to_load > 0
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["my-store", "bookie", "damaged-store"])
 def test_it_fits_screens_of_any_width_and_can_be_read(
-    chromium: Browser, pages: dict[str, Path], name: str, scheme: str, width: int
+    browser: Browser, pages: dict[str, Path], name: str, scheme: str, width: int
 ) -> None:
-    chromium.look(width, scheme=scheme)
-    chromium.open(pages[name])
-    assert chromium.run("document.documentElement.scrollWidth") <= width
-    low = chromium.run(CONTRASTS)
+    browser.look(width, scheme=scheme)
+    browser.open(pages[name])
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    low = browser.run(CONTRASTS)
     assert low == [], low[:5]
 
 
@@ -111,30 +115,30 @@ CONTRASTS = """(() => {
 })()"""
 
 
-def test_by_keyboard(chromium: Browser, pages: dict[str, Path]) -> None:
+def test_by_keyboard(browser: Browser, pages: dict[str, Path]) -> None:
     """From the top on: past the links, to the filter and the heads of the table; what is focused can be seen."""
-    chromium.open(pages["bookie"])
-    driver = chromium.driver
+    browser.open(pages["bookie"])
+    driver = browser.driver
     order = []
     for _ in range(40):
         driver.switch_to.active_element.send_keys(Keys.TAB)
         active = driver.switch_to.active_element
         order.append((active.tag_name, active.text or active.get_attribute("aria-label") or ""))
-        assert chromium.run("getComputedStyle(document.activeElement).outlineStyle") != "none", order[-1]
+        assert browser.run("getComputedStyle(document.activeElement).outlineStyle") != "none", order[-1]
         assert active.is_displayed()
     assert order[0] == ("a", "Skip to the report")
     assert order[1] == ("button", "Theme: system")
     links = [text.split()[0] for tag, text in order if tag == "a"][1:]
     assert links == ["Ledgers", "Topics", "Acknowledgments", "Delayed", "Caches", "About", "Damage"]
     assert "input" in [tag for tag, _ in order]
-    positions = chromium.run("[...document.querySelectorAll('[tabindex]')].every((one) => one.tabIndex <= 0)")
+    positions = browser.run("[...document.querySelectorAll('[tabindex]')].every((one) => one.tabIndex <= 0)")
     assert positions, "the order of the page is the order of the keys"
     driver.find_element(By.CSS_SELECTOR, ".skip").send_keys(Keys.ENTER)
-    assert chromium.run("document.activeElement.id") == "main"
+    assert browser.run("document.activeElement.id") == "main"
 
 
-def rows(chromium: Browser, table: str) -> list[list[str]]:
-    found: list[list[str]] = chromium.run(
+def rows(browser: Browser, table: str) -> list[list[str]]:
+    found: list[list[str]] = browser.run(
         "[...document.querySelectorAll(`[data-table=${arguments[0]}] tbody tr`)]"
         ".map((row) => [...row.children].map((cell) => cell.textContent))",
         table,
@@ -142,38 +146,38 @@ def rows(chromium: Browser, table: str) -> list[list[str]]:
     return found
 
 
-def test_filter_sort_and_turn(chromium: Browser, pages: dict[str, Path]) -> None:
-    chromium.open(pages["large"])
-    table = chromium.driver.find_element(By.CSS_SELECTOR, "[data-table=ledgers]")
+def test_filter_sort_and_turn(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["large"])
+    table = browser.driver.find_element(By.CSS_SELECTOR, "[data-table=ledgers]")
     status = table.find_element(By.CSS_SELECTOR, "output")
     assert status.text == "1\u202f002 rows"
-    first = rows(chromium, "ledgers")
+    first = rows(browser, "ledgers")
     assert len(first) == 50
     head = table.find_elements(By.CSS_SELECTOR, "thead th")[0]
     head.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
     assert head.get_attribute("aria-sort") == "ascending"
-    assert [row[0] for row in rows(chromium, "ledgers")] == [str(number) for number in range(50)]
+    assert [row[0] for row in rows(browser, "ledgers")] == [str(number) for number in range(50)]
     table.find_element(By.CSS_SELECTOR, "[data-turn='1']").send_keys(Keys.ENTER)
-    assert [row[0] for row in rows(chromium, "ledgers")][:2] == ["50", "51"]
+    assert [row[0] for row in rows(browser, "ledgers")][:2] == ["50", "51"]
     head.find_element(By.TAG_NAME, "button").send_keys(Keys.SPACE)
     assert head.get_attribute("aria-sort") == "descending"
-    assert rows(chromium, "ledgers")[0][0] == str((1 << 20) + 100)
+    assert rows(browser, "ledgers")[0][0] == str((1 << 20) + 100)
     table.find_element(By.TAG_NAME, "input").send_keys("cursor closed")
     assert status.text == "1 of 1\u202f002 rows"
-    assert [row[1] for row in rows(chromium, "ledgers")] == ["cursor"]
+    assert [row[1] for row in rows(browser, "ledgers")] == ["cursor"]
     table.find_element(By.TAG_NAME, "input").send_keys(" nothing of the kind")
-    assert rows(chromium, "ledgers") == []
+    assert rows(browser, "ledgers") == []
 
 
-def test_what_is_not_known_is_last_in_either_order(chromium: Browser, pages: dict[str, Path]) -> None:
-    chromium.open(pages["bookie"])
-    table = chromium.driver.find_element(By.CSS_SELECTOR, "[data-table=ledgers]")
+def test_what_is_not_known_is_last_in_either_order(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["bookie"])
+    table = browser.driver.find_element(By.CSS_SELECTOR, "[data-table=ledgers]")
     created = table.find_elements(By.CSS_SELECTOR, "thead button")[5]
     table.find_element(By.TAG_NAME, "input").send_keys("bucket")
     found = []
     for _ in range(2):
         created.send_keys(Keys.ENTER)
-        found.append([row[5] for row in rows(chromium, "ledgers")])
+        found.append([row[5] for row in rows(browser, "ledgers")])
     for times in found:
         known = [time for time in times if time != "–"]
         assert known
@@ -181,21 +185,21 @@ def test_what_is_not_known_is_last_in_either_order(chromium: Browser, pages: dic
     assert [sorted(times, reverse=down) for times, down in zip(found, (True, False), strict=True)] != found[::-1]
 
 
-def test_the_theme(chromium: Browser, pages: dict[str, Path]) -> None:
+def test_the_theme(browser: Browser, pages: dict[str, Path]) -> None:
     """As the system has it, light, dark; and as it was left."""
-    chromium.look(1280, scheme="dark")
-    chromium.open(pages["my-store"])
+    browser.look(1280, scheme="dark")
+    browser.open(pages["my-store"])
     seen = []
     for _ in range(4):
-        button = chromium.driver.find_element(By.ID, "theme")
-        seen.append((button.text, chromium.run("getComputedStyle(document.body).backgroundColor")))
+        button = browser.driver.find_element(By.ID, "theme")
+        seen.append((button.text, browser.run("getComputedStyle(document.body).backgroundColor")))
         button.send_keys(Keys.ENTER)
     assert [text for text, _ in seen] == ["Theme: system", "Theme: light", "Theme: dark", "Theme: system"]
     dark, light = seen[0][1], seen[1][1]
     assert [colour for _, colour in seen] == [dark, light, dark, dark]
     assert light != dark
-    chromium.open(pages["my-store"])
-    assert chromium.driver.find_element(By.ID, "theme").text == "Theme: light"
+    browser.open(pages["my-store"])
+    assert browser.driver.find_element(By.ID, "theme").text == "Theme: light"
 
 
 # The share of the columns of a map's field that are acknowledged, and how many fields there are side by side.
@@ -218,15 +222,15 @@ FIELD = """((root) => {
 })(document.querySelectorAll(".map")[arguments[0]])"""
 
 
-def test_a_map_shows_what_is_acknowledged_and_can_be_zoomed(chromium: Browser, pages: dict[str, Path]) -> None:
+def test_a_map_shows_what_is_acknowledged_and_can_be_zoomed(browser: Browser, pages: dict[str, Path]) -> None:
     """Of 171 entries these are: 0 to 3, 7, 9, 20 and 30."""
-    chromium.open(pages["my-store"])
-    root = chromium.driver.find_elements(By.CSS_SELECTOR, ".map")[0]
-    chromium.run("arguments[0].scrollIntoView()", root)
+    browser.open(pages["my-store"])
+    root = browser.driver.find_elements(By.CSS_SELECTOR, ".map")[0]
+    browser.run("arguments[0].scrollIntoView()", root)
     said = root.find_element(By.CSS_SELECTOR, ".controls output")
     # It is drawn when it comes into view.
-    WebDriverWait(chromium.driver, 60).until(lambda _: said.text)
-    share, fields = chromium.run(FIELD, 0)
+    WebDriverWait(browser.driver, 60).until(lambda _: said.text)
+    share, fields = browser.run(FIELD, 0)
     assert share == pytest.approx(8 / 171, abs=0.01)
     assert fields == 5
     assert said.text == "All: 171 entries, 4.7 % acknowledged"
@@ -236,7 +240,7 @@ def test_a_map_shows_what_is_acknowledged_and_can_be_zoomed(chromium: Browser, p
         buttons["Zoom in"].send_keys(Keys.ENTER)
     while buttons["Earlier"].is_enabled():
         buttons["Earlier"].send_keys(Keys.SPACE)
-    share, fields = chromium.run(FIELD, 0)
+    share, fields = browser.run(FIELD, 0)
     # The first 22 of them.
     assert share == pytest.approx(7 / 22, abs=0.02)
     assert fields == 4
@@ -251,25 +255,25 @@ def test_a_map_shows_what_is_acknowledged_and_can_be_zoomed(chromium: Browser, p
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1440, "light"), (1440, "dark")])
 def test_it_looks_different_in_each_scheme_and_width(
-    chromium: Browser, pages: dict[str, Path], width: int, scheme: str, tmp_path: Path
+    browser: Browser, pages: dict[str, Path], width: int, scheme: str, tmp_path: Path
 ) -> None:
     """Pictures are kept where the run keeps its files, to be looked at."""
-    chromium.look(width, scheme=scheme)
-    chromium.open(pages["bookie"])
-    picture = chromium.picture()
+    browser.look(width, scheme=scheme)
+    browser.open(pages["bookie"])
+    picture = browser.picture()
     assert picture.startswith(b"\x89PNG")
     (tmp_path / f"{scheme}-{width}.png").write_bytes(picture)
     other = {"light": "dark", "dark": "light"}[scheme]
-    chromium.look(width, scheme=other)
-    assert chromium.picture() != picture
+    browser.look(width, scheme=other)
+    assert browser.picture() != picture
 
 
-def test_on_paper(chromium: Browser, pages: dict[str, Path]) -> None:
+def test_on_paper(browser: Browser, pages: dict[str, Path]) -> None:
     """Black on white, without what is for screens."""
-    chromium.open(pages["my-store"])
-    chromium.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    browser.open(pages["my-store"])
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
-        assert chromium.run("getComputedStyle(document.querySelector('nav')).display") == "none"
-        assert chromium.run("getComputedStyle(document.documentElement).colorScheme") == "light"
+        assert browser.run("getComputedStyle(document.querySelector('nav')).display") == "none"
+        assert browser.run("getComputedStyle(document.documentElement).colorScheme") == "light"
     finally:
-        chromium.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import report_store
 from benchmarks.measure import child_memory
 from tests.tools.kit import run
-from tests.tools.report import large
 from tests.tools.report.kit import Page
 
 MOST_BYTES = 5 << 20
@@ -31,7 +31,7 @@ done(str(len(text)))
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "large-store"
-    large.make(path)
+    report_store.make(path)
     return path
 
 
@@ -43,16 +43,16 @@ def test_ten_thousand_ledgers_and_five_million_holes(store: Path, tmp_path: Path
     # The topic's ledgers are only listed, and what is in the last one is no message.
     assert {one["ledger"] for one in found["damage"]} == set(range(1 << 20, (1 << 20) + 101))
     (audit,) = found["subscriptions"]
-    assert (audit["holes"], audit["acked"]) == (large.HOLES, large.HOLES)
-    assert audit["backlog"] == 2 * large.HOLES + 1
+    assert (audit["holes"], audit["acked"]) == (report_store.HOLES, report_store.HOLES)
+    assert audit["backlog"] == 2 * report_store.HOLES + 1
     shown = Page(file.read_text("utf-8"))
-    assert len(shown.rows("ledgers")) == large.LEDGERS
+    assert len(shown.rows("ledgers")) == report_store.LEDGERS
     (drawn,) = shown.data["maps"].values()
-    assert drawn["total"] == 3 * large.HOLES + 1
+    assert drawn["total"] == 3 * report_store.HOLES + 1
     of_ledgers = [
         int(found[0]) for found in re.findall(r"<title>(\d+) (ledgers?) of ", shown.text.replace("\u202f", ""))
     ]
-    assert sum(of_ledgers) == large.LEDGERS + 2
+    assert sum(of_ledgers) == report_store.LEDGERS + 2
 
 
 def test_memory_is_bounded(store: Path) -> None:

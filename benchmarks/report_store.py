@@ -12,10 +12,10 @@ import bookstand
 from benchmarks.cursor_topics import FIRST_LEDGER, MEASURED, plant
 from bookstand.cursor.cursor import Cursor
 from bookstand.testing.clock import VirtualClock
-from tests.tools.kit import START
 
 LEDGERS = 10_000
 HOLES = 5_000_000
+_START = 1_800_000_000_000
 _TOPIC_LEDGERS = 100
 _TOGETHER = 200
 
@@ -24,7 +24,7 @@ def make(path: Path, ledgers: int = LEDGERS, holes: int = HOLES) -> None:
     """Ledgers of an entry each, of all sizes up to 64 KiB, over some weeks; a topic that is there by its record alone,
     of every three entries of which one is acknowledged."""
     chance = np.random.default_rng(5)
-    clock = VirtualClock(START)
+    clock = VirtualClock(_START)
     sizes = np.exp2(chance.uniform(0, 16, ledgers)).astype(int)
     with bookstand.open(path, durability="none", clock=clock) as store:
         for start in range(0, ledgers, _TOGETHER):

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
@@ -18,7 +17,6 @@ DRIVER = shutil.which("chromedriver")
 MISSING = (
     None if CHROMIUM and DRIVER else "there is no chromium with its driver (apt-get install chromium chromium-driver)"
 )
-needed = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 _OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
 
 
