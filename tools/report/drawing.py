@@ -23,12 +23,13 @@ WIDTH = 960
 _LEFT, _RIGHT, _TOP, _BELOW = 84, 16, 26, 40
 _DAY = 86_400_000
 _TICKS = 10
+_HALF_A_LABEL = 38
 BUCKETS = 60
 """So many are drawn."""
 _PARTS = 60
 # So many shades there are for how many there are of something.
 _SHADES = 5
-_ROW = 18
+_ROW, _LOW_ROW = 18, 13
 
 Parts = list[Markup]
 
@@ -98,10 +99,12 @@ def _time_axis(scale: TimeScale, bottom: float) -> Parts:
         x = scale.x(tick)
         day, _, clock = moment(tick).removesuffix(" UTC").partition(" ")
         full_days = tick % _DAY == 0
+        # What would reach beyond the picture is moved back into it.
+        middle = min(x, WIDTH - _HALF_A_LABEL)
         parts.append(_line(x, bottom, x, bottom + 4, "axis"))
-        parts.append(_text(x, bottom + 17, day if full_days else clock.removesuffix(":00"), "tick middle"))
+        parts.append(_text(middle, bottom + 17, day if full_days else clock.removesuffix(":00"), "tick middle"))
         if not full_days and day != told:
-            parts.append(_text(x, bottom + 32, day, "tick middle quiet"))
+            parts.append(_text(middle, bottom + 32, day, "tick middle quiet"))
         told = day
     return parts
 
@@ -126,20 +129,20 @@ def ledgers(grid: Grid) -> Markup:
     """Columns are times of creation, rows sizes, each twice the one below."""
     low, high = min(cell.bits for cell in grid.cells), max(cell.bits for cell in grid.cells)
     rows = high - low + 1
-    height = rows * _ROW
-    bottom = _TOP + height
+    tall = _ROW if rows <= 14 else _LOW_ROW
+    bottom = _TOP + rows * tall
     unknown = any(cell.column == UNKNOWN for cell in grid.cells)
     scale = TimeScale(grid.first, grid.first + grid.step * max(grid.columns, 1))
     most = max(cell.ledgers for cell in grid.cells)
     parts: Parts = []
     every = -(-rows // 12)
     for bits in range(low, high + 1):
-        y = bottom - (bits - low + 1) * _ROW
+        y = bottom - (bits - low + 1) * tall
         if (bits - low) % every == 0:
-            parts.append(_text(_LEFT - 10 - 14 * unknown, y + 13, _least(bits), "tick end"))
-            parts.append(_line(_LEFT, y + _ROW, WIDTH - _RIGHT, y + _ROW, "grid"))
+            parts.append(_text(_LEFT - 10 - 14 * unknown, y + tall - 4, _least(bits), "tick end"))
+            parts.append(_line(_LEFT, y + tall, WIDTH - _RIGHT, y + tall, "grid"))
     for cell in grid.cells:
-        y = bottom - (cell.bits - low + 1) * _ROW
+        y = bottom - (cell.bits - low + 1) * tall
         if cell.column == UNKNOWN:
             x, width, when = _LEFT - 18.0, 14.0, "nobody knows when"
         else:
@@ -149,7 +152,7 @@ def ledgers(grid: Grid) -> Markup:
             when = f"{moment(begin)} to {moment(begin + grid.step)}"
         title = f"{counted(cell.ledgers, 'ledger')} of {_sizes(cell)}, created {when}"
         inset = min(1.0, width / 6)
-        parts.append(_rect(x + inset, y + 1, width - 2 * inset, _ROW - 2, f"cell {_shade(cell.ledgers, most)}", title))
+        parts.append(_rect(x + inset, y + 1, width - 2 * inset, tall - 2, f"cell {_shade(cell.ledgers, most)}", title))
     if unknown:
         parts.append(_text(_LEFT - 11, _TOP - 8, "unknown", "tick middle quiet"))
     if grid.step:

@@ -294,17 +294,16 @@
       context.font = `12px ${getComputedStyle(document.body).fontFamily}`;
       context.textBaseline = "top";
       let free = 0;
-      const label = (x, text, tick) => {
-        const wide = context.measureText(text).width;
-        const at = Math.min(Math.max(x, 0), width - wide);
-        if (at < free || (tick && x + wide > width)) return;
-        context.fillRect(Math.min(Math.round(x), width - 1), FIELD, 1, top - FIELD + 4);
-        context.fillText(text, at + (at === x && x > 0 ? 4 : x === 0 ? 4 : 0), top + 2);
-        free = at + wide + 28;
+      const label = (x, text) => {
+        const end = x + 4 + context.measureText(text).width;
+        if (x < free || end > width) return;
+        context.fillRect(Math.round(x), FIELD, 1, top - FIELD + 4);
+        context.fillText(text, x + 4, top + 2);
+        free = end + 24;
       };
-      if (low < high) label(0, this.every === 1 ? this.place(low) : `ledger ${this.place(low).split(" ")[1]}`, false);
+      if (this.every === 1) label(0, this.place(low));
       this.starts.forEach((start, number) => {
-        if (start > low && start < high) label(((start - low) / (high - low)) * width, `ledger ${this.ids[number]}`, true);
+        if (start > low && start < high) label(((start - low) / (high - low)) * width, `ledger ${this.ids[number]}`);
       });
     }
 

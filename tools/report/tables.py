@@ -78,8 +78,8 @@ _LEDGERS = Shape(
     "Ledgers",
     (
         Column("Ledger", ID, lambda row: row["ledger"]),
-        Column("Kind", TEXT, lambda row: row["kind"]),
-        Column("State", TEXT, lambda row: row["state"]),
+        Column("Kind", PLACE, lambda row: row["kind"]),
+        Column("State", PLACE, lambda row: row["state"]),
         Column("Entries", INT, lambda row: row["entries"]),
         Column("Size", SIZE, lambda row: row["bytes"]),
         Column("Created (UTC)", TIME, lambda row: None if row["created"] == UNKNOWN else row["created"]),
