@@ -33,9 +33,18 @@ except ImportError as missing:
 BEGINNING = "<!doctype html>\n<!-- A report of bookstand -->\n"
 """What every report begins with."""
 
+_COLUMNS = 60
+"""The most columns of the picture of ledgers."""
+
 _PER_SUBSCRIPTION = 8
 """So many subscriptions have a picture of their own of what waits."""
-_LEDGERS_NAMED, _STARTS = 40, 1024
+
+_LEDGERS_NAMED = 40
+"""So many ledgers of a map are told in numbers."""
+
+_STARTS = 1024
+"""Of so many ledgers of a map it is told where they begin."""
+
 _JSON_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&'\u2028\u2029"}
 
 
@@ -64,9 +73,6 @@ def page(report: Report) -> str:
         measured=any(one.asked for one in report.subscriptions),
     )
     return text
-
-
-_COLUMNS = 60
 
 
 def _policy(style: str, script: str) -> str:
@@ -129,7 +135,7 @@ def _fact(value: Any, name: str) -> str:
 
 
 class Map(NamedTuple):
-    """One subscription's. ``ledgers``: those that most is to be said of."""
+    """One subscription's. ``ledgers``: those with most holes, in the order of the topic."""
 
     name: str
     subscription: Subscription
@@ -159,8 +165,8 @@ def _map(name: str, one: Subscription) -> Map:
         "most": most,
         **_starts(one.ledgers),
     }
-    named = sorted(one.ledgers, key=lambda ledger: (-ledger.holes, -ledger.left))[:_LEDGERS_NAMED]
-    return Map(name, one, data, sorted(named, key=one.ledgers.index) if len(one.ledgers) < _STARTS else named)
+    by_holes = sorted(range(len(one.ledgers)), key=lambda at: (-one.ledgers[at].holes, -one.ledgers[at].left))
+    return Map(name, one, data, [one.ledgers[at] for at in sorted(by_holes[:_LEDGERS_NAMED])])
 
 
 def _bytes(values: NDArray[Any]) -> str:

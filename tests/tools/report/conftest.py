@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.tools.conftest import bench, here, own, unpacked
+from tests.tools.conftest import bench, folder, here, own, unpacked
 
-__all__ = ["bench", "here", "own", "unpacked"]
+__all__ = ["bench", "folder", "here", "own", "unpacked"]

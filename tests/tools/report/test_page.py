@@ -25,7 +25,7 @@ from bookstand.tools.exit_codes import DAMAGE, FAILED, FINE, NOT_THERE, WRONG_AR
 from bookstand.tools.report.page import page
 from bookstand.tools.report.tables import LEDGERS
 from bookstand.tools.report.texts import NAME, shortened
-from tests.tools.kit import START, cut_file, run
+from tests.tools.kit import ORDERS, START, cut_file, run
 from tests.tools.report.kit import Page, page_on, report_on
 
 AT = ("--at", "2027-01-15T08:10:00Z")
@@ -248,15 +248,6 @@ def test_numbers_that_a_browser_does_not_have(store_path: Path) -> None:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def folder(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One to write to, with all that there is to look at."""
-    for one in here.iterdir():
-        (tmp_path / one.name).symlink_to(one)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("place", "code"),
     [("my-store", FINE), ("empty", FINE), ("damaged-store", DAMAGE), ("bookie", FINE), ("damaged-bookie", DAMAGE)],
@@ -285,6 +276,20 @@ def test_a_store_that_cannot_be_opened_gives_a_report_that_says_so(own: Path) ->
     assert "its header tells of" in shown.rows("damage")[0][0]
     as_json = run("report", "my-store", "--json")
     assert (as_json.code, len(as_json.json["damage"])) == (DAMAGE, 1)
+
+
+def test_what_a_running_process_says_of_its_caches(folder: Path) -> None:
+    labels = f'{{topic="{ORDERS}",subscription="audit"}}'
+    lines = (f"bookstand_cursor_cache_{name}_total{labels} {value}\n" for name, value in (("hits", 30), ("misses", 10)))
+    Path("metrics.txt").write_text("".join(lines))
+    audit, billing = run("report", "my-store", "--metrics", "metrics.txt", "--json").json["subscriptions"]
+    assert (audit["cache_hits"], audit["cache_misses"], audit["cache_hit_ratio"]) == (30, 10, 0.75)
+    assert billing["cache_hits"] is None
+    shown = Page(Path("my-store-report.html").read_text("utf-8"))
+    assert [row[-3:] for row in shown.rows("caches")] == [[30, 10, 0.75]]
+    assert "--metrics" not in shown.words("section", id="caches")
+    missing = run("report", "my-store", "--metrics", "nowhere.txt")
+    assert (missing.code, "nowhere.txt" in missing.err) == (FAILED, True)
 
 
 @pytest.mark.parametrize(("place", "code"), [("nothing", NOT_THERE), ("something", NOT_THERE)])
