@@ -173,7 +173,8 @@ _SNAPSHOT_TAGS = {tag(number, VARINT) for number in (1, 2)} | {tag(number, BYTES
 def _named_by_snapshot(data: bytes) -> set[int]:
     """The ledgers that a full snapshot of a cursor names; none if it is nothing of the kind."""
     try:
-        if not {key for key, _, _ in fields(data)} <= _SNAPSHOT_TAGS:
+        # Whatever else it is, the first field tells.
+        if not all(key in _SNAPSHOT_TAGS for key, _, _ in fields(data)):
             return set()
         read = legacy.read(data)
     except (BookstandError, WireError):

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+import numpy as np
+
 from bookstand.cursor import legacy, record, recovery
+from bookstand.cursor.bitmaps import Ids, runs
 from bookstand.cursor.chunks import CODEC_PROPERTY
 from bookstand.cursor.pages import ResidentPages
 from bookstand.cursor.recovery import RecoveredFrom
@@ -66,6 +69,19 @@ class DiskCursor(NamedTuple):
             acked = self.state.acked.get(ledger_id)
             left += count - start - (0 if acked is None else acked.range_cardinality(start, count))
         return left
+
+    def holes(self) -> Iterator[tuple[int, Ids, Ids]]:
+        """By ledger, the first and last entries of the runs that are acknowledged behind the mark-delete position."""
+        ledger_id, entry_id = self.state.mark_delete
+        for acked_ledger in sorted(self.state.acked):
+            if acked_ledger < ledger_id:
+                continue
+            firsts, lasts = runs(self.state.acked[acked_ledger])
+            if acked_ledger == ledger_id:
+                behind = lasts > entry_id
+                firsts, lasts = np.maximum(firsts[behind], entry_id + 1), lasts[behind]
+            if len(firsts):
+                yield acked_ledger, firsts, lasts
 
 
 def cursors(topic: DiskTopic) -> Iterator[DiskCursor]:

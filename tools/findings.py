@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from bookstand.disk.damage import Damage
 from bookstand.errors import BookstandError
+from bookstand.tools.output import counted
 
 
 class DamageError(BookstandError):
@@ -33,6 +35,12 @@ def damage_line(damage: Damage) -> str:
     if what and not damage.what.startswith(what):
         where = f"{where}, {what}" if where else what
     return f"{where}: {damage.what}"
+
+
+def amounts(counts: Mapping[str, int]) -> str:
+    """What was read, by its names in the plural: ``1 ledger, 2 entries``."""
+    singular = {what: "entry" if what == "entries" else what.removesuffix("s") for what in counts if what != "bytes"}
+    return ", ".join(counted(counts[what], one) for what, one in singular.items())
 
 
 def summary(damage: list[Damage]) -> str:

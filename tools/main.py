@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "cursors": "Show what subscriptions have acknowledged.",
         "delayed": "Show which messages wait for their time.",
         "stats": "Count ledgers, entries and bytes, by kind and size.",
+        "report": "Write a page with tables and pictures of all of it.",
         "import-bookie": "Copy what is on bookies' disks into a store.",
         "export-bookie": "Write a store as the disk of a bookie.",
         "migrate cursors": "Write cursors as pages and markers, or as Pulsar does.",
@@ -47,7 +48,7 @@ Every command that looks takes either, and says which it is looking at. Stores t
 looked at, too. Nothing is changed by looking; what changes something has --dry-run. "bookstand spark --help" has jobs
 over many at once, on Spark or without."""
 
-_EXTRA = ("typer", "rich", "cramjam")
+_EXTRA = ("typer", "rich", "cramjam", "jinja2")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

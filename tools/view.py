@@ -111,6 +111,7 @@ class View(ABC):
         """What whoever looks should know, and is no damage."""
         self.suspects: set[int] = set()
         """Ledgers that have been seen to have something wrong with them."""
+        self._contents: dict[int, Content] = {}
         # The disks' readers ask nothing else of disks than what a source has.
         self._disks = cast("Disks", source)
 
@@ -164,7 +165,12 @@ class View(ABC):
 
     def content(self, ledger: Ledger) -> Content:
         """What a ledger is of."""
-        return contents.content_of(cast("Any", ledger), self._known.__contains__)
+        found = self._contents.get(ledger.id)
+        if found is None:
+            # Without labels its entries have to be read for it.
+            found = contents.content_of(cast("Any", ledger), self._known.__contains__)
+            self._contents[ledger.id] = found
+        return found
 
     def describe(self, ledger_id: int) -> LedgerFacts:
         ledger = self.ledger(ledger_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import bookstand
@@ -13,6 +14,11 @@ from bookstand.demo.books import Books
 from bookstand.demo.life import Life
 from bookstand.demo.result import inspect, problems, rows
 from bookstand.demo.screen import Screen
+from bookstand.errors import IncorrectParameterError
+from bookstand.tools.report import writing
+from bookstand.tools.report.collecting import collect
+from bookstand.tools.report.page import page
+from bookstand.tools.target import open_view
 
 FEWEST = 5_000
 
@@ -20,9 +26,15 @@ FEWEST = 5_000
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bookstand.demo", description="Messages, and a power cut.")
     parser.add_argument("--messages", type=_number, default=plan.MESSAGES, help="how many (default: %(default)s)")
-    messages = parser.parse_args(arguments).messages
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write a report on the store as the cut leaves it")
+    options = parser.parse_args(arguments)
+    if options.report is not None:
+        try:
+            writing.check(options.report)
+        except IncorrectParameterError as error:
+            parser.error(str(error))
     with TemporaryDirectory(prefix="bookstand-demo-") as folder:
-        return run(os.path.join(folder, "store"), messages)
+        return run(os.path.join(folder, "store"), options.messages, options.report)
 
 
 def _number(text: str) -> int:
@@ -32,7 +44,7 @@ def _number(text: str) -> int:
     return number
 
 
-def run(path: str, messages: int) -> int:
+def run(path: str, messages: int, report_file: Path | None = None) -> int:
     books = Books(messages)
     poison = plan.poison(messages)
 
@@ -52,6 +64,8 @@ def run(path: str, messages: int) -> int:
             raise SystemExit("FAILED: all was done before the power was cut.")
         screen.show(first.memory, now=True)
         screen.say("The power is cut: SIGKILL. Another process goes on from what is stored.")
+        if report_file is not None:
+            report_on(path, report_file)
         second = Life(path, books)
         second.live(is_never_cut)
         screen.show(second.memory, now=True)
@@ -71,4 +85,12 @@ def run(path: str, messages: int) -> int:
         return 1
     screen.end("OK: nothing is lost, nothing came early, and nothing came again but what had", True)
     screen.end("failed, or was not durably acknowledged when the power was cut.", True)
+    if report_file is not None:
+        screen.tell(f"A report on the store as the cut left it, for a browser: {report_file}")
     return 0
+
+
+def report_on(path: str, file: Path) -> None:
+    """With holes in what is acknowledged, messages that wait, and buckets: at the end there is nothing of that."""
+    with open_view(path) as view:
+        writing.write(file, page(collect(view)))

@@ -109,6 +109,7 @@ RUNS = {
     ],
     "delayed": ["delayed my-store", f"delayed bookie {DUMP}"],
     "stats": ["stats my-store", f"stats bookie {DUMP}", "stats damaged-store"],
+    "report": ["report my-store", f"report bookie {DUMP} --at 1", "report damaged-store"],
     "import-bookie": [f"import-bookie bookie other {DUMP} --dry-run", "import-bookie damaged-bookie other --dry-run"],
     "migrate cursors": [
         "migrate cursors my-store --to snapshot --dry-run",

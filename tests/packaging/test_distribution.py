@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = sorted(link.name for link in (ROOT / "bookstand").iterdir() if link.is_symlink())
-SHIPPED = (".py", ".pyi", ".proto", ".typed", ".c")
+SHIPPED = (".py", ".pyi", ".proto", ".typed", ".c", ".jinja", ".css", ".js")
 
 
 def tree_files() -> set[str]:

@@ -51,3 +51,11 @@ def own(bench: Path, tmp_path: Path) -> Iterator[Path]:
     os.chdir(tmp_path)
     yield tmp_path
     os.chdir(before)
+
+
+@pytest.fixture
+def folder(bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One to write to, as the current one, with all that there is to look at."""
+    kit.lay_out(bench, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -15,7 +15,9 @@ from tests.packaging.test_imports import FIRST_APPEND, loaded_by
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("missing", [("typer",), ("rich",), ("cramjam",), ("typer", "rich", "cramjam")], ids="-".join)
+@pytest.mark.parametrize(
+    "missing", [("typer",), ("rich",), ("cramjam",), ("jinja2",), ("typer", "rich", "cramjam")], ids="-".join
+)
 @pytest.mark.parametrize("arguments", [["ls", "my-store", "--json"], ["--help"]], ids=" ".join)
 def test_a_missing_extra_is_named(here: Path, missing: tuple[str, ...], arguments: list[str]) -> None:
     program = f"import sys; sys.modules.update(dict.fromkeys({missing})); from bookstand.tools.main import main"

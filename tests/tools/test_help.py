@@ -12,7 +12,7 @@ import pytest
 
 from bookstand.tools.exit_codes import FINE, MEANINGS
 from bookstand.tools.main import COMMANDS, module_of
-from tests.tools.kit import lay_out, run
+from tests.tools.kit import run
 from tests.tools.snapshots import compare
 
 MODULES = {name: import_module(module_of(name)) for name in COMMANDS}
@@ -20,10 +20,8 @@ EXAMPLES = [(name, line) for name, module in MODULES.items() for line in module.
 
 
 @pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line.removeprefix("bookstand ") for _, line in EXAMPLES])
-def test_examples_run(bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, line: str) -> None:
+def test_examples_run(folder: Path, name: str, line: str) -> None:
     """In a folder of their own, for some write; ``> file`` is left to the shell."""
-    lay_out(bench, tmp_path)
-    monkeypatch.chdir(tmp_path)
     program, *arguments = shlex.split(line.partition(" > ")[0])
     assert (program, " ".join(arguments).startswith(f"{name} ")) == ("bookstand", True)
     result = run(*arguments)

@@ -7,12 +7,11 @@ Of one topic the properties of its cursors are shown, too. Of a store also how a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bookstand.cursor import bitmaps
 from bookstand.disk.cursors import DiskCursor
 from bookstand.errors import IncorrectParameterError, NoSuchNodeError
 from bookstand.storage.position import Position
@@ -130,7 +129,11 @@ def _print_cursors(rows: list[dict[str, Any]], in_full: bool) -> None:
 
 def _facts(cursor: DiskCursor) -> dict[str, Any]:
     state = cursor.state
-    ranges = list(_ranges(cursor))
+    ranges = [
+        (ledger_id, first, last)
+        for ledger_id, firsts, lasts in cursor.holes()
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+    ]
     following = cursor.next
     return {
         "topic": cursor.topic.name,
@@ -150,17 +153,6 @@ def _facts(cursor: DiskCursor) -> dict[str, Any]:
         "properties": dict(state.properties),
         "cursor_properties": dict(cursor.cursor_properties),
     }
-
-
-def _ranges(cursor: DiskCursor) -> Iterator[tuple[int, int, int]]:
-    """Ledger, first and last entry of each run that is acknowledged beyond the mark-delete position."""
-    mark_delete = cursor.state.mark_delete
-    for ledger_id in sorted(cursor.state.acked):
-        firsts, lasts = bitmaps.runs(cursor.state.acked[ledger_id])
-        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            if (ledger_id, last) > mark_delete:
-                first = max(first, mark_delete.entry_id + 1) if ledger_id == mark_delete.ledger_id else first
-                yield ledger_id, first, last
 
 
 def _bits(number: int) -> list[int]:

@@ -10,16 +10,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from pyroaring import BitMap64
 
-from bookstand.delivery.indexes import Indexes
-from bookstand.disk.delayed import DelayedIndex, positions_of
 from bookstand.errors import NoSuchNodeError
 from bookstand.tools import output
 from bookstand.tools.moments import millis_of
 from bookstand.tools.options import Json, Metadata, MoreDisks, Now, Password, Place, Topic, document, looking_at
 from bookstand.tools.output import Column, counted, iso
-from bookstand.tools.view import View
+from bookstand.tools.waiting import Waiting, waiting
 
 EXAMPLES = (
     "bookstand delayed my-store",
@@ -67,7 +64,7 @@ def run(
         now = view.default_now if asked is None else asked
         names = view.topics() if topic is None else [view.find_topic(topic)]
         found = [
-            _facts(view, index, now)
+            _facts(waiting(view, index, now))
             for name in names
             for index in view.delayed(name, now)
             if subscription in (None, index.cursor.name)
@@ -82,12 +79,12 @@ def run(
             document(view, {"at": iso(now), "subscriptions": subscriptions, "leftover_snapshots": leftover})
             return
         output.line(f"at {output.time(iso(now))}")
-        waiting = [row for row in rows if row["messages"] or row["buckets"]]
-        if waiting:
-            output.table(_SUBSCRIPTIONS, waiting)
-        quiet = len(rows) - len(waiting)
+        some = [row for row in rows if row["messages"] or row["buckets"]]
+        if some:
+            output.table(_SUBSCRIPTIONS, some)
+        quiet = len(rows) - len(some)
         if quiet:
-            output.line(f"nothing waits for {counted(quiet, 'other subscription' if waiting else 'subscription')}")
+            output.line(f"nothing waits for {counted(quiet, 'other subscription' if some else 'subscription')}")
         if not rows:
             output.line("no subscriptions")
         if topic is not None and buckets:
@@ -97,60 +94,29 @@ def run(
             output.line(f"snapshots that no subscription names: {len(leftover)}")
 
 
-def _facts(view: View, index: DelayedIndex, now: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _facts(found: Waiting) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A subscription, and its buckets."""
-    buckets = []
-    held: dict[int, BitMap64] = {}
-    for bucket in index.buckets:
-        known = len(view.source.damage)
-        segments = messages = due = 0
-        first = last = None
-        for segment in bucket.segments():
-            segments += 1
-            messages += sum(map(len, positions_of(segment.indexes).values()))
-            due += int((segment.indexes.timestamps <= now).sum())
-            first = segment.min_time if first is None else min(first, segment.min_time)
-            last = segment.max_time if last is None else max(last, segment.max_time)
-            # The broker keeps a segment until the last message of it is due.
-            if segment.max_time > now:
-                _add(held, segment.indexes)
-        buckets.append(
-            {
-                "subscription": index.cursor.name,
-                "ledgers": f"{bucket.key.first_ledger}-{bucket.key.last_ledger}",
-                "snapshot": bucket.ledger_id,
-                "segments": segments,
-                "messages": messages,
-                "due": due,
-                "first_due": iso(first),
-                "last_due": iso(last),
-                "problem": "; ".join(one.what for one in view.source.damage[known:]) or None,
-            }
-        )
-    waiting: dict[int, BitMap64] = {}
-    times: list[int] = []
-    for rows in index.rows():
-        _add(waiting, rows)
-        coming = rows.timestamps[rows.timestamps > now]
-        if len(coming):
-            times += [int(coming.min()), int(coming.max())]
-    count, in_buckets = _count(waiting), _count(held)
+    buckets = [
+        {
+            "subscription": found.subscription,
+            "ledgers": f"{bucket.first_ledger}-{bucket.last_ledger}",
+            "snapshot": bucket.snapshot,
+            "segments": len(bucket.segments),
+            "messages": bucket.messages,
+            "due": bucket.due,
+            "first_due": iso(bucket.first_due),
+            "last_due": iso(bucket.last_due),
+            "problem": "; ".join(bucket.problems) or None,
+        }
+        for bucket in found.buckets
+    ]
     return {
-        "topic": index.topic.name,
-        "subscription": index.cursor.name,
-        "messages": count,
-        "in_buckets": in_buckets,
-        "in_topic": count - in_buckets,
+        "topic": found.topic,
+        "subscription": found.subscription,
+        "messages": found.messages,
+        "in_buckets": found.in_buckets,
+        "in_topic": found.in_topic,
         "buckets": len(buckets),
-        "next_due": iso(min(times, default=None)),
-        "last_due": iso(max(times, default=None)),
+        "next_due": iso(found.next_due),
+        "last_due": iso(found.last_due),
     }, buckets
-
-
-def _add(found: dict[int, BitMap64], indexes: Indexes) -> None:
-    for ledger_id, bitmap in positions_of(indexes).items():
-        found[ledger_id] = found[ledger_id] | bitmap if ledger_id in found else bitmap
-
-
-def _count(found: dict[int, BitMap64]) -> int:
-    return sum(map(len, found.values()))

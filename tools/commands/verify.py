@@ -7,7 +7,6 @@ is told as a note is no damage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -16,7 +15,7 @@ from bookstand.disk.damage import Damage
 from bookstand.errors import StoreDamagedError
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE, FINE
-from bookstand.tools.findings import damage_facts, damage_line
+from bookstand.tools.findings import amounts, damage_facts, damage_line
 from bookstand.tools.options import Json, Metadata, MoreDisks, Password, Place, progress_bar
 from bookstand.tools.output import counted
 from bookstand.tools.target import BOOKIE, STORE, find, open_view
@@ -75,13 +74,6 @@ def _print(title: str, verdict: Verdict) -> None:
     for note in verdict.notes:
         output.paragraph(f"note: {note}")
     if verdict.counts:
-        read = ", ".join(counted(count, what) for what, count in _read(verdict))
-        output.paragraph(f"read: {read}")
+        output.paragraph(f"read: {amounts(verdict.counts)}")
     count = len(verdict.findings)
     output.line(f"damage was found in {counted(count, 'place')}" if count else "nothing is wrong")
-
-
-def _read(verdict: Verdict) -> Iterator[tuple[str, int]]:
-    for what, count in verdict.counts.items():
-        if what != "bytes":
-            yield ("entry" if what == "entries" else what.removesuffix("s")), count

@@ -1,0 +1,1 @@
+"""The report, from what is counted to what is seen."""

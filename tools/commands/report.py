@@ -1,0 +1,157 @@
+"""Write a report on PATH: one page of HTML with tables and pictures, which needs nothing else and no network.
+
+It tells which ledgers there are, by size and age; what each subscription has acknowledged, as a map; which messages
+wait for their time, and in which buckets; what fits the caches; and what is wrong, as verify finds it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bookstand.errors import StoreDamagedError
+from bookstand.tools import output
+from bookstand.tools.exit_codes import DAMAGE
+from bookstand.tools.findings import damage_facts, summary
+from bookstand.tools.moments import millis_of
+from bookstand.tools.options import Json, Metadata, MoreDisks, Now, Password, Place, looking_at
+from bookstand.tools.output import Fact, iso
+from bookstand.tools.report import scrape
+from bookstand.tools.report.collecting import collect, of_unreadable
+from bookstand.tools.report.facts import Delayed, Report, Subscription
+from bookstand.tools.report.page import page
+from bookstand.tools.report.writing import check, default_name, write
+from bookstand.tools.target import find
+
+EXAMPLES = (
+    "bookstand report my-store",
+    "bookstand report my-store --output today.html --at 2027-01-15T08:10:00Z",
+    "bookstand report bookie --metadata metadata.jsonl.gz --no-verify --json",
+)
+
+_FACTS = (
+    Fact("ledgers", "ledgers"),
+    Fact("entries", "entries"),
+    Fact("bytes", "size", output.size_and_bytes),
+    Fact("topics", "topics"),
+    Fact("subscriptions", "subscriptions"),
+    Fact("backlog", "backlog"),
+    Fact("holes", "holes"),
+    Fact("delayed", "delayed"),
+    Fact("output", "report"),
+    Fact("output_bytes", "its size", output.size),
+)
+
+
+def run(
+    path: Place,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="Where to write the page; NAME-report.html unless given. An earlier report is written over, nothing "
+            "else is.",
+            show_default=False,
+        ),
+    ] = None,
+    verify: Annotated[bool, typer.Option(help="Read everything, to find all that is wrong.")] = True,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="What a process that has the store open says of its caches: a page of its metrics, saved.",
+            show_default=False,
+        ),
+    ] = None,
+    at: Now = None,
+    disk: MoreDisks = None,
+    metadata: Metadata = None,
+    password: Password = None,
+    json: Json = False,
+) -> None:
+    target, now = find(path), millis_of(at)
+    to = to or default_name(target.path)
+    check(to)
+    caches = None if metrics is None else scrape.read(metrics)
+    try:
+        with looking_at(path, disk, metadata, password, json) as view:
+            _write(collect(view, now, verify, caches), to, json)
+    except StoreDamagedError as error:
+        report = of_unreadable(target.path, error, now)
+        if not json:
+            output.paragraph(report.title)
+        _write(report, to, json)
+        output.note(summary(report.damage))
+        raise typer.Exit(DAMAGE) from error
+
+
+def _write(report: Report, to: Path, json: bool) -> None:
+    size = write(to, page(report))
+    sums = {
+        "ledgers": len(report.ledgers),
+        "entries": report.ledgers.entries,
+        "bytes": report.ledgers.bytes,
+        "topics": len(report.topics),
+        "subscriptions": len(report.subscriptions),
+        "backlog": report.backlog,
+        "holes": report.holes,
+        "delayed": report.waiting,
+    }
+    written = {"output": str(to), "output_bytes": size}
+    if not json:
+        output.facts(_FACTS, {**sums, **written})
+        return
+    output.document(
+        {
+            "kind": report.kind,
+            "path": report.path,
+            "at": iso(report.at),
+            **written,
+            "verified": report.verified,
+            "total": sums,
+            "subscriptions": [_subscription(one) for one in report.subscriptions],
+            "delayed": [_delayed(one) for one in report.delayed],
+            "leftover_snapshots": report.leftover,
+            "damage": [damage_facts(one) for one in report.damage],
+            "notes": report.notes,
+        }
+    )
+
+
+def _subscription(one: Subscription) -> dict[str, Any]:
+    asked = one.asked
+    return {
+        "topic": one.topic,
+        "subscription": one.name,
+        "mark_delete": one.mark_delete,
+        "backlog": one.backlog,
+        "holes": one.holes,
+        "acked": one.acked,
+        "batches": one.batches,
+        "source": one.source,
+        "pages": one.pages.number,
+        "pages_bytes": one.pages.bytes,
+        "pages_that_fit": one.pages.fit,
+        "cache_hits": None if asked is None else asked.hits,
+        "cache_misses": None if asked is None else asked.misses,
+        "cache_hit_ratio": None if asked is None else asked.ratio,
+    }
+
+
+def _delayed(one: Delayed) -> dict[str, Any]:
+    waiting, times = one.waiting, one.times
+    return {
+        "topic": waiting.topic,
+        "subscription": waiting.subscription,
+        "messages": waiting.messages,
+        "in_buckets": waiting.in_buckets,
+        "buckets": len(waiting.buckets),
+        "next_due": iso(waiting.next_due),
+        "last_due": iso(waiting.last_due),
+        "first_bin": None if times is None else iso(times.first),
+        "bin_ms": None if times is None else times.step,
+        "bins": [] if times is None else times.counts.tolist(),
+    }

@@ -1,0 +1,209 @@
+"""The page: what a report tells, as HTML that needs nothing else.
+
+Style and script are in it, and a policy lets the browser run and fetch nothing but them. Everything that comes from
+what was looked at is text: the template escapes it, and in the block of data it has no character that HTML knows.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bookstand.errors import MissingExtraError
+from bookstand.tools.findings import amounts
+from bookstand.tools.output import human, iso, size_and_bytes, time
+from bookstand.tools.report import tables, texts
+from bookstand.tools.report.facts import LedgerAcks, Report, Subscription
+
+try:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
+    from bookstand.tools.report import drawing
+except ImportError as missing:
+    raise MissingExtraError("reports need jinja2: pip install 'bookstand[cli]'") from missing
+
+BEGINNING = "<!doctype html>\n<!-- A report of bookstand -->\n"
+"""What every report begins with."""
+
+_COLUMNS = 60
+"""The most columns of the picture of ledgers."""
+
+_PER_SUBSCRIPTION = 8
+"""So many subscriptions have a picture of their own of what waits."""
+
+_LEDGERS_NAMED = 40
+"""So many ledgers of a map are told in numbers."""
+
+_STARTS = 1024
+"""Of so many ledgers of a map it is told where they begin."""
+
+_JSON_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&'\u2028\u2029"}
+
+
+def page(report: Report) -> str:
+    found = {table.shape.name: table for table in tables.tables(report)}
+    maps = [_map(f"map-{number}", one) for number, one in enumerate(_mapped(report))]
+    data = {
+        "tables": {name: table.data() for name, table in found.items()},
+        "maps": {one.name: one.data for one in maps},
+    }
+    style, script = _file("style.css"), _file("script.js")
+    text: str = _template().render(
+        beginning=Markup(BEGINNING),
+        report=report,
+        policy=_policy(style, script),
+        style=Markup(style),
+        script=Markup(script),
+        data=Markup(_json(data)),
+        tables=found,
+        maps=maps,
+        maps_left_out=len(report.subscriptions) - len(maps),
+        kinds=report.ledgers.kinds(),
+        ledgers_picture=drawing.ledgers(report.ledgers.grid(_COLUMNS)) if len(report.ledgers) else None,
+        due_pictures=_due_pictures(report),
+        buckets_picture=_buckets_picture(report),
+        measured=any(one.asked for one in report.subscriptions),
+    )
+    return text
+
+
+def _policy(style: str, script: str) -> str:
+    """Nothing may be loaded from anywhere, nor run but the one script."""
+    return (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _json(value: Any) -> str:
+    """Nothing in it ends a script or a line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_JSON_ESCAPES)
+
+
+@cache
+def _file(name: str) -> str:
+    return (files(__package__) / name).read_text("utf-8")
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(
+        autoescape=True,
+        loader=FunctionLoader(_file),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {
+        "count": drawing.count,
+        "amounts": amounts,
+        "counted": drawing.counted,
+        "human": human,
+        "share": drawing.share,
+        "shown": texts.shortened,
+        "topic": texts.short_topic,
+        "fact": _fact,
+        "time": lambda millis: time(iso(millis)),
+    }
+    return environment.get_template("page.html.jinja")
+
+
+def _fact(value: Any, name: str) -> str:
+    """A value of what is known of the whole."""
+    if value is None or value == []:
+        return "–"
+    if name == "bytes":
+        return size_and_bytes(value)
+    if isinstance(value, int):
+        return drawing.count(value)
+    return texts.shortened(", ".join(value) if isinstance(value, list) else str(value), texts.SENTENCE)
+
+
+# -- maps of acknowledgments -------------------------------------------------------------------------------------------
+
+
+class Map(NamedTuple):
+    """One subscription's. ``ledgers``: those with most holes, in the order of the topic."""
+
+    name: str
+    subscription: Subscription
+    data: dict[str, Any]
+    ledgers: list[LedgerAcks]
+
+
+def _mapped(report: Report) -> list[Subscription]:
+    """Those with holes first, and then those with a backlog; where all is acknowledged there is nothing to see."""
+    some = [one for one in report.subscriptions if one.strip is not None and (one.holes or one.backlog)]
+    return sorted(some, key=lambda one: (-one.holes, -one.backlog))
+
+
+def _map(name: str, one: Subscription) -> Map:
+    strip = one.strip
+    assert strip is not None
+    widths = np.diff(strip.edges)
+    # 0 stands for none and 255 for all: neither is said of what is nearly so.
+    shares = np.where(
+        strip.covered == 0, 0, np.where(strip.covered == widths, 255, 1 + np.round(strip.covered / widths * 253))
+    )
+    most = int(strip.runs.max())
+    data = {
+        "total": one.entries,
+        "acked": _bytes(shares),
+        "holes": _bytes(np.ceil(strip.runs / max(most, 1) * 255)),
+        "most": most,
+        **_starts(one.ledgers),
+    }
+    by_holes = sorted(range(len(one.ledgers)), key=lambda at: (-one.ledgers[at].holes, -one.ledgers[at].left))
+    return Map(name, one, data, [one.ledgers[at] for at in sorted(by_holes[:_LEDGERS_NAMED])])
+
+
+def _bytes(values: NDArray[Any]) -> str:
+    return b64encode(values.astype(np.uint8).tobytes()).decode()
+
+
+def _starts(ledgers: list[LedgerAcks]) -> dict[str, Any]:
+    """Where on the line ledgers begin; of very many every so many-th one."""
+    some = [ledger for ledger in ledgers if ledger.entries]
+    every = -(-len(some) // _STARTS)
+    starts, at = [], 0
+    for number, ledger in enumerate(some):
+        if number % every == 0:
+            starts.append((ledger.ledger, at))
+        at += ledger.entries
+    # As text, for ids may be larger than a browser's numbers.
+    return {"every": every, "ids": [str(one) for one, _ in starts], "starts": [at for _, at in starts]}
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def _due_pictures(report: Report) -> list[tuple[str, Markup]]:
+    """Of all, and of those with most by themselves, if there are several."""
+    if report.times is None:
+        return []
+    some = [one for one in report.delayed if one.times is not None]
+    found = [("All subscriptions", drawing.due(report.times, report.at, "all subscriptions"))]
+    if len(some) == 1:
+        return [(drawing.whose_of(some[0].waiting), found[0][1])]
+    for one in sorted(some, key=lambda one: -one.waiting.messages)[:_PER_SUBSCRIPTION]:
+        assert one.times is not None
+        title = drawing.whose_of(one.waiting)
+        found.append((title, drawing.due(one.times, report.at, title)))
+    return found
+
+
+def _buckets_picture(report: Report) -> Markup | None:
+    some = [one for one in report.delayed if any(bucket.segments for bucket in one.waiting.buckets)]
+    return drawing.buckets(some, report.at) if some else None
