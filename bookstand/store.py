@@ -119,6 +119,7 @@ class Store:
 
     @property
     def path(self) -> str:
+        """The store's folder."""
         return self._storage.path
 
     @property
@@ -186,6 +187,7 @@ class Store:
         return self._client.list()
 
     def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """What is stored of a ledger: its state, its quorums, where it ends."""
         return self._client.read_metadata(ledger_id)
 
     def write_ledger_metadata(self, metadata: LedgerMetadata, expected_version: int | None = None) -> int:
@@ -196,6 +198,7 @@ class Store:
         return self._client.write_metadata(metadata, expected_version).version
 
     def is_closed(self, ledger_id: int) -> bool:
+        """Whether a ledger's metadata says that it is closed."""
         return self._client.read_metadata(ledger_id).state == "CLOSED"
 
     # -- topics ----------------------------------------------------------------------------------------------------

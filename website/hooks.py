@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-ASSETS = ("site.css", "favicon.svg")
+ASSETS = ("site.css", "favicon.svg", "iframe-worker.js")
 # Pages that are written for readers of the repository, by the name that they have on the site.
 FROM_THE_ROOT = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
 

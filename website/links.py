@@ -67,4 +67,4 @@ def source_page(source: str) -> str:
         return text
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     language = _LANGUAGES.get(path.suffix, "text")
-    return f"# {source}\n\n{fence}{language}\n{text.rstrip()}\n{fence}\n"
+    return f"---\nsearch: {{exclude: true}}\n---\n# {source}\n\n{fence}{language}\n{text.rstrip()}\n{fence}\n"

@@ -28,6 +28,8 @@ from bookstand.pipeline.unit import Plan, Result, Unit
 
 @dataclass(frozen=True)
 class Recut:
+    """Cuts the buckets of delayed messages anew; every row stays."""
+
     stores: tuple[str, ...]
     cut: Cut = field(default_factory=Cut)
     resize: bool = False
