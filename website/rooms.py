@@ -67,9 +67,14 @@ def _level(room: str) -> int:
 
 
 def rooms() -> str:
-    """The picture, the contract in a line, and a table of what each room is."""
-    order = " ← ".join(layer[0] if len(layer) == 1 else "{" + ", ".join(layer) + "}" for layer in reversed(contract()))
-    return f"{_picture()}\n\n`{order}`\n\n{_table()}"
+    """The picture, and a table of what each room is."""
+    return f"{_picture()}\n\n{_table()}"
+
+
+def in_a_line() -> str:
+    """The contract, as pages write it."""
+    layers = reversed(contract())
+    return " ← ".join(layer[0] if len(layer) == 1 else f"{{{', '.join(layer)}}}" for layer in layers)
 
 
 def _picture() -> str:
