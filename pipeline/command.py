@@ -1,8 +1,4 @@
-"""The jobs as commands: ``bookstand spark NAME …``, or ``python -m bookstand.pipeline NAME …`` and ``spark-submit``.
-
-Exit codes: 0 all was done and nothing is wrong; 1 something failed or was damaged, which the summary names; 2 it was
-asked for in a way that makes no sense.
-"""
+"""The jobs as commands: ``bookstand spark NAME …``, or ``python -m bookstand.pipeline NAME …`` and ``spark-submit``."""
 
 from __future__ import annotations
 
@@ -24,6 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FINE, NOT_ALL, WRONG_USE = 0, 1, 2
+MEANINGS = {
+    FINE: "all was done and nothing is wrong",
+    NOT_ALL: "something failed or was damaged, which the summary names",
+    WRONG_USE: "it was asked for in a way that makes no sense",
+}
 _GIVEN = "given"
 
 _Made = Callable[[argparse.Namespace], Job]
@@ -64,10 +65,13 @@ def run(job: Job, options: argparse.Namespace) -> Summary:
 
 
 def parser(program: str = _PROGRAM) -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(program, description="Jobs over many stores and many bookies' disks.")
+    codes = "\n".join(["exit codes:", *(f"  {code}  {meaning}" for code, meaning in MEANINGS.items())])
+    layout = argparse.RawDescriptionHelpFormatter
+    about = "Jobs over many stores and many bookies' disks."
+    top = argparse.ArgumentParser(program, description=about, epilog=codes, formatter_class=layout)
     jobs = top.add_subparsers(required=True, metavar="JOB", dest="job")
     for name, (help_text, add, make) in JOBS.items():
-        one = jobs.add_parser(name, help=help_text, description=help_text)
+        one = jobs.add_parser(name, help=help_text, description=help_text, epilog=codes, formatter_class=layout)
         add(one)
         _add_common(one)
         one.set_defaults(make=make)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
@@ -27,7 +26,7 @@ def _script(module: str, rows: list[Row], known: dict[str, dict[str, Any]]) -> s
 
 def _line(row: Row, figure: dict[str, Any] | None) -> tuple[str, ...]:
     what = row.name if row.against == "-" else f"{row.name}; against {row.against}"
-    goal = str(row.goal).replace(">=", "≥").replace("<=", "≤") if row.goal else ""
+    goal = str(row.goal).replace(">= ", "≥\N{NO-BREAK SPACE}").replace("<= ", "≤\N{NO-BREAK SPACE}") if row.goal else ""
     if figure is None:
         return code(row.row), what, "not recorded", goal, "", "", ""
     value = figure["value"]
@@ -51,14 +50,18 @@ def _absolute(row: Row, figure: dict[str, Any], side: str) -> str:
 
 
 def _conditions(rows: list[Row], known: dict[str, dict[str, Any]]) -> str:
-    def said(figure: dict[str, Any]) -> str:
-        rounds = "with fewer rounds (`--quick`) " if figure["rounds"] == "fewer" else ""
-        return f"Measured {rounds}on {figure['at']}: {figure['machine']}, load {figure['load']}."
+    loads: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        if row.row in known:
+            figure = known[row.row]
+            loads.setdefault((figure["at"], figure["machine"], figure["rounds"]), []).append(figure["load"])
+    return " ".join(_said(*of, measured) for of, measured in loads.items())
 
-    def distinct() -> Iterator[str]:
-        yield from dict.fromkeys(said(known[row.row]) for row in rows if row.row in known)
 
-    return " ".join(distinct())
+def _said(at: str, machine: str, rounds: str, loads: list[float]) -> str:
+    load = f"{min(loads):g}" if min(loads) == max(loads) else f"{min(loads):g} to {max(loads):g}"
+    fewer = " with fewer rounds (`--quick`)" if rounds == "fewer" else ""
+    return f"Measured on {at}{fewer}: {machine}, load {load}."
 
 
 def _short(value: float) -> str:

@@ -1,19 +1,30 @@
-"""Tables and text in the Markdown and HTML that pages are made of."""
+"""Tables and text in the Markdown that pages are made of."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from html import escape
+
+_BAR_OUTSIDE_CODE = re.compile(r"(`[^`]*`)|\|")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown. Cells are Markdown; a bar in one is escaped."""
+    """A table in Markdown. Cells are Markdown; bars in them are no borders."""
     lines = [_row(head), _row(["---"] * len(head)), *map(_row, rows)]
     return "\n".join(lines) + "\n"
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _cell(text: str) -> str:
+    """On one line; spaces that are not to be broken stay."""
+    return _BAR_OUTSIDE_CODE.sub(_escaped, " ".join(re.split("[ \n]+", text)))
+
+
+def _escaped(bar: re.Match[str]) -> str:
+    return bar[1] or "\\|"
 
 
 def code(text: str) -> str:
@@ -22,14 +33,5 @@ def code(text: str) -> str:
 
 def prose(docstring: str) -> str:
     """A docstring's reStructuredText roles and double backquotes as Markdown."""
-    import re
-
     plain = re.sub(r":\w+:`~?(?:[\w.]*\.)?([\w.]+)`", r"`\1`", docstring)
     return plain.replace("``", "`")
-
-
-def html(text: str) -> str:
-    """Text with code in backquotes as HTML."""
-    import re
-
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))

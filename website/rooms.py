@@ -8,12 +8,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
-from inspect import getdoc
 from pathlib import Path
 
 from website.drawing import HEAD, arrow, picture, rect, text
-from website.markup import code, prose, table
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "bookstand"
@@ -66,18 +63,14 @@ def _level(room: str) -> int:
     return 1 + max(map(_level, imports()[room]), default=-1)
 
 
-def rooms() -> str:
-    """The picture, and a table of what each room is."""
-    return f"{_picture()}\n\n{_table()}"
-
-
 def in_a_line() -> str:
     """The contract, as pages write it."""
     layers = reversed(contract())
     return " ← ".join(layer[0] if len(layer) == 1 else f"{{{', '.join(layer)}}}" for layer in layers)
 
 
-def _picture() -> str:
+def rooms() -> str:
+    """The picture. An arrow that follows from others is left out."""
     levels: dict[int, list[str]] = {}
     for room in sorted(imports()):
         levels.setdefault(_level(room), []).append(room)
@@ -115,12 +108,3 @@ def _files(room: str) -> list[Path]:
 def _size(room: str) -> str:
     count = len(_files(room))
     return f"{count} modules" if count > 1 else "1 module"
-
-
-def _table() -> str:
-    rows = []
-    for room in sorted(imports(), key=_level, reverse=True):
-        path = PACKAGE if room == PACKAGE else f"{PACKAGE}.{room}"
-        first = (getdoc(import_module(path)) or "").split("\n\n")[0]
-        rows.append((code(path), prose(first), ", ".join(sorted(imports()[room])) or "nothing of the others"))
-    return table(("", "what it is", "imports"), rows)

@@ -13,7 +13,7 @@ from website.markup import code, prose, table
 if TYPE_CHECKING:
     import griffe
 
-HEAD = ("setting", "type", "default", "")
+HEAD = ("setting", "", "default", "type")
 
 
 @cache
@@ -43,7 +43,8 @@ def settings(path: str) -> str:
     else:
         meanings = _meanings(described)
         grouped = [([name], meanings.get(name, "")) for name in taken]
-    return table(HEAD, [_row([taken[name] for name in names], meaning) for names, meaning in grouped])
+    rows = table(HEAD, [_row([taken[name] for name in names], meaning) for names, meaning in grouped])
+    return f'<div class="settings" markdown>\n\n{rows}\n</div>'
 
 
 def _imported(path: str) -> Any:
@@ -74,11 +75,16 @@ def _meanings(described: Any) -> dict[str, str]:
 
 def _row(taken: Sequence[Parameter], meaning: str) -> tuple[str, str, str, str]:
     return (
-        "<br>".join(code(one.name) for one in taken),
-        "<br>".join(code(one.annotation) for one in taken),
-        "<br>".join("" if one.default is one.empty else code(_value(one.default)) for one in taken),
+        "<br>".join(_breakable(one.name) for one in taken),
         prose(meaning),
+        "<br>".join("" if one.default is one.empty else code(_value(one.default)) for one in taken),
+        "<br>".join(code(one.annotation) for one in taken),
     )
+
+
+def _breakable(name: str) -> str:
+    """A long name may be broken behind its underscores."""
+    return f"<code>{name.replace('_', '_<wbr>')}</code>"
 
 
 def _value(default: object) -> str:
