@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from inspect import cleandoc
 
-from website.markup import code, prose, table
+from website.markup import code, described_names, name_that_breaks, prose, table
 
 FAMILIES = ("answers", "store", "others")
 
@@ -38,9 +38,13 @@ def errors(family: str) -> str:
     chosen = [kind for kind in classes() if family_of(kind) == family]
     if family == "answers":
         chosen.sort(key=lambda kind: (kind.__module__ != "bookstand.errors", -kind.code))  # type: ignore[attr-defined]
-        rows = [(code(path_of(one)), code(str(one.code)), _kinds(one), meaning(one)) for one in chosen]  # type: ignore[attr-defined]
-        return table(("error", "code", "is also", ""), rows)
-    return table(("error", "is also", ""), [(code(path_of(one)), _kinds(one), meaning(one)) for one in chosen])
+        rows = [(*_described(one), code(str(one.code)), _kinds(one)) for one in chosen]  # type: ignore[attr-defined]
+        return described_names(table(("error", "", "code", "is also"), rows))
+    return described_names(table(("error", "", "is also"), [(*_described(one), _kinds(one)) for one in chosen]))
+
+
+def _described(kind: type[Exception]) -> tuple[str, str]:
+    return name_that_breaks(path_of(kind)), meaning(kind)
 
 
 def family_of(kind: type[Exception]) -> str:

@@ -35,7 +35,7 @@ def _line(row: Row, figure: dict[str, Any] | None) -> tuple[str, ...]:
     met = "" if row.goal is None else "met" if row.goal.met(value) else "**missed**"
     note = f" ({figure['note']})" if figure["note"] else ""
     ours, baseline = (_absolute(row, figure, side) for side in ("ours", "baseline"))
-    return code(row.row), what + note, f"{_short(value)} {row.unit}", goal, met, ours, baseline
+    return code(row.row), what + note, f"{_short(value)}\N{NO-BREAK SPACE}{row.unit}", goal, met, ours, baseline
 
 
 def _absolute(row: Row, figure: dict[str, Any], side: str) -> str:

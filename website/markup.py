@@ -31,6 +31,17 @@ def code(text: str) -> str:
     return f"`{text}`"
 
 
+def name_that_breaks(name: str) -> str:
+    """A long name, which may be broken behind underscores and dots."""
+    breakable = re.sub("([._])", "\\1<wbr>", name)
+    return f"<code>{breakable}</code>"
+
+
+def described_names(rows: str) -> str:
+    """A table of names and, in the second column, what they mean: there that has room on narrow pages, too."""
+    return f'<div class="described" markdown>\n\n{rows}\n</div>\n'
+
+
 def prose(docstring: str) -> str:
     """A docstring's reStructuredText roles and double backquotes as Markdown."""
     plain = re.sub(r":\w+:`~?(?:[\w.]*\.)?([\w.]+)`", r"`\1`", docstring)

@@ -8,7 +8,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from website.markup import code, prose, table
+from website.markup import code, described_names, name_that_breaks, prose, table
 
 if TYPE_CHECKING:
     import griffe
@@ -44,7 +44,7 @@ def settings(path: str) -> str:
         meanings = _meanings(described)
         grouped = [([name], meanings.get(name, "")) for name in taken]
     rows = table(HEAD, [_row([taken[name] for name in names], meaning) for names, meaning in grouped])
-    return f'<div class="settings" markdown>\n\n{rows}\n</div>'
+    return described_names(rows)
 
 
 def _imported(path: str) -> Any:
@@ -75,16 +75,11 @@ def _meanings(described: Any) -> dict[str, str]:
 
 def _row(taken: Sequence[Parameter], meaning: str) -> tuple[str, str, str, str]:
     return (
-        "<br>".join(_breakable(one.name) for one in taken),
+        "<br>".join(name_that_breaks(one.name) for one in taken),
         prose(meaning),
         "<br>".join("" if one.default is one.empty else code(_value(one.default)) for one in taken),
         "<br>".join(code(one.annotation) for one in taken),
     )
-
-
-def _breakable(name: str) -> str:
-    """A long name may be broken behind its underscores."""
-    return f"<code>{name.replace('_', '_<wbr>')}</code>"
 
 
 def _value(default: object) -> str:
