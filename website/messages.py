@@ -59,11 +59,8 @@ def _kind(field: Any) -> str:
         return code(_name(field.message_type))
     if field.enum_type is not None:
         return ", ".join(f"{value.number} {value.name}" for value in field.enum_type.values)
-    return next(
-        name.removeprefix("TYPE_").lower()
-        for name, number in vars(type(field)).items()
-        if name.startswith("TYPE_") and number == field.type
-    )
+    names: dict[int, str] = {of: name for name, of in vars(type(field)).items() if name.startswith("TYPE_")}
+    return names[field.type].removeprefix("TYPE_").lower()
 
 
 def _comments(schema: str) -> dict[tuple[str, str], str]:
