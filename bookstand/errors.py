@@ -114,14 +114,14 @@ class LedgerClosedError(LedgerError):
 
 
 class WriteError(LedgerError):
-    """A commit failed in the device or in LMDB, and nothing of it is there."""
+    """Nothing was stored: the entry before it is missing, or the commit failed."""
 
     code = -12
     default_message = "write failed on bookie"
 
 
 class NoSuchEntryError(LedgerError):
-    """There is no such entry, and none is missing: it lies behind the last one stored."""
+    """There is no such entry, and there need not be: it is behind the last one stored, or was never written."""
 
     code = -13
     default_message = "no such entry"

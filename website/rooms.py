@@ -70,7 +70,7 @@ def in_a_line() -> str:
 
 
 def rooms() -> str:
-    """The picture. An arrow that follows from others is left out."""
+    """The picture."""
     levels: dict[int, list[str]] = {}
     for room in sorted(imports()):
         levels.setdefault(_level(room), []).append(room)
@@ -93,7 +93,8 @@ def rooms() -> str:
             text(x + _WIDTH / 2, y + 20, room),
             text(x + _WIDTH / 2, y + 36, _size(room), "small"),
         ]
-    return picture("rooms, and what they import", width + 2, (top + 1) * (_HEIGHT + _DOWN) - _DOWN + 2, shapes)
+    drawn = picture("rooms, and what they import", width + 2, (top + 1) * (_HEIGHT + _DOWN) - _DOWN + 2, shapes)
+    return f"{drawn}\n\n*Arrows are imports; those that follow from others are left out.*\n"
 
 
 def _files(room: str) -> list[Path]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from website.markup import code, described_names, name_that_breaks, prose, table
@@ -13,6 +14,7 @@ from website.markup import code, described_names, name_that_breaks, prose, table
 if TYPE_CHECKING:
     import griffe
 
+ROOT = Path(__file__).resolve().parent.parent
 HEAD = ("setting", "", "default", "type")
 
 
@@ -21,7 +23,7 @@ def package() -> griffe.Module:
     """The sources as griffe reads them, without importing anything."""
     import griffe
 
-    return griffe.load("bookstand", search_paths=["."], resolve_aliases=False)  # type: ignore[return-value]
+    return griffe.load("bookstand", search_paths=[ROOT], resolve_aliases=False)  # type: ignore[return-value]
 
 
 def found(path: str) -> Any:
