@@ -9,7 +9,7 @@ SEED ?=
 CASES ?=
 KIND ?=
 
-.PHONY: help setup demo test check bench soak interop clean
+.PHONY: help setup demo test check docs bench soak interop clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ check: setup ## lint, types, import rules, contents of the wheel
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/packaging
+
+docs: setup ## the site, into build/site; a link to nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: setup ## every figure beside its baseline
 	$(BIN)/python -m benchmarks

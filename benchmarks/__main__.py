@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks [ROW...] [--json] [--quick]`."""
+"""The command line: `python -m benchmarks [ROW...] [--json] [--quick] [--record]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from benchmarks import places, rows
+from benchmarks import places, recorded, rows
 from benchmarks.figures import Figure, failure, table
 from benchmarks.rows import Row
 
@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("rows", metavar="ROW", nargs="*", help="rows to measure, such as P1 or P4o (all without any)")
     parser.add_argument("--json", action="store_true", help='print {"rows": [...]} and nothing else')
     parser.add_argument("--quick", action="store_true", help="fewer rounds of the same sizes")
+    parser.add_argument("--record", action="store_true", help="keep the figures in docs/benchmarks.json as well")
     parser.add_argument("--list", action="store_true", help="name the rows and measure nothing")
     parser.add_argument("--disk", metavar="DIR", help="where figures of the disk are taken (build/bench)")
     options = parser.parse_args(arguments)
@@ -37,7 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             goal = str(row.goal) if row.goal else "-"
             print(f"{row.row:14}{goal:8}{row.name} [{row.against}]")
         return 0
-    figures = list(_measure(selected, places.bench(options.quick, options.disk)))
+    figures = []
+    for figure in _measure(selected, places.bench(options.quick, options.disk)):
+        figures.append(figure)
+        if options.record:
+            recorded.record(figure, options.quick)
     order = {row.row: number for number, row in enumerate(selected)}
     figures.sort(key=lambda figure: order[figure.row.row])
     if options.json:

@@ -55,18 +55,32 @@ def open(
     hooks: Hooks | None = None,
     defaults: LedgerDefaults = one_machine,
 ) -> Store:
-    """Open the store at ``path``, a folder, and create it if it is not there and ``create`` is true.
-
-    ``durability="commit"``: what was confirmed survives kill -9 and power loss. ``"none"`` is for throw-away stores: a
-    crash may destroy the file. ``check`` is how closely a store is looked at that was not closed in good order:
-    ``"fast"`` its structure, ``"full"`` every entry as well (always), ``"subprocess"`` all of it in another process
-    first, for files that are not trusted. ``witness=True`` notices a rollback of the whole file to an earlier commit.
-
-    ``wire`` is which of BookKeeper's protocols handles behave like, ``bookies`` the largest ensemble a ledger may ask
-    for, ``defaults`` what ledgers are created and opened with (``bookstand.bookkeeper_defaults`` for the original's).
-    Intervals and time-outs are in seconds.
+    """Open the store at ``path``, a folder.
 
     The same path may be opened several times in a process: each Store is a client of its own over shared files.
+
+    Args:
+        path: The store's folder.
+        create: Make the store if it is not there.
+        read_only: Change nothing; what would is refused with −104.
+        durability: ``"commit"``: what was confirmed survives kill -9 and power loss. ``"none"`` is for throw-away
+            stores: a crash may destroy the file.
+        check: How closely a store is looked at that was not closed in good order: ``"fast"``, its structure;
+            ``"full"``, every entry as well, and always; ``"subprocess"``, all of it in another process first, for files
+            that are not trusted.
+        max_entry_bytes: The largest entry, its header and digest included.
+        explicit_lac_interval: Seconds after which the last-add-confirmed of writers that stand still is told. None:
+            never.
+        wire: Which of BookKeeper's protocols handles behave like, ``"v3"`` or ``"v2"``.
+        witness: Notice a rollback of the whole file to an earlier commit, at the price of one more flush a commit.
+        bookies: The largest ensemble that a ledger may ask for.
+        digest_autodetect: Open ledgers by the digest in their metadata, whichever is given.
+        metadata_format: In which of BookKeeper's formats new ledgers' metadata is written: 1, 2 or 3.
+        add_quorum_timeout: Seconds after which an add that is not answered fails. None: it waits.
+        cluster: The label of that name in metrics.
+        clock: Where the time comes from. None: the machine.
+        hooks: What is called at named points; faults come in by it.
+        defaults: What ledgers are created and opened with; ``bookstand.bookkeeper_defaults`` are the original's.
     """
     settings = Settings(
         defaults=defaults,
@@ -105,6 +119,7 @@ class Store:
 
     @property
     def path(self) -> str:
+        """The store's folder."""
         return self._storage.path
 
     @property
@@ -172,6 +187,7 @@ class Store:
         return self._client.list()
 
     def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """What is stored of a ledger: its state, its quorums, where it ends."""
         return self._client.read_metadata(ledger_id)
 
     def write_ledger_metadata(self, metadata: LedgerMetadata, expected_version: int | None = None) -> int:
@@ -182,6 +198,7 @@ class Store:
         return self._client.write_metadata(metadata, expected_version).version
 
     def is_closed(self, ledger_id: int) -> bool:
+        """Whether a ledger's metadata says that it is closed."""
         return self._client.read_metadata(ledger_id).state == "CLOSED"
 
     # -- topics ----------------------------------------------------------------------------------------------------

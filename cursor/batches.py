@@ -1,17 +1,8 @@
 """Batches that are acknowledged in part, of one user ledger.
 
-A batch's messages that are NOT yet acknowledged are the set bits of a number. The layout, for as many batches as the
-page says, in ascending order of their entries; columns as in columns.py::
-
-    +----------------+------------------------+--------------+------+-------------------------------------+
-    | first entry id | column of distances to | column of    | form | form 0: column of numbers           |
-    | varint         | the entry before, for  | batch sizes, | byte | form 1: column of lengths in bytes, |
-    |                | all but the first      | 0: not known |      | numbers one after the other         |
-    +----------------+------------------------+--------------+------+-------------------------------------+
-
-    the column of distances is absent if there is one batch; numbers of form 1 are little-endian
-
-Form 0 is for batches of at most 64 messages, in which the whole is coded by few calls.
+A batch's messages that are NOT yet acknowledged are the set bits of a number. There are as many batches as the page
+says, in ascending order of their entries; columns are those of columns.py. Form 0 is for batches of at most 64
+messages, in which the whole is coded by few calls.
 """
 
 from __future__ import annotations
@@ -23,10 +14,24 @@ from operator import sub
 from bookstand.cursor.columns import ColumnError, read_column, write_column
 from bookstand.errors import IncorrectParameterError
 from bookstand.proto import wire
+from bookstand.proto.layout import Layout
 
 _WORDS = 0
 _BYTES = 1
 _WORD_BITS = 64
+
+BATCHES = Layout(
+    "batches that are acknowledged in part",
+    ("first entry id", "varint", ""),
+    ("distances", "a column", "to the entry before, for all but the first; absent if there is one batch"),
+    ("batch sizes", "a column", "0: not known"),
+    ("form", "B", f"{_WORDS} or {_BYTES}"),
+    (
+        "numbers",
+        "a column, or one and bytes",
+        f"form {_WORDS}: a column of numbers; {_BYTES}: a column of lengths, and the numbers, little-endian",
+    ),
+)
 
 
 def encode_batches(partial: Mapping[int, int], sizes: Mapping[int, int]) -> bytes:

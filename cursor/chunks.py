@@ -2,19 +2,18 @@
 
 The chunks are consecutive entries and have no mark of their own. The footer is a JSON object,
 ``{"numParts": n, "length": bytes}``; no snapshot begins with its first byte. The cursor ledger's custom metadata names
-a codec, or none; with a codec, even NONE, every snapshot, chunked or not, is its size unpacked (4, big-endian) and
-the packed bytes.
+a codec, or none; with a codec, even NONE, every snapshot, chunked or not, is packed.
 """
 
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
 from bookstand.errors import MalformedAckStateError, MalformedError
 from bookstand.ledger.compression import NUMBERS, unpack
+from bookstand.proto.layout import Layout
 
 CODEC_PROPERTY = "pulsar/cursor-compressionType"
 """The key in a cursor ledger's custom metadata."""
@@ -22,7 +21,12 @@ CODEC_PROPERTY = "pulsar/cursor-compressionType"
 MAX_SNAPSHOT = 512 << 20
 
 _FIRST = b"{"
-_U32 = struct.Struct(">I")
+PACKED = Layout(
+    "a snapshot in a cursor ledger that names a codec",
+    ("size", "I", "when it is unpacked"),
+    ("snapshot", "the rest", "packed"),
+)
+_U32 = PACKED.struct
 
 
 class Footer(NamedTuple):

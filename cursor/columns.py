@@ -1,15 +1,5 @@
 """A column: as many numbers as its reader expects, each in as few bytes as the largest difference needs.
 
-::
-
-    +-------+--------+----------------------------------------+
-    | width | base   | number − base, for each number         |
-    +-------+--------+----------------------------------------+
-    | byte  | varint | unsigned, little-endian, `width` bytes |
-    +-------+--------+----------------------------------------+
-
-    width 0: all numbers equal the base, and nothing follows it; otherwise 1, 2, 3, 4 or 8
-
 Numbers of one width are coded and decoded by one call for all, where varints would take a step of the interpreter
 each, and one of them can be had without the others.
 """
@@ -21,10 +11,18 @@ from array import array
 from collections.abc import Sequence
 
 from bookstand.proto import wire
+from bookstand.proto.layout import Layout
 
 # There are no machine numbers of three bytes; they travel as four, of which the highest is left out.
 _CODES = {1: "B", 2: "H", 3: "I", 4: "I", 8: "Q"}
 _LARGEST = (1 << 64) - 1
+
+COLUMN = Layout(
+    "a column of numbers",
+    ("width", "B", f"0: all numbers equal the base; otherwise {', '.join(map(str, _CODES))} bytes"),
+    ("base", "varint", "the smallest number"),
+    ("numbers", "width bytes for each", "number − base, unsigned, little-endian; none if the width is 0"),
+)
 _SWAP = sys.byteorder == "big"
 
 

@@ -48,10 +48,9 @@ class CursorConfig:
     """The old form's: of more ranges, or entries acknowledged in part, only the lowest are written."""
 
     compression: str | None = None
-    """The codec of the cursor's record in the metadata store, from ``compression_threshold`` bytes on. Pulsar 4.2.4
-    cannot read a string, and so no property, in a record that is compressed."""
-
     compression_threshold: int = 16 << 10
+    """The codec of the cursor's record in the metadata store, and from how many bytes on it is compressed. Pulsar 4.2.4
+    cannot read a string, and so no property, in a record that is compressed."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -267,6 +267,7 @@ class Cursor:
 
     @property
     def mark_delete_position(self) -> Position:
+        """Up to here everything is acknowledged."""
         # Without the lock: it is one reference, and who asks may hold locks that others wait for with this one.
         return self._state.mark_delete
 
@@ -328,6 +329,7 @@ class Cursor:
             self._state.moves += 1
 
     def remove_property(self, name: str) -> None:
+        """Forget a property of the mark-delete position."""
         with self._lock:
             self._usability.check_writable()
             self._state.properties.pop(name, None)
@@ -380,6 +382,7 @@ class Cursor:
 
     @property
     def stats(self) -> CursorStats:
+        """Its sizes and counts, as the metrics tell them."""
         with self._lock:
             pages = self._state.pages
             flushing = self._flushing
@@ -508,12 +511,14 @@ class Cursor:
             self._put_properties({**kept, **dict(as_cursor_properties(properties))})
 
     def put_cursor_property(self, name: str, value: str) -> None:
+        """Give the cursor itself a property; durable on return."""
         with self._flushing.alone:
             self._usability.check_writable()
             check_cursor_property(name, value)
             self._put_properties({**self.cursor_properties, name: value})
 
     def remove_cursor_property(self, name: str) -> None:
+        """Take a property of the cursor itself away; durable on return."""
         with self._flushing.alone:
             self._usability.check_writable()
             properties = self.cursor_properties

@@ -8,13 +8,6 @@ or of another cursor is not taken for the one that was meant.
 
 In memory a leaf that is stored stays in its stored form, some 15 bytes for a user ledger, and is decoded when it
 changes. Nothing here is safe between threads, and nothing does I/O.
-
-The root's layout, varints::
-
-    +-------+-------+---------+------+----------+------+--------+
-    | count | acked | partial | size | entry id | slot | CRC32C |
-    +-------+-------+---------+------+----------+------+--------+
-    count of user ledgers, the sums of `acked`, `partial` and `size` of all pages; the last three only if count > 0
 """
 
 from __future__ import annotations
@@ -42,9 +35,21 @@ from bookstand.cursor.node import (
 from bookstand.cursor.page_ref import PageRef
 from bookstand.errors import EntryTooLargeError, IllegalOperationError
 from bookstand.proto import wire
+from bookstand.proto.layout import Layout
 
 Load = Callable[[int, int], bytes]
 """(entry id, slot) -> the bytes of the node there."""
+
+ROOT = Layout(
+    "the root of a cursor's index",
+    ("count", "varint", "user ledgers"),
+    ("acked", "varint", "entries that are acknowledged, of all pages"),
+    ("partial", "varint", "entries that are acknowledged in part, of all pages"),
+    ("size", "varint", "bytes of all pages"),
+    ("entry id", "varint, if count > 0", "where the uppermost node is"),
+    ("slot", "varint, if count > 0", "which of the nodes there it is"),
+    ("CRC32C", "varint, if count > 0", "of that node's bytes"),
+)
 
 # With no more than this fraction of its items a node is joined to its neighbour, when something is removed from it.
 _FEWEST = 4

@@ -1,12 +1,7 @@
 """Markers: what the state of a cursor is as of one flush, and the records of nodes that may stand before them. No I/O.
 
-The contents of a marker's record, in the frame of record.py, whose properties are the user's::
-
-    +---------+-----------------+--------------+------------+------+-------+
-    | time ms | previous marker | page entries | state size | root | nodes |
-    +---------+-----------------+--------------+------------+------+-------+
-    | 1010    | 1011            | 1012         | 1013       | 1014 | 1015  |
-    +---------+-----------------+--------------+------------+------+-------+
+A marker's contents, in the frame of record.py, whose properties are the user's, are the fields 1010 to 1015 of
+proto/cursor_record.proto.
 
 A flush appends, in this order, pages, records of nodes if its nodes do not fit into one entry, and its marker. A
 record of nodes has field 1015 alone. Records of nodes and marker are numbered through as parts: of n parts the last,

@@ -1,16 +1,5 @@
 """Nodes of the index: leaves, which tell where the pages are, and inner nodes, which tell where other nodes are.
 
-::
-
-    +-------+-------+----------------------------------------------------------------+
-    | level | count | columns of `count` numbers, as in columns.py                   |
-    | byte  | byte  |                                                                |
-    +-------+-------+----------------------------------------------------------------+
-    | 0     | 1–50  | user ledger, then the fields of PageRef in their order         |
-    | 1 …   | 1–8   | first user ledger, entry id, slot, CRC32C of the node's bytes, |
-    |       |       | for each node of the level below                               |
-    +-------+-------+----------------------------------------------------------------+
-
 A node is the slot-th of those that the record in that entry of the cursor's ledger has. Leaves are large, for every
 user ledger stands in one; inner nodes are small, for a flush writes one of each level, and with small ones that costs
 little more in a large index than in a small one.
@@ -25,6 +14,7 @@ from typing import NamedTuple
 
 from bookstand.cursor.columns import ColumnError, pick, read_column, write_column
 from bookstand.cursor.page_ref import PageRef
+from bookstand.proto.layout import Layout
 
 LEAF_ITEMS = 50
 INNER_ITEMS = 8
@@ -38,6 +28,22 @@ class NodeRef(NamedTuple):
     entry_id: int
     slot: int
     crc: int
+
+
+LEAF = Layout(
+    "a leaf of the index",
+    ("level", "B", "0"),
+    ("count", "B", f"1 to {LEAF_ITEMS}"),
+    ("user ledgers", "a column", ""),
+    *((name, "a column", "of the pages") for name in PageRef._fields),
+)
+INNER = Layout(
+    "an inner node of the index",
+    ("level", "B", "from 1 up"),
+    ("count", "B", f"1 to {INNER_ITEMS}, nodes of the level below"),
+    ("first user ledgers", "a column", ""),
+    *((name, "a column", "of those nodes") for name in NodeRef._fields),
+)
 
 
 class Sums(NamedTuple):

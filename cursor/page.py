@@ -1,12 +1,6 @@
 """Pages: the acknowledgments of one user ledger, as one entry of the cursor's ledger or several. No I/O.
 
-The contents of a page's record, in the frame of record.py::
-
-    +--------+---------+-------+---------+
-    | bitmap | batches | acked | partial |
-    +--------+---------+-------+---------+
-    | 1000   | 1001    | 1002  | 1003    |
-    +--------+---------+-------+---------+
+A page's contents, in the frame of record.py, are the fields 1000 to 1003 of proto/cursor_record.proto.
 
 A page that is too large for an entry is cut into parts: bitmap and batches, one behind the other, are one string of
 bytes, of which each part has the next piece, under the field's number that the piece is from. Both counts are those of

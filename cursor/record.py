@@ -1,20 +1,7 @@
 """What all records of a cursor's ledger have in common: they are PositionInfo messages, and say what they are.
 
-The frame, around the contents that page.py and marker.py know; proto/cursor_record.proto tells the fields::
-
-    +-----------+----------+------------+----------+----------+----------------------------------------------+
-    | ledger id | entry id | properties | contents | cursor   | the end                                      |
-    +-----------+----------+------------+----------+----------+----------------------------------------------+
-    | 1         | 2        | 4          | 1000 …   | 1020     | 44 bytes, see below                          |
-    +-----------+----------+------------+----------+----------+----------------------------------------------+
-
-    the end, 2 bytes of tag before each number, little-endian:
-    +------+------------+-------------+------+-------+--------+
-    | kind | generation | user ledger | part | parts | CRC32C |
-    +------+------------+-------------+------+-------+--------+
-    | 1021 | 1022       | 1023        | 1024 | 1025  | 1026   |
-    | 4    | 8          | 8           | 4    | 4     | 4      |
-    +------+------------+-------------+------+-------+--------+
+This module knows the frame around the contents, which page.py and marker.py know; proto/cursor_record.proto tells the
+fields. A record has them in the order of their numbers.
 
 From the cursor's name on, all bytes but the checksum are known to whoever knows which record he wants. So a record is
 checked, whatever its size, by one comparison and one checksum, and nothing of it needs to be taken apart.
@@ -22,7 +9,6 @@ checked, whatever its size, by one comparison and one checksum, and nothing of i
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -30,6 +16,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from bookstand.proto import wire
+from bookstand.proto.layout import Layout
 from bookstand.storage.position import Position
 
 PAGE = 1
@@ -53,8 +40,24 @@ _CURSOR = 1020
 _KIND_TAG, _GENERATION_TAG, _USER_LEDGER_TAG, _PART_TAG, _PARTS_TAG, _CRC_TAG = (
     wire.tag_bytes(field, wire.FIXED64 if field in (1022, 1023) else wire.FIXED32) for field in range(1021, 1027)
 )
-_END = struct.Struct("<2sI2sQ2sQ2sI2sI2s")
-_CRC = struct.Struct("<I")
+END = Layout(
+    "the end of a cursor's record, but for the checksum",
+    ("tag", "2s", "of field 1021"),
+    ("kind", "I", ", ".join(f"{kind}: {name}" for kind, name in _KINDS.items())),
+    ("tag", "2s", "of field 1022"),
+    ("generation", "Q", "the number of the flush"),
+    ("tag", "2s", "of field 1023"),
+    ("user ledger", "Q", "of a page, otherwise 0"),
+    ("tag", "2s", "of field 1024"),
+    ("part", "I", "counted from 0"),
+    ("tag", "2s", "of field 1025"),
+    ("parts", "I", ""),
+    ("tag", "2s", "of field 1026, which is the checksum"),
+    order="<",
+)
+CHECKSUM = Layout("the checksum of a cursor's record", ("CRC32C", "I", "of all that stands before it"), order="<")
+_END = END.struct
+_CRC = CHECKSUM.struct
 CRC_BYTES = _CRC.size
 
 

@@ -34,6 +34,7 @@ class MultiplierRedeliveryBackoff:
         self.multiplier = multiplier
 
     def next(self, redelivery_count: int) -> int:
+        """Milliseconds to wait after the message was delivered again so many times."""
         if redelivery_count <= 0 or not self.min:
             return self.min
         try:

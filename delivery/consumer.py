@@ -119,9 +119,11 @@ class Consumer:
         return self._subscription.ack(message)
 
     def ack_many(self, messages: Iterable[Reference]) -> Pending:
+        """See :meth:`Subscription.ack_many`."""
         return self._subscription.ack_many(messages)
 
     def ack_cumulative(self, message: Reference) -> Pending:
+        """See :meth:`Subscription.ack_cumulative`."""
         return self._subscription.ack_cumulative(message)
 
     def nack(self, message: Reference, delay: Span | None = None) -> None:

@@ -1,16 +1,5 @@
 """What the log of negative acknowledgments says, entry by entry.
 
-::
-
-    Record    1  Nacks   repeated: positions that were negatively acknowledged
-              2  Given   what was given out again since
-    Nacks     1  time    int64, when they are due: the bucket's, in milliseconds
-              2  ledger  int64
-              3  entries bytes: for each run of entry ids two varints, the distance of its first id from the id behind
-                         the run before (from 0 for the first), and how many follow the first
-    Given     1  until   int64, every time up to here …
-              2  last    int64, … that is recorded in this entry of the ledger or an earlier one
-
 The records are protobuf messages; fields that are not known are passed over.
 """
 
@@ -24,12 +13,41 @@ from numpy.typing import NDArray
 
 from bookstand.errors import MalformedRecordError
 from bookstand.proto import varints, wire
+from bookstand.proto.layout import Numbered
 
 Column = NDArray[np.int64]
 
-_NACKS, _GIVEN = wire.tag(1, wire.BYTES), wire.tag(2, wire.BYTES)
-_TIME, _LEDGER, _ENTRIES = wire.tag(1, wire.VARINT), wire.tag(2, wire.VARINT), wire.tag(3, wire.BYTES)
-_UNTIL, _LAST = wire.tag(1, wire.VARINT), wire.tag(2, wire.VARINT)
+_NACKS, _GIVEN = 1, 2
+RECORD = Numbered(
+    "Record",
+    (_NACKS, "nacks", "repeated Nacks", "positions that were negatively acknowledged"),
+    (_GIVEN, "given", "Given", "what was given out again since"),
+)
+_NACKS_TAG, _GIVEN_TAG = wire.tag(_NACKS, wire.BYTES), wire.tag(_GIVEN, wire.BYTES)
+
+_TIME, _LEDGER, _ENTRIES = 1, 2, 3
+NACKS = Numbered(
+    "Nacks",
+    (_TIME, "time", "int64", "when they are due: the bucket's, in milliseconds"),
+    (_LEDGER, "ledger", "int64", ""),
+    (
+        _ENTRIES,
+        "entries",
+        "bytes",
+        "for each run of entry ids two varints: the distance of its first id from the id behind the run before (from 0 "
+        "for the first), and how many follow the first",
+    ),
+)
+_TIME_TAG, _LEDGER_TAG = wire.tag(_TIME, wire.VARINT), wire.tag(_LEDGER, wire.VARINT)
+_ENTRIES_TAG = wire.tag(_ENTRIES, wire.BYTES)
+
+_UNTIL, _LAST = 1, 2
+GIVEN = Numbered(
+    "Given",
+    (_UNTIL, "until", "int64", "every time up to here …"),
+    (_LAST, "last", "int64", "… that is recorded in this entry of the ledger or an earlier one"),
+)
+_UNTIL_TAG, _LAST_TAG = wire.tag(_UNTIL, wire.VARINT), wire.tag(_LAST, wire.VARINT)
 
 # What a Nacks takes at most besides its entries: three tags, two numbers, two lengths.
 _FRAME = 1 + 5 + 11 + 11 + 1 + 5
@@ -72,13 +90,13 @@ def encode_nacks(nacks: Iterable[Nacks], limit: int) -> Iterator[bytes]:
     for one in nacks:
         for entries in _parts(one, (limit - _FRAME) // _RUN):
             body = bytearray()
-            wire.write_number(body, 1, one.time)
-            wire.write_number(body, 2, one.ledger_id)
-            wire.write_bytes(body, 3, entries)
+            wire.write_number(body, _TIME, one.time)
+            wire.write_number(body, _LEDGER, one.ledger_id)
+            wire.write_bytes(body, _ENTRIES, entries)
             if record and len(record) + len(body) + 6 > limit:
                 yield bytes(record)
                 record = bytearray()
-            wire.write_bytes(record, 1, body)
+            wire.write_bytes(record, _NACKS, body)
     if record:
         yield bytes(record)
 
@@ -94,10 +112,10 @@ def _parts(nacks: Nacks, runs: int) -> Iterator[bytes]:
 
 def encode_given(given: Given) -> bytes:
     body = bytearray()
-    wire.write_number(body, 1, given.until)
-    wire.write_number(body, 2, given.last)
+    wire.write_number(body, _UNTIL, given.until)
+    wire.write_number(body, _LAST, given.last)
     record = bytearray()
-    wire.write_bytes(record, 2, body)
+    wire.write_bytes(record, _GIVEN, body)
     return bytes(record)
 
 
@@ -107,11 +125,11 @@ def decode(data: bytes, where: str) -> Record:
     given = None
     try:
         for tag, _, chunk in wire.fields(data):
-            if tag == _NACKS:
+            if tag == _NACKS_TAG:
                 nacks.append(_decode_nacks(chunk))
-            elif tag == _GIVEN:
+            elif tag == _GIVEN_TAG:
                 numbers = _numbers(chunk)
-                given = Given(numbers[_UNTIL], numbers[_LAST])
+                given = Given(numbers[_UNTIL_TAG], numbers[_LAST_TAG])
     except (wire.WireError, KeyError) as error:
         raise MalformedRecordError(f"{where} is no record of negative acknowledgments: {error}") from error
     return Record(nacks, given)
@@ -123,10 +141,10 @@ def _numbers(chunk: bytes) -> dict[int, int]:
 
 def _decode_nacks(chunk: bytes) -> Nacks:
     numbers = _numbers(chunk)
-    entries = [part for tag, _, part in wire.fields(chunk) if tag == _ENTRIES]
+    entries = [part for tag, _, part in wire.fields(chunk) if tag == _ENTRIES_TAG]
     if len(entries) != 1:
         raise wire.WireError(f"it has {len(entries)} fields of entry ids")
-    return Nacks(numbers[_TIME], numbers[_LEDGER], *_runs_of(entries[0]))
+    return Nacks(numbers[_TIME_TAG], numbers[_LEDGER_TAG], *_runs_of(entries[0]))
 
 
 def _runs_of(entries: bytes) -> tuple[Column, Column]:

@@ -72,22 +72,27 @@ class ReceivedMessage:
 
     @property
     def properties(self) -> dict[str, str]:
+        """What its publisher gave it."""
         return dict(self._own.properties) if self._own is not None else {}
 
     @property
     def key(self) -> str | None:
+        """Its key; None: it has none."""
         return None if self._own is None else self._own.partition_key
 
     @property
     def event_time(self) -> int | None:
+        """The time that its publisher gave it, in milliseconds; None: none."""
         return None if self._own is None else self._own.event_time
 
     @property
     def sequence_id(self) -> int | None:
+        """Its publisher's number for it; None: it has none."""
         return None if self._own is None else self._own.sequence_id
 
     @property
     def publish_time(self) -> int | None:
+        """When it was published, in milliseconds; None: it is no message of Pulsar's."""
         return None if self.metadata is None else self.metadata.publish_time
 
     @property
@@ -97,6 +102,7 @@ class ReceivedMessage:
 
     @property
     def producer_name(self) -> str | None:
+        """Who published it; None: it does not say."""
         return None if self.metadata is None else self.metadata.producer_name
 
     def __repr__(self) -> str:

@@ -374,6 +374,7 @@ class Subscription:
 
     @property
     def stats(self) -> SubscriptionStats:
+        """How many messages are where, at this moment."""
         with self._lock:
             return SubscriptionStats(
                 backlog=self.cursor.backlog,
@@ -398,6 +399,7 @@ class Subscription:
 
     @property
     def usable(self) -> bool:
+        """Whether it is open, and still its topic's."""
         return self._closed is None and self.cursor.usable
 
     def close(self) -> None:

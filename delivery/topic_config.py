@@ -52,6 +52,7 @@ class SubscriptionConfig:
     """``"shared"``: any number of consumers, each gets a part. ``"exclusive"``: one consumer, and order stands."""
 
     cursor: CursorConfig = field(default_factory=CursorConfig)
+    """How what is acknowledged is kept."""
 
     delayed_delivery_tick_time_millis: int | None = None
     """How exact deliveries are; None: as the topic says."""

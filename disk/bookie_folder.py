@@ -2,7 +2,7 @@
 
 All that a bookie keeps in such a folder is in ``current`` below it: journals (``<id>.txn``), entry logs (``<id>.log``),
 index files (``<a>/<b>/<ledger>.idx``), its cookie, and how far the journal is in the logs: ``lastMark``, or
-``lastMark.<k>`` of the journal folder ``k`` where there are several, with journal id (8) and offset (8), big-endian.
+``lastMark.<k>`` of the journal folder ``k`` where there are several.
 Ids are hexadecimal. Entry logs are looked for in ``current`` itself only: the databases below it have such names, too.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from bookstand.disk import cookie as cookies
 from bookstand.disk import index_file
 from bookstand.disk.cookie import Cookie, read_cookie
 from bookstand.disk.damage import Damage, Report
+from bookstand.proto.layout import Layout
 
 CURRENT = "current"
 
@@ -34,7 +34,8 @@ _LEDGER_FILES = frozenset({"lastId", "DIRTY"})
 # What garbage collection knows of the logs.
 _NOT_READ = frozenset({"metadata-cache"})
 
-_MARK = struct.Struct(">qq")
+MARK = Layout("a file `lastMark`", ("journal id", "q", ""), ("offset", "q", "up to which the journal is in the logs"))
+_MARK = MARK.struct
 
 
 class Mark(NamedTuple):

@@ -23,6 +23,8 @@ _NAMES = {0: "dummy", 4: "crc32c", 8: "crc32", 20: "hmac"}
 
 
 class StoredEntry(NamedTuple):
+    """An entry as it was read: the fields of its header, its payload, and all of its bytes as they are ``stored``."""
+
     ledger_id: int
     entry_id: int
     lac: int

@@ -81,6 +81,7 @@ class Disks:
         self.close()
 
     def close(self) -> None:
+        """Close the files."""
         self._kept.clear()
         self.catalog.close()
 
@@ -91,6 +92,7 @@ class Disks:
         return found if self.dump is None else sorted({*found, *self.dump.ledgers})
 
     def ledger(self, ledger_id: int) -> DiskLedger:
+        """A ledger of the disks."""
         kept = self._kept.pop(ledger_id, None)
         if kept is None:
             metadata = None if self.dump is None else self.dump.ledgers.get(ledger_id)

@@ -1,16 +1,11 @@
 """Entry logs: where a bookie keeps the entries of all its ledgers.
 
-::
-
-    BKLO  version i32  map offset i64  map count i32  zeros up to 1024
-    (size i32  stored entry)*
-    (size i32  -1 i64  -2 i64  count i32  (ledger i64  bytes i64)*)*    the ledgers map, once the log was full
+A header, records of entries, and, once the log was full, those of the ledgers map.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -21,15 +16,30 @@ from bookstand.disk.damage import Damage, Report
 from bookstand.disk.files import File
 from bookstand.disk.judging import LENGTH_BYTES, Judge
 from bookstand.disk.scanning import IDS, LENGTH, Scan
+from bookstand.proto.layout import Layout
 
 HEADER_BYTES = 1024
 MAGIC = b"BKLO"
-_HEADER = struct.Struct(">4siqi")
 _NEWEST_VERSION = 1
+HEADER = Layout(
+    "the header of an entry log",
+    ("magic", f"{len(MAGIC)}s", f"`{MAGIC.decode()}`"),
+    ("version", "i", f"0 or {_NEWEST_VERSION}"),
+    ("map offset", "q", "where the ledgers map begins; 0 in a log that was not full"),
+    ("map count", "i", "how many ledgers it has"),
+    ("zeros", f"up to {HEADER_BYTES}", ""),
+)
+_HEADER = HEADER.struct
 
 _MAP_IDS = (-1, -2)
-_COUNT = struct.Struct(">i")
-_MAP_HEADER_BYTES = IDS.size + _COUNT.size
+MAP = Layout(
+    "a record of the ledgers map",
+    ("ids", f"{IDS.size}s", f"in place of a ledger and an entry, {_MAP_IDS[0]} and {_MAP_IDS[1]}"),
+    ("count", "i", "of ledgers"),
+    ("ledgers", "16 bytes for each", "ledger id (8) and the bytes of its records in this log (8)"),
+)
+_MAP_HEADER_BYTES = MAP.struct.size
+_COUNT_BYTES = _MAP_HEADER_BYTES - IDS.size
 _MAP_ROW = np.dtype([("ledger", ">i8"), ("bytes", ">i8")])
 # So many ledgers are in one record of the map at most.
 _MAP_ROWS = 10_000
@@ -62,9 +72,9 @@ class _Records:
 
 
 def _rows_of_map(size: int, rest: bytes) -> int | None:
-    if len(rest) < _COUNT.size:
+    if len(rest) < _COUNT_BYTES:
         return None
-    count: int = _COUNT.unpack_from(rest)[0]
+    count = int.from_bytes(rest[:_COUNT_BYTES], "big", signed=True)
     return count if count >= 0 and size == _MAP_HEADER_BYTES + count * _MAP_ROW.itemsize else None
 
 
@@ -163,4 +173,4 @@ def map_records(ledgers: Mapping[int, int]) -> Iterator[bytes]:
     rows = np.fromiter(ledgers.items(), _MAP_ROW, len(ledgers))
     for first in range(0, len(rows), _MAP_ROWS):
         some = rows[first : first + _MAP_ROWS]
-        yield IDS.pack(*_MAP_IDS) + _COUNT.pack(len(some)) + some.tobytes()
+        yield MAP.struct.pack(IDS.pack(*_MAP_IDS), len(some)) + some.tobytes()

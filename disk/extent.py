@@ -115,6 +115,8 @@ class Survey(NamedTuple):
 
 
 class Extent(NamedTuple):
+    """Where a ledger ends, and what tells it."""
+
     last_entry: int
     """The end of the ledger; −1 for an empty one."""
     length: int

@@ -1,13 +1,6 @@
-"""The index file of a ledger, as the interleaved and the sorted ledger storage keep one:
+"""The index file of a ledger, as the interleaved and the sorted ledger storage keep one.
 
-    0           magic "BKLE"
-    4           version (4): 0, or 1, which has the explicit LAC
-    8           n (4), n bytes: the ledger's master key
-    12 + n      state (4): bit 0, the ledger is fenced
-    16 + n      m (4), m bytes: ledger (8), explicit LAC (8) and their digest, or nothing
-    1024        one location (8) for each entry id: log id << 32 | offset of the stored entry; 0: there is none
-
-All numbers are big-endian. Entries can be read without it; nothing else but the journal knows what its header says.
+Entries can be read without it; nothing else but the journal knows what its header says.
 """
 
 from __future__ import annotations
@@ -21,6 +14,8 @@ from numpy.typing import NDArray
 
 from bookstand.disk.damage import Damage, Report
 from bookstand.errors import MalformedError
+from bookstand.proto.layout import Layout
+from bookstand.storage.entry import EXPLICIT_LAC
 
 SUFFIX = ".idx"
 HEADER_BYTES = 1024
@@ -29,8 +24,20 @@ _MAGIC = b"BKLE"
 _VERSIONS = (0, 1)
 _FENCED = 1
 _I32 = struct.Struct(">i")
-_EXPLICIT_LAC = struct.Struct(">qq")
 _LOCATION = np.dtype(">i8")
+INDEX = Layout(
+    "the index file of a ledger",
+    ("magic", f"{len(_MAGIC)}s", f"`{_MAGIC.decode()}`"),
+    ("version", "i", " or ".join(map(str, _VERSIONS))),
+    ("n", "i", "of bytes that follow"),
+    ("master key", "n bytes", ""),
+    ("state", "4 bytes", "bit 0: the ledger is fenced"),
+    ("m", "4 bytes", "of bytes that follow; from version 1 on"),
+    (EXPLICIT_LAC.title, "m bytes", "or nothing"),
+    ("zeros", f"up to {HEADER_BYTES}", ""),
+    ("locations", f"{_LOCATION.itemsize} bytes for each entry", "log id << 32 and offset of the stored entry; 0: none"),
+)
+_EXPLICIT_LAC = EXPLICIT_LAC.struct
 
 
 class IndexFile(NamedTuple):

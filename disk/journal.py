@@ -1,14 +1,7 @@
 """Journals: what a bookie was told, in the order in which it was.
 
-::
-
-    BKLG  version i32  zeros up to 512          versions 5 and 6; only the first eight bytes for 2 to 4, nothing for 1
-    (length i32  stored entry)*                 what has no entry's id is told apart by it:
-        ledger i64  -0x1000 i64  n i32  master key       before the ledger's first entry
-        ledger i64  -0x2000 i64                          the ledger is fenced
-        ledger i64  -0x8000 i64  n i32  ledger i64  LAC i64  digest of both
-    -0x100 i32  n i32  n bytes                  padding
-    zeros                                       allocated in advance
+A header, records, and padding between them. Records are stored entries, and others that are told apart by what stands
+in the place of an entry's id. A journal is allocated in advance: zeros follow the last record.
 """
 
 from __future__ import annotations
@@ -23,22 +16,53 @@ from bookstand.disk.damage import Damage, Report
 from bookstand.disk.files import File
 from bookstand.disk.judging import Judge
 from bookstand.disk.scanning import IDS, LENGTH, Scan
+from bookstand.proto.layout import Layout
 from bookstand.storage.digest import Digest
-from bookstand.storage.entry import encode_explicit_lac
+from bookstand.storage.entry import EXPLICIT_LAC, encode_explicit_lac
 
 HEADER_BYTES = 512
 MAGIC = b"BKLG"
-_HEADER = struct.Struct(">4si")
 _FIRST_PADDED, _NEWEST_VERSION = 5, 6
+HEADER = Layout(
+    "the header of a journal",
+    ("magic", f"{len(MAGIC)}s", f"`{MAGIC.decode()}`; version 1 has no header"),
+    ("version", "i", f"2 to {_NEWEST_VERSION}"),
+    ("zeros", f"up to {HEADER_BYTES}", f"from version {_FIRST_PADDED} on"),
+)
+_HEADER = HEADER.struct
 
-_PADDING = struct.Struct(">ii")
 _PADDING_MARK = -0x100
+PADDING = Layout(
+    "padding between records, in the place of a length",
+    ("mark", "i", f"{_PADDING_MARK:#x}"),
+    ("count", "i", "of zeros"),
+    ("zeros", "count bytes", ""),
+)
+_PADDING = PADDING.struct
 _LEDGER_KEY, _FENCE, _FORCE, _EXPLICIT_LAC = -0x1000, -0x2000, -0x4000, -0x8000
 # How many bytes follow: a SHA-1, or two numbers and any of the digests.
 _SIZES = {_LEDGER_KEY: (20,), _EXPLICIT_LAC: (16, 20, 24, 36)}
 # Ids that no version has given a meaning to so far, and that a later one may.
 _STEP, _FURTHEST = 0x1000, -0x100000
 _COUNT = struct.Struct(">i")
+KEY_RECORD = Layout(
+    "before a ledger's first entry: who may write to it",
+    ("ledger id", "q", ""),
+    ("what it is", "q", f"{_LEDGER_KEY:#x}"),
+    ("count", "i", "of the bytes that follow"),
+    ("master key", f"{_SIZES[_LEDGER_KEY][0]} bytes", ""),
+)
+FENCE_RECORD = Layout(
+    "nobody may write to the ledger any more", ("ledger id", "q", ""), ("what it is", "q", f"{_FENCE:#x}")
+)
+FORCE_RECORD = Layout("the ledger was forced", ("ledger id", "q", ""), ("what it is", "q", f"{_FORCE:#x}"))
+LAC_RECORD = Layout(
+    "what a writer told of itself",
+    ("ledger id", "q", ""),
+    ("what it is", "q", f"{_EXPLICIT_LAC:#x}"),
+    ("count", "i", "of the bytes that follow"),
+    (EXPLICIT_LAC.title, "count bytes", ""),
+)
 
 _CHUNK = 1 << 20
 

@@ -6,7 +6,6 @@ so a file may be read in any parts.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,9 +15,9 @@ from bookstand.disk import checksums
 from bookstand.disk.block import BAD, GOOD, NO_DIGEST, UNCHECKED, Digests
 from bookstand.disk.files import File
 from bookstand.storage.digest import CrcDigest, Digest, HmacDigest, digest_for
-from bookstand.storage.entry import HEADER, HEADER_BYTES, encode_explicit_lac
+from bookstand.storage.entry import EXPLICIT_LAC, HEADER, HEADER_BYTES, encode_explicit_lac
 
-_EXPLICIT_LAC = struct.Struct(">qq")
+_EXPLICIT_LAC = EXPLICIT_LAC.struct
 
 # A record's length, and the header of the entry behind it.
 LENGTH_BYTES = 4

@@ -66,6 +66,7 @@ class DiskMessage:
 
     @property
     def position(self) -> Position:
+        """Where it is."""
         return Position(self.ledger_id, self.entry_id)
 
     @property
@@ -75,6 +76,7 @@ class DiskMessage:
 
     @property
     def broker_metadata(self) -> BrokerEntryMetadata | None:
+        """What the broker noted of it; None: nothing."""
         try:
             return self._message.broker_metadata
         except MalformedMessageError:
@@ -82,6 +84,7 @@ class DiskMessage:
 
     @property
     def has_checksum(self) -> bool:
+        """Whether it has one to be checked by."""
         try:
             return self._message.has_checksum
         except MalformedMessageError:
@@ -126,6 +129,7 @@ class DiskMessage:
 
     @property
     def is_chunk(self) -> bool:
+        """Whether it is a part of a larger message."""
         return self.metadata is not None and (self.metadata.num_chunks_from_msg or 1) > 1
 
     def values(self) -> Iterator[Value]:

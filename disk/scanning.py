@@ -14,7 +14,6 @@ is a log itself. (They need not be where a wrong length before a part leads to j
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
@@ -25,10 +24,13 @@ from bookstand.disk.block import BAD, GOOD, Block, Digests
 from bookstand.disk.damage import Damage
 from bookstand.disk.files import File
 from bookstand.disk.judging import HEAD_BYTES, LARGE, LARGEST_HELD, LENGTH_BYTES, Judge, Rows, column, headers, sensible
+from bookstand.proto.layout import Layout
 from bookstand.storage.entry import HEADER_BYTES
 
-LENGTH = struct.Struct(">i")
-IDS = struct.Struct(">qq")
+RECORD = Layout("a record of a log or a journal", ("length", "i", "of what follows"), ("record", "length bytes", ""))
+BEGINNING = Layout("how each record begins", ("ledger id", "q", ""), ("entry id, or what it is", "q", ""))
+LENGTH = RECORD.struct
+IDS = BEGINNING.struct
 assert LENGTH.size == LENGTH_BYTES
 
 # Of every record that is one, the first bytes are its ledger and what it is.

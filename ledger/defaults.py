@@ -4,7 +4,16 @@ from __future__ import annotations
 
 
 class LedgerDefaults:
-    """Pass one as ``bookstand.open(path, defaults=…)``. ``password`` None: it must be given at every creation."""
+    """Pass one as ``bookstand.open(path, defaults=…)``.
+
+    Args:
+        ensemble: Over how many bookies entries are spread. It is recorded; one machine answers.
+        write_quorum: How many copies of an entry are written; recorded likewise.
+        ack_quorum: How many copies an acknowledgment takes; recorded likewise.
+        digest: ``"crc32c"``, ``"crc32"``, ``"hmac"`` or ``"dummy"``, which protects nothing.
+        password: Who has it may write to a ledger, read and recover it. None: it must be given at every creation.
+        recovery: Whether ledgers are opened with recovery, which fences their writers.
+    """
 
     __slots__ = ("ack_quorum", "digest", "ensemble", "password", "recovery", "write_quorum")
 

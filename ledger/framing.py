@@ -1,12 +1,6 @@
 """An entry of a topic: what the broker noted, a checksum, the message's metadata and its payload.
 
-    [0e02, size (4), BrokerEntryMetadata]
-    [0e01, CRC32C (4) of everything behind it]
-    size (4), MessageMetadata
-    payload, compressed as a whole
-
-All numbers are big-endian; the first two lines may be missing. The payload of a batch is, once unpacked, for each of
-its messages: size (4), SingleMessageMetadata, payload.
+The payload of a batch is, once unpacked, its messages one behind the other.
 
 :class:`Message` reads one step at a time and only as far as it is asked, so that what stands before a broken part can
 still be had. Each step that fails raises :class:`~bookstand.errors.MalformedMessageError` and says what is broken.
@@ -33,11 +27,29 @@ from bookstand.ledger.message import (
     SingleMessageMetadata,
 )
 from bookstand.ledger.sized import U32, bounds, parsed, read_u32, written
+from bookstand.proto.layout import Layout
 from bookstand.proto.wire import WireError, int64, read_varint, write_number
 
 _BROKER_MAGIC = b"\x0e\x02"
 _CHECKSUM_MAGIC = b"\x0e\x01"
-_CHECKSUM = struct.Struct(">2sI")
+BROKER = Layout(
+    "what the broker noted, if it did",
+    ("magic", "2s", f"`{_BROKER_MAGIC.hex()}`"),
+    ("size", "I", "of what follows"),
+    ("BrokerEntryMetadata", "size bytes", ""),
+)
+CHECKSUM = Layout(
+    "the checksum, if there is one",
+    ("magic", "2s", f"`{_CHECKSUM_MAGIC.hex()}`"),
+    ("CRC32C", "I", "of everything behind it"),
+)
+MESSAGE = Layout(
+    "the message",
+    ("size", "I", "of the metadata"),
+    ("MessageMetadata", "size bytes", ""),
+    ("payload", "the rest", "compressed as a whole"),
+)
+_CHECKSUM = CHECKSUM.struct
 _MAGIC_SIZE = 2
 # Where there is nothing of the broker's, the metadata's size and the metadata begin here.
 _HEAD_AT = _MAGIC_SIZE + U32.size

@@ -59,7 +59,7 @@ class EntryLostError(ReadError, StoreDamagedError):
 
 
 class LedgerHandle:
-    """Read methods may be called from any thread."""
+    """What writers and readers have in common. Read methods may be called from any thread."""
 
     def __init__(self, client: Client, metadata: LedgerMetadata, digest: Digest, master_key: bytes) -> None:
         self._client = client
@@ -80,10 +80,12 @@ class LedgerHandle:
 
     @property
     def id(self) -> int:
+        """The ledger's id."""
         return self._id
 
     @property
     def client(self) -> Client:
+        """The client of the store that the handle belongs to."""
         return self._client
 
     def check_size(self, entry_id: int, payload: bytes) -> None:
@@ -92,16 +94,19 @@ class LedgerHandle:
 
     @property
     def last_add_confirmed(self) -> int:
+        """The last entry that is known to be confirmed; -1: none."""
         self._refresh()
         return self._lac
 
     @property
     def last_add_pushed(self) -> int:
+        """The last entry id that was handed out; a reader's is its last-add-confirmed."""
         self._refresh()
         return self._lap
 
     @property
     def length(self) -> int:
+        """Bytes of payloads, as far as the handle knows."""
         self._refresh()
         return self._length
 

@@ -358,6 +358,7 @@ class ManagedLedger:
         return self.append_entry_async(data).result()  # type: ignore[no-any-return]
 
     def append_entry_async(self, data: bytes) -> Pending:
+        """An entry as it is to be stored, framing included; gives a :class:`Pending` for its position."""
         with self._lock:
             writer = self._current()
             pending = writer.append_async(data)

@@ -1,5 +1,4 @@
-"""The messages of a batch, as its entry's payload has them: for each its size (4, big-endian), SingleMessageMetadata,
-payload.
+"""The messages of a batch, as its entry's payload has them.
 
 What they say of themselves costs more to read and to write than all the rest, and those of a batch mostly differ in
 their sequence ids alone: what precedes that is read and written once.
@@ -14,8 +13,15 @@ from typing import NamedTuple
 from bookstand.errors import IncorrectParameterError, MalformedMessageError
 from bookstand.ledger.message import SINGLE_MESSAGE_METADATA, SingleMessageMetadata
 from bookstand.ledger.sized import U32, bounds, written
+from bookstand.proto.layout import Layout
 from bookstand.proto.wire import VARINT, WireError, tag_bytes, write_number
 
+MEMBER = Layout(
+    "a message of a batch, within the payload",
+    ("size", "I", "of the metadata"),
+    ("SingleMessageMetadata", "size bytes", ""),
+    ("payload", "as many as the metadata says", ""),
+)
 _SEQUENCE_ID = 8
 """The field's number; of those that are mostly there it comes last."""
 _SEQUENCE_TAG = tag_bytes(_SEQUENCE_ID, VARINT)[0]

@@ -27,6 +27,7 @@ from bookstand.proto.acks import (
     write_position,
     write_range,
 )
+from bookstand.proto.layout import Layout
 from bookstand.proto.table import CHUNK, INT32, INT64, NAME, Field, Kind, Table, pair
 from bookstand.proto.wire import BYTES, WireError
 from bookstand.storage.position import Position
@@ -36,6 +37,13 @@ Batch = tuple[int, int, int]
 
 _HEADER_MAGIC = b"\x47\x78"
 _U32 = struct.Struct(">I")
+COMPRESSED = Layout(
+    "a record that is compressed",
+    ("magic", "2s", f"`{_HEADER_MAGIC.hex()}`"),
+    ("size", "I", "of the header"),
+    ("header", "size bytes", "protobuf: 1, the codec; 2, the size when it is unpacked"),
+    ("record", "the rest", "packed by that codec"),
+)
 
 THRESHOLD = 16 << 10
 """Smaller records than Pulsar's default for this are not worth compressing."""

@@ -120,6 +120,7 @@ class Transaction:
         return self._add(PutNode(check_path(path), check_value(value), check_version(expected_version)))
 
     def delete_node(self, path: str, expected_version: int | None = None) -> None:
+        """Delete a node, if it has the expected version (None: any)."""
         self._check_gathering()
         self._add(DeleteNode(check_path(path), check_version(expected_version)))
 

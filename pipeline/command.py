@@ -1,8 +1,4 @@
-"""The jobs as commands: ``bookstand spark NAME …``, or ``python -m bookstand.pipeline NAME …`` and ``spark-submit``.
-
-Exit codes: 0 all was done and nothing is wrong; 1 something failed or was damaged, which the summary names; 2 it was
-asked for in a way that makes no sense.
-"""
+"""The jobs as commands: ``bookstand spark NAME …``, or ``python -m bookstand.pipeline NAME …`` and ``spark-submit``."""
 
 from __future__ import annotations
 
@@ -24,6 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FINE, NOT_ALL, WRONG_USE = 0, 1, 2
+MEANINGS = {
+    FINE: "all was done and nothing is wrong",
+    NOT_ALL: "something failed or was damaged, which the summary names",
+    WRONG_USE: "it was asked for in a way that makes no sense",
+}
 _GIVEN = "given"
 
 _Made = Callable[[argparse.Namespace], Job]
@@ -64,10 +65,13 @@ def run(job: Job, options: argparse.Namespace) -> Summary:
 
 
 def parser(program: str = _PROGRAM) -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(program, description="Jobs over many stores and many bookies' disks.")
+    codes = "\n".join(["exit codes:", *(f"  {code}  {meaning}" for code, meaning in MEANINGS.items())])
+    layout = argparse.RawDescriptionHelpFormatter
+    about = "Jobs over many stores and many bookies' disks."
+    top = argparse.ArgumentParser(program, description=about, epilog=codes, formatter_class=layout)
     jobs = top.add_subparsers(required=True, metavar="JOB", dest="job")
-    for name, (help_text, add, make) in _JOBS.items():
-        one = jobs.add_parser(name, help=help_text, description=help_text)
+    for name, (help_text, add, make) in JOBS.items():
+        one = jobs.add_parser(name, help=help_text, description=help_text, epilog=codes, formatter_class=layout)
         add(one)
         _add_common(one)
         one.set_defaults(make=make)
@@ -280,7 +284,7 @@ def _make_stats(options: argparse.Namespace) -> Job:
     return Stats(_places(options), options.buckets_only)
 
 
-_JOBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], _Made]] = {
+JOBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], _Made]] = {
     "rebuild-delayed": ("Seal the buckets of delayed messages anew, from the messages.", _add_rebuild, _make_rebuild),
     "recut": ("Cut buckets of delayed messages anew; every row stays.", _add_recut, _make_recut),
     "migrate-cursors": ("Cursors to pages and markers, or back.", _add_migrate, _make_migrate),

@@ -19,6 +19,8 @@ _PARTITIONS_PER_CORE = 4
 
 
 class SparkRunner:
+    """Does units as tasks of Spark."""
+
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 

@@ -43,6 +43,7 @@ class Query:
 
 
 def query(table: str, columns: tuple[str, ...] | None = None, **more: object) -> Query:
+    """What to read: a table, and only these columns of it, if some are given; ``more`` are fields of :class:`Query`."""
     return Query(table, table_of(table).chosen(columns), **more)  # type: ignore[arg-type]
 
 

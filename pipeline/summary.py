@@ -27,6 +27,7 @@ class Summary:
 
     @property
     def failed(self) -> list[Result]:
+        """The results of units that failed."""
         return [result for result in self.results if result.failure is not None]
 
     @property
@@ -36,12 +37,14 @@ class Summary:
 
     @property
     def counts(self) -> dict[str, int]:
+        """What was counted, of all units together."""
         total: Counter[str] = Counter()
         for result in self.results:
             total.update(result.counts)
         return dict(total)
 
     def as_dict(self) -> dict[str, Any]:
+        """The document that ``--json`` prints."""
         return {
             "job": self.job,
             "dry_run": self.dry_run,
@@ -64,6 +67,7 @@ class Summary:
         }
 
     def to_json(self) -> str:
+        """The same as text."""
         return json.dumps(self.as_dict(), indent=2, ensure_ascii=False)
 
     def lines(self) -> Iterator[str]:

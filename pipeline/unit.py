@@ -20,6 +20,7 @@ class Unit(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
+        """Equal for units that have the same outcome."""
         return fingerprint([self.name, self.of])
 
 

@@ -1,32 +1,33 @@
-"""A stored entry, byte for byte as a bookie stores it. This module is the only place that knows the layout.
-
-::
-
-    0        8        16       24       32          32 + d
-    +--------+--------+--------+--------+-----------+---------
-    | ledger | entry  | LAC    | length | digest(d) | payload
-    +--------+--------+--------+--------+-----------+---------
-      four big-endian int64              0, 4, 8 or 20 bytes
-
-LAC is the writer's last-add-confirmed when the entry was sent, length the cumulative payload length of the ledger up
-to and including this entry. The digest covers the 32 header bytes and the payload.
-"""
+"""A stored entry, byte for byte as a bookie stores it. This module is the only place that knows the layout."""
 
 from __future__ import annotations
 
-import struct
-
 from bookstand.errors import DigestMismatchError
+from bookstand.proto.layout import Layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.storage.digest import Digest
 
-HEADER = struct.Struct(">qqqq")
+LAYOUT = Layout(
+    "a stored entry",
+    ("ledger id", "q", ""),
+    ("entry id", "q", ""),
+    ("LAC", "q", "the writer's last-add-confirmed when the entry was sent"),
+    ("length", "q", "payload bytes of the ledger up to and with this entry"),
+    ("digest", "0, 4, 8 or 20 bytes", "of the 32 bytes before it and the payload"),
+    ("payload", "the rest", "what was appended"),
+)
+HEADER = LAYOUT.struct
 HEADER_BYTES = HEADER.size
 assert HEADER_BYTES == 32
 
-_EXPLICIT_LAC = struct.Struct(">qq")
+EXPLICIT_LAC = Layout(
+    "an explicit LAC",
+    ("ledger id", "q", ""),
+    ("LAC", "q", "what the writer tells without adding an entry"),
+    ("digest", "0, 4, 8 or 20 bytes", "of the 16 bytes before it"),
+)
 
 
 def encode(
@@ -72,6 +73,6 @@ def header_of(stored: bytes) -> tuple[int, int, int, int]:
 
 
 def encode_explicit_lac(digest: Digest, ledger_id: int, last_add_confirmed: int) -> bytes:
-    """The body by which a writer tells its LAC without adding an entry: ledger id, LAC, digest over those 16 bytes."""
-    body = _EXPLICIT_LAC.pack(ledger_id, last_add_confirmed)
+    """The body by which a writer tells its LAC without adding an entry."""
+    body = EXPLICIT_LAC.struct.pack(ledger_id, last_add_confirmed)
     return body + digest.of(body, b"")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 import sys
 from contextlib import contextmanager
 
@@ -24,6 +23,7 @@ from bookstand.errors import (
     StoreFormatError,
     StoreNotFoundError,
 )
+from bookstand.proto.layout import Layout
 from bookstand.storage import keys, owners, record, witness
 from bookstand.storage.environment import DATA_FILE, LOCK_FILE, LOCK_FILE_BYTES, data_file, lock_file
 from bookstand.storage.hooks import SimulatedCrash
@@ -41,10 +41,22 @@ _CREATING = "creating-"
 # Bytes a second that a probe reads at the very least.
 _SLOWEST_PROBE = 1 << 20
 
-# LMDB 0.9: two meta pages, each a page header of 16 bytes and then magic, version, address, map size, two database
-# records of 48 bytes (the first one's first word is the page size), last page in use, transaction id.
-_META = struct.Struct("<16xIIQQI44x48xQQ")
 _META_MAGIC = 0xBEEFC0DE
+META = Layout(
+    "a meta page of LMDB 0.9, of which there are two",
+    ("page header", "16x", ""),
+    ("magic", "I", f"{_META_MAGIC:#x}"),
+    ("version", "I", ""),
+    ("address", "Q", ""),
+    ("map size", "Q", ""),
+    ("page size", "I", "the first word of the record of free pages"),
+    ("free pages", "44x", "the rest of that record"),
+    ("databases", "48x", "the record of the table of sub-databases"),
+    ("last page", "Q", "the last one in use"),
+    ("commit", "Q", "LMDB's transaction id"),
+    order="<",
+)
+_META = META.struct
 _META_PAGES = 2
 _SMALLEST_PAGE = 4096
 

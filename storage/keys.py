@@ -1,30 +1,29 @@
 """Names of the sub-databases, and the bytes of their keys.
 
-=========  ==================================================  =====================================================
-database   key                                                 value
-=========  ==================================================  =====================================================
-meta       a name (below)                                      sealed record (:mod:`bookstand.storage.record`)
-entries    ledger id, entry id: two big-endian uint64          the stored entry (:mod:`bookstand.storage.entry`)
-ledgers    ledger id: big-endian uint64                        sealed: version int64, then LedgerMetadataFormat bytes
-state      ledger id: big-endian uint64                        sealed ledger state (:mod:`bookstand.storage.state`)
-nodes      the path, UTF-8                                     sealed: version int64, then the value
-=========  ==================================================  =====================================================
-
 Ids are never negative, so that the order of the bytes is the order of the numbers.
 """
 
 from __future__ import annotations
 
-import struct
-
 from bookstand.errors import StoreDamagedError
+from bookstand.proto.layout import Layout
 
-ENTRY_KEY = struct.Struct(">QQ")
-LEDGER_KEY = struct.Struct(">Q")
+KEY_OF_ENTRY = Layout("the key of an entry", ("ledger id", "Q", ""), ("entry id", "Q", ""))
+KEY_OF_LEDGER = Layout("the key of a ledger", ("ledger id", "Q", ""))
+ENTRY_KEY = KEY_OF_ENTRY.struct
+LEDGER_KEY = KEY_OF_LEDGER.struct
 MAX_LEDGER_ID = (1 << 63) - 1
 MAX_ENTRY_ID = (1 << 63) - 1
 
-DATABASES = (b"meta", b"entries", b"ledgers", b"state", b"nodes")
+# Each with its key and its value.
+TABLES = (
+    (b"meta", "a name", "a sealed record; that of the format's version is not sealed"),
+    (b"entries", KEY_OF_ENTRY.title, "a stored entry"),
+    (b"ledgers", KEY_OF_LEDGER.title, "sealed: its version, and BookKeeper's LedgerMetadataFormat"),
+    (b"state", KEY_OF_LEDGER.title, "sealed: the state of a ledger"),
+    (b"nodes", "the path in UTF-8", "sealed: its version, and the value"),
+)
+DATABASES = tuple(name for name, _, _ in TABLES)
 META, ENTRIES, LEDGERS, STATE, NODES = DATABASES
 
 META_FORMAT = b"format"
@@ -38,12 +37,19 @@ META_RECORDS = (META_FORMAT, META_STORE_ID, META_NEXT_LEDGER, META_NEXT_INCARNAT
 COUNTER_BYTES = 8
 # One for each deleted ledger whose entries are not collected yet, in the order in which they were deleted.
 META_DELETED = b"deleted-"
-_DELETION = struct.Struct(">QQ")
+DELETION = Layout(
+    "the key of a deletion, in `meta`",
+    ("name", f"{len(META_DELETED)}s", f"`{META_DELETED.decode()}`"),
+    ("deleted at", "Q", "milliseconds since 1970"),
+    ("ledger id", "Q", ""),
+)
+_DELETION = DELETION.struct
 
 # Version of everything this page and the modules it names describe. Its record is not sealed: whatever a later format
 # changes, this one must stay able to read that it is later.
 FORMAT_VERSION = 1
-FORMAT = struct.Struct(">I")
+VERSION = Layout("the format's version, in `meta`", ("version", "I", f"{FORMAT_VERSION} so far"))
+FORMAT = VERSION.struct
 
 
 def ledger_of(database: bytes, key: bytes) -> int:
@@ -75,12 +81,12 @@ def _impossible(database: bytes, key: bytes) -> StoreDamagedError:
 
 
 def deletion(deleted_at: int, ledger_id: int) -> bytes:
-    return META_DELETED + _DELETION.pack(deleted_at, ledger_id)
+    return _DELETION.pack(META_DELETED, deleted_at, ledger_id)
 
 
 def parse_deletion(key: bytes) -> tuple[int, int]:
     """(deleted at, ledger id)."""
-    if len(key) != len(META_DELETED) + _DELETION.size:
+    if len(key) != _DELETION.size:
         raise _impossible(META, key)
-    deleted_at, ledger_id = _DELETION.unpack_from(key, len(META_DELETED))
+    _, deleted_at, ledger_id = _DELETION.unpack(key)
     return deleted_at, ledger_id

@@ -126,6 +126,7 @@ class Pending:
         return self._completion.error
 
     def done(self) -> bool:
+        """Whether it is complete, with a result or an error."""
         return self._completion.done
 
     def add_done_callback(self, callback: Callable[[Pending], object]) -> None:

@@ -32,6 +32,7 @@ class Position(_Fields):
 
     @property
     def previous(self) -> Position:
+        """The place before."""
         return Position(self.ledger_id, self.entry_id - 1)
 
     def __str__(self) -> str:

@@ -2,25 +2,19 @@
 
 LMDB does not checksum its pages, so a flipped bit in a value would be believed. Entries carry their own digests;
 everything else the store keeps is sealed here.
-
-::
-
-    0          4
-    +----------+------
-    | CRC32C   | body
-    +----------+------
 """
 
 from __future__ import annotations
 
-import struct
-
 import google_crc32c
 
 from bookstand.errors import StoreDamagedError
+from bookstand.proto.layout import Layout
 
-_CRC = struct.Struct(">I")
-VERSION = struct.Struct(">q")
+SEALED = Layout("a sealed record", ("CRC32C", "I", "of the key and the body"), ("body", "the rest", ""))
+VERSIONED = Layout("the body of a record that has a version", ("version", "q", ""), ("value", "the rest", ""))
+_CRC = SEALED.struct
+VERSION = VERSIONED.struct
 
 
 def seal(key: bytes, body: bytes) -> bytes:

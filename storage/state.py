@@ -1,22 +1,25 @@
-"""What the bookie remembers of one ledger, and how operations change it. Plain values, no I/O.
-
-::
-
-    offset  0      8            16      24          32        40     48            56       64          72           92
-            +------+------------+-------+-----------+---------+------+-------------+--------+-----------+------------+
-            | flags| incarnation| count | last entry| unbroken| LAC  | explicit LAC| largest| deleted at| master key |
-            +------+------------+-------+-----------+---------+------+-------------+--------+-----------+------------+
-              uint64 each, ids and LACs as int64 (-1: none), deleted at in ms (0: not deleted), master key 20 bytes
-"""
+"""What the bookie remembers of one ledger, and how operations change it. Plain values, no I/O."""
 
 from __future__ import annotations
 
-import struct
-
 from bookstand.errors import StoreDamagedError, UnauthorizedAccessError
+from bookstand.proto.layout import Layout
 from bookstand.storage.digest import DIGEST_NAMES, MASTER_KEY_BYTES
 
-_LAYOUT = struct.Struct(f">QQQqqqqQQ{MASTER_KEY_BYTES}s")
+STATE = Layout(
+    "the state of a ledger",
+    ("flags", "Q", "bit 0: fenced; 1: it has a master key; 2: entries came out of order; bits 8 to 15: the digest"),
+    ("incarnation", "Q", "a number that every creation takes anew"),
+    ("count", "Q", "entries that are stored"),
+    ("last entry", "q", "the highest id; -1: none"),
+    ("unbroken", "q", "up to which all entries were stored; -1: none"),
+    ("LAC", "q", "the highest that an entry carries; -1: none"),
+    ("explicit LAC", "q", "-1: none"),
+    ("largest", "Q", "bytes of the largest stored entry"),
+    ("deleted at", "Q", "milliseconds since 1970; 0: not deleted"),
+    ("master key", f"{MASTER_KEY_BYTES}s", "a SHA-1, made of the ledger's password"),
+)
+_LAYOUT = STATE.struct
 _FENCED = 1
 _KEYED = 2
 _OUT_OF_ORDER = 4

@@ -44,9 +44,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing is wrong."""
         return not self.problems
 
     def add(self, message: str, ledger_id: int | None = None, entry_id: int | None = None) -> None:
+        """Note a problem."""
         self.problems.append(Problem(ledger_id, entry_id, message))
 
     def __repr__(self) -> str:

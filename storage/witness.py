@@ -3,12 +3,7 @@
 A rollback of the whole data file to an earlier commit (a restored backup, a lying disk) is a perfect store: nothing
 inside the file can show it. With the witness it shows, unless both files went back together.
 
-::
-
-    0        8                 20
-    +--------+--------+--------+--------+--------+
-    | magic  | commit | CRC32C | commit | CRC32C |     two slots, written in turn, so that a torn write loses one
-    +--------+--------+--------+--------+--------+
+It has two slots, which are written in turn, so that a torn write loses one.
 """
 
 from __future__ import annotations
@@ -16,11 +11,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import struct
 
 import google_crc32c
 
 from bookstand.errors import StoreDamagedError, StoreRolledBackError
+from bookstand.proto.layout import Layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +23,14 @@ if TYPE_CHECKING:
 
 FILE = "witness"
 _MAGIC = b"bkstwit1"
-_COMMIT = struct.Struct(">Q")
-_CRC = struct.Struct(">I")
-_SLOT_BYTES = _COMMIT.size + _CRC.size
-_FILE_BYTES = len(_MAGIC) + 2 * _SLOT_BYTES
+SLOT = Layout("a slot of the witness", ("commit", "Q", "its number"), ("CRC32C", "I", "of the number's bytes"))
+WITNESS = Layout(
+    "the witness file",
+    ("magic", f"{len(_MAGIC)}s", f"`{_MAGIC.decode()}`"),
+    ("slot 0", f"{SLOT.struct.size}s", "the newest commit with an even number"),
+    ("slot 1", f"{SLOT.struct.size}s", "the newest commit with an odd number"),
+)
+_SLOT = SLOT.struct
 
 
 class Witness:
@@ -53,7 +52,7 @@ class Witness:
         temporary = os.path.join(folder, f"creating-{FILE}")
         self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            self._write(_MAGIC.ljust(_FILE_BYTES, b"\0"), 0)
+            self._write(_MAGIC.ljust(WITNESS.struct.size, b"\0"), 0)
             os.fsync(self._file)
             os.rename(temporary, self._path)
         except BaseException:
@@ -80,16 +79,14 @@ class Witness:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             if self._newest() < commit:
-                number = _COMMIT.pack(commit)
-                slot = number + _CRC.pack(google_crc32c.value(number))
-                self._write(slot, len(_MAGIC) + (commit & 1) * _SLOT_BYTES)
+                self._write(_SLOT.pack(commit, _crc(commit)), len(_MAGIC) + (commit & 1) * _SLOT.size)
                 os.fdatasync(self._file)
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def restart(self) -> None:
         """Forget all commits: the data file is about to be replaced by one that counts from the beginning."""
-        self._write(bytes(2 * _SLOT_BYTES), len(_MAGIC))
+        self._write(bytes(2 * _SLOT.size), len(_MAGIC))
         os.fsync(self._file)
 
     def _write(self, data: bytes, where: int) -> None:
@@ -100,13 +97,15 @@ class Witness:
         os.close(self._file)
 
     def _newest(self) -> int:
-        content = os.pread(self._file, _FILE_BYTES, 0)
-        if len(content) != _FILE_BYTES or not content.startswith(_MAGIC):
+        content = os.pread(self._file, WITNESS.struct.size, 0)
+        if len(content) != WITNESS.struct.size or not content.startswith(_MAGIC):
             raise StoreDamagedError(f"{self._path} is not a witness file")
         newest = 0
-        for start in (len(_MAGIC), len(_MAGIC) + _SLOT_BYTES):
-            number = content[start : start + _COMMIT.size]
-            (crc,) = _CRC.unpack_from(content, start + _COMMIT.size)
-            if crc == google_crc32c.value(number):
-                newest = max(newest, _COMMIT.unpack(number)[0])
+        for commit, crc in _SLOT.iter_unpack(content[len(_MAGIC) :]):
+            if crc == _crc(commit):
+                newest = max(newest, commit)
         return newest
+
+
+def _crc(commit: int) -> int:
+    return int(google_crc32c.value(commit.to_bytes(8, "big")))

@@ -76,6 +76,7 @@ class Explored(NamedTuple):
 
     @property
     def rate(self) -> float:
+        """States a second."""
         return self.states / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:

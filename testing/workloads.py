@@ -73,10 +73,14 @@ class Append(NamedTuple):
 
 
 class Force(NamedTuple):
+    """What is acknowledged of a ledger is forced."""
+
     ledger: int
 
 
 class Close(NamedTuple):
+    """A ledger's writer closes it."""
+
     ledger: int
 
 
@@ -87,20 +91,26 @@ class Recover(NamedTuple):
 
 
 class Delete(NamedTuple):
+    """A ledger is deleted."""
+
     ledger: int
 
 
 class PutNode(NamedTuple):
+    """A node is written."""
+
     path: str
     value: bytes
 
 
 class DeleteNode(NamedTuple):
+    """A node is deleted."""
+
     path: str
 
 
 class Compact(NamedTuple):
-    pass
+    """The store is compacted."""
 
 
 class Reopen(NamedTuple):

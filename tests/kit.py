@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import struct
 import subprocess
 import sys
@@ -499,3 +500,10 @@ class Program:
         if self._process.poll() is None:
             self._process.kill()
         self.finish()
+
+
+def copied_tree(to: Path) -> Path:
+    """What git knows and what is new, without what earlier builds left."""
+    ignored = shutil.ignore_patterns(".venv", ".git", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "data")
+    shutil.copytree(ROOT, to, symlinks=True, ignore=ignored)
+    return to

@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line: what is in stores and on the disks of bookies, and what is wrong with it."""

@@ -31,6 +31,8 @@ _ROW_GROUP = 1 << 17
 
 @dataclass(frozen=True)
 class Export:
+    """Writes tables of stores and disks as Parquet."""
+
     places: tuple[Place, ...]
     output: str
     tables: tuple[str, ...] = TABLES

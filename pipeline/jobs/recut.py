@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recut:
+    """Cuts the buckets of delayed messages anew; every row stays."""
+
     stores: tuple[str, ...]
     cut: Cut = field(default_factory=Cut)
     resize: bool = False

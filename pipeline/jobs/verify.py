@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verify:
+    """Reads everything, and says what is wrong with it."""
+
     places: tuple[Place, ...]
 
     name = "verify"

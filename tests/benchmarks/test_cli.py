@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import rows
+from benchmarks import recorded, rows
 from benchmarks.__main__ import main
 from benchmarks.figures import Figure, ratio, table
 from benchmarks.measure import Missing, Sample, Series, interleave
@@ -159,3 +159,23 @@ def test_the_table_has_a_line_for_every_figure() -> None:
     figures = [Figure(row) for row in rows.ROWS]
     lines = list(table(figures))
     assert [line.split()[0] for line in lines] == ["row", *(row.row for row in rows.ROWS)]
+
+
+def test_a_recorded_figure_takes_the_place_of_its_own_row_only(tmp_path: Path) -> None:
+    file = tmp_path / "benchmarks.json"
+    recorded.record(ratio(rows.BY_NAME["P2"], Series([Sample(1e-4, 3e-4)]), Series([Sample(1e-4, 1e-4)])), True, file)
+    recorded.record(ratio(rows.BY_NAME["P1"], Series([Sample(1e-6, 1e-6)]), Missing("it cannot run here")), False, file)
+    recorded.record(ratio(rows.BY_NAME["P2"], Series([Sample(1e-4, 1e-4)]), Series([Sample(1e-4, 1e-4)])), False, file)
+    found = recorded.recorded(file)
+    assert list(found) == ["P1", "P2"]  # in the order of the rows
+    assert found["P2"]["value"] == 1
+    assert found["P2"]["rounds"] == "all"
+    assert found["P1"]["value"] is None
+    assert "it cannot run here" in found["P1"]["note"]
+    assert all(figures["machine"] and figures["at"] for figures in found.values())
+
+
+def test_what_was_recorded_of_a_row_that_is_gone_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "benchmarks.json").write_text('{"P0": {"value": 1}}')
+    assert recorded.recorded(tmp_path / "benchmarks.json") == {}
+    assert recorded.recorded(tmp_path / "nothing.json") == {}

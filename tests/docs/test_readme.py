@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 
 # Whose programs build upon each other, and have tests of their own.
-IN_STEPS = [ROOT / "docs" / "testing.md", ROOT / "docs" / "spark.md"]
+IN_STEPS = [DOCS / "testing.md", DOCS / "spark.md", DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
 
 PROGRAMS = [
     pytest.param(match[1], id=f"{page.name}-{number}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.kit import ROOT, copied_tree
+
 ROOMS = sorted(link.name for link in (ROOT / "bookstand").iterdir() if link.is_symlink())
 SHIPPED = (".py", ".pyi", ".proto", ".typed", ".c", ".jinja", ".css", ".js")
 
@@ -41,11 +41,7 @@ def build(source: Path, to: Path, kind: str) -> Path:
 
 @pytest.fixture(scope="module")
 def copy_of_the_tree(tmp_path_factory) -> Path:
-    """What git knows and what is new, without what earlier builds left."""
-    copy = tmp_path_factory.mktemp("tree") / "bookstand"
-    ignored = shutil.ignore_patterns(".venv", ".git", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "data")
-    shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
-    return copy
+    return copied_tree(tmp_path_factory.mktemp("tree") / "bookstand")
 
 
 @pytest.fixture(scope="module")

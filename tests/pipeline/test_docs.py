@@ -25,7 +25,7 @@ def described(table: Table) -> str:
         "| column | type | |",
         "|---|---|---|",
     ]
-    lines += [f"| `{column.name}` | {column.type} | {column.meaning} |" for column in table.columns]
+    lines += [f"| `{column.name}` | `{column.type}` | {column.meaning} |" for column in table.columns]
     return "\n".join([*lines, "", ""])
 
 

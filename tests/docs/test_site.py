@@ -1,0 +1,257 @@
+"""The site: it is built without a warning, is read without a network, and has all that it is to have."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import bookstand
+import bookstand.testing
+from bookstand.proto.layout import Layout, Numbered
+from tests.docs.steps import ROOT
+from website import errors, figures, generated, layouts, links, markup, messages, rooms, settings
+
+DOCS = ROOT / "docs"
+FORMATS = (DOCS / "reference" / "formats.md").read_text()
+REFERENCE = "".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.md")))
+PAGES = sorted(DOCS.rglob("*.md"))
+# Rooms whose bytes are stored somewhere.
+STORED = ("proto", "storage", "ledger", "cursor", "delivery", "disk")
+# What these pack stays in memory.
+IN_MEMORY = {"delivery.blocks", "delivery.time_index"}
+
+
+# -- the build ---------------------------------------------------------------------------------------------------------
+
+
+def build(config: Path, to: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(config), "--site-dir", str(to)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT / "mkdocs.yml", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    loads = re.compile(r"<(?:script|img|iframe|link|source)\b[^>]*?(?:src|href)=\"?(?:https?:)?//[^>]*>")
+    imports = re.compile(r"(?:@import|url\()[^;)]*(?:https?:)?//[^;)]*")
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > len(PAGES)
+    for page in pages:
+        assert loads.findall(page.read_text()) == [], page
+    for sheet in site.rglob("*.css"):
+        assert imports.findall(sheet.read_text()) == [], sheet
+
+
+def test_every_page_is_there_with_what_it_asked_for(site: Path) -> None:
+    for page in [*(page.relative_to(DOCS) for page in PAGES), Path("index.md"), Path("changelog.md")]:
+        text = (site / page.with_suffix(".html")).read_text()
+        assert "generated:" not in text, page
+    drawn = (site / "reference" / "formats.html").read_text().count('<svg class="drawing"')
+    assert drawn == sum(isinstance(layout, Layout) for _, layout in all_layouts())
+    assert "source/storage/entry.py.html" in (site / "reference" / "formats.html").read_text()
+
+
+@pytest.mark.parametrize("broken", ["[a](nowhere.md)", "[a](#nowhere)", "[a](good.md#nowhere)", "[a](/good.md)"])
+def test_a_link_to_nowhere_ends_the_build(tmp_path: Path, broken: str) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "good.md").write_text("# Good\n")
+    (tmp_path / "docs" / "index.md").write_text(f"# Index\n\n{broken}\n")
+    config = tmp_path / "mkdocs.yml"
+    own = {"docs_dir": tmp_path / "docs", "nav": "[index.md, good.md]", "hooks": "[]", "plugins": "[]"}
+    lines = [f"INHERIT: {ROOT / 'mkdocs.yml'}", *(f"{name}: {value}" for name, value in own.items())]
+    config.write_text("\n".join(lines) + "\n")
+    done = build(config, tmp_path / "site")
+    assert done.returncode != 0, done.stderr
+    (tmp_path / "docs" / "index.md").write_text("# Index\n\n[a](good.md#good)\n")
+    assert build(config, tmp_path / "site").returncode == 0
+
+
+# -- formats -----------------------------------------------------------------------------------------------------------
+
+
+def stored_modules() -> Iterator[tuple[str, ModuleType]]:
+    for room in STORED:
+        package = importlib.import_module(f"bookstand.{room}")
+        for found in pkgutil.iter_modules(package.__path__):
+            name = f"{room}.{found.name}"
+            yield name, importlib.import_module(f"bookstand.{name}")
+
+
+def all_layouts() -> list[tuple[str, Layout | Numbered]]:
+    return [(name, layout) for name, _ in stored_modules() for layout in layouts.of_module(name)]
+
+
+def asked(what: str) -> set[str]:
+    return {word for made, words in generated.asked_for(FORMATS) if made == what for word in words}
+
+
+def test_every_layout_is_on_the_page() -> None:
+    assert len(all_layouts()) > 20
+    assert {name for name, _ in all_layouts()} == asked("layouts")
+
+
+def test_every_schema_is_on_the_page() -> None:
+    schemas = {path.stem for path in (ROOT / "proto").glob("*.proto")}
+    assert schemas == asked("messages")
+
+
+def test_whatever_packs_several_fields_is_a_layout() -> None:
+    drawn = {id(layout.struct) for _, layout in all_layouts() if isinstance(layout, Layout)}
+    for name, module in stored_modules():
+        if name in IN_MEMORY:
+            continue
+        for called, value in vars(module).items():
+            if isinstance(value, struct.Struct) and id(value) not in drawn:
+                assert re.fullmatch(r"[<>][a-zA-Z]", value.format), f"{name}.{called} packs {value.format}"
+
+
+def test_a_layout_is_drawn_with_all_of_its_fields() -> None:
+    page = layouts.layouts("storage.state")
+    from bookstand.storage.state import STATE
+
+    for name, _, _ in STATE.fields:
+        assert page.count(name) >= 2, name
+    rows = re.findall(r"^\| (\d+) \| (\d+)(?: bytes|, u?int64) \|", page, re.MULTILINE)
+    ends = [int(at) + int(size) for at, size in rows]
+    assert [int(at) for at, _ in rows] == [0, *ends[:-1]]
+    assert ends[-1] == STATE.struct.size
+
+
+def test_a_message_has_the_comments_of_its_schema() -> None:
+    page = messages.messages("cursor_record")
+    assert "| 1012 | `pageEntries` | uint64 | How many entries of pages this flush wrote. |" in page
+    with pytest.raises(ValueError, match="has no message Nothing"):
+        messages.messages("cursor_record", "Nothing")
+
+
+# -- rooms -------------------------------------------------------------------------------------------------------------
+
+
+def test_boxes_are_what_the_package_consists_of() -> None:
+    there = {
+        path.stem
+        for path in (ROOT / "bookstand").iterdir()
+        if path.is_dir() or (path.suffix == ".py" and path.stem != "__init__")
+    }
+    assert set(rooms.imports()) == (there - {"__pycache__"}) | {"bookstand"}
+    page = rooms.rooms()
+    for room in rooms.imports():
+        assert f">{room}</text>" in page
+
+
+def test_arrows_go_down_in_the_contract() -> None:
+    layer_of = {room: number for number, layer in enumerate(rooms.contract()) for room in layer}
+    assert rooms.arrows()
+    for room, other in rooms.arrows():
+        if {room, other} <= layer_of.keys():
+            assert layer_of[room] < layer_of[other], (room, other)
+    assert set(rooms.imports()) - layer_of.keys() == {"bookstand", "demo"}
+
+
+def test_the_architecture_names_the_rooms_and_their_order() -> None:
+    page = (DOCS / "architecture.md").read_text()
+    listed = re.findall(r"^\| `(\w+)/` \| \S", page.partition("## The rooms")[2].partition("\n## ")[0], re.MULTILINE)
+    assert sorted(listed) == sorted(
+        ["bookstand", *(path.name for path in (ROOT / "bookstand").iterdir() if path.is_symlink())]
+    )
+    assert rooms.in_a_line() in page
+
+
+# -- reference ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_error_says_when_it_is_raised() -> None:
+    assert [errors.path_of(kind) for kind in errors.classes() if not errors.meaning(kind)] == []
+    page = "".join(errors.errors(family) for family in errors.FAMILIES)
+    for kind in errors.classes():
+        name = re.escape(markup.name_that_breaks(errors.path_of(kind)))
+        assert len(re.findall(rf"^\| {name} \|", page, re.MULTILINE)) == 1, kind
+
+
+NEVER = [kind for kind in errors.classes() if "A store never raises it" in errors.meaning(kind)]
+
+
+def test_what_a_store_is_said_never_to_raise_is_raised_nowhere() -> None:
+    assert len(NEVER) > 10
+    rooms_of_a_store = ("storage", "ledger", "cursor", "delivery", "disk", "pipeline", "tools")
+    source = "".join(path.read_text() for room in rooms_of_a_store for path in (ROOT / room).rglob("*.py"))
+    assert [kind.__name__ for kind in NEVER if re.search(rf"\b{kind.__name__}\(", source)] == []
+    with bookstand.temporary() as store, pytest.raises(bookstand.errors.IncorrectParameterError):
+        store.create_ledger(ensemble=1, write_quorum=2)
+
+
+@pytest.mark.parametrize("kind", NEVER, ids=lambda kind: kind.__name__)
+def test_faults_can_raise_it(kind: type[bookstand.LedgerError]) -> None:
+    with bookstand.testing.Faults() as faults, bookstand.temporary(hooks=faults) as store:
+        faults.fail("append", kind.code)
+        with pytest.raises(kind):
+            store.create_ledger().append(b"first")
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    wanted = {*bookstand.__all__, *bookstand.testing.__all__}
+    assert {name for name in wanted if not re.search(rf"\b{name}\b", REFERENCE)} == set()
+
+
+def test_every_name_of_the_reference_is_there_and_says_what_it_is() -> None:
+    for path in re.findall(r"^::: (\S+)$", REFERENCE, re.MULTILINE):
+        assert settings.found(path).docstring is not None, path
+
+
+def test_every_setting_says_what_it_does() -> None:
+    for page in PAGES:
+        for what, words in generated.asked_for(page.read_text()):
+            if what == "settings":
+                rows = re.findall(r"^\| (<code>.*)$", settings.settings(*words), re.MULTILINE)
+                assert rows
+                assert [row for row in rows if not row.split(" | ")[1].strip()] == []
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_row_of_the_benchmarks_is_told_measured_or_not() -> None:
+    from benchmarks.rows import ROWS
+
+    page = figures.benchmarks()
+    for row in ROWS:
+        assert f"| `{row.row}` |" in page
+
+
+def test_what_nobody_makes_is_refused() -> None:
+    with pytest.raises(ValueError, match="asks for 'nothing'"):
+        generated.filled("<!-- generated: nothing -->\n")
+    assert generated.filled("`<!-- generated: nothing -->` in a line\n").startswith("`<!--")
+
+
+def test_links_out_of_the_pages_lead_to_sources() -> None:
+    assert links.moved_into_docs("[a](docs/x.md#y) [b](examples/z.py) [c](https://d)") == (
+        "[a](x.md#y) [b](../examples/z.py) [c](https://d)"
+    )
+    assert links.to_sources("[a](../../storage/entry.py) [b](x.md)", "reference/formats.md") == (
+        "[a](../source/storage/entry.py.md) [b](x.md)"
+    )
+    assert links.sources({"reference/formats.md": "[a](../../storage/entry.py) [b](../x.md)"}) == ["storage/entry.py"]
+    assert "```python\n" in links.source_page("storage/entry.py")

@@ -1,0 +1,93 @@
+"""Byte layouts: each as a picture and a table, from the tables by which the code packs and unpacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+
+from bookstand.proto.layout import Layout, Numbered, is_code
+from website.drawing import Box, row_of_boxes
+from website.markup import code, prose, table
+
+_WIDTHS = {"b": 8, "h": 16, "i": 32, "q": 64}
+_TYPES = {one: f"int{bits}" for one, bits in _WIDTHS.items()}
+_TYPES |= {one.upper(): f"uint{bits}" for one, bits in _WIDTHS.items()}
+_ORDERS = {">": "big-endian", "<": "little-endian"}
+
+
+def of_module(module: str) -> Iterator[Layout | Numbered]:
+    """The layouts that are at home in a module, by its name in the package, in their order."""
+    for name, value in vars(import_module(f"bookstand.{module}")).items():
+        if isinstance(value, Layout | Numbered) and name not in _imported(module):
+            yield value
+
+
+def _imported(module: str) -> set[str]:
+    """Names that a module has from others."""
+    import ast
+    from pathlib import Path
+
+    source = Path(import_module(f"bookstand.{module}").__file__ or "").read_text()
+    imports = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom))
+    return {alias.asname or alias.name for node in imports for alias in node.names}
+
+
+def layouts(*modules: str) -> str:
+    """The layouts of these modules, one below the other."""
+    return "\n".join(_described(layout) for module in modules for layout in of_module(module))
+
+
+def _described(layout: Layout | Numbered) -> str:
+    if isinstance(layout, Numbered):
+        rows = [(str(number), code(name), kind, prose(meaning)) for number, name, kind, meaning in layout.fields]
+        return f"**Message {code(layout.title)}**\n\n{table(('number', 'field', 'type', ''), rows)}"
+    places = list(_places(layout))
+    boxes = [Box(name, _short(size), place) for (name, size, _), place in zip(layout.fields, places, strict=True)]
+    rows = [
+        (place, _long(size), name, prose(meaning))
+        for (name, size, meaning), place in zip(layout.fields, places, strict=True)
+    ]
+    title = layout.title[0].upper() + layout.title[1:]
+    order = f" Numbers are {_ORDERS[layout.order]}." if any(size in _TYPES for _, size, _ in layout.fields) else ""
+    return f"**{title}.**{order}\n\n{row_of_boxes(layout.title, boxes)}\n\n{table(('at', 'size', 'field', ''), rows)}"
+
+
+def _places(layout: Layout) -> Iterator[str]:
+    """Where each field begins, as far as that is fixed."""
+    at: int | None = 0
+    for _, size, _ in layout.fields:
+        yield "" if at is None else str(at)
+        at = at + _bytes(size) if at is not None and is_code(size) else None
+
+
+def _bytes(size: str) -> int:
+    return Layout("", ("", size, "")).struct.size
+
+
+def _short(size: str) -> str:
+    return str(_bytes(size)) if is_code(size) else size
+
+
+def _long(size: str) -> str:
+    if not is_code(size):
+        return size
+    return f"{_bytes(size)} bytes" if size not in _TYPES else f"{_bytes(size)}, {_TYPES[size]}"
+
+
+def tables() -> str:
+    """The sub-databases of a store, and the names in ``meta``."""
+    from bookstand.storage.keys import META_DELETED, META_RECORDS, TABLES
+
+    rows = [(code(name.decode()), key, prose(value)) for name, key, value in TABLES]
+    names = ", ".join(code(name.decode()) for name in META_RECORDS)
+    return (
+        table(("sub-database", "key", "value"), rows)
+        + f"\nNames in `meta`: {names}, and one that begins with {code(META_DELETED.decode())} for each deletion.\n"
+    )
+
+
+def digests() -> str:
+    """The digests of entries, and how many bytes each takes."""
+    from bookstand.storage.digest import DIGEST_NAMES, digest_for
+
+    return table(("digest", "bytes"), [(code(name), str(digest_for(name, b"").size)) for name in DIGEST_NAMES])
