@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from threading import Lock
 from typing import TypeVar
 
 from bookstand.cursor import recovery
+from bookstand.cursor.acks import LedgerAcks
 from bookstand.cursor.flushing import Flushing
 from bookstand.cursor.live import LiveState, PageNeeded
 from bookstand.cursor.log import CursorLog
@@ -70,6 +72,19 @@ class Bringing:
     def bring_all(self) -> None:
         for ledger_id, _ in list(self._live.index.items()):
             self.bring(ledger_id)
+
+    def pages(self) -> Iterator[LedgerAcks]:
+        """A copy of each page, in the order of ledgers; those not in memory are read one by one and not kept."""
+        with self._lock:
+            ids = self._live.ledger_ids()
+        for ledger_id in ids:
+            page = self.ask(partial(self._copy_of_page, ledger_id))
+            if page is not None:
+                yield page
+
+    def _copy_of_page(self, ledger_id: int) -> LedgerAcks | None:
+        page = self._live.page(ledger_id)
+        return None if page is None else page.copy()
 
     def close_holes(self) -> None:
         """Go on moving the mark-delete position, however many pages have to be read for it."""

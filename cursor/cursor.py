@@ -18,7 +18,7 @@ from operator import itemgetter
 from threading import Lock
 
 from bookstand.cursor import metrics, opening
-from bookstand.cursor.acks import LedgerAcks, bits_of, indexes_of
+from bookstand.cursor.acks import bits_of, indexes_of
 from bookstand.cursor.arguments import (
     INTERNAL_PREFIX,
     as_count,
@@ -353,26 +353,13 @@ class Cursor:
 
     def build_individual_deleted_message_ranges(self) -> list[list[AckRange]]:
         """The same, one list for each ledger of the topic that has any."""
-        return [list(RangeSet({page.ledger_id: page.acked})) for page in self._pages() if page.acked]
-
-    def _pages(self) -> Iterator[LedgerAcks]:
-        """A copy of each page, in the order of ledgers; those not in memory are read one by one and not kept."""
-        with self._lock:
-            ids = self._state.ledger_ids()
-        for ledger_id in ids:
-            page = self._bringing.ask(partial(self._copy_of_page, ledger_id))
-            if page is not None:
-                yield page
-
-    def _copy_of_page(self, ledger_id: int) -> LedgerAcks | None:
-        page = self._state.page(ledger_id)
-        return None if page is None else page.copy()
+        return [list(RangeSet({page.ledger_id: page.acked})) for page in self._bringing.pages() if page.acked]
 
     def partial_batches(self) -> dict[Position, list[int]]:
         """For each batch that is acknowledged in part, the messages that are not."""
         return {
             Position(page.ledger_id, entry_id): indexes_of(bits)
-            for page in self._pages()
+            for page in self._bringing.pages()
             for entry_id, bits in sorted(page.partial.items())
         }
 
@@ -552,7 +539,9 @@ class Cursor:
             with Cursor.open(self.topic, self.name, self.config, create=False, at_marker=marker) as earlier:
                 return earlier._all_acked(None)
         mark_delete = self.mark_delete_position
-        return all_acked(mark_delete, {page.ledger_id: page.acked for page in self._pages()}, self.topic.ledgers)
+        return all_acked(
+            mark_delete, {page.ledger_id: page.acked for page in self._bringing.pages()}, self.topic.ledgers
+        )
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

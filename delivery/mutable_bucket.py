@@ -51,9 +51,7 @@ class MutableBucket:
             self.runs.add(time, ledger_id, entry_id)
         else:
             # Of a ledger that was sealed, or out of order.
-            if bucket is not None:
-                bucket.waiting += 1
-            self._sealed.loaded.add(time, ledger_id, entry_id)
+            self._sealed.add_one_late(time, ledger_id, entry_id)
 
     def _make_way_for(self, ledger_id: int) -> bool:
         """Before a message comes of a ledger in no bucket. Whether that is a newer ledger: then the mutable bucket may

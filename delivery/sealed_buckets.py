@@ -126,14 +126,22 @@ class SealedBuckets:
         self.buckets.join(ledger_ids)
         self.loaded.add_many(times, ledger_ids, entry_ids)
 
+    def add_one_late(self, time: int, ledger_id: int, entry_id: int) -> None:
+        """The same for one."""
+        self._joined(ledger_id)
+        self.loaded.add(time, ledger_id, entry_id)
+
     def put(self, position: tuple[int, int], time: int) -> None:
         """A message waits for this time, and for no other that it stands under."""
         ledger_id, entry_id = position
         if self._tracked.move(position, time):
-            bucket = self.buckets.covering(ledger_id)
-            if bucket is not None:
-                bucket.waiting += 1
+            self._joined(ledger_id)
         self.loaded.add(time, ledger_id, entry_id)
+
+    def _joined(self, ledger_id: int) -> None:
+        bucket = self.buckets.covering(ledger_id)
+        if bucket is not None:
+            bucket.waiting += 1
 
     def forgotten(self, ledger_id: int) -> None:
         """A message of this ledger waits no more."""

@@ -27,8 +27,8 @@ class Whereabouts:
         self.given_back: dict[MessageId, int] = {}
         """How often each message was given back."""
         self.read_before = EARLIEST
-        """Up to here the cursor may come to what is somewhere: it was here before, or what is delayed was tracked
-        before the cursor came to it, or was so by another before a restart."""
+        """Up to here the cursor may come to messages that are somewhere already: it was here before, in this life or
+        another, or what is delayed was tracked before it came."""
 
     def __contains__(self, message: MessageId) -> bool:
         """Whether it is in one of these places."""
@@ -44,7 +44,7 @@ class Whereabouts:
         )
 
     def reach(self, positions: Iterable[Position]) -> None:
-        """Up to these messages may be somewhere."""
+        """Messages may be somewhere up to the last of these."""
         self.read_before = max([self.read_before, *positions])
 
     def acknowledged(self, message: MessageId) -> None:

@@ -61,7 +61,7 @@ def flushed(topic: Any, config: CursorConfig, acked: dict[int, BitMap64]) -> Cur
 
 
 def held(cursor: Cursor) -> dict[int, BitMap64]:
-    return {page.ledger_id: page.acked for page in cursor._pages()}
+    return {page.ledger_id: page.acked for page in cursor._bringing.pages()}
 
 
 def test_all_of_them_come_back_from_pages(topic: Any, acked: dict[int, BitMap64]) -> None:
