@@ -8,7 +8,6 @@ still be had. Each step that fails raises :class:`~bookstand.errors.MalformedMes
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
