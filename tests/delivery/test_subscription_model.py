@@ -1,11 +1,12 @@
-"""A subscription against plain dictionaries, whatever happens in whatever order, however delayed messages are kept:
-nothing is lost, nothing early, nothing out twice, nothing again that was acknowledged, and nobody asks in vain for what
-could be given."""
+"""A subscription and its consumers against plain dictionaries, whatever happens in whatever order, and also in the
+middle of something else, however delayed messages are kept: nothing is lost, nothing early, nothing out twice,
+nothing again that was acknowledged, and nobody asks in vain for what could be given."""
 
 from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,26 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bookstand.delivery.subscription import ReceivedMessage
-from bookstand.storage.position import Position
+from bookstand.delivery.consumer import Consumer
+from bookstand.delivery.received import ReceivedMessage
+from bookstand.storage.position import EARLIEST, Position
 from tests.delivery.subscription_kit import MEMORY, MODES, NACK_BUCKET, Desk, subscription_config, topic_config
+from tests.kit import Faults
 
 NACK_DELAY = 700
 SHORTEST_NACK = 100
 FIRST, AGAIN, OUT, ACKED = "first", "again", "out", "acked"
+CONSUMERS = 3
 Key = tuple[Position, int]
+Mixture = list[tuple[int, bool]]
 
+whoever = st.integers(0, CONSUMERS - 1)
+sizes = st.sampled_from([1, 1, 2, 3, 5, 100])
 delays = st.one_of(st.just(0), st.integers(1, 60), st.sampled_from([10, 20, 400, 2_000]))
+few = st.lists(st.integers(0, 20), max_size=2)
+many = st.one_of(few, st.just(list(range(20))))
+waits = st.sampled_from([0, 0, 0, 1, 60, 500, 3_000])
+mixtures = st.lists(st.tuples(st.just(0) | delays, st.booleans()), min_size=1, max_size=12)
 
 
 @dataclass
@@ -52,11 +63,16 @@ class Item:
         self.soonest, self.last = min(self.soonest, earliest), max(self.last, latest)
 
 
-class SubscriptionMachine(RuleBasedStateMachine):
-    mode = "in memory"
+class Consuming(RuleBasedStateMachine):
+    """The model, and what happens most: several receive in turns, and acknowledge while others do. So few rules that
+    they meet one another."""
 
-    @initialize(strict=st.booleans(), tick=st.sampled_from([1, 8, 100]), durable=st.booleans())
-    def begin(self, strict: bool, tick: int, durable: bool) -> None:
+    mode = "in memory"
+    interrupted = True
+    """Whether something can happen while entries are read: then they are read one by one, and else many at a time."""
+
+    @initialize(strict=st.booleans(), tick=st.sampled_from([1, 8, 100]), durable=st.booleans(), mixed=mixtures)
+    def begin(self, strict: bool, tick: int, durable: bool, mixed: Mixture) -> None:
         self.folder = tempfile.TemporaryDirectory(dir=MEMORY)
         self.settings = {
             "delayed_delivery_tick_time_millis": tick,
@@ -65,17 +81,22 @@ class SubscriptionMachine(RuleBasedStateMachine):
         }
         self.early, self.late = (0, tick) if strict else (tick, 0)
         self.durable_nacks = durable
+        self.faults = Faults()
         self.desk = Desk(
             Path(self.folder.name) / "store",
             topic_config(self.mode, **self.settings),
             subscription_config(nack_delay=NACK_DELAY, durable_nacks=durable),
+            hooks=self.faults if self.interrupted else None,
         )
+        self.consumers: dict[int, Consumer] = {}
         self.items: dict[Key, Item] = {}
         self.out: dict[Key, ReceivedMessage] = {}
+        self.holders: dict[Key, int] = {}
         # Acknowledged since everything was last known to be written.
         self.accepted: set[Key] = set()
         self.sizes: dict[Position, int] = {}
-        self.last_new: Position | None = None
+        self.last_new: dict[int, Position] = {}
+        self.publish(mixed)
 
     # -- the model -----------------------------------------------------------------------------------------------------
 
@@ -99,7 +120,12 @@ class SubscriptionMachine(RuleBasedStateMachine):
     def of(self, position: Position) -> list[Item]:
         return [item for key, item in self.items.items() if key[0] == position]
 
-    def received(self, message: ReceivedMessage) -> None:
+    def consumer(self, who: int) -> Consumer:
+        if who not in self.consumers:
+            self.consumers[who] = self.desk.sub.consumer()
+        return self.consumers[who]
+
+    def received(self, message: ReceivedMessage, who: int) -> None:
         key = (message.position, message.batch_index)
         item = self.items[key]
         assert key not in self.out
@@ -114,10 +140,11 @@ class SubscriptionMachine(RuleBasedStateMachine):
             if item.count is not None:
                 assert message.redelivery_count == item.count
             if item.state == FIRST and not item.delayed and item.count == 0:
-                assert self.last_new is None or message.position >= self.last_new
-                self.last_new = message.position
+                assert message.position >= self.last_new.get(who, EARLIEST)
+                self.last_new[who] = message.position
         item.state, item.count, item.noted_until = OUT, message.redelivery_count, 0
         self.out[key] = message
+        self.holders[key] = who
 
     def again(self, key: Key, earliest: int, latest: int) -> None:
         item = self.items[key]
@@ -133,9 +160,169 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if durable:
             self.accepted.clear()
 
-    def nothing_is_left(self) -> None:
+    def nothing_is_left(self, of_batches: bool = True) -> None:
+        """What is left of a batch may be with another consumer."""
         for key, item in self.items.items():
+            if self.sizes[key[0]] and not of_batches:
+                continue
             assert item.state not in (FIRST, AGAIN) or item.latest > self.now, (key, item, self.now)
+
+    # -- in and out ----------------------------------------------------------------------------------------------------
+
+    @rule(mixed=mixtures)
+    def publish(self, mixed: Mixture) -> None:
+        """Some are acknowledged before they came."""
+        for delay, unseen in mixed:
+            (name,) = self.names(1)
+            position = self.desk.topic.publish(name, deliver_after=delay or None)
+            self.published(position, [name], delay)
+            if unseen:
+                self.desk.sub.ack(position).result()
+                self.acknowledged((position, -1), durable=True)
+
+    @rule(turns=st.lists(st.tuples(sizes, whoever, many, few, waits), min_size=1, max_size=5))
+    def consume_in_turns(self, turns: list[tuple[int, int, list[int], list[int], int]]) -> None:
+        for size, who, meanwhile, afterwards, wait in turns:
+            self.receive(size, who, self.chosen(meanwhile))
+            self.ack_these(self.chosen(afterwards))
+            self.desk.pass_time(wait)
+
+    def chosen(self, numbers: list[int]) -> set[Key]:
+        out = sorted(self.out)
+        return {out[number % len(out)] for number in numbers} if out else set()
+
+    def ack_these(self, keys: set[Key]) -> None:
+        self.desk.sub.ack_many([self.out[key] for key in keys])
+        self.acknowledged(*keys, durable=False)
+
+    def receive(self, size: int, who: int, meanwhile: set[Key]) -> None:
+        """``meanwhile``: which of those that are out are acknowledged while entries are being read."""
+        if meanwhile:
+            self.faults.on_entry = partial(self.while_an_entry_is_read, meanwhile)
+        part = self.consumer(who).receive(size, timeout=0)
+        self.faults.mend()
+        assert len(part) <= size
+        for message in part:
+            self.received(message, who)
+        if not part:
+            self.nothing_is_left(of_batches=len(self.consumers) == 1)
+
+    def while_an_entry_is_read(
+        self, keys: set[Key], ledger_id: int, entry_id: int, stored: bytes | None
+    ) -> bytes | None:
+        self.faults.mend()
+        event("acknowledged while others are read")
+        self.ack_these(keys)
+        return stored
+
+    def receive_all(self, who: int) -> None:
+        for one in {who, *self.consumers}:
+            while part := self.consumer(one).receive(7, timeout=0):
+                for message in part:
+                    self.received(message, one)
+        self.nothing_is_left()
+
+    @precondition(lambda self: getattr(self, "consumers", None))
+    @rule(who=whoever)
+    def leave(self, who: int) -> None:
+        """Whatever it has comes again."""
+        if who not in self.consumers:
+            return
+        self.consumers.pop(who).close()
+        for key in [key for key in self.out if self.holders[key] == who]:
+            self.again(key, 0, self.now)
+            del self.out[key]
+        self.last_new.clear()
+
+    # -- back ----------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: getattr(self, "out", None))
+    @rule(data=st.data(), delay=st.sampled_from([None, 0, 300, 2_000]))
+    def nack(self, data: st.DataObject, delay: int | None) -> None:
+        key = data.draw(st.sampled_from(sorted(self.out)))
+        self.desk.sub.nack(self.out.pop(key), delay=delay)
+        wait = NACK_DELAY if delay is None else delay
+        self.again(key, self.now + wait - NACK_BUCKET + 1, self.now + max(wait, SHORTEST_NACK))
+
+    def redeliver_all(self) -> None:
+        self.desk.sub.redeliver_all()
+        for key in self.out:
+            self.again(key, 0, self.now)
+        self.out.clear()
+        self.last_new.clear()
+
+    # -- beginning again -----------------------------------------------------------------------------------------------
+
+    @rule(crash=st.booleans(), mode=st.sampled_from([None, None, *MODES]))
+    def restart(self, crash: bool, mode: str | None) -> None:
+        config = None if mode is None else topic_config(mode, **self.settings)
+        if crash:
+            self.desk.crash(config)
+            for key in self.accepted:
+                self.items[key].unsure = True
+        else:
+            self.desk.restart(config)
+        for position in self.sizes:
+            noted_until = max(item.noted_until for item in self.of(position)) if self.durable_nacks else 0
+            for item in self.of(position):
+                item.noted_until = noted_until
+            items = [item for item in self.of(position) if item.state != ACKED]
+            nacked = [item for item in items if item.state == AGAIN or noted_until]
+            for item in items:
+                item.count = 0
+                if nacked and self.durable_nacks:
+                    # Nacks are kept of entries.
+                    item.state, item.count = AGAIN, None
+                    item.earliest, item.latest = 0, max(self.now, item.last, *(one.latest for one in nacked))
+                    if len(items) == len(nacked) == 1:
+                        item.earliest = nacked[0].earliest
+                elif item.state != FIRST:
+                    # What came at an earlier time than its own, which it had been given, has its own again.
+                    item.state, item.earliest, item.latest = FIRST, 0, max(self.now, item.last)
+        self.out.clear()
+        self.accepted.clear()
+        self.consumers.clear()
+        self.last_new.clear()
+
+    # -- always --------------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def figures(self) -> None:
+        if not hasattr(self, "desk"):
+            return
+        stats = self.desk.sub.stats
+        assert stats.out == len(self.out)
+        left = {key[0] for key, item in self.items.items() if item.state != ACKED}
+        perhaps = {key[0] for key, item in self.items.items() if item.unsure}
+        assert len(left) <= stats.backlog <= len(left | perhaps)
+        assert not stats.paused
+
+    def teardown(self) -> None:
+        if hasattr(self, "desk"):
+            with self.folder:
+                try:
+                    self.run_out()
+                finally:
+                    self.desk.close()
+
+    def run_out(self) -> None:
+        """Everything that is not acknowledged comes, in the end; then there is nothing."""
+        self.redeliver_all()
+        for millis in (1, 50, 200, 1_000, 5_000):
+            self.desk.pass_time(millis)
+            self.receive_all(0)
+        wanted = {key for key, item in self.items.items() if item.state != ACKED}
+        assert self.out.keys() == wanted
+        self.desk.sub.ack_many(self.out.values()).result()
+        assert self.desk.sub.stats.backlog == 0
+        assert self.desk.sub.stats.delayed == 0
+        self.desk.restart()
+        self.desk.pass_time(10**7)
+        assert self.desk.sub.receive(10, timeout=0) == []
+
+
+class Everything(Consuming):
+    interrupted = False
 
     # -- in and out ----------------------------------------------------------------------------------------------------
 
@@ -146,39 +333,25 @@ class SubscriptionMachine(RuleBasedStateMachine):
         for name, position in zip(names, given, strict=True):
             self.published(position, [name], delay)
 
-    @rule(mixed=st.lists(delays, min_size=1, max_size=6))
-    def publish(self, mixed: list[int]) -> None:
-        for delay in mixed:
-            (name,) = self.names(1)
-            self.published(self.desk.topic.publish(name, deliver_after=delay or None), [name], delay)
-
     @rule(delay=delays, count=st.integers(1, 4))
     def publish_batch(self, delay: int, count: int) -> None:
         names = self.names(count)
         position = self.desk.topic.publish_batch(names, deliver_after=delay or None)
         self.published(position, names, delay, batch=True)
 
-    @rule(size=st.sampled_from([1, 2, 3, 5, 100]))
-    def receive(self, size: int) -> None:
-        part = self.desk.sub.receive(size, timeout=0)
-        assert len(part) <= size
-        for message in part:
-            self.received(message)
-        if not part:
-            self.nothing_is_left()
-
-    @rule()
-    def receive_all(self) -> None:
-        while part := self.desk.sub.receive(7, timeout=0):
-            for message in part:
-                self.received(message)
-        self.nothing_is_left()
+    @rule(who=whoever)
+    def receive_everything(self, who: int) -> None:
+        self.receive_all(who)
 
     @rule(millis=st.one_of(st.integers(1, 30), st.sampled_from([100, 500, 3_000])))
     def time_passes(self, millis: int) -> None:
         self.desk.pass_time(millis)
 
     # -- back ----------------------------------------------------------------------------------------------------------
+
+    @rule()
+    def redeliver_everything(self) -> None:
+        self.redeliver_all()
 
     @precondition(lambda self: getattr(self, "out", None))
     @rule(data=st.data(), wait=st.booleans())
@@ -204,21 +377,6 @@ class SubscriptionMachine(RuleBasedStateMachine):
             return
         self.desk.sub.ack_cumulative(position).result()
         self.acknowledged(*(key for key in self.items if key[0] <= position), durable=True)
-
-    @precondition(lambda self: getattr(self, "out", None))
-    @rule(data=st.data(), delay=st.sampled_from([None, 0, 300, 2_000]))
-    def nack(self, data: st.DataObject, delay: int | None) -> None:
-        key = data.draw(st.sampled_from(sorted(self.out)))
-        self.desk.sub.nack(self.out.pop(key), delay=delay)
-        wait = NACK_DELAY if delay is None else delay
-        self.again(key, self.now + wait - NACK_BUCKET + 1, self.now + max(wait, SHORTEST_NACK))
-
-    @rule()
-    def redeliver_all(self) -> None:
-        self.desk.sub.redeliver_all()
-        for key in self.out:
-            self.again(key, 0, self.now)
-        self.out.clear()
 
     # -- other times ---------------------------------------------------------------------------------------------------
 
@@ -265,86 +423,12 @@ class SubscriptionMachine(RuleBasedStateMachine):
                 item.move(item.soonest, max(item.last, item.latest, item.noted_until))
                 item.state, item.count, item.unsure = FIRST, None, False
         self.out.clear()
-        self.last_new = None
-
-    @rule(crash=st.booleans(), mode=st.sampled_from([None, None, *MODES]))
-    def restart(self, crash: bool, mode: str | None) -> None:
-        config = None if mode is None else topic_config(mode, **self.settings)
-        if crash:
-            self.desk.crash(config)
-            for key in self.accepted:
-                self.items[key].unsure = True
-        else:
-            self.desk.restart(config)
-        for position in self.sizes:
-            noted_until = max(item.noted_until for item in self.of(position)) if self.durable_nacks else 0
-            for item in self.of(position):
-                item.noted_until = noted_until
-            items = [item for item in self.of(position) if item.state != ACKED]
-            nacked = [item for item in items if item.state == AGAIN or noted_until]
-            for item in items:
-                item.count = 0
-                if nacked and self.durable_nacks:
-                    # Nacks are kept of entries.
-                    item.state, item.count = AGAIN, None
-                    item.earliest, item.latest = 0, max(self.now, item.last, *(one.latest for one in nacked))
-                    if len(items) == len(nacked) == 1:
-                        item.earliest = nacked[0].earliest
-                elif item.state != FIRST:
-                    # What came at an earlier time than its own, which it had been given, has its own again.
-                    item.state, item.earliest, item.latest = FIRST, 0, max(self.now, item.last)
-        self.out.clear()
-        self.accepted.clear()
-        self.last_new = None
-
-    # -- always --------------------------------------------------------------------------------------------------------
-
-    @invariant()
-    def figures(self) -> None:
-        if not hasattr(self, "desk"):
-            return
-        stats = self.desk.sub.stats
-        assert stats.out == len(self.out)
-        left = {key[0] for key, item in self.items.items() if item.state != ACKED}
-        perhaps = {key[0] for key, item in self.items.items() if item.unsure}
-        assert len(left) <= stats.backlog <= len(left | perhaps)
-        assert not stats.paused
-
-    def teardown(self) -> None:
-        if hasattr(self, "desk"):
-            with self.folder:
-                try:
-                    self.run_out()
-                finally:
-                    self.desk.close()
-
-    def run_out(self) -> None:
-        """Everything that is not acknowledged comes, in the end; then there is nothing."""
-        self.redeliver_all()
-        for millis in (1, 50, 200, 1_000, 5_000):
-            self.desk.pass_time(millis)
-            self.receive_all()
-        wanted = {key for key, item in self.items.items() if item.state != ACKED}
-        assert self.out.keys() == wanted
-        self.desk.sub.ack_many(self.out.values()).result()
-        assert self.desk.sub.stats.backlog == 0
-        assert self.desk.sub.stats.delayed == 0
-        self.desk.restart()
-        self.desk.pass_time(10**7)
-        assert self.desk.sub.receive(10, timeout=0) == []
-
-
-class InBuckets(SubscriptionMachine):
-    mode = "buckets"
-
-
-class InASharedIndex(SubscriptionMachine):
-    mode = "shared index"
+        self.last_new.clear()
 
 
 def _settings() -> Any:
     return settings(
-        max_examples=12,
+        max_examples=30,
         stateful_step_count=25,
         deadline=None,
         derandomize=True,
@@ -352,9 +436,9 @@ def _settings() -> Any:
     )
 
 
-TestInMemory = SubscriptionMachine.TestCase
-TestInMemory.settings = _settings()
-TestInBuckets = InBuckets.TestCase
-TestInBuckets.settings = _settings()
-TestInASharedIndex = InASharedIndex.TestCase
-TestInASharedIndex.settings = _settings()
+MACHINES: list[Any] = [
+    type(f"{rules.__name__} {mode}", (rules,), {"mode": mode}) for rules in (Consuming, Everything) for mode in MODES
+]
+for machine in MACHINES:
+    machine.TestCase.settings = _settings()
+    globals()[f"Test {machine.__name__}".title().replace(" ", "")] = machine.TestCase

@@ -9,10 +9,9 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.delivery.test_subscription_model import InASharedIndex, InBuckets, SubscriptionMachine
+from tests.delivery.test_subscription_model import MACHINES
 from tests.soak.kinds import Done, Kind
 
-MACHINES = (SubscriptionMachine, InBuckets, InASharedIndex)
 EXAMPLES = 10
 _SETTINGS = settings(
     max_examples=EXAMPLES,
