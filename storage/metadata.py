@@ -306,6 +306,10 @@ def _checked_ensembles(given: Iterable[tuple[int, Iterable[str]]], size: int) ->
 # -- the bytes -------------------------------------------------------------------------------------------------------
 
 
+def begins_like_metadata(data: bytes) -> bool:
+    return data.startswith(_HEADER)
+
+
 def parse(data: bytes, ledger_id: int, store_ctime: int | None = None, version: int = 0) -> LedgerMetadata:
     """The metadata that ``data`` holds, or :class:`MetadataSerializationError`.
 

@@ -17,6 +17,7 @@ from bookstand.errors import StoreDamagedError, UnauthorizedAccessError
 from bookstand.storage.digest import DIGEST_NAMES, MASTER_KEY_BYTES
 
 _LAYOUT = struct.Struct(f">QQQqqqqQQ{MASTER_KEY_BYTES}s")
+STATE_BYTES = _LAYOUT.size
 _FENCED = 1
 _KEYED = 2
 _OUT_OF_ORDER = 4

@@ -64,6 +64,16 @@ class Witness:
     def exists(folder: str) -> bool:
         return os.path.exists(os.path.join(folder, FILE))
 
+    @staticmethod
+    def told(folder: str) -> int | None:
+        """The newest commit that was witnessed, with a look only; None where there is no witness, or one that is
+        damaged."""
+        try:
+            with open(os.path.join(folder, FILE), "rb") as file:
+                return _newest(file.read(_FILE_BYTES))
+        except OSError:
+            return None
+
     def check(self, newest_commit: Callable[[], int]) -> None:
         """:class:`StoreRolledBackError` if the file has fewer commits than were witnessed."""
         # In this order: others may commit, and witness it, between the two.
@@ -100,13 +110,20 @@ class Witness:
         os.close(self._file)
 
     def _newest(self) -> int:
-        content = os.pread(self._file, _FILE_BYTES, 0)
-        if len(content) != _FILE_BYTES or not content.startswith(_MAGIC):
+        newest = _newest(os.pread(self._file, _FILE_BYTES, 0))
+        if newest is None:
             raise StoreDamagedError(f"{self._path} is not a witness file")
-        newest = 0
-        for start in (len(_MAGIC), len(_MAGIC) + _SLOT_BYTES):
-            number = content[start : start + _COMMIT.size]
-            (crc,) = _CRC.unpack_from(content, start + _COMMIT.size)
-            if crc == google_crc32c.value(number):
-                newest = max(newest, _COMMIT.unpack(number)[0])
         return newest
+
+
+def _newest(content: bytes) -> int | None:
+    """0 where both slots are damaged; None where it is no witness's content."""
+    if len(content) != _FILE_BYTES or not content.startswith(_MAGIC):
+        return None
+    newest = 0
+    for start in (len(_MAGIC), len(_MAGIC) + _SLOT_BYTES):
+        number = content[start : start + _COMMIT.size]
+        (crc,) = _CRC.unpack_from(content, start + _COMMIT.size)
+        if crc == google_crc32c.value(number):
+            newest = max(newest, _COMMIT.unpack(number)[0])
+    return newest

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bookstand.errors import StoreFormatError
-from bookstand.storage import files
+from bookstand.storage.meta_page import parse_meta
 from tests.soak.kinds import Done, Kind
 from tests.storage import trials
 from tests.storage.trials import PAGE, Damage
@@ -201,10 +201,10 @@ def _commit(image: bytes) -> int:
 
 def _commit_of_meta(page: bytes) -> int:
     try:
-        meta = files.parse_meta(page)
+        meta = parse_meta(page)
     except StoreFormatError:
         return -1
-    return -1 if meta is None else meta[0]
+    return -1 if meta is None else meta.transaction
 
 
 def _fingerprint(image: bytes) -> bytes:

@@ -1,0 +1,277 @@
+"""Every record that a damaged data file still has, past LMDB.
+
+The trees are followed from the header down, and every page that cannot be followed becomes a :class:`Break`: keys that
+may be missing. What belongs there is then looked for on every page of the file, used or given up long ago; a record
+that was found so may be an older one than the last, or one that was deleted since. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+from bookstand.errors import NotAStoreError, StoreDamagedError
+from bookstand.storage import keys, record
+from bookstand.storage.environment import check_format
+from bookstand.storage.meta_page import META_PAGES
+from bookstand.storage.metadata import begins_like_metadata
+from bookstand.storage.pages import NO_PAGE, Branch, Leaf, Node, PageFile, Tree, parse_page, parse_tree
+from bookstand.storage.state import STATE_BYTES
+
+_DEEPEST = 32
+# So many states of the file are compared where its header does not say which is the last.
+_MOST_ROOTS = 16
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes of the file of how many have been looked at."""
+
+
+class Break(NamedTuple):
+    """Of keys from ``low`` up to ``high`` (None: to the last), not included, some may be missing."""
+
+    low: bytes
+    high: bytes | None
+    page: int
+    why: str
+
+    def has(self, key: bytes) -> bool:
+        return self.low <= key and (self.high is None or key < self.high)
+
+
+def walk(file: PageFile, root: int, report: Callable[[Break], None]) -> Iterator[Node]:
+    """The records of a tree, by ascending keys. Whatever a page says, no key comes twice: each may only have the keys
+    that those above it leave to it."""
+    waiting: list[tuple[bytes, bytes | None, int, int]] = [] if root == NO_PAGE else [(b"", None, root, 0)]
+    while waiting:
+        low, high, number, depth = waiting.pop()
+        page = None if number < META_PAGES or depth == _DEEPEST else file.page(number)
+        found = None if page is None else parse_page(page)
+        if isinstance(found, Leaf):
+            yield from _in_order(found, low, high, number, report)
+        elif isinstance(found, Branch) and found.children:
+            waiting += reversed(_below(found, low, high, number, depth, report))
+        else:
+            report(Break(low, high, number, "is not to be had" if page is None else "is no page of a tree"))
+
+
+def _in_order(leaf: Leaf, low: bytes, high: bytes | None, number: int, report: Callable[[Break], None]) -> list[Node]:
+    good: list[Node] = []
+    stray: list[bytes] = []
+    for node in leaf.nodes:
+        behind = good[-1].key if good else None
+        fits = low <= node.key and (high is None or node.key < high) and (behind is None or behind < node.key)
+        if fits:
+            good.append(node)
+        else:
+            stray.append(node.key)
+    if leaf.broken or stray or not leaf.nodes:
+        highest = None if high is None else max([high, *(key + b"\0" for key in stray)])
+        report(Break(min([low, *stray]), highest, number, "has records that cannot be in their place"))
+    return good
+
+
+def _below(
+    branch: Branch, low: bytes, high: bytes | None, number: int, depth: int, report: Callable[[Break], None]
+) -> list[tuple[bytes, bytes | None, int, int]]:
+    starts = [(low, branch.children[0][1])]
+    for key, page in branch.children[1:]:
+        if starts[-1][0] < key and (high is None or key < high):
+            starts.append((key, page))
+    if branch.broken or len(starts) < len(branch.children):
+        report(Break(low, high, number, "has branches that cannot be in their place"))
+    ends = [*(start for start, _ in starts[1:]), high]
+    return [(start, end, page, depth + 1) for (start, page), end in zip(starts, ends, strict=True)]
+
+
+class Salvage:
+    """A data file of which nothing is believed. Close it in the end; a context manager."""
+
+    def __init__(self, path: str, progress: Progress | None = None) -> None:
+        self.path = path
+        self.file = PageFile(path)
+        try:
+            self._progress = progress
+            self.commit: int | None = None
+            """The number of the commit that the trees are of, if the header tells."""
+            self.doubts: list[str] = []
+            """What is wrong with the file as a whole."""
+            self.breaks: dict[bytes, list[Break]] = {}
+            self._elsewhere: dict[bytes, dict[bytes, list[Node]]] = {name: {} for name in keys.DATABASES}
+            self.trees = self._newest_trees()
+            self._check_whose_it_is()
+            for name in keys.DATABASES:
+                self._look_for_breaks(name)
+            if any(self.breaks.values()):
+                self._look_everywhere()
+        except BaseException:
+            self.file.close()
+            raise
+
+    def __enter__(self) -> Salvage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    # -- what there is -----------------------------------------------------------------------------------------------
+
+    def records(self, database: bytes) -> Iterator[tuple[bytes, list[Node]]]:
+        """By ascending keys, each with all that was found under it: first what is in its place."""
+        tree = self.trees.get(database)
+        root = NO_PAGE if tree is None else tree.root
+        in_place = ((node.key, 0, node) for node in walk(self.file, root, lambda _: None))
+        elsewhere = self._elsewhere[database]
+        others = ((key, 1, node) for key in sorted(elsewhere) for node in elsewhere[key])
+        for key, some in groupby(merge(in_place, others, key=itemgetter(0, 1)), key=itemgetter(0)):
+            yield key, [node for _, _, node in some]
+
+    def value(self, node: Node) -> bytes | None:
+        return self.file.value(node)
+
+    def sealed(self, database: bytes) -> Iterator[tuple[bytes, list[bytes]]]:
+        """The bodies of the records under each key that are as they were sealed; none of a key that has only others."""
+        for key, nodes in self.records(database):
+            yield key, [body for node in nodes if (body := self._unsealed(database, key, node)) is not None]
+
+    def _unsealed(self, database: bytes, key: bytes, node: Node) -> bytes | None:
+        value = self.file.value(node)
+        try:
+            return None if value is None else record.unseal(database, key, value)
+        except StoreDamagedError:
+            return None
+
+    # -- the trees ---------------------------------------------------------------------------------------------------
+
+    def _newest_trees(self) -> dict[bytes, Tree]:
+        metas = [meta for meta in self.file.metas if meta is not None]
+        numbers = sorted(meta.transaction for meta in metas)
+        in_turn = len(metas) == META_PAGES and (numbers == [0, 0] or numbers[1] == numbers[0] + 1)
+        newest = max(metas, default=None)
+        if newest is not None and (newest.last_page + 1) * self.file.page_size > self.file.bytes:
+            self.doubts.append(f"the file has {self.file.bytes} bytes, fewer than its header tells of")
+        if in_turn and newest is not None:
+            trees = self._trees(newest.root)
+            self.commit = newest.transaction
+            if len(trees) == len(keys.DATABASES) or newest.root == NO_PAGE:
+                return trees
+        if in_turn:
+            self.doubts.append("the page that all others hang on cannot be read as it is")
+        elif metas:
+            told = ", ".join(str(number) for number in numbers)
+            self.doubts.append(f"of its two header pages {len(metas)} can be read, and told of is commit {told}")
+        else:
+            self.doubts.append("none of its two header pages can be read")
+        of_metas = {meta.root: meta.transaction for meta in metas}
+        root, trees = self._best(sorted({*of_metas, *self._possible_roots()}))
+        self.commit = of_metas.get(root)
+        return trees
+
+    def _trees(self, root: int) -> dict[bytes, Tree]:
+        """By their names, as far as they can be read. One that is larger than the file is none."""
+        found = {}
+        for node in walk(self.file, root, lambda _: None):
+            tree = parse_tree(node.value) if node.is_tree and node.key in keys.DATABASES else None
+            if tree is not None and (tree.root == NO_PAGE or META_PAGES <= tree.root < self.file.pages):
+                found[node.key] = tree
+        return found
+
+    def _possible_roots(self) -> Iterator[int]:
+        """Pages that look as if all others hung on them: of the last commit, and of earlier ones."""
+        for number, leaf in self._leaves():
+            names = {node.key for node in leaf.nodes if node.is_tree}
+            if names and names <= set(keys.DATABASES):
+                yield number
+
+    def _best(self, roots: list[int]) -> tuple[int, dict[bytes, Tree]]:
+        """The newest that is whole; where none is, the newest."""
+        candidates = [(root, trees) for root in roots if (trees := self._trees(root))]
+        candidates.sort(key=lambda one: self._age(one[1]), reverse=True)
+        whole = (one for one in candidates[:_MOST_ROOTS] if self._is_whole(one[1]))
+        return next(whole, candidates[0] if candidates else (NO_PAGE, {}))
+
+    def _is_whole(self, trees: dict[bytes, Tree]) -> bool:
+        breaks: list[Break] = []
+        for tree in trees.values():
+            for _ in walk(self.file, tree.root, breaks.append):
+                if breaks:
+                    return False
+        return not breaks and len(trees) == len(keys.DATABASES)
+
+    def _age(self, trees: dict[bytes, Tree]) -> tuple[int, int, int]:
+        """Later commits have higher ids, versions and numbers of entries, by and large."""
+        ids = versions = 0
+        for name, tree in trees.items():
+            if name in (keys.META, keys.LEDGERS, keys.NODES):
+                for node in walk(self.file, tree.root, lambda _: None):
+                    body = self._unsealed(name, node.key, node)
+                    if body is None:
+                        continue
+                    if name != keys.META:
+                        versions += 1 + int.from_bytes(body[: record.VERSION.size], "big", signed=True)
+                    elif node.key in (keys.META_NEXT_LEDGER, keys.META_NEXT_INCARNATION):
+                        ids += int.from_bytes(body, "big")
+        entries = trees.get(keys.ENTRIES)
+        return ids, versions, 0 if entries is None else entries.records
+
+    def _check_whose_it_is(self) -> None:
+        if not self.trees and not self.doubts:
+            raise NotAStoreError(f"{self.path} holds an LMDB file of another program")
+        for key, nodes in self.records(keys.META):
+            if key == keys.META_FORMAT and len(nodes[0].value) == keys.FORMAT.size:
+                (version,) = keys.FORMAT.unpack(nodes[0].value)
+                if version != keys.FORMAT_VERSION:
+                    check_format(self.path, nodes[0].value)
+
+    # -- what is not in its place ------------------------------------------------------------------------------------
+
+    def _look_for_breaks(self, name: bytes) -> None:
+        found = self.breaks[name] = []
+        tree = self.trees.get(name)
+        if tree is None:
+            found.append(Break(b"", None, 0, "does not name where it begins"))
+            return
+        for _ in walk(self.file, tree.root, found.append):
+            pass
+
+    def _look_everywhere(self) -> None:
+        for _, leaf in self._leaves():
+            for node in leaf.nodes:
+                name = self._database_of(node)
+                if name is not None and any(one.has(node.key) for one in self.breaks[name]):
+                    self._elsewhere[name].setdefault(node.key, []).append(node)
+
+    def _leaves(self) -> Iterator[tuple[int, Leaf]]:
+        number = META_PAGES
+        while number < self.file.pages:
+            page = self.file.page(number)
+            found = None if page is None else parse_page(page)
+            if isinstance(found, Leaf):
+                yield number, found
+            # What a value holds is not taken for pages.
+            number += 1 if page is None else self.file.extent(page, number)
+            if self._progress is not None:
+                self._progress(min(number * self.file.page_size, self.file.bytes), self.file.bytes)
+
+    def _database_of(self, node: Node) -> bytes | None:
+        """Whose record it is, by what is in it. Entries say which they are, and the others are sealed with their key;
+        whether the rest of an entry is right is seen when it is taken."""
+        key = node.key
+        if node.is_tree:
+            return None
+        if len(key) == keys.ENTRY_KEY.size and self.file.begins(node, len(key)) == key:
+            return keys.ENTRIES
+        body = self._unsealed(keys.META, key, node)
+        if body is None:
+            return None
+        if key.startswith(b"/"):
+            return keys.NODES
+        if key in keys.META_RECORDS or key.startswith(keys.META_DELETED):
+            return keys.META
+        if len(key) != keys.LEDGER_KEY.size:
+            return None
+        if begins_like_metadata(body[record.VERSION.size :]):
+            return keys.LEDGERS
+        return keys.STATE if len(body) == STATE_BYTES else None
