@@ -69,7 +69,7 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool, h
     """Under the folder's lock: make the data file if there is none; True if it was made."""
     if has_data_file(path):
         return False
-    others = [name for name in os.listdir(path) if not _is_ours(name)]
+    others = [name for name in os.listdir(path) if not is_ours(name)]
     if others:
         raise NotAStoreError(f"{path} holds other files ({sorted(others)[0]}, …) and no store")
     if not create or read_only:
@@ -263,7 +263,7 @@ def raise_os_error(error: OSError, doing: str) -> NoReturn:
     raise kind(f"{doing}: {error.strerror or error}") from error
 
 
-def _is_ours(name: str) -> bool:
+def is_ours(name: str) -> bool:
     return name in (DATA_FILE, LOCK_FILE, witness.FILE) or name.startswith((_CREATING, owners.WRITER, owners.READER))
 
 

@@ -41,6 +41,13 @@ class Break(NamedTuple):
         return self.low <= key and (self.high is None or key < self.high)
 
 
+class Found(NamedTuple):
+    key: bytes
+    in_place: Node | None
+    elsewhere: list[Node]
+    """What was found under the key on pages that do not belong to the tree, or not there."""
+
+
 def walk(file: PageFile, root: int, report: Callable[[Break], None]) -> Iterator[Node]:
     """The records of a tree, by ascending keys. Whatever a page says, no key comes twice: each may only have the keys
     that those above it leave to it."""
@@ -101,7 +108,7 @@ class Salvage:
             self.breaks: dict[bytes, list[Break]] = {}
             self._elsewhere: dict[bytes, dict[bytes, list[Node]]] = {name: {} for name in keys.DATABASES}
             self.trees = self._newest_trees()
-            self._check_whose_it_is()
+            self._check_format()
             for name in keys.DATABASES:
                 self._look_for_breaks(name)
             if any(self.breaks.values()):
@@ -118,23 +125,29 @@ class Salvage:
 
     # -- what there is -----------------------------------------------------------------------------------------------
 
-    def records(self, database: bytes) -> Iterator[tuple[bytes, list[Node]]]:
-        """By ascending keys, each with all that was found under it: first what is in its place."""
+    def records(self, database: bytes) -> Iterator[Found]:
+        """By ascending keys."""
         tree = self.trees.get(database)
         root = NO_PAGE if tree is None else tree.root
         in_place = ((node.key, 0, node) for node in walk(self.file, root, lambda _: None))
         elsewhere = self._elsewhere[database]
         others = ((key, 1, node) for key in sorted(elsewhere) for node in elsewhere[key])
         for key, some in groupby(merge(in_place, others, key=itemgetter(0, 1)), key=itemgetter(0)):
-            yield key, [node for _, _, node in some]
+            nodes = [(rank, node) for _, rank, node in some]
+            first = nodes[0][1] if nodes[0][0] == 0 else None
+            yield Found(key, first, [node for rank, node in nodes if rank])
 
     def value(self, node: Node) -> bytes | None:
         return self.file.value(node)
 
     def sealed(self, database: bytes) -> Iterator[tuple[bytes, list[bytes]]]:
-        """The bodies of the records under each key that are as they were sealed; none of a key that has only others."""
-        for key, nodes in self.records(database):
-            yield key, [body for node in nodes if (body := self._unsealed(database, key, node)) is not None]
+        """The bodies of the records under each key that are as they were sealed: that in its place, or else all
+        others."""
+        for key, in_place, elsewhere in self.records(database):
+            body = None if in_place is None else self._unsealed(database, key, in_place)
+            others = elsewhere if body is None else []
+            bodies = [body, *(self._unsealed(database, key, node) for node in others)]
+            yield key, [one for one in bodies if one is not None]
 
     def _unsealed(self, database: bytes, key: bytes, node: Node) -> bytes | None:
         value = self.file.value(node)
@@ -150,13 +163,14 @@ class Salvage:
         numbers = sorted(meta.transaction for meta in metas)
         in_turn = len(metas) == META_PAGES and (numbers == [0, 0] or numbers[1] == numbers[0] + 1)
         newest = max(metas, default=None)
-        if newest is not None and (newest.last_page + 1) * self.file.page_size > self.file.bytes:
-            self.doubts.append(f"the file has {self.file.bytes} bytes, fewer than its header tells of")
         if in_turn and newest is not None:
-            trees = self._trees(newest.root)
             self.commit = newest.transaction
-            if len(trees) == len(keys.DATABASES) or newest.root == NO_PAGE:
+            breaks: list[Break] = []
+            trees = self._trees(newest.root, breaks.append)
+            if len(trees) == len(keys.DATABASES):
                 return trees
+            if not breaks and not trees:
+                raise NotAStoreError(f"{self.path} is an LMDB file of another program")
         if in_turn:
             self.doubts.append("the page that all others hang on cannot be read as it is")
         elif metas:
@@ -169,10 +183,10 @@ class Salvage:
         self.commit = of_metas.get(root)
         return trees
 
-    def _trees(self, root: int) -> dict[bytes, Tree]:
+    def _trees(self, root: int, report: Callable[[Break], None] = lambda _: None) -> dict[bytes, Tree]:
         """By their names, as far as they can be read. One that is larger than the file is none."""
         found = {}
-        for node in walk(self.file, root, lambda _: None):
+        for node in walk(self.file, root, report):
             tree = parse_tree(node.value) if node.is_tree and node.key in keys.DATABASES else None
             if tree is not None and (tree.root == NO_PAGE or META_PAGES <= tree.root < self.file.pages):
                 found[node.key] = tree
@@ -216,14 +230,10 @@ class Salvage:
         entries = trees.get(keys.ENTRIES)
         return ids, versions, 0 if entries is None else entries.records
 
-    def _check_whose_it_is(self) -> None:
-        if not self.trees and not self.doubts:
-            raise NotAStoreError(f"{self.path} holds an LMDB file of another program")
-        for key, nodes in self.records(keys.META):
-            if key == keys.META_FORMAT and len(nodes[0].value) == keys.FORMAT.size:
-                (version,) = keys.FORMAT.unpack(nodes[0].value)
-                if version != keys.FORMAT_VERSION:
-                    check_format(self.path, nodes[0].value)
+    def _check_format(self) -> None:
+        for key, in_place, _ in self.records(keys.META):
+            if key == keys.META_FORMAT and in_place is not None and len(in_place.value) == keys.FORMAT.size:
+                check_format(self.path, in_place.value)
 
     # -- what is not in its place ------------------------------------------------------------------------------------
 

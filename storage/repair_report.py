@@ -1,0 +1,96 @@
+"""What a repair saved, and what it could not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Loss(NamedTuple):
+    """Something that is not in the new store as it was. ``what`` is ``"entries"``, ``"state"`` or ``"metadata"`` of a
+    ledger, ``"node"``, or ``"store"`` where it cannot be said whose it is."""
+
+    what: str
+    why: str
+    ledger_id: int | None = None
+    first_entry: int | None = None
+    last_entry: int | None = None
+    node: str | None = None
+
+    def has(self, ledger_id: int | None, entry_id: int | None) -> bool:
+        """Whether the entry is one of those that are lost."""
+        if self.what != "entries" or ledger_id is None or ledger_id != self.ledger_id or entry_id is None:
+            return False
+        return (
+            self.first_entry is not None
+            and self.last_entry is not None
+            and (self.first_entry <= entry_id <= self.last_entry)
+        )
+
+    def __str__(self) -> str:
+        if self.what == "entries" and self.ledger_id is not None and self.first_entry is not None:
+            if self.first_entry == self.last_entry:
+                return f"entry {self.ledger_id}:{self.first_entry}: {self.why}"
+            return f"entries {self.ledger_id}:{self.first_entry} to {self.ledger_id}:{self.last_entry}: {self.why}"
+        if self.ledger_id is not None:
+            return f"{self.what} of ledger {self.ledger_id}: {self.why}"
+        return f"node {self.node}: {self.why}" if self.node is not None else f"{self.what}: {self.why}"
+
+
+@dataclass
+class RepairReport:
+    """Of a dry run the numbers say what would be saved."""
+
+    source: str
+    destination: str
+    dry_run: bool
+    ledgers: int = 0
+    entries: int = 0
+    bytes: int = 0
+    """Of entries as they are stored, headers and digests with them."""
+    nodes: int = 0
+    found_elsewhere: int = 0
+    """Entries that no tree of the file leads to any more, and that were found on its pages."""
+    deleted_ledgers: int = 0
+    """That were deleted and not collected yet, and are not in the new store."""
+    made_up: list[int] = field(default_factory=list)
+    """Ledgers whose metadata was lost, and is made up of what their entries tell."""
+    unchecked: list[int] = field(default_factory=list)
+    """Ledgers whose entries are as they were, but could not be checked: their password is not known."""
+    losses: list[Loss] = field(default_factory=list)
+
+    @property
+    def lost_entries(self) -> int:
+        """As far as they have names."""
+        return sum(
+            loss.last_entry - loss.first_entry + 1
+            for loss in self.losses
+            if loss.first_entry is not None and loss.last_entry is not None
+        )
+
+    @property
+    def whole(self) -> bool:
+        """Whether all is saved as it was."""
+        return not self.losses
+
+    def lines(self) -> Iterator[str]:
+        yield from (f"lost: {loss}" for loss in self.losses)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs; all of it can be written as JSON."""
+        names = (
+            "dry_run",
+            "ledgers",
+            "entries",
+            "bytes",
+            "nodes",
+            "found_elsewhere",
+            "deleted_ledgers",
+            "made_up",
+            "unchecked",
+        )
+        return {name: getattr(self, name) for name in names} | {
+            "lost_entries": self.lost_entries,
+            "losses": [loss._asdict() for loss in self.losses],
+        }
