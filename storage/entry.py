@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 HEADER = struct.Struct(">qqqq")
 HEADER_BYTES = HEADER.size
 assert HEADER_BYTES == 32
+# What it begins with.
+ENTRY_IDS = struct.Struct(">qq")
 
 _EXPLICIT_LAC = struct.Struct(">qq")
 

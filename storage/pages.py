@@ -111,6 +111,12 @@ def _node(page: bytes, offset: int, upper: int) -> Node | None:
     return Node(key, value, size, _PAGE.unpack(value)[0] if flags & _BIG else None, bool(flags & _TREE_BELOW))
 
 
+def number_of(page: bytes) -> int:
+    """Which page it says that it is."""
+    number: int = _PAGE.unpack_from(page)[0]
+    return number
+
+
 class PageFile:
     """A data file by pages, which are read and not mapped: neither its end nor a broken disk ends the process."""
 

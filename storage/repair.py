@@ -74,7 +74,7 @@ def repair(
     with _salvage(folder, looking) as found:
         report = RepairReport(folder, new, dry_run)
         if dry_run:
-            _Repair(found, report, passwords, None, saving).run(Witness.told(folder))
+            _Repair(found, report, passwords, None, saving).run()
             _check_unchanged(found, folder)
             return report
         unfinished = _begin(new)
@@ -82,7 +82,7 @@ def repair(
             # Nothing is promised before the end: it is synced then, as a whole.
             storage = open_storage(unfinished, durability="none")
             try:
-                _Repair(found, report, passwords, storage, saving).run(Witness.told(folder))
+                _Repair(found, report, passwords, storage, saving).run()
                 _check_unchanged(found, folder)
                 _add_what_verify_finds(storage, report)
             finally:
@@ -188,7 +188,7 @@ class _Repair:
         self._next_incarnation = self._counter(keys.META_NEXT_INCARNATION)
         self._next_ledger = self._counter(keys.META_NEXT_LEDGER)
 
-    def run(self, witnessed: int | None) -> None:
+    def run(self) -> None:
         if all(next(self._found.records(database), None) is None for database in keys.DATABASES):
             raise StoreDamagedError(f"nothing of {self._found.path} can be saved: no record of a store is in it")
         self._add_ledgers()
@@ -199,7 +199,8 @@ class _Repair:
         if store_id is not None:
             self._add(RestoreStoreId(store_id), len(store_id))
         self._commit()
-        self._report.losses += self._losses_of_the_store(witnessed)
+        self._report.losses += self._losses_of_the_store(Witness.told(self._report.source))
+        self._doubt()
 
     # -- records of the store about itself, and states ---------------------------------------------------------------
 
@@ -294,11 +295,12 @@ class _Repair:
             entries = chain([first], entries)
         one = LedgerRepair(ledger_id, known, parsed, self._passwords, lost_metadata)
         self._copy_entries(one, entries)
-        if ledger_id in self._states and known is None:
-            self._lose_of(ledger_id, "state", "it is damaged; what its entries tell counts")
-        elif known is None:
-            self._lose_of(ledger_id, "state", "it is missing; what its entries tell counts")
+        if known is None:
+            how = "damaged" if ledger_id in self._states else "missing"
+            self._lose_of(ledger_id, "state", f"it is {how}: what its entries tell counts")
         self._report.losses += one.losses
+        if one.is_nothing_but_damage:
+            return
         self._absent += one.absent
         if one.unchecked and one.behind >= 0:
             self._report.unchecked.append(ledger_id)
@@ -364,15 +366,15 @@ class _Repair:
     def _add_nodes(self) -> None:
         for key, bodies in self._found.sealed(keys.NODES):
             self._met[keys.NODES] += 1
-            name = key.decode(errors="backslashreplace")
             try:
-                check_path(keys.path_of(key))
-                stored = self._newest(bodies)
+                path = check_path(keys.path_of(key))
             except (StoreDamagedError, IncorrectParameterError) as error:
-                self._report.losses.append(Loss("node", str(error), node=name))
+                self._lose("store", f"nodes: {error}: a node is lost")
                 continue
+            stored = self._newest(bodies)
             if stored is None:
-                self._report.losses.append(Loss("node", "its checksum does not match", node=name))
+                why = "it is damaged, or it is another one and its path is damaged"
+                self._report.losses.append(Loss("node", why, node=path))
                 continue
             self._sums[keys.NODES] ^= _seal(key, *stored)
             self._restore(keys.NODES, key, *stored)
@@ -429,6 +431,14 @@ class _Repair:
         for database in keys.DATABASES:
             yield from self._losses_of(database)
 
+    def _doubt(self) -> None:
+        """A file of which every part is right may still be one whose parts are of different times."""
+        try:
+            files.verify_structure(self._report.source)
+        except StoreDamagedError as damage:
+            if self._report.whole:
+                self._lose("store", f"whether all is as it was committed last cannot be told: {damage}")
+
     def _losses_of(self, database: bytes) -> Iterator[Loss]:
         name = database.decode()
         tree = self._found.trees.get(database)
@@ -438,7 +448,9 @@ class _Repair:
             if told == self._sums[database] and told is not None:
                 # All of it is there, and as it was last written, wherever it was found.
                 return
-            if not breaks and told is not None and not any(map(_is_of(database), self._report.losses)):
+            named = sum(map(_is_of(database), self._report.losses))
+            lacking = 0 if tree is None else tree.records - self._met[database]
+            if not breaks and told is not None and (lacking > 0 or not named):
                 yield Loss("store", f"a part of {name} is not as it was last written: the sum of its seals is another")
         elif tree is not None and not breaks:
             lacking = tree.records - self._met[database] - (self._absent if database == keys.ENTRIES else 0)

@@ -56,6 +56,8 @@ class LedgerRepair:
         self._gaps: list[tuple[int, int]] = []
         self.behind = -1
         self.absent = 0
+        # The last one of those that are wrong, and of which both key and content say which they are.
+        self._surely = -1
 
     # -- entries -----------------------------------------------------------------------------------------------------
 
@@ -80,7 +82,10 @@ class LedgerRepair:
             ((stored, told),) = right.items()
             self._count(entry_id, stored, *told)
             return stored, told[0]
-        if copies or in_place is not None:
+        if copies:
+            says = layout.ENTRY_IDS.pack(self.ledger_id, entry_id)
+            if any(stored.startswith(says) for stored in copies):
+                self._surely = entry_id
             self._wrong[entry_id] = "several are found, and which is the last is not known" if right else why
         return None
 
@@ -124,7 +129,13 @@ class LedgerRepair:
         told = [] if known is None else [known.unbroken, known.known_lac]
         if metadata is not None and metadata.state == CLOSED:
             told.append(metadata.last_entry_id)
-        return max([self._found.lac, *told])
+        end = max([self._found.lac, self._surely, *told])
+        if known is not None:
+            end = max([end, *(entry_id for entry_id in self._wrong if entry_id <= known.last_entry)])
+        # What is wrong was stored all the same; behind a gap its id may be what is wrong.
+        while max(end, self.behind) + 1 in self._wrong:
+            end = max(end, self.behind) + 1
+        return end
 
     @property
     def losses(self) -> list[Loss]:
@@ -153,6 +164,11 @@ class LedgerRepair:
         end = self.end
         gaps = [(first, min(last, end)) for first, last in self._gaps if first <= end]
         return [*gaps, (self.behind + 1, end)] if end > self.behind else gaps
+
+    @property
+    def is_nothing_but_damage(self) -> bool:
+        """Then its id may be what is damaged."""
+        return self._known is None and self._metadata is None and self.behind < 0
 
     @property
     def is_known(self) -> bool:

@@ -18,7 +18,7 @@ from bookstand.storage import keys, record
 from bookstand.storage.environment import check_format
 from bookstand.storage.meta_page import META_PAGES
 from bookstand.storage.metadata import begins_like_metadata
-from bookstand.storage.pages import NO_PAGE, Branch, Leaf, Node, PageFile, Tree, parse_page, parse_tree
+from bookstand.storage.pages import NO_PAGE, Branch, Leaf, Node, PageFile, Tree, number_of, parse_page, parse_tree
 from bookstand.storage.state import STATE_BYTES
 
 _DEEPEST = 32
@@ -56,6 +56,8 @@ def walk(file: PageFile, root: int, report: Callable[[Break], None]) -> Iterator
         low, high, number, depth = waiting.pop()
         page = None if number < META_PAGES or depth == _DEEPEST else file.page(number)
         found = None if page is None else parse_page(page)
+        if page is not None and found is not None and number_of(page) != number:
+            report(Break(low, high, number, f"says that it is page {number_of(page)}"))
         if isinstance(found, Leaf):
             yield from _in_order(found, low, high, number, report)
         elif isinstance(found, Branch) and found.children:
@@ -167,7 +169,7 @@ class Salvage:
             self.commit = newest.transaction
             breaks: list[Break] = []
             trees = self._trees(newest.root, breaks.append)
-            if len(trees) == len(keys.DATABASES):
+            if len(trees) == len(keys.DATABASES) and not breaks:
                 return trees
             if not breaks and not trees:
                 raise NotAStoreError(f"{self.path} is an LMDB file of another program")
