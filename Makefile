@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml requirements.lock
 	touch $(STAMP)
 
 demo: setup ## a million messages with the power cut in the middle: is one lost, does one come early or twice?
-	$(BIN)/python -m bookstand.demo
+	$(BIN)/bookstand demo
 
 test: setup ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -212,3 +212,12 @@ def _meta_of(page: bytes | None) -> Meta | None:
         return parse_meta(page or b"")
     except StoreFormatError:
         return None
+
+
+def newest_commit(path: str) -> int:
+    """The number of the last commit that a data file's header tells of; 0 where nothing was ever committed to it."""
+    file = PageFile(path)
+    try:
+        return max((meta.transaction for meta in file.metas if meta is not None), default=0)
+    finally:
+        file.close()

@@ -20,6 +20,7 @@ from bookstand.errors import (
     MetadataSerializationError,
     NotAStoreError,
     StoreDamagedError,
+    StoreError,
     StoreInUseError,
     StoreNotFoundError,
 )
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from bookstand.storage.changes import Operation
     from bookstand.storage.storage import Storage
 
-__all__ = ["MADE_UP", "UNFINISHED", "Loss", "RepairReport", "repair"]
+__all__ = ["MADE_UP", "UNFINISHED", "Loss", "NothingToSaveError", "RepairReport", "repair"]
 
 UNFINISHED = ".unfinished"
 
@@ -67,7 +68,7 @@ def repair(
     """Copy what can be saved into a new store. ``passwords`` are tried on ledgers that have lost theirs. ``dry_run``:
     write nothing, and say what would be saved.
 
-    :class:`StoreDamagedError` if there is nothing that could be saved; nothing is written then.
+    :class:`NothingToSaveError` if there is nothing that could be saved; nothing is written then.
     """
     folder, new = files.folder_name(source), files.folder_name(destination)
     _check_places(folder, new)
@@ -158,6 +159,10 @@ def _add_what_verify_finds(storage: Storage, report: RepairReport) -> None:
 # -- the work ----------------------------------------------------------------------------------------------------------
 
 
+class NothingToSaveError(StoreError):
+    """There is no record in the file that is a store's."""
+
+
 class _Repair:
     """``storage`` is None for a dry run."""
 
@@ -190,7 +195,9 @@ class _Repair:
 
     def run(self) -> None:
         if all(next(self._found.records(database), None) is None for database in keys.DATABASES):
-            raise StoreDamagedError(f"nothing of {self._found.path} can be saved: no record of a store is in it")
+            if self._found.is_of_others:
+                raise NotAStoreError(f"{self._found.path} is an LMDB file of another program")
+            raise NothingToSaveError(f"nothing of {self._found.path} can be saved: no record of a store is in it")
         self._add_ledgers()
         self._add_nodes()
         self._raise(keys.META_NEXT_LEDGER, self._next_ledger)

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from bookstand.errors import NotAStoreError, StoreDamagedError
+from bookstand.errors import StoreDamagedError
 from bookstand.storage import keys, record
 from bookstand.storage.environment import check_format
 from bookstand.storage.meta_page import META_PAGES
@@ -107,6 +107,8 @@ class Salvage:
             """The number of the commit that the trees are of, if the header tells."""
             self.doubts: list[str] = []
             """What is wrong with the file as a whole."""
+            self.is_of_others = False
+            """Whether its header leads to what is not bookstand's."""
             self.breaks: dict[bytes, list[Break]] = {}
             self._elsewhere: dict[bytes, dict[bytes, list[Node]]] = {name: {} for name in keys.DATABASES}
             self.trees = self._newest_trees()
@@ -171,8 +173,7 @@ class Salvage:
             trees = self._trees(newest.root, breaks.append)
             if len(trees) == len(keys.DATABASES) and not breaks:
                 return trees
-            if not breaks and not trees:
-                raise NotAStoreError(f"{self.path} is an LMDB file of another program")
+            self.is_of_others = not breaks and not trees
         if in_turn:
             self.doubts.append("the page that all others hang on cannot be read as it is")
         elif metas:

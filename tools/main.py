@@ -29,6 +29,11 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "delayed": "Show which messages wait for their time.",
         "stats": "Count ledgers, entries and bytes, by kind and size.",
         "import-bookie": "Copy what is on bookies' disks into a store.",
+        "backup": "Copy a store as it is at one moment, also while it is written to.",
+        "compact": "Give back the space that a store no longer needs.",
+        "repair": "Save what can be saved of a damaged store, and say what cannot.",
+        "upgrade": "Write a store's records in their newest forms.",
+        "demo": "Deliver a million messages with the power cut in the middle.",
     }
 )
 """Each command's module is that of its name in ``bookstand.tools.commands``: its function ``run`` with typer's
@@ -39,8 +44,8 @@ SPARK = "spark"
 
 _INTRODUCTION = """Look into bookstand's stores and into real bookies' disks.
 
-Every command takes either, and says which it is looking at. Stores that other processes have open can be looked at,
-too. Nothing is changed by looking. "bookstand spark --help" has jobs over many at once, on Spark or without."""
+Commands that look take either, and say which they are looking at. Stores that other processes have open can be looked
+at, too. Nothing is changed by looking. "bookstand spark --help" has jobs over many at once, on Spark or without."""
 
 _EXTRA = ("typer", "rich", "cramjam")
 

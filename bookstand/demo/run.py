@@ -6,13 +6,17 @@ import argparse
 import os
 from collections.abc import Sequence
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
 
 import bookstand
 from bookstand.demo import plan
 from bookstand.demo.books import Books
 from bookstand.demo.life import Life
-from bookstand.demo.result import inspect, problems, rows
+from bookstand.demo.result import Row, inspect, problems, rows
 from bookstand.demo.screen import Screen
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 FEWEST = 5_000
 
@@ -21,8 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bookstand.demo", description="Messages, and a power cut.")
     parser.add_argument("--messages", type=_number, default=plan.MESSAGES, help="how many (default: %(default)s)")
     messages = parser.parse_args(arguments).messages
-    with TemporaryDirectory(prefix="bookstand-demo-") as folder:
-        return run(os.path.join(folder, "store"), messages)
+    return in_a_folder_of_its_own(messages).exit_code
 
 
 def _number(text: str) -> int:
@@ -32,7 +35,22 @@ def _number(text: str) -> int:
     return number
 
 
-def run(path: str, messages: int) -> int:
+def in_a_folder_of_its_own(messages: int, console: Console | None = None) -> Outcome:
+    with TemporaryDirectory(prefix="bookstand-demo-") as folder:
+        return run(os.path.join(folder, "store"), messages, console)
+
+
+class Outcome(NamedTuple):
+    rows: list[Row]
+    wrong: list[str]
+    """Each in a few words; empty if all is as it should be."""
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.wrong else 0
+
+
+def run(path: str, messages: int, console: Console | None = None) -> Outcome:
     books = Books(messages)
     poison = plan.poison(messages)
 
@@ -44,7 +62,7 @@ def run(path: str, messages: int) -> int:
         screen.show(life.memory)
         return False
 
-    with Screen(books, messages - len(poison)) as screen:
+    with Screen(books, messages - len(poison), console) as screen:
         screen.say(f"bookstand {bookstand.__version__} publishes {messages:,} messages, a quarter of them delayed.")
         screen.say(f"{plan.CONSUMERS} consumers share them, fail now and then, and always at {len(poison):,} of them.")
         first = Life(path, books)
@@ -57,7 +75,8 @@ def run(path: str, messages: int) -> int:
         screen.show(second.memory, now=True)
         screen.say("All is done. The store is opened once more, and verified.")
         found = inspect(path, messages)
-    screen.table(rows(books, [first, second], found))
+    told = rows(books, [first, second], found)
+    screen.table(told)
     report = found.report
     screen.end(
         f"verify: {len(report.problems)} problems in {report.ledgers} ledgers, {report.entries:,} entries",
@@ -68,7 +87,7 @@ def run(path: str, messages: int) -> int:
     wrong = problems(books, found)
     if wrong:
         screen.end(f"FAILED: {'; '.join(wrong)}.", False)
-        return 1
+        return Outcome(told, wrong)
     screen.end("OK: nothing is lost, nothing came early, and nothing came again but what had", True)
     screen.end("failed, or was not durably acknowledged when the power was cut.", True)
-    return 0
+    return Outcome(told, [])
