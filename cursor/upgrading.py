@@ -47,40 +47,58 @@ class UpgradeReport:
         return asdict(self)
 
 
-def upgrade(
-    store: Store, topics: Iterable[str], *, dry_run: bool = False, progress: Progress | None = None
-) -> UpgradeReport:
-    """Rewrite what is in an older form. ``dry_run``: change nothing, and say what would be done."""
-    report = UpgradeReport(dry_run)
+def look(store: Store, topics: Iterable[str], progress: Progress | None = None) -> UpgradeReport:
+    """What is in an older form; nothing is changed, and the store may be open read-only."""
+    report = UpgradeReport(dry_run=True)
     ledger_ids, names = list(store.list_ledgers()), list(topics)
     total = len(ledger_ids) + len(names)
     for done, ledger_id in enumerate(ledger_ids, 1):
         try:
-            _upgrade_metadata(store, ledger_id, report)
+            _look_at_metadata(store, ledger_id, report)
         except BookstandError as error:
             report.problems.append(str(error))
         if progress is not None:
             progress(done, total)
     for done, name in enumerate(names, len(ledger_ids) + 1):
-        _upgrade_cursors(store, name, report)
+        _look_at_cursors(store, name, report)
         if progress is not None:
             progress(done, total)
     return report
 
 
-def _upgrade_metadata(store: Store, ledger_id: int, report: UpgradeReport) -> None:
+def upgrade(store: Store, found: UpgradeReport, progress: Progress | None = None) -> UpgradeReport:
+    """Rewrite what :func:`look` has found, and nothing else: topics that are opened for writing get new ledgers."""
+    report = UpgradeReport(False, kept=found.kept, problems=list(found.problems))
+    total = len(found.metadata) + len(found.cursors)
+    for one in found.metadata:
+        metadata = store.ledger_metadata(one["ledger"])
+        store.write_ledger_metadata(metadata.replace(format_version=CURRENT_FORMAT), metadata.version)
+        report.metadata.append(one)
+        if progress is not None:
+            progress(len(report.metadata), total)
+    for cursor in found.cursors:
+        topic, name = cursor["topic"], cursor["cursor"]
+        try:
+            migrate_cursor(store.managed_ledger(topic, create=False), name, PAGES)
+            report.cursors.append(cursor)
+        except BookstandError as error:
+            report.problems.append(_of_cursor(topic, name, error))
+        if progress is not None:
+            progress(len(report.metadata) + len(report.cursors), total)
+    return report
+
+
+def _look_at_metadata(store: Store, ledger_id: int, report: UpgradeReport) -> None:
     found = store.ledger_metadata(ledger_id)
     if found.format_version == CURRENT_FORMAT:
         return
     if found.digest_type is None:
         report.kept.append(ledger_id)
         return
-    if not report.dry_run:
-        store.write_ledger_metadata(found.replace(format_version=CURRENT_FORMAT), found.version)
     report.metadata.append({"ledger": ledger_id, "before": found.format_version, "after": CURRENT_FORMAT})
 
 
-def _upgrade_cursors(store: Store, topic: str, report: UpgradeReport) -> None:
+def _look_at_cursors(store: Store, topic: str, report: UpgradeReport) -> None:
     try:
         ledgers = store.managed_ledger(topic, create=False)
         names = ledgers.cursor_names()
@@ -89,9 +107,13 @@ def _upgrade_cursors(store: Store, topic: str, report: UpgradeReport) -> None:
         return
     for name in names:
         try:
-            found = migrate_cursor(ledgers, name, PAGES, dry_run=report.dry_run)
+            found = migrate_cursor(ledgers, name, PAGES, dry_run=True)
         except BookstandError as error:
-            report.problems.append(f"cursor {name!r} of topic {topic}: {error}")
+            report.problems.append(_of_cursor(topic, name, error))
             continue
         if found.changed:
             report.cursors.append({"topic": topic, "cursor": name, "before": found.before, "after": found.after})
+
+
+def _of_cursor(topic: str, name: str, error: BookstandError) -> str:
+    return f"cursor {name!r} of topic {topic}: {error}"

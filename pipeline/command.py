@@ -66,7 +66,7 @@ def run(job: Job, options: argparse.Namespace) -> Summary:
 def parser(program: str = _PROGRAM) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(program, description="Jobs over many stores and many bookies' disks.")
     jobs = top.add_subparsers(required=True, metavar="JOB", dest="job")
-    for name, (help_text, add, make) in _JOBS.items():
+    for name, (help_text, add, make) in JOBS.items():
         one = jobs.add_parser(name, help=help_text, description=help_text)
         add(one)
         _add_common(one)
@@ -264,7 +264,7 @@ def _make_stats(options: argparse.Namespace) -> Job:
     return Stats(_places(options), options.buckets_only)
 
 
-_JOBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], _Made]] = {
+JOBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], _Made]] = {
     "rebuild-delayed": ("Seal the buckets of delayed messages anew, from the messages.", _add_rebuild, _make_rebuild),
     "recut": ("Cut buckets of delayed messages anew; every row stays.", _add_recut, _make_recut),
     "migrate-cursors": ("Cursors to pages and markers, or back.", _add_migrate, _make_migrate),

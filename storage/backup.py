@@ -12,6 +12,7 @@ from bookstand.storage import files, keys, owners
 from bookstand.storage.environment import DATA_FILE, data_file
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.lmdb_errors import reraise
+from bookstand.storage.meta_page import META_PAGES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ def gain_of(storage: Storage) -> tuple[int, int, int]:
     """What compacting would give back, by and large: (bytes of the file, of these no longer in use, bytes of entries of
     deleted ledgers)."""
     size = os.path.getsize(data_file(storage.path))
-    in_use = sum(size for _, _, _, size, _ in storage.sizes())
+    sizes = list(storage.sizes())
+    page_size = next(size // pages for _, _, pages, size, _ in sizes if pages)
+    # With the header pages, and the one that all trees hang on.
+    in_use = sum(size for _, _, _, size, _ in sizes) + (META_PAGES + 1) * page_size
     of_deleted = 0
     for key in storage.meta_keys(keys.META_DELETED):
         _, ledger_id = keys.parse_deletion(key)

@@ -440,6 +440,9 @@ class _Repair:
 
     def _doubt(self) -> None:
         """A file of which every part is right may still be one whose parts are of different times."""
+        if self._found.doubts:
+            # Its header is damaged, which has been told, or a witness has settled it.
+            return
         try:
             files.verify_structure(self._report.source)
         except StoreDamagedError as damage:
@@ -488,8 +491,9 @@ def _is_of(database: bytes) -> Callable[[Loss], bool]:
 
 def _describe(name: str, one: Break) -> str:
     where = f"from {_key(one.low)} on" if one.high is None else f"from {_key(one.low)} to {_key(one.high)}"
-    where = "all of it" if one.high is None and not one.low else where
-    return f"{name}: page {one.page} {one.why}: of {where}, some may be lost, or be as they were earlier"
+    where = "all of them" if one.high is None and not one.low else f"those {where}"
+    why = one.why if one.page is None else f"page {one.page} {one.why}"
+    return f"{name}: {why}; of {where} some may be lost, or be as they were earlier"
 
 
 def _key(key: bytes) -> str:

@@ -129,10 +129,12 @@ class LedgerRepair:
         told = [] if known is None else [known.unbroken, known.known_lac]
         if metadata is not None and metadata.state == CLOSED:
             told.append(metadata.last_entry_id)
-        end = max([self._found.lac, self._surely, *told])
-        if known is not None:
+        end = max([self._found.lac, *told])
+        # What is wrong was stored all the same. Behind a gap its id may be what is wrong, or the gap may have been there.
+        if known is None:
+            end = max(end, self._surely)
+        elif known.in_order:
             end = max([end, *(entry_id for entry_id in self._wrong if entry_id <= known.last_entry)])
-        # What is wrong was stored all the same; behind a gap its id may be what is wrong.
         while max(end, self.behind) + 1 in self._wrong:
             end = max(end, self.behind) + 1
         return end

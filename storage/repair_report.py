@@ -35,7 +35,7 @@ class Loss(NamedTuple):
             return f"entries {self.ledger_id}:{self.first_entry} to {self.ledger_id}:{self.last_entry}: {self.why}"
         if self.ledger_id is not None:
             return f"{self.what} of ledger {self.ledger_id}: {self.why}"
-        return f"node {self.node}: {self.why}" if self.node is not None else f"{self.what}: {self.why}"
+        return self.why if self.node is None else f"node {self.node}: {self.why}"
 
 
 @dataclass

@@ -34,7 +34,7 @@ class Break(NamedTuple):
 
     low: bytes
     high: bytes | None
-    page: int
+    page: int | None
     why: str
 
     def has(self, key: bytes) -> bool:
@@ -171,7 +171,8 @@ class Salvage:
             self.commit = newest.transaction
             breaks: list[Break] = []
             trees = self._trees(newest.root, breaks.append)
-            if len(trees) == len(keys.DATABASES) and not breaks:
+            if trees and not breaks:
+                # Those that it does not name are looked for page by page.
                 return trees
             self.is_of_others = not breaks and not trees
         if in_turn:
@@ -182,7 +183,7 @@ class Salvage:
         else:
             self.doubts.append("none of its two header pages can be read")
         of_metas = {meta.root: meta.transaction for meta in metas}
-        root, trees = self._best(sorted({*of_metas, *self._possible_roots()}))
+        root, trees = self._best(sorted({*of_metas, *self._possible_roots()}), newest.root if newest else NO_PAGE)
         self.commit = of_metas.get(root)
         return trees
 
@@ -202,12 +203,15 @@ class Salvage:
             if names and names <= set(keys.DATABASES):
                 yield number
 
-    def _best(self, roots: list[int]) -> tuple[int, dict[bytes, Tree]]:
-        """The newest that is whole; where none is, the newest."""
-        candidates = [(root, trees) for root in roots if (trees := self._trees(root))]
-        candidates.sort(key=lambda one: self._age(one[1]), reverse=True)
-        whole = (one for one in candidates[:_MOST_ROOTS] if self._is_whole(one[1]))
-        return next(whole, candidates[0] if candidates else (NO_PAGE, {}))
+    def _best(self, roots: list[int], told: int) -> tuple[int, dict[bytes, Tree]]:
+        """The newest that is whole; the one that the header leads to if it is newer; where there is neither, the
+        newest."""
+        candidates = [(self._age(trees), root, trees) for root in roots if (trees := self._trees(root))]
+        candidates.sort(key=itemgetter(0), reverse=True)
+        for number, (_, root, trees) in enumerate(candidates):
+            if root == told or (number < _MOST_ROOTS and self._is_whole(trees)):
+                return root, trees
+        return candidates[0][1:] if candidates else (NO_PAGE, {})
 
     def _is_whole(self, trees: dict[bytes, Tree]) -> bool:
         breaks: list[Break] = []
@@ -244,7 +248,7 @@ class Salvage:
         found = self.breaks[name] = []
         tree = self.trees.get(name)
         if tree is None:
-            found.append(Break(b"", None, 0, "does not name where it begins"))
+            found.append(Break(b"", None, None, "the page that tells where it begins is not to be had"))
             return
         for _ in walk(self.file, tree.root, found.append):
             pass

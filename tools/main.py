@@ -100,13 +100,19 @@ def application() -> typer.Typer:
             self._json = False
 
         def list_commands(self, ctx: Any) -> list[str]:
-            return list(COMMANDS)
+            return [*COMMANDS, SPARK] if ctx.resilient_parsing else list(COMMANDS)
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            if cmd_name == SPARK and ctx.resilient_parsing:
+                from bookstand.tools.completing import spark_command
+
+                return spark_command(SPARK)
             if cmd_name not in COMMANDS:
                 return None
             module = import_module(f"bookstand.tools.commands.{cmd_name.replace('-', '_')}")
-            return manual.command(cmd_name, module.run, module.__doc__ or "", module.EXAMPLES)
+            command = manual.command(cmd_name, module.run, module.__doc__ or "", module.EXAMPLES)
+            command.short_help = COMMANDS[cmd_name]
+            return command
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
             manual.section(formatter, "Commands", list(COMMANDS.items()))

@@ -25,9 +25,10 @@ EXAMPLES = (
 )
 
 _FACTS = (
-    Fact("bytes", "size", output.size_and_bytes),
-    Fact("free", "free pages", output.size_and_bytes),
+    Fact("before", "size", output.size_and_bytes),
+    Fact("free", "of that, free pages", output.size_and_bytes),
     Fact("of_deleted", "of deleted ledgers", output.size_and_bytes),
+    Fact("after", "size now", output.size_and_bytes),
     Fact("gained", "given back", output.size_and_bytes),
 )
 _IN_USE = "another process has the store open: the file stays as large as it is"
@@ -46,11 +47,11 @@ def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
         if not dry_run:
             with watched(lambda: copied_so_far(folder), size - free, "writing the store anew"):
                 gained = opened.compact()
-    after = os.path.getsize(data_file(folder))
-    facts = {"dry_run": dry_run, "bytes": after, "free": free, "of_deleted": of_deleted, "gained": gained}
+    after = None if dry_run else os.path.getsize(data_file(folder))
+    facts = {"before": size, "free": free, "of_deleted": of_deleted, "after": after, "gained": gained}
     notes = [_IN_USE] if in_use else []
     if json:
-        output.document({"kind": "compact", "path": folder, **facts, "notes": notes})
+        output.document({"kind": "compact", "path": folder, "dry_run": dry_run, **facts, "notes": notes})
         return
     output.paragraph(f"store {folder}{', which was not changed' if dry_run else ''}")
     output.facts(_FACTS, facts)

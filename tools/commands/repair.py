@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from bookstand.disk.damage import Damage
+from bookstand.storage.environment import data_file
 from bookstand.storage.repair import RepairReport, repair
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE
@@ -52,7 +53,7 @@ def run(
     except KeyboardInterrupt:
         output.note(f"the repair is not finished: there is no {new}; run it again")
         raise
-    affected = [] if dry_run or report.whole else _affected(new)
+    affected = [] if dry_run or report.whole else _affected(new, report, words)
     if json:
         output.document(
             {
@@ -70,14 +71,13 @@ def run(
         raise typer.Exit(DAMAGE)
 
 
-def _affected(new: str) -> list[Damage]:
-    """Topics, cursors and delayed messages of the new store that lack something."""
+def _affected(new: str, report: RepairReport, passwords: list[bytes]) -> list[Damage]:
+    """Topics, cursors and delayed messages of the new store that lack something; entries alone have been told."""
     from bookstand.tools.store_view import StoreView
 
-    with StoreView(Path(new)) as view:
-        entries = {(problem.ledger_id, problem.entry_id) for problem in view.store.verify().problems}
-        found = view.verify().findings
-    return [one for one in found if (one.ledger_id, one.entry_id) not in entries]
+    with StoreView(Path(new), passwords) as view:
+        told = {str(view.path), data_file(str(view.path))}
+        return [one for one in view.verify().findings if one.file not in told and one.ledger_id not in report.unchecked]
 
 
 def _print(report: RepairReport, affected: list[Damage]) -> None:

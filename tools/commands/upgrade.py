@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 
 import bookstand
-from bookstand.cursor.upgrading import UpgradeReport, upgrade
+from bookstand.cursor.upgrading import UpgradeReport, look, upgrade
 from bookstand.errors import StoreInUseError
 from bookstand.storage import owners
 from bookstand.tools import output
@@ -32,24 +32,29 @@ def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
     folder = store_at(store)
     if not dry_run and owners.Survey(folder).writers:
         raise StoreInUseError(f"store {folder} is being written to by another process")
-    with StoreView(Path(folder)) as view:
-        topics = view.topics()
-    try:
-        with (
-            bookstand.open(folder, create=False, read_only=dry_run) as opened,
-            progress_bar("upgrading") as progress,
-        ):
-            report = upgrade(opened, topics, dry_run=dry_run, progress=progress)
-    except KeyboardInterrupt:
-        if not dry_run:
+    with StoreView(Path(folder)) as view, progress_bar("looking") as progress:
+        report = look(view.store, view.topics(), progress)
+    if not dry_run:
+        try:
+            report = _upgraded(folder, report)
+        except KeyboardInterrupt:
             output.note("the upgrade is not finished: run it again, and it goes on")
-        raise
+            raise
     if json:
         output.document({"kind": "upgrade", "path": folder, **report.as_dict()})
     else:
         _print(folder, report)
     if report.problems:
         raise typer.Exit(DAMAGE)
+
+
+def _upgraded(folder: str, found: UpgradeReport) -> UpgradeReport:
+    if not found.changed:
+        # Then it is not opened for writing, either.
+        found.dry_run = False
+        return found
+    with bookstand.open(folder, create=False) as store, progress_bar("upgrading") as progress:
+        return upgrade(store, found, progress)
 
 
 def _print(folder: str, report: UpgradeReport) -> None:
