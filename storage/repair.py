@@ -78,8 +78,10 @@ def repair(
             _Repair(found, report, passwords, None, saving).run()
             _check_unchanged(found, folder)
             return report
-        unfinished = _begin(new)
+        unfinished = _place_for(new)
         try:
+            with files.os_errors(f"cannot make the folder {unfinished}"):
+                owners.make_folders(unfinished)
             # Nothing is promised before the end: it is synced then, as a whole.
             storage = open_storage(unfinished, durability="none")
             try:
@@ -126,17 +128,16 @@ def _check_unchanged(found: Salvage, folder: str) -> None:
         raise StoreInUseError(f"store {folder} was written to while it was read")
 
 
-def _begin(new: str) -> str:
-    """The folder that the new store is made in. What an earlier repair left there goes."""
+def _place_for(new: str) -> str:
+    """The folder that the new store is made in, which is not there; what an earlier repair left of it goes."""
     unfinished = os.path.abspath(new) + UNFINISHED
-    with files.os_errors(f"cannot make the folder {unfinished}"):
+    with files.os_errors(f"cannot clear the folder {unfinished}"):
         if os.path.lexists(unfinished):
             if not os.path.isdir(unfinished) or not all(map(files.is_ours, os.listdir(unfinished))):
                 raise NotAStoreError(f"{unfinished} is there already, and nothing that a repair left")
             if owners.Survey(unfinished).writers:
                 raise StoreInUseError(f"another repair is writing to {unfinished}")
             shutil.rmtree(unfinished)
-        owners.make_folders(unfinished)
     return unfinished
 
 

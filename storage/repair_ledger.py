@@ -130,7 +130,7 @@ class LedgerRepair:
         if metadata is not None and metadata.state == CLOSED:
             told.append(metadata.last_entry_id)
         end = max([self._found.lac, *told])
-        # What is wrong was stored all the same. Behind a gap its id may be what is wrong, or the gap may have been there.
+        # What is wrong was stored all the same. Behind a gap, its id may be what is wrong, or the gap was always there.
         if known is None:
             end = max(end, self._surely)
         elif known.in_order:

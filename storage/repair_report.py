@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,6 +26,10 @@ class Loss(NamedTuple):
             and self.last_entry is not None
             and (self.first_entry <= entry_id <= self.last_entry)
         )
+
+    def as_dict(self) -> dict[str, Any]:
+        fields = self._asdict()
+        return {"what": fields.pop("what"), "why": fields.pop("why"), "ledger": fields.pop("ledger_id"), **fields}
 
     def __str__(self) -> str:
         if self.what == "entries" and self.ledger_id is not None and self.first_entry is not None:
@@ -74,9 +77,6 @@ class RepairReport:
         """Whether all is saved as it was."""
         return not self.losses
 
-    def lines(self) -> Iterator[str]:
-        yield from (f"lost: {loss}" for loss in self.losses)
-
     def as_dict(self) -> dict[str, Any]:
         """For programs; all of it can be written as JSON."""
         names = (
@@ -92,5 +92,5 @@ class RepairReport:
         )
         return {name: getattr(self, name) for name in names} | {
             "lost_entries": self.lost_entries,
-            "losses": [loss._asdict() for loss in self.losses],
+            "losses": [loss.as_dict() for loss in self.losses],
         }

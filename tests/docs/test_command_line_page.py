@@ -12,6 +12,7 @@ import pytest
 
 from bookstand.tools.exit_codes import MEANINGS
 from bookstand.tools.main import COMMANDS
+from tests.tools import kit
 from tests.tools.kit import run
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "command-line.md").read_text()
@@ -23,8 +24,7 @@ DUMP = "--metadata metadata.jsonl.gz"
 @pytest.fixture
 def here(bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with all that the examples look at, in which others may be written."""
-    for one in bench.iterdir():
-        (tmp_path / one.name).symlink_to(one)
+    kit.furnish(tmp_path, bench)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -111,6 +111,11 @@ RUNS = {
     "delayed": ["delayed my-store", f"delayed bookie {DUMP}"],
     "stats": ["stats my-store", f"stats bookie {DUMP}", "stats damaged-store"],
     "import-bookie": [f"import-bookie bookie other {DUMP} --dry-run", "import-bookie damaged-bookie other --dry-run"],
+    "backup": ["backup my-store copy"],
+    "compact": ["compact my-store --dry-run", "compact my-store"],
+    "repair": ["repair damaged-store some", "repair empty all --dry-run"],
+    "upgrade": ["upgrade my-store", "upgrade old-store"],
+    "demo": ["demo --messages 5000"],
 }
 # What the recorded disks and the store have no case of.
 RARE = {"message.wrong"}

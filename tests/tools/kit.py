@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 import bookstand
 from bookstand import SubscriptionConfig, TopicConfig
+from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.cursor import Cursor
 from bookstand.storage.keys import META_STORE_ID
 from bookstand.storage.position import Position
 from bookstand.storage.record import seal
@@ -101,6 +103,24 @@ def fill(path: Path) -> None:
         store.delete_ledger(store.create_ledger().id)
         store.nodes.put("/notes/today", "grün".encode())
     _the_same_each_time(path)
+
+
+def fill_old(path: Path) -> None:
+    """A store with ledgers and a cursor in older forms."""
+    with bookstand.open(path, metadata_format=2, clock=VirtualClock(START)) as store:
+        topic = store.managed_ledger(ORDERS)
+        topic.append(b"one")
+        with Cursor.open(topic, "billing", CursorConfig(enable_lru_cache_max_unacked_ranges=False)) as cursor:
+            cursor.flush()
+
+
+def furnish(folder: Path, bench: Path) -> None:
+    """With all that there is to look at; the stores are copies, for some commands write."""
+    for one in bench.iterdir():
+        if (one / "data.mdb").exists():
+            copied(one, folder / one.name)
+        else:
+            (folder / one.name).symlink_to(one)
 
 
 def _the_same_each_time(path: Path) -> None:

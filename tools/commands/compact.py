@@ -43,11 +43,12 @@ def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
         verify_structure(folder)
     with bookstand.open(folder, create=False, read_only=dry_run) as opened:
         size, free, of_deleted = gain_of(opened.storage)
-        gained = None
         if not dry_run:
             with watched(lambda: copied_so_far(folder), size - free, "writing the store anew"):
-                gained = opened.compact()
+                opened.compact()
     after = None if dry_run else os.path.getsize(data_file(folder))
+    # Removing entries may have made the file larger, before it was written anew.
+    gained = None if after is None else max(0, size - after)
     facts = {"before": size, "free": free, "of_deleted": of_deleted, "after": after, "gained": gained}
     notes = [_IN_USE] if in_use else []
     if json:

@@ -9,6 +9,7 @@ Exit code 0: all is saved. 1: something is lost. 4: there was nothing to be save
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,8 @@ import typer
 
 from bookstand.disk.damage import Damage
 from bookstand.storage.environment import data_file
-from bookstand.storage.repair import RepairReport, repair
+from bookstand.storage.repair import Loss, RepairReport, repair
+from bookstand.storage.restoring import runs
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE
 from bookstand.tools.findings import damage_facts, damage_line
@@ -86,8 +88,8 @@ def _print(report: RepairReport, affected: list[Damage]) -> None:
     output.table(_COUNTS, [{"what": "would be saved" if report.dry_run else "saved", **saved}])
     for line in _notes(report):
         output.paragraph(f"note: {line}")
-    for loss in report.losses:
-        output.paragraph(f"lost: {loss}")
+    for line in _losses(report.losses):
+        output.paragraph(f"lost: {line}")
     for damage in affected:
         output.paragraph(f"affected: {damage_line(damage)}")
     verified = "" if report.dry_run else f"; {report.destination} is verified"
@@ -95,6 +97,19 @@ def _print(report: RepairReport, affected: list[Damage]) -> None:
         output.line(f"nothing is lost{verified}")
     else:
         output.line(f"something is lost, in {counted(len(report.losses), 'place')}{verified}")
+
+
+def _losses(losses: list[Loss]) -> Iterator[str]:
+    """What is wrong with many ledgers in the same way is said once."""
+    alike: dict[tuple[str, str], list[int]] = {}
+    for loss in losses:
+        if loss.what in ("state", "metadata") and loss.ledger_id is not None:
+            alike.setdefault((loss.what, loss.why), []).append(loss.ledger_id)
+        else:
+            yield str(loss)
+    for (what, why), ids in alike.items():
+        some = [f"{first}" if first == last else f"{first} to {last}" for first, last in runs(ids)]
+        yield f"{what} of ledger{'s' if len(ids) > 1 else ''} {', '.join(some)}: {why}"
 
 
 def _notes(report: RepairReport) -> list[str]:
