@@ -87,6 +87,7 @@ def wasteful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with bookstand.open("store") as store:
         kept, gone = store.create_ledger(), store.create_ledger()
         kept.append_many([b"kept"] * 10)
+        kept.close()
         gone.append_many([b"x" * 1000] * 2000)
         gone.close()
         store.delete_ledger(gone.id)

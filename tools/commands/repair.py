@@ -23,20 +23,12 @@ from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE
 from bookstand.tools.findings import damage_facts, damage_line
 from bookstand.tools.options import DryRun, Json, Password, StorePlace, progress_bar, some_ledgers, store_at
-from bookstand.tools.output import Column, counted
+from bookstand.tools.output import counted
 
 EXAMPLES = (
     "bookstand repair my-store saved --dry-run",
     "bookstand repair my-store saved",
     "bookstand repair my-store saved --json",
-)
-
-_COUNTS = (
-    Column("what", ""),
-    Column("ledgers", "LEDGERS", right=True),
-    Column("entries", "ENTRIES", right=True),
-    Column("bytes", "SIZE", right=True, show=output.size),
-    Column("nodes", "NODES", right=True),
 )
 
 
@@ -85,7 +77,7 @@ def _affected(new: str, report: RepairReport, passwords: list[bytes]) -> list[Da
 def _print(report: RepairReport, affected: list[Damage]) -> None:
     output.paragraph(f"store {report.source}, which was not changed")
     saved = {"ledgers": report.ledgers, "entries": report.entries, "bytes": report.bytes, "nodes": report.nodes}
-    output.table(_COUNTS, [{"what": "would be saved" if report.dry_run else "saved", **saved}])
+    output.table(output.COUNTS, [{"what": "would be saved" if report.dry_run else "saved", **saved}])
     for line in _notes(report):
         output.paragraph(f"note: {line}")
     for line in _losses(report.losses):

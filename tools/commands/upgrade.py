@@ -13,13 +13,13 @@ from pathlib import Path
 import typer
 
 import bookstand
-from bookstand.cursor.upgrading import UpgradeReport, look, upgrade
 from bookstand.errors import StoreInUseError
 from bookstand.storage import owners
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE
 from bookstand.tools.options import DryRun, Json, StorePlace, progress_bar, some_ledgers, store_at
 from bookstand.tools.store_view import StoreView
+from bookstand.tools.upgrading import UpgradeReport, look, upgrade
 
 EXAMPLES = (
     "bookstand upgrade my-store --dry-run",

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bookstand.cursor.migrating import PAGES, migrate_cursor
 from bookstand.errors import BookstandError
 from bookstand.storage.keys import FORMAT_VERSION
 from bookstand.storage.metadata import CURRENT_FORMAT
-
-if TYPE_CHECKING:
-    from bookstand.store import Store
+from bookstand.store import Store
 
 Progress = Callable[[int, int], None]
 """Told how many ledgers and topics of how many have been looked at."""
