@@ -124,6 +124,7 @@ class PageFile:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.identity = self._stamp()
         self.bytes = os.fstat(self._file).st_size
+        self.bytes_read = 0
         self.page_size = SMALLEST_PAGE
         self.metas = self._read_metas()
 
@@ -174,6 +175,7 @@ class PageFile:
             found = os.pread(self._file, size, offset)
         except OSError:
             return None
+        self.bytes_read += len(found)
         return found if len(found) == size else None
 
     def extent(self, page: bytes, number: int) -> int:

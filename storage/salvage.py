@@ -8,6 +8,7 @@ that was found so may be an older one than the last, or one that was deleted sin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
@@ -24,6 +25,10 @@ from bookstand.storage.state import STATE_BYTES
 _DEEPEST = 32
 # So many states of the file are compared where its header does not say which is the last.
 _MOST_ROOTS = 16
+_LEAVES_KEPT = 64
+_TOLD_EVERY = 4_096
+# No release will ever have a format of such a number: it is damage.
+_NO_FORMAT = 1 << 8
 
 Progress = Callable[[int, int], None]
 """Told how many bytes of the file of how many have been looked at."""
@@ -110,7 +115,9 @@ class Salvage:
             self.is_of_others = False
             """Whether its header leads to what is not bookstand's."""
             self.breaks: dict[bytes, list[Break]] = {}
-            self._elsewhere: dict[bytes, dict[bytes, list[Node]]] = {name: {} for name in keys.DATABASES}
+            # Where records were found that are not in their place: which node of which page.
+            self._elsewhere: dict[bytes, dict[bytes, list[tuple[int, int]]]] = {name: {} for name in keys.DATABASES}
+            self._leaf = lru_cache(_LEAVES_KEPT)(self._leaf_at)
             self.trees = self._newest_trees()
             self._check_format()
             for name in keys.DATABASES:
@@ -135,7 +142,7 @@ class Salvage:
         root = NO_PAGE if tree is None else tree.root
         in_place = ((node.key, 0, node) for node in walk(self.file, root, lambda _: None))
         elsewhere = self._elsewhere[database]
-        others = ((key, 1, node) for key in sorted(elsewhere) for node in elsewhere[key])
+        others = ((key, 1, self._leaf(page)[place]) for key in sorted(elsewhere) for page, place in elsewhere[key])
         for key, some in groupby(merge(in_place, others, key=itemgetter(0, 1)), key=itemgetter(0)):
             nodes = [(rank, node) for _, rank, node in some]
             first = nodes[0][1] if nodes[0][0] == 0 else None
@@ -239,8 +246,9 @@ class Salvage:
 
     def _check_format(self) -> None:
         for key, in_place, _ in self.records(keys.META):
-            if key == keys.META_FORMAT and in_place is not None and len(in_place.value) == keys.FORMAT.size:
-                check_format(self.path, in_place.value)
+            value = b"" if in_place is None else in_place.value
+            if key == keys.META_FORMAT and 0 < int.from_bytes(value, "big") < _NO_FORMAT:
+                check_format(self.path, value)
 
     # -- what is not in its place ------------------------------------------------------------------------------------
 
@@ -250,15 +258,25 @@ class Salvage:
         if tree is None:
             found.append(Break(b"", None, None, "the page that tells where it begins is not to be had"))
             return
-        for _ in walk(self.file, tree.root, found.append):
-            pass
+        for count, _ in enumerate(walk(self.file, tree.root, found.append)):
+            if not count % _TOLD_EVERY:
+                self._tell(self.file.bytes_read)
+
+    def _tell(self, done: int) -> None:
+        if self._progress is not None:
+            self._progress(min(done, self.file.bytes), self.file.bytes)
 
     def _look_everywhere(self) -> None:
-        for _, leaf in self._leaves():
-            for node in leaf.nodes:
+        for number, leaf in self._leaves():
+            for place, node in enumerate(leaf.nodes):
                 name = self._database_of(node)
                 if name is not None and any(one.has(node.key) for one in self.breaks[name]):
-                    self._elsewhere[name].setdefault(node.key, []).append(node)
+                    self._elsewhere[name].setdefault(node.key, []).append((number, place))
+
+    def _leaf_at(self, number: int) -> list[Node]:
+        page = self.file.page(number)
+        found = None if page is None else parse_page(page)
+        return found.nodes if isinstance(found, Leaf) else []
 
     def _leaves(self) -> Iterator[tuple[int, Leaf]]:
         number = META_PAGES
@@ -269,8 +287,7 @@ class Salvage:
                 yield number, found
             # What a value holds is not taken for pages.
             number += 1 if page is None else self.file.extent(page, number)
-            if self._progress is not None:
-                self._progress(min(number * self.file.page_size, self.file.bytes), self.file.bytes)
+            self._tell(number * self.file.page_size)
 
     def _database_of(self, node: Node) -> bytes | None:
         """Whose record it is, by what is in it. Entries say which they are, and the others are sealed with their key;
