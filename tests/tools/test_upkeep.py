@@ -223,6 +223,20 @@ def test_a_repair_that_loses_something(own: Path) -> None:
     assert told.code == DAMAGE
 
 
+def test_a_topic_goes_on_in_the_new_store(own: Path) -> None:
+    """Past what is lost of it, which reads as lost."""
+    kit.damage_entry(own / "my-store", 3, 5)
+    kit.damage_entry(own / "my-store", 5, 6)
+    assert run("repair", "my-store", "saved").code == DAMAGE
+    with bookstand.open("saved") as store:
+        topic = store.topic(kit.ORDERS)
+        audit = topic.cursor("audit")
+        assert not audit.is_acked(topic.publish(b"new"))
+        with pytest.raises(bookstand.BookstandError, match="entry 3:5"):
+            store.open_ledger(3).read(5, 5)
+        assert len(store.open_ledger(3).read(6, 70)) == 65
+
+
 def test_a_repair_of_what_is_nothing(own: Path) -> None:
     (own / "my-store" / "data.mdb").write_bytes(b"nothing" * 5000)
     result = run("repair", "my-store", "saved")
@@ -288,4 +302,4 @@ def test_progress_is_shown_on_a_terminal(large: Path, tmp_path: Path) -> None:
     child = start("repair", "store", "new", folder=tmp_path, stdout=subprocess.DEVNULL, stderr=terminal.end)
     text = without_control(terminal.read())
     assert child.wait(PATIENCE) == FINE
-    assert "saving" in text
+    assert "repairing" in text

@@ -19,6 +19,7 @@ from bookstand.disk.damage import Damage
 from bookstand.storage.environment import data_file
 from bookstand.storage.repair import Loss, RepairReport, repair
 from bookstand.storage.restoring import runs
+from bookstand.storage.salvage import Progress
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE
 from bookstand.tools.findings import damage_facts, damage_line
@@ -42,7 +43,8 @@ def run(
     folder = store_at(store)
     words = [word.encode() for word in password or ()]
     try:
-        with progress_bar("reading the store") as looking, progress_bar("saving") as saving:
+        with progress_bar("repairing") as progress:
+            looking, saving = _halves(progress)
             report = repair(folder, new, passwords=words, dry_run=dry_run, looking=looking, saving=saving)
     except KeyboardInterrupt:
         output.note(f"the repair is not finished: there is no {new}; run it again")
@@ -63,6 +65,13 @@ def run(
         _print(report, affected)
     if not report.whole:
         raise typer.Exit(DAMAGE)
+
+
+def _halves(progress: Progress | None) -> tuple[Progress | None, Progress | None]:
+    """One bar for two parts of the work, each of which goes through the file once."""
+    if progress is None:
+        return None, None
+    return lambda done, total: progress(done // 2, total), lambda done, total: progress((total + done) // 2, total)
 
 
 def _affected(new: str, report: RepairReport, passwords: list[bytes]) -> list[Damage]:
