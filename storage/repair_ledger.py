@@ -55,25 +55,27 @@ class LedgerRepair:
         self._wrong: dict[int, str] = {}
         self._gaps: list[tuple[int, int]] = []
         self.behind = -1
-        self.absent = 0
         # The last one of those that are wrong, and of which both key and content say which they are.
         self._surely = -1
 
     # -- entries -----------------------------------------------------------------------------------------------------
 
-    def take(self, entry_id: int, in_place: bytes | None, elsewhere: Sequence[bytes]) -> tuple[bytes, int] | None:
+    def take(
+        self, entry_id: int, is_there: bool, in_place: bytes | None, elsewhere: Sequence[bytes]
+    ) -> tuple[bytes, int] | None:
         """The right one among what was found under its key, with the last-add-confirmed that it carries; None, and why
-        is remembered, if there is none. Ids ascend."""
+        is remembered, if there is none. Ids ascend. ``is_there``: its tree has it, though its value may be lost."""
         why = "its page is not to be had"
         copies = [] if in_place is None else [in_place]
         # Behind the last entry that is known of there is nothing but what never was committed.
         if self._known is None or entry_id <= self._known.last_entry:
-            copies += elsewhere
+            copies += dict.fromkeys(elsewhere)
         right: dict[bytes, tuple[int, int, int]] = {}
         for stored in copies:
             try:
                 right[stored] = self._decoded(entry_id, stored)
             except DigestMismatchError as damage:
+                # Which entry it is of, stands before it.
                 why = str(damage).partition(": ")[2] or str(damage)
                 continue
             if stored is in_place:
@@ -82,24 +84,21 @@ class LedgerRepair:
             ((stored, told),) = right.items()
             self._count(entry_id, stored, *told)
             return stored, told[0]
-        if copies:
+        if copies or is_there:
             says = layout.ENTRY_IDS.pack(self.ledger_id, entry_id)
             if any(stored.startswith(says) for stored in copies):
                 self._surely = entry_id
             self._wrong[entry_id] = "several are found, and which is the last is not known" if right else why
         return None
 
-    def lose(self, entry_id: int) -> None:
-        """There is one, but its value is not to be had."""
-        self._wrong[entry_id] = "its page is not to be had"
-
     def _decoded(self, entry_id: int, stored: bytes) -> tuple[int, int, int]:
         """(last add confirmed, cumulative length, bytes of payload)."""
         if self.unchecked:
-            ledger, entry, lac, length = layout.header_of(stored)
+            ledger, entry, _, length = layout.header_of(stored)
             if (ledger, entry) != (self.ledger_id, entry_id):
                 raise DigestMismatchError(f"entry: the stored bytes are those of entry {ledger}:{entry}")
-            return lac, length, len(stored) - layout.HEADER_BYTES
+            # None of this is checked, and no end may come of it.
+            return -1, length, len(stored) - layout.HEADER_BYTES
         failure = DigestMismatchError(f"entry {self.ledger_id}:{entry_id}: which digest it has is not known")
         for digest, word in self._digests:
             try:
@@ -109,7 +108,8 @@ class LedgerRepair:
                 continue
             # That of one is that of all.
             self._digests = [(digest, word)]
-            return lac, length, len(payload)
+            # What an entry confirms came before it; without a digest that may be damaged.
+            return min(lac, entry_id - 1), length, len(payload)
         raise failure
 
     def _count(self, entry_id: int, stored: bytes, lac: int, length: int, payload_bytes: int) -> None:
@@ -139,8 +139,22 @@ class LedgerRepair:
             end = max(end, self.behind) + 1
         return end
 
-    @property
     def losses(self) -> list[Loss]:
+        spans = self._lost()
+        losses = [Loss("entries", why, self.ledger_id, first, last) for first, last, why in _joined(spans)]
+        if self._known is not None:
+            more = self._known.count - self._found.count - sum(last - first + 1 for first, last, _ in spans)
+            if more > 0:
+                losses.append(Loss("entries", f"{more} more were stored; which is not known", self.ledger_id))
+        return losses
+
+    @property
+    def absent(self) -> int:
+        """How many of those that are lost are nowhere in the file."""
+        return sum(last - first + 1 for first, last, why in self._lost() if why == _NOWHERE)
+
+    def _lost(self) -> list[tuple[int, int, str]]:
+        """First, last, and why, by their ids."""
         wrong = sorted(self._wrong.items())
         spans: list[tuple[int, int, str]] = []
         place = 0
@@ -152,15 +166,8 @@ class LedgerRepair:
                 spans.append((entry_id, entry_id, why))
                 first = entry_id + 1
             spans += [(first, last, _NOWHERE)] if first <= last else []
-        # Those that are right come between others, and so are no part of what is missing; these come behind it.
-        spans += [(entry_id, entry_id, why) for entry_id, why in wrong[place:]]
-        losses = [Loss("entries", why, self.ledger_id, first, last) for first, last, why in _joined(spans)]
-        self.absent = sum(last - first + 1 for first, last, why in spans if why == _NOWHERE)
-        if self._known is not None:
-            more = self._known.count - self._found.count - sum(last - first + 1 for first, last, _ in spans)
-            if more > 0:
-                losses.append(Loss("entries", f"{more} more were stored; which is not known", self.ledger_id))
-        return losses
+        # What is wrong behind the end.
+        return [*spans, *((entry_id, entry_id, why) for entry_id, why in wrong[place:])]
 
     def _missing(self) -> list[tuple[int, int]]:
         end = self.end

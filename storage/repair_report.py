@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 
@@ -17,16 +20,6 @@ class Loss(NamedTuple):
     last_entry: int | None = None
     node: str | None = None
 
-    def has(self, ledger_id: int | None, entry_id: int | None) -> bool:
-        """Whether the entry is one of those that are lost."""
-        if self.what != "entries" or ledger_id is None or ledger_id != self.ledger_id or entry_id is None:
-            return False
-        return (
-            self.first_entry is not None
-            and self.last_entry is not None
-            and (self.first_entry <= entry_id <= self.last_entry)
-        )
-
     def as_dict(self) -> dict[str, Any]:
         fields = self._asdict()
         return {"what": fields.pop("what"), "why": fields.pop("why"), "ledger": fields.pop("ledger_id"), **fields}
@@ -36,7 +29,7 @@ class Loss(NamedTuple):
             if self.first_entry == self.last_entry:
                 return f"entry {self.ledger_id}:{self.first_entry}: {self.why}"
             return f"entries {self.ledger_id}:{self.first_entry} to {self.ledger_id}:{self.last_entry}: {self.why}"
-        if self.ledger_id is not None:
+        if self.ledger_id is not None and self.what != "store":
             return f"{self.what} of ledger {self.ledger_id}: {self.why}"
         return self.why if self.node is None else f"node {self.node}: {self.why}"
 
@@ -76,6 +69,23 @@ class RepairReport:
     def whole(self) -> bool:
         """Whether all is saved as it was."""
         return not self.losses
+
+    def entry_is_lost(self) -> Callable[[int | None, int | None], bool]:
+        """Whether the entry of a ledger is one of those that are lost, for many questions."""
+        runs: dict[int, list[tuple[int, int]]] = {}
+        for loss in self.losses:
+            if loss.ledger_id is not None and loss.first_entry is not None and loss.last_entry is not None:
+                runs.setdefault(loss.ledger_id, []).append((loss.first_entry, loss.last_entry))
+        for some in runs.values():
+            some.sort()
+
+        def is_lost(ledger_id: int | None, entry_id: int | None) -> bool:
+            if ledger_id is None or entry_id is None or ledger_id not in runs:
+                return False
+            place = bisect_right(runs[ledger_id], entry_id, key=itemgetter(0)) - 1
+            return place >= 0 and entry_id <= runs[ledger_id][place][1]
+
+        return is_lost
 
     def as_dict(self) -> dict[str, Any]:
         """For programs; all of it can be written as JSON."""

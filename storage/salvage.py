@@ -7,6 +7,7 @@ that was found so may be an older one than the last, or one that was deleted sin
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from heapq import merge
@@ -42,8 +43,27 @@ class Break(NamedTuple):
     page: int | None
     why: str
 
-    def has(self, key: bytes) -> bool:
-        return self.low <= key and (self.high is None or key < self.high)
+
+class Spans:
+    """The keys of some breaks, without those that lie in others."""
+
+    def __init__(self, breaks: list[Break]) -> None:
+        self._lows: list[bytes] = []
+        self._highs: list[bytes | None] = []
+        for low, high, *_ in sorted(breaks, key=itemgetter(0)):
+            last = self._highs[-1] if self._highs else b""
+            if self._highs and (last is None or low <= last):
+                self._highs[-1] = None if last is None or high is None else max(last, high)
+            else:
+                self._lows.append(low)
+                self._highs.append(high)
+
+    def __contains__(self, key: bytes) -> bool:
+        place = bisect_right(self._lows, key) - 1
+        if place < 0:
+            return False
+        high = self._highs[place]
+        return high is None or key < high
 
 
 class Found(NamedTuple):
@@ -267,10 +287,11 @@ class Salvage:
             self._progress(min(done, self.file.bytes), self.file.bytes)
 
     def _look_everywhere(self) -> None:
+        spans = {name: Spans(breaks) for name, breaks in self.breaks.items()}
         for number, leaf in self._leaves():
             for place, node in enumerate(leaf.nodes):
                 name = self._database_of(node)
-                if name is not None and any(one.has(node.key) for one in self.breaks[name]):
+                if name is not None and node.key in spans[name]:
                     self._elsewhere[name].setdefault(node.key, []).append((number, place))
 
     def _leaf_at(self, number: int) -> list[Node]:

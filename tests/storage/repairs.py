@@ -74,6 +74,7 @@ def entry_of(reader: Any, entry_id: int) -> object:
 def check(store: Store, report: RepairReport, new: Path) -> int:
     """Everything is as it was, or it is in the list; returns how many entries and nodes are there."""
     shape = store.shape
+    is_lost = report.entry_is_lost()
     general = [loss for loss in report.losses if loss.what == "store"]
     there = 0
     with bookstand.open(new, create=False) as found:
@@ -90,7 +91,7 @@ def check(store: Store, report: RepairReport, new: Path) -> int:
                 continue
             reader = found.open_ledger(ledger_id, recovery=False)
             for entry_id in range(count):
-                named = any(loss.has(ledger_id, entry_id) for loss in report.losses)
+                named = is_lost(ledger_id, entry_id)
                 found_there = entry_of(reader, entry_id)
                 if found_there is ABSENT:
                     assert general or of_it, f"{ledger_id}:{entry_id} reads as never written"
@@ -107,7 +108,7 @@ def check(store: Store, report: RepairReport, new: Path) -> int:
                 assert found.nodes.get(path) == (value, 0)
                 there += 1
         for problem in found.verify().problems:
-            assert any(loss.has(problem.ledger_id, problem.entry_id) for loss in report.losses), problem
+            assert is_lost(problem.ledger_id, problem.entry_id), problem
         # It can be written to.
         with found.create_ledger() as writer:
             assert writer.id not in listed

@@ -418,15 +418,15 @@ def test_a_store_that_is_written_to(store: Store) -> None:
 
 KILLED = """
 import os, signal, sys
-from bookstand.storage import repair as module
+from bookstand.storage import repair, repair_copying
 
-module._COMMIT_STEPS = 4
+repair_copying._COMMIT_STEPS = 4
 
 def progress(done, total):
     if done > total // 20:
         os.kill(os.getpid(), signal.SIGKILL)
 
-module.repair(sys.argv[1], sys.argv[2], saving=progress)
+repair.repair(sys.argv[1], sys.argv[2], saving=progress)
 """
 
 
