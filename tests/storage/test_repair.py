@@ -26,6 +26,7 @@ from bookstand.errors import (
 from bookstand.storage import keys, record
 from bookstand.storage.meta_page import parse_meta
 from bookstand.storage.repair import MADE_UP, UNFINISHED, Loss, NothingToSaveError, repair
+from bookstand.storage.salvage import Break, Spans
 from tests import kit
 from tests.kit import PATIENCE
 from tests.soak import damaged_files
@@ -460,3 +461,44 @@ def test_losses_in_words() -> None:
     assert str(Loss("entries", "2 more", 3)) == "entries of ledger 3: 2 more"
     assert str(Loss("node", "gone", node="/a")) == "node /a: gone"
     assert str(Loss("store", "all is gone")) == "all is gone"
+
+
+def test_entries_without_a_digest_tell_no_end(tmp_path: Path) -> None:
+    """What they say was confirmed may be damaged: it is not taken for the end of the ledger."""
+    path = tmp_path / "store"
+    with bookstand.open(path) as before, before.create_ledger(digest="dummy") as writer:
+        for number in range(5):
+            writer.append(b"%d" % number)
+
+    def confirm_much(stored: bytes) -> bytes:
+        return stored[:16] + (1 << 60).to_bytes(8, "big") + stored[24:]
+
+    change(path, b"entries", keys.ENTRY_KEY.pack(0, 3), confirm_much)
+    report = repair(path, tmp_path / "new")
+    assert (report.entries, report.lost_entries) == (5, 0)
+    with bookstand.open(tmp_path / "new") as after:
+        assert [entry.data for entry in after.open_ledger(0)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_keys_of_breaks() -> None:
+    breaks = [Break(b"c", b"e", 1, ""), Break(b"a", b"b", 2, ""), Break(b"d", b"f", 3, ""), Break(b"x", None, 4, "")]
+    spans = Spans(breaks)
+    assert [key for key in (b"", b"a", b"b", b"bb", b"c", b"e", b"ee", b"f", b"w", b"x", b"zz") if key in spans] == [
+        b"a",
+        b"c",
+        b"e",
+        b"ee",
+        b"x",
+        b"zz",
+    ]
+    assert b"y" in Spans([Break(b"", None, 1, ""), Break(b"x", b"xx", 2, "")])
+    assert b"a" not in Spans([])
+
+
+@pytest.mark.parametrize("page", range(2, 12))
+def test_a_page_that_leads_back_to_those_above_it(store: Store, page: int) -> None:
+    """It ends, and no key comes twice."""
+    meta = parse_meta(store.image[metas(store.image)[0] * PAGE :])
+    assert meta is not None
+    damaged, new = store.damaged([["copy", meta.root, page], ["write", page * PAGE, page.to_bytes(8, "little").hex()]])
+    check(store, repaired(damaged, new), new)
