@@ -326,8 +326,8 @@ class Copying:
 
     def _doubt(self) -> None:
         """A file of which every part is right may still be one whose parts are of different times."""
-        if self._found.doubts:
-            # Its header is damaged, which has been told, or a witness has settled it.
+        if self._found.doubts or any(self._found.breaks.values()):
+            # What is wrong with it is known: it has been told, or sums, counts or a witness have settled it.
             return
         try:
             files.verify_structure(self._report.source)

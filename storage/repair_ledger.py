@@ -133,8 +133,6 @@ class LedgerRepair:
         # What is wrong was stored all the same. Behind a gap, its id may be what is wrong, or the gap was always there.
         if known is None:
             end = max(end, self._surely)
-        elif known.in_order:
-            end = max([end, *(entry_id for entry_id in self._wrong if entry_id <= known.last_entry)])
         while max(end, self.behind) + 1 in self._wrong:
             end = max(end, self.behind) + 1
         return end

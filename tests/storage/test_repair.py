@@ -26,10 +26,11 @@ from bookstand.errors import (
 from bookstand.storage import keys, record
 from bookstand.storage.meta_page import parse_meta
 from bookstand.storage.repair import MADE_UP, UNFINISHED, Loss, NothingToSaveError, repair
-from bookstand.storage.salvage import Break, Spans
+from bookstand.storage.salvage import Break, Salvage, Spans
 from tests import kit
 from tests.kit import PATIENCE
 from tests.soak import damaged_files
+from tests.storage import trials
 from tests.storage.repairs import Store, check, contents, readable_by_lmdb, repaired
 from tests.storage.trials import PAGE, Damage, Shape
 
@@ -346,6 +347,63 @@ def test_a_newer_format(store: Store) -> None:
     with pytest.raises(StoreFormatError, match="format 2"):
         repair(damaged, new)
     assert not new.exists()
+
+
+# -- what no tree leads to ---------------------------------------------------------------------------------------------
+
+
+def root_of(path: Path, name: bytes) -> int:
+    with Salvage(str(path / "data.mdb")) as found:
+        return found.trees[name].root
+
+
+def zero_page(path: Path, page: int) -> None:
+    trials.edit(str(path / "data.mdb"), [["write", page * PAGE, "00" * PAGE]])
+
+
+def test_entries_are_found_where_nothing_leads_to_them(store: Store) -> None:
+    """The page that all others of a tree hang on has no records itself."""
+    damaged, new = store.copy()
+    zero_page(damaged, root_of(damaged, b"entries"))
+    report = repaired(damaged, new)
+    assert check(store, report, new) == SHAPE.entries + SHAPE.nodes
+    assert report.found_elsewhere == SHAPE.entries
+    assert report.whole
+
+
+@pytest.mark.parametrize("name", [b"nodes", b"ledgers", b"state", b"meta"])
+def test_pages_of_which_there_is_no_other(store: Store, name: bytes) -> None:
+    """What was on them is lost, and the list says so."""
+    damaged, new = store.copy()
+    (damaged / "witness").unlink()
+    with bookstand.open(damaged) as opened:
+        opened.compact()
+    zero_page(damaged, root_of(damaged, name))
+    report = repaired(damaged, new)
+    lost_nodes = SHAPE.nodes if name == b"nodes" else 0
+    assert check(store, report, new) == SHAPE.entries + SHAPE.nodes - lost_nodes
+    assert any(f"{name.decode()}: page" in str(loss) for loss in report.losses)
+
+
+def test_records_that_are_gone_without_a_trace(store: Store) -> None:
+    damaged, new = store.copy()
+    change(damaged, b"nodes", b"/node/3", lambda sealed: None)
+    report = repaired(damaged, new)
+    assert [str(loss) for loss in report.losses] == [
+        "a part of nodes is not as it was last written: the sum of its seals is another"
+    ]
+
+
+def test_an_end_that_only_damaged_entries_tell(store: Store) -> None:
+    damaged, new = store.copy()
+    last = SHAPE.ledgers[OPEN] - 1
+    change(damaged, b"state", keys.LEDGER_KEY.pack(OPEN), flipped)
+    for entry_id in range(last - 3, last):
+        change(damaged, b"entries", keys.ENTRY_KEY.pack(OPEN, entry_id), lambda stored: None)
+    change(damaged, b"entries", keys.ENTRY_KEY.pack(OPEN, last), flipped)
+    report = repaired(damaged, new)
+    assert report.lost_entries == 4
+    check(store, report, new)
 
 
 # -- random damage -----------------------------------------------------------------------------------------------------
