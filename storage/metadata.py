@@ -31,6 +31,9 @@ FORMATS = (1, 2, 3)
 CURRENT_FORMAT = 3
 NO_ENTRY = -1
 
+# The key in a ledger's custom metadata that says that its metadata was lost, and that this was made up.
+MADE_UP = "bookstand/made-up"
+
 _HEADER = b"BookieMetadataFormatVersion\t"
 _VERSION_DIGITS = 10
 

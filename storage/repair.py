@@ -17,7 +17,6 @@ from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreInUse
 from bookstand.storage import files, owners
 from bookstand.storage.environment import data_file
 from bookstand.storage.repair_copying import Copying, NothingToSaveError
-from bookstand.storage.repair_ledger import MADE_UP
 from bookstand.storage.repair_report import Loss, RepairReport
 from bookstand.storage.salvage import Progress, Salvage
 from bookstand.storage.storage import open_storage
@@ -26,7 +25,7 @@ from bookstand.storage.verify import verify
 if TYPE_CHECKING:
     from bookstand.storage.storage import Storage
 
-__all__ = ["MADE_UP", "UNFINISHED", "Loss", "NothingToSaveError", "RepairReport", "repair"]
+__all__ = ["UNFINISHED", "Loss", "NothingToSaveError", "RepairReport", "repair"]
 
 UNFINISHED = ".unfinished"
 

@@ -19,12 +19,9 @@ from bookstand.errors import DigestMismatchError
 from bookstand.storage import entry as layout
 from bookstand.storage import state
 from bookstand.storage.digest import Digest, digest_for, master_key
-from bookstand.storage.metadata import CLOSED, LedgerMetadata
+from bookstand.storage.metadata import CLOSED, MADE_UP, LedgerMetadata
 from bookstand.storage.repair_report import Loss
 from bookstand.storage.state import LedgerState
-
-MADE_UP = "bookstand/made-up"
-"""The custom metadata of ledgers whose own was lost."""
 
 _MADE_UP_HOLDER = "bookie-0"
 _NOWHERE = "nowhere in the file"

@@ -25,7 +25,8 @@ from bookstand.errors import (
 )
 from bookstand.storage import keys, record
 from bookstand.storage.meta_page import parse_meta
-from bookstand.storage.repair import MADE_UP, UNFINISHED, Loss, NothingToSaveError, repair
+from bookstand.storage.metadata import MADE_UP
+from bookstand.storage.repair import UNFINISHED, Loss, NothingToSaveError, repair
 from bookstand.storage.salvage import Break, Salvage, Spans
 from tests import kit
 from tests.kit import PATIENCE
