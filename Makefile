@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml requirements.lock
 
 demo: setup ## a million messages with the power cut in the middle: is one lost, does one come early or twice?
 	@mkdir -p build
-	$(BIN)/python -m bookstand.demo --report build/demo-report.html
+	$(BIN)/bookstand demo --report build/demo-report.html
 
 test: setup ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

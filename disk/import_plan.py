@@ -21,7 +21,7 @@ from bookstand.storage import state
 from bookstand.storage.digest import digest_for, master_key
 from bookstand.storage.entry import HEADER_BYTES
 from bookstand.storage.keys import MAX_ENTRY_ID
-from bookstand.storage.metadata import CLOSED, NO_ENTRY, LedgerMetadata, serialize
+from bookstand.storage.metadata import CLOSED, MADE_UP, NO_ENTRY, LedgerMetadata, serialize
 from bookstand.storage.nodes import check_path
 from bookstand.storage.restoring import RestoreLedger
 from bookstand.storage.state import LedgerState
@@ -29,9 +29,6 @@ from bookstand.storage.state import LedgerState
 if TYPE_CHECKING:
     from bookstand.disk.catalog import Catalog
     from bookstand.disk.disks import DiskLedger, Disks, StoredEntry
-
-MADE_UP = "bookstand/made-up"
-"""The key in a ledger's custom metadata that says that its metadata was lost, and that this was made up."""
 
 # Above the ledgers' own nodes.
 _LEDGER_FOLDER = re.compile(r"/ledgers(/[0-9]+)*")

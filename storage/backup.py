@@ -8,16 +8,40 @@ import shutil
 import lmdb
 
 from bookstand.errors import IncorrectParameterError, StoreInUseError
-from bookstand.storage import files, owners
+from bookstand.storage import files, keys, owners
 from bookstand.storage.environment import DATA_FILE, data_file
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.lmdb_errors import reraise
+from bookstand.storage.meta_page import META_PAGES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.storage.storage import Storage
 
 _COPYING = "creating-copy"
+
+
+def copied_so_far(folder: str) -> int:
+    """Bytes of the copy that a backup or a compaction is writing in a folder; 0 while there is none."""
+    try:
+        return os.path.getsize(os.path.join(folder, _COPYING, DATA_FILE))
+    except OSError:
+        return 0
+
+
+def gain_of(storage: Storage) -> tuple[int, int, int]:
+    """What compacting would give back, by and large: (bytes of the file, of these no longer in use, bytes of entries of
+    deleted ledgers)."""
+    size = os.path.getsize(data_file(storage.path))
+    sizes = list(storage.sizes())
+    page_size = next(size // pages for _, _, pages, size, _ in sizes if pages)
+    # With the header pages, and the one that all trees hang on.
+    in_use = sum(size for _, _, _, size, _ in sizes) + (META_PAGES + 1) * page_size
+    of_deleted = 0
+    for key in storage.meta_keys(keys.META_DELETED):
+        _, ledger_id = keys.parse_deletion(key)
+        of_deleted += sum(len(entry) for _, some in storage.runs(ledger_id, keys.MAX_ENTRY_ID) for entry in some)
+    return size, max(0, size - in_use), of_deleted
 
 
 def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:

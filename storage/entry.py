@@ -21,6 +21,8 @@ LAYOUT = Layout(
 HEADER = LAYOUT.struct
 HEADER_BYTES = HEADER.size
 assert HEADER_BYTES == 32
+# What it begins with.
+ENTRY_IDS = struct.Struct(">qq")
 
 EXPLICIT_LAC = Layout(
     "an explicit LAC",

@@ -20,14 +20,13 @@ from bookstand.errors import (
     StoreAccessError,
     StoreDamagedError,
     StoreError,
-    StoreFormatError,
     StoreNotFoundError,
 )
-from bookstand.proto.layout import Layout
 from bookstand.storage import keys, owners, record, witness
 from bookstand.storage.environment import DATA_FILE, LOCK_FILE, LOCK_FILE_BYTES, data_file, lock_file
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.lmdb_errors import disk_full, reraise
+from bookstand.storage.meta_page import META_BYTES, META_PAGES, SMALLEST_PAGE, parse_meta
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,25 +39,6 @@ _CREATING = "creating-"
 
 # Bytes a second that a probe reads at the very least.
 _SLOWEST_PROBE = 1 << 20
-
-_META_MAGIC = 0xBEEFC0DE
-META = Layout(
-    "a meta page of LMDB 0.9, of which there are two",
-    ("page header", "16x", ""),
-    ("magic", "I", f"{_META_MAGIC:#x}"),
-    ("version", "I", ""),
-    ("address", "Q", ""),
-    ("map size", "Q", ""),
-    ("page size", "I", "the first word of the record of free pages"),
-    ("free pages", "44x", "the rest of that record"),
-    ("databases", "48x", "the record of the table of sub-databases"),
-    ("last page", "Q", "the last one in use"),
-    ("commit", "Q", "LMDB's transaction id"),
-    order="<",
-)
-_META = META.struct
-_META_PAGES = 2
-_SMALLEST_PAGE = 4096
 
 
 def folder_name(path: str | os.PathLike[str]) -> str:
@@ -89,7 +69,7 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool, h
     """Under the folder's lock: make the data file if there is none; True if it was made."""
     if has_data_file(path):
         return False
-    others = [name for name in os.listdir(path) if not _is_ours(name)]
+    others = [name for name in os.listdir(path) if not is_ours(name)]
     if others:
         raise NotAStoreError(f"{path} holds other files ({sorted(others)[0]}, …) and no store")
     if not create or read_only:
@@ -188,22 +168,22 @@ def size_gate(path: str, read_only: bool) -> bool:
     try:
         with open(name, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            first = file.read(_SMALLEST_PAGE)
+            first = file.read(SMALLEST_PAGE)
             metas = [parse_meta(first)]
-            page_size = metas[0][2] if metas[0] else _SMALLEST_PAGE
-            file.seek(page_size if page_size >= _SMALLEST_PAGE else _SMALLEST_PAGE)
-            metas.append(parse_meta(file.read(_META.size)))
+            page_size = metas[0].page_size if metas[0] else SMALLEST_PAGE
+            file.seek(page_size if page_size >= SMALLEST_PAGE else SMALLEST_PAGE)
+            metas.append(parse_meta(file.read(META_BYTES)))
     except OSError as error:
         raise_os_error(error, f"cannot read {name}")
     valid = [meta for meta in metas if meta]
-    if len(valid) < _META_PAGES:
-        raise StoreDamagedError(f"{name} is damaged: {len(valid)} of its {_META_PAGES} header pages can be read")
-    transactions = {transaction for transaction, _, _ in valid}
+    if len(valid) < META_PAGES:
+        raise StoreDamagedError(f"{name} is damaged: {len(valid)} of its {META_PAGES} header pages can be read")
+    transactions = {meta.transaction for meta in valid}
     if transactions != {0} and max(transactions) - min(transactions) != 1:
         # Commits go to the two pages in turn. A flipped bit here would make LMDB take the older one.
         raise StoreDamagedError(f"{name} is damaged: its header pages tell of commits {sorted(transactions)}")
-    _, last_page, page_size = max(valid)
-    told = (last_page + 1) * page_size
+    newest = max(valid)
+    told = (newest.last_page + 1) * newest.page_size
     if size < told:
         if read_only or not _whole_despite_its_size(name):
             raise StoreDamagedError(f"{name} is damaged: it has {size} bytes, but its header tells of {told}")
@@ -214,18 +194,6 @@ def size_gate(path: str, read_only: bool) -> bool:
             raise_os_error(error, f"cannot lengthen {name}")
         return True
     return False
-
-
-def parse_meta(page: bytes) -> tuple[int, int, int] | None:
-    """(transaction id, last page, page size) of a meta page, or None if it is none."""
-    if len(page) < _META.size:
-        return None
-    magic, version, _, _, page_size, last_page, transaction = _META.unpack_from(page)
-    if magic != _META_MAGIC:
-        return None
-    if version != 1:
-        raise StoreFormatError(f"the data file is of LMDB's data format {version}; bookstand's is 1 (LMDB 0.9)")
-    return transaction, last_page, page_size
 
 
 def _whole_despite_its_size(name: str) -> bool:
@@ -295,7 +263,7 @@ def raise_os_error(error: OSError, doing: str) -> NoReturn:
     raise kind(f"{doing}: {error.strerror or error}") from error
 
 
-def _is_ours(name: str) -> bool:
+def is_ours(name: str) -> bool:
     return name in (DATA_FILE, LOCK_FILE, witness.FILE) or name.startswith((_CREATING, owners.WRITER, owners.READER))
 
 

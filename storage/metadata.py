@@ -31,6 +31,9 @@ FORMATS = (1, 2, 3)
 CURRENT_FORMAT = 3
 NO_ENTRY = -1
 
+# The key in a ledger's custom metadata that says that its metadata was lost, and that this was made up.
+MADE_UP = "bookstand/made-up"
+
 _HEADER = b"BookieMetadataFormatVersion\t"
 _VERSION_DIGITS = 10
 
@@ -304,6 +307,10 @@ def _checked_ensembles(given: Iterable[tuple[int, Iterable[str]]], size: int) ->
 
 
 # -- the bytes -------------------------------------------------------------------------------------------------------
+
+
+def begins_like_metadata(data: bytes) -> bool:
+    return data.startswith(_HEADER)
 
 
 def parse(data: bytes, ledger_id: int, store_ctime: int | None = None, version: int = 0) -> LedgerMetadata:

@@ -92,18 +92,67 @@ class RestoreLedger:
         ledger.in_order &= self.in_order
 
 
-class RaiseNextLedger:
-    """No ledger that is created from now on gets an id below ``ledger_id`` unless it asks for it."""
+class RestoreState:
+    """The state of a ledger whose entries are there by now, as it is to be; it may have none."""
 
-    __slots__ = ("ledger_id",)
+    __slots__ = ("ledger_id", "state")
 
-    def __init__(self, ledger_id: int) -> None:
+    def __init__(self, ledger_id: int, state: LedgerState) -> None:
         self.ledger_id = ledger_id
+        self.state = state
 
     def apply(self, staging: Staging) -> None:
-        name = keys.META_NEXT_LEDGER
-        following = max(staging.next_number(name), self.ledger_id)
-        staging.put(keys.META, name, record.seal(name, following.to_bytes(keys.COUNTER_BYTES, "big")))
+        staging.states[self.ledger_id] = self.state
+
+
+class RestoreVersioned:
+    """A ledger's metadata or a node with the version that it had."""
+
+    __slots__ = ("database", "key", "value", "version")
+
+    def __init__(self, database: bytes, key: bytes, value: bytes, version: int) -> None:
+        self.database = database
+        self.key = key
+        self.value = value
+        self.version = version
+
+    def apply(self, staging: Staging) -> None:
+        staging.put(self.database, self.key, record.seal_versioned(self.key, self.version, self.value))
+
+
+class RestoreStoreId:
+    """The store is the one that had this id."""
+
+    __slots__ = ("store_id",)
+
+    def __init__(self, store_id: bytes) -> None:
+        self.store_id = store_id
+
+    def apply(self, staging: Staging) -> None:
+        staging.put(keys.META, keys.META_STORE_ID, record.seal(keys.META_STORE_ID, self.store_id))
+
+
+class RaiseCounter:
+    """What counts in this record of the store about itself goes on at ``number`` at least."""
+
+    __slots__ = ("name", "number")
+
+    def __init__(self, name: bytes, number: int) -> None:
+        self.name = name
+        self.number = number
+
+    def apply(self, staging: Staging) -> None:
+        following = max(staging.next_number(self.name), self.number)
+        staging.put(keys.META, self.name, record.seal(self.name, following.to_bytes(keys.COUNTER_BYTES, "big")))
+
+
+class RaiseNextLedger(RaiseCounter):
+    """No ledger that is created from now on gets an id below ``ledger_id`` unless it asks for it."""
+
+    __slots__ = ()
+
+    def __init__(self, ledger_id: int) -> None:
+        super().__init__(keys.META_NEXT_LEDGER, ledger_id)
 
 
 def on_its_way(staging: Staging, ledger_id: int) -> LedgerState:

@@ -20,6 +20,7 @@ STATE = Layout(
     ("master key", f"{MASTER_KEY_BYTES}s", "a SHA-1, made of the ledger's password"),
 )
 _LAYOUT = STATE.struct
+STATE_BYTES = _LAYOUT.size
 _FENCED = 1
 _KEYED = 2
 _OUT_OF_ORDER = 4

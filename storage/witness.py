@@ -63,6 +63,16 @@ class Witness:
     def exists(folder: str) -> bool:
         return os.path.exists(os.path.join(folder, FILE))
 
+    @staticmethod
+    def told(folder: str) -> int | None:
+        """The newest commit that was witnessed, with a look only; None where there is no witness, or one that is
+        damaged."""
+        try:
+            with open(os.path.join(folder, FILE), "rb") as file:
+                return _newest(file.read(WITNESS.struct.size))
+        except OSError:
+            return None
+
     def check(self, newest_commit: Callable[[], int]) -> None:
         """:class:`StoreRolledBackError` if the file has fewer commits than were witnessed."""
         # In this order: others may commit, and witness it, between the two.
@@ -97,14 +107,21 @@ class Witness:
         os.close(self._file)
 
     def _newest(self) -> int:
-        content = os.pread(self._file, WITNESS.struct.size, 0)
-        if len(content) != WITNESS.struct.size or not content.startswith(_MAGIC):
+        newest = _newest(os.pread(self._file, WITNESS.struct.size, 0))
+        if newest is None:
             raise StoreDamagedError(f"{self._path} is not a witness file")
-        newest = 0
-        for commit, crc in _SLOT.iter_unpack(content[len(_MAGIC) :]):
-            if crc == _crc(commit):
-                newest = max(newest, commit)
         return newest
+
+
+def _newest(content: bytes) -> int | None:
+    """0 where both slots are damaged; None where it is no witness's content."""
+    if len(content) != WITNESS.struct.size or not content.startswith(_MAGIC):
+        return None
+    newest = 0
+    for commit, crc in _SLOT.iter_unpack(content[len(_MAGIC) :]):
+        if crc == _crc(commit):
+            newest = max(newest, commit)
+    return newest
 
 
 def _crc(commit: int) -> int:

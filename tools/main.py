@@ -33,6 +33,11 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "export-bookie": "Write a store as the disk of a bookie.",
         "migrate cursors": "Write cursors as pages and markers, or as Pulsar does.",
         "migrate snapshots": "Cut the buckets of delayed messages anew.",
+        "backup": "Copy a store as it is at one moment, also while it is written to.",
+        "compact": "Give back the space that a store no longer needs.",
+        "repair": "Save what can be saved of a damaged store, and say what cannot.",
+        "upgrade": "Write a store's records in their newest forms.",
+        "demo": "Deliver a million messages with the power cut in the middle.",
     }
 )
 """Each command's module is that of its name in ``bookstand.tools.commands``: its function ``run`` with typer's
@@ -45,8 +50,8 @@ SPARK = "spark"
 _INTRODUCTION = """Look into bookstand's stores and into real bookies' disks.
 
 Every command that looks takes either, and says which it is looking at. Stores that other processes have open can be
-looked at, too. Nothing is changed by looking; what changes something has --dry-run. "bookstand spark --help" has jobs
-over many at once, on Spark or without."""
+looked at, too. Nothing is changed by looking. "bookstand spark --help" has jobs over many at once, on Spark or
+without."""
 
 _EXTRA = ("typer", "rich", "cramjam", "jinja2")
 
@@ -104,16 +109,23 @@ def application() -> typer.Typer:
 
         def list_commands(self, ctx: Any) -> list[str]:
             words = (name.removeprefix(self.before).split()[0] for name in COMMANDS if name.startswith(self.before))
-            return list(dict.fromkeys(words))
+            jobs = [SPARK] if ctx is not None and ctx.resilient_parsing and not self.before else []
+            return [*dict.fromkeys(words), *jobs]
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            if cmd_name == SPARK and ctx.resilient_parsing:
+                from bookstand.tools.completing import spark_command
+
+                return spark_command(SPARK)
             if cmd_name not in self.list_commands(ctx):
                 return None
             name = f"{self.before}{cmd_name}"
             if name not in COMMANDS:
                 return Seconds(name=cmd_name)
             module = import_module(module_of(name))
-            return manual.command(cmd_name, module.run, module.__doc__ or "", module.EXAMPLES)
+            command = manual.command(cmd_name, module.run, module.__doc__ or "", module.EXAMPLES)
+            command.short_help = COMMANDS[name]
+            return command
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
             meant = [(name, what) for name, what in COMMANDS.items() if name.startswith(self.before)]

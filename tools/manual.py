@@ -52,8 +52,9 @@ def _help(argument: Any) -> str:
 
 
 def section(formatter: Any, title: str, records: Sequence[tuple[str, str | None]]) -> None:
-    with formatter.section(title):
-        formatter.write_dl(records)
+    if records:
+        with formatter.section(title):
+            formatter.write_dl(records)
 
 
 def lines(formatter: Any, title: str, texts: Sequence[str]) -> None:

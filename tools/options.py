@@ -6,15 +6,16 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import Event, Thread
 from typing import Annotated, Any
 
 import typer
 
-from bookstand.errors import NoSuchEntryError, NoSuchLedgerError, NoSuchNodeError
+from bookstand.errors import NoSuchEntryError, NoSuchLedgerError, NoSuchNodeError, NotAStoreError
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE
 from bookstand.tools.findings import DamageError, damage_facts, summary
-from bookstand.tools.target import open_view
+from bookstand.tools.target import STORE, find, open_view
 from bookstand.tools.view import View
 
 Place = Annotated[
@@ -25,6 +26,8 @@ Place = Annotated[
         show_default=False,
     ),
 ]
+StorePlace = Annotated[str, typer.Argument(metavar="STORE", help="A store: its folder.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, and say what would be done.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with exact numbers, and nothing else.")]
 MoreDisks = Annotated[
     list[str] | None,
@@ -55,7 +58,6 @@ Topic = Annotated[
     str | None,
     typer.Argument(metavar="[TOPIC]", help="One topic: its full name, or the end of it.", show_default=False),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, and say what would be done.")]
 Topics = Annotated[
     list[str] | None,
     typer.Option(
@@ -75,6 +77,9 @@ Now = Annotated[
         show_default=False,
     ),
 ]
+
+# Seconds between two looks at work that tells nothing.
+_LOOK_EVERY = 0.1
 
 # Of many ledgers so many are named.
 _NAMED = 8
@@ -126,6 +131,36 @@ def some_ledgers(ids: Iterable[int]) -> str:
     found = sorted(ids)
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return f"ledger{'s' if len(found) > 1 else ''} {', '.join(map(str, found[:_NAMED]))}{more}"
+
+
+def store_at(path: str) -> str:
+    """The folder of the store there; whatever else is there is refused."""
+    found = find(path)
+    if found.kind != STORE:
+        raise NotAStoreError(f"{path} is no store")
+    return os.fspath(found.path)
+
+
+@contextmanager
+def watched(written: Callable[[], int], total: int, what: str) -> Iterator[None]:
+    """A bar for work that is one long call: ``written`` tells how many bytes of ``total`` are done."""
+    with progress_bar(what) as progress:
+        if progress is None:
+            yield
+            return
+        over = Event()
+
+        def look() -> None:
+            while not over.wait(_LOOK_EVERY):
+                progress(min(written(), total), total)
+
+        watcher = Thread(target=look, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
 
 
 @contextmanager

@@ -167,6 +167,16 @@ class Column(NamedTuple):
     rank: int = 0
 
 
+COUNTS = (
+    Column("what", ""),
+    Column("ledgers", "LEDGERS", right=True),
+    Column("entries", "ENTRIES", right=True),
+    Column("bytes", "SIZE", right=True, show=size),
+    Column("nodes", "NODES", right=True),
+)
+"""Of what is copied from one place to another, a row for each part."""
+
+
 def table(columns: Sequence[Column], rows: Iterable[Row]) -> None:
     """Prints a table. Columns in which there is nothing at all are left out."""
     texts = [[column.show(row.get(column.key)) for column in columns] for row in rows]

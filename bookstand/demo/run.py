@@ -7,18 +7,22 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
 
 import bookstand
 from bookstand.demo import plan
 from bookstand.demo.books import Books
 from bookstand.demo.life import Life
-from bookstand.demo.result import inspect, problems, rows
+from bookstand.demo.result import Row, inspect, problems, rows
 from bookstand.demo.screen import Screen
 from bookstand.errors import IncorrectParameterError
 from bookstand.tools.report import writing
 from bookstand.tools.report.collecting import collect
 from bookstand.tools.report.page import page
 from bookstand.tools.target import open_view
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 FEWEST = 5_000
 
@@ -28,13 +32,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--messages", type=_number, default=plan.MESSAGES, help="how many (default: %(default)s)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write a report on the store as the cut leaves it")
     options = parser.parse_args(arguments)
-    if options.report is not None:
-        try:
-            writing.check(options.report)
-        except IncorrectParameterError as error:
-            parser.error(str(error))
-    with TemporaryDirectory(prefix="bookstand-demo-") as folder:
-        return run(os.path.join(folder, "store"), options.messages, options.report)
+    try:
+        return in_a_folder_of_its_own(options.messages, report_file=options.report).exit_code
+    except IncorrectParameterError as error:
+        parser.error(str(error))
 
 
 def _number(text: str) -> int:
@@ -44,7 +45,27 @@ def _number(text: str) -> int:
     return number
 
 
-def run(path: str, messages: int, report_file: Path | None = None) -> int:
+def in_a_folder_of_its_own(
+    messages: int, console: Console | None = None, report_file: Path | None = None
+) -> Outcome:
+    """``report_file``: where to write a report on the store as the power cut leaves it."""
+    if report_file is not None:
+        writing.check(report_file)
+    with TemporaryDirectory(prefix="bookstand-demo-") as folder:
+        return run(os.path.join(folder, "store"), messages, console, report_file)
+
+
+class Outcome(NamedTuple):
+    rows: list[Row]
+    wrong: list[str]
+    """Each in a few words; empty if all is as it should be."""
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.wrong else 0
+
+
+def run(path: str, messages: int, console: Console | None = None, report_file: Path | None = None) -> Outcome:
     books = Books(messages)
     poison = plan.poison(messages)
 
@@ -56,7 +77,7 @@ def run(path: str, messages: int, report_file: Path | None = None) -> int:
         screen.show(life.memory)
         return False
 
-    with Screen(books, messages - len(poison)) as screen:
+    with Screen(books, messages - len(poison), console) as screen:
         screen.say(f"bookstand {bookstand.__version__} publishes {messages:,} messages, a quarter of them delayed.")
         screen.say(f"{plan.CONSUMERS} consumers share them, fail now and then, and always at {len(poison):,} of them.")
         first = Life(path, books)
@@ -71,7 +92,8 @@ def run(path: str, messages: int, report_file: Path | None = None) -> int:
         screen.show(second.memory, now=True)
         screen.say("All is done. The store is opened once more, and verified.")
         found = inspect(path, messages)
-    screen.table(rows(books, [first, second], found))
+    told = rows(books, [first, second], found)
+    screen.table(told)
     report = found.report
     screen.end(
         f"verify: {len(report.problems)} problems in {report.ledgers} ledgers, {report.entries:,} entries",
@@ -82,12 +104,12 @@ def run(path: str, messages: int, report_file: Path | None = None) -> int:
     wrong = problems(books, found)
     if wrong:
         screen.end(f"FAILED: {'; '.join(wrong)}.", False)
-        return 1
+        return Outcome(told, wrong)
     screen.end("OK: nothing is lost, nothing came early, and nothing came again but what had", True)
     screen.end("failed, or was not durably acknowledged when the power was cut.", True)
     if report_file is not None:
         screen.tell(f"A report on the store as the cut left it, for a browser: {report_file}")
-    return 0
+    return Outcome(told, [])
 
 
 def report_on(path: str, file: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_store_that_lost_a_message_is_a_failure(tmp_path: Path, capsys: pytest
     with bookstand.open(path) as store:
         topic = store.topic(plan.TOPIC, topic_config(run.FEWEST))
         topic.cursor(plan.SUBSCRIPTION).ack(topic.publish(plan.payload(0))).result()
-    assert run.run(path, run.FEWEST) == 1
+    assert run.run(path, run.FEWEST).exit_code == 1
     assert "FAILED: 1 are lost." in capsys.readouterr().out
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import bookstand
 from benchmarks import disk_import
 from bookstand.disk.disks import Disks
-from bookstand.disk.import_plan import MADE_UP
 from bookstand.disk.importing import (
     IMPORT_NODE,
     ImportConflictError,
@@ -34,7 +33,7 @@ from bookstand.errors import (
 )
 from bookstand.storage.digest import digest_for, master_key
 from bookstand.storage.entry import decode
-from bookstand.storage.metadata import CLOSED, IN_RECOVERY, OPEN, LedgerMetadata, serialize
+from bookstand.storage.metadata import CLOSED, IN_RECOVERY, MADE_UP, OPEN, LedgerMetadata, serialize
 from bookstand.store import Store
 from bookstand.testing import Faults
 from tests.disk.cluster import Cluster

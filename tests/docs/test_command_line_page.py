@@ -120,6 +120,11 @@ RUNS = {
         "migrate snapshots damaged-states --least 9 --dry-run",
     ],
     "export-bookie": ["export-bookie my-store other --dry-run", "export-bookie damaged-store other --dry-run"],
+    "backup": ["backup my-store copy"],
+    "compact": ["compact my-store --dry-run", "compact my-store"],
+    "repair": ["repair damaged-store some", "repair empty all --dry-run"],
+    "upgrade": ["upgrade my-store", "upgrade old-store"],
+    "demo": ["demo --messages 5000"],
 }
 # What the recorded disks and the store have no case of.
 RARE = {"message.wrong"}

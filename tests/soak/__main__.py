@@ -25,6 +25,7 @@ KINDS: dict[str, str] = {
     "crash_states": "tests.soak.crash_states:KIND",
     "crash_states_observed": "tests.soak.crash_states:OBSERVED",
     "damaged_files": "tests.soak.damaged_files:KIND",
+    "repairs": "tests.soak.repairs:KIND",
     "decoder_mutations": "tests.soak.decoder_mutations:KIND",
     "histories": "tests.soak.histories:KIND",
     "eviction": "tests.soak.eviction:KIND",

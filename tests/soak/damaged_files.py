@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bookstand.errors import StoreFormatError
-from bookstand.storage import files
+from bookstand.storage.meta_page import parse_meta
 from tests.soak.kinds import Done, Kind
 from tests.storage import trials
 from tests.storage.trials import PAGE, Damage
@@ -201,10 +201,10 @@ def _commit(image: bytes) -> int:
 
 def _commit_of_meta(page: bytes) -> int:
     try:
-        meta = files.parse_meta(page)
+        meta = parse_meta(page)
     except StoreFormatError:
         return -1
-    return -1 if meta is None else meta[0]
+    return -1 if meta is None else meta.transaction
 
 
 def _fingerprint(image: bytes) -> bytes:
@@ -212,7 +212,7 @@ def _fingerprint(image: bytes) -> bytes:
 
 
 def one_round(seed: int, each_kind: int = EACH_KIND, kinds: Collection[str] = tuple(KINDS)) -> Done:
-    folder = Path(tempfile.mkdtemp(prefix="bookstand-damaged-", dir=_place()))
+    folder = Path(tempfile.mkdtemp(prefix="bookstand-damaged-", dir=place()))
     try:
         return _one_round(seed, each_kind, kinds, folder)
     finally:
@@ -249,7 +249,7 @@ def _one_round(seed: int, each_kind: int, kinds: Collection[str], folder: Path) 
                 fault = trials.fault(result, told, shape, history)
                 if fault is not None:
                     opened = f"{name}, {'with' if witness else 'without'} a witness"
-                    problems.append(f"{case.kind} ({opened}): {fault}: {_short(case.damage)}: {result}")
+                    problems.append(f"{case.kind} ({opened}): {fault}: {short(case.damage)}: {result}")
 
     run_both(lambda: examine(True), lambda: examine(False))
     return Done(len(planned), problems)
@@ -274,11 +274,11 @@ def run_both(*works: Callable[[], None]) -> None:
         raise failures[0]
 
 
-def _short(damage: Damage) -> str:
+def short(damage: Damage) -> str:
     return ", ".join(" ".join(str(word)[:24] for word in edit) for edit in damage[:4])
 
 
-def _place() -> str | None:
+def place() -> str | None:
     """In memory where that is possible: what is read does not depend on the disk."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 

@@ -325,6 +325,11 @@ def _examine(path: str, shape: Shape, options: dict[str, Any]) -> dict[str, Any]
     return result
 
 
+def read(store: bookstand.Store, shape: Shape) -> dict[str, Any]:
+    """Everything, as :func:`rolled_back` and :func:`fault` want to be told of it."""
+    return _Reading(store, shape).told()
+
+
 class _Reading:
     """Everything that can be read of a store, and how it compares with what was written."""
 

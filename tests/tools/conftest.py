@@ -26,6 +26,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, unpacked: Callable[[str], Pa
     kit.damage_entry(folder / "damaged-states", 4, 1)
     kit.damage_entry(folder / "damaged-states", 5, 6)
     bookstand.open(folder / "empty").close()
+    kit.fill_old(folder / "old-store")
     (folder / "bookie").symlink_to(unpacked("a") / "bookie-0")
     (folder / "metadata.jsonl.gz").symlink_to(dump_path("a"))
     (folder / "damaged-bookie").symlink_to(unpacked("damaged") / "entrylog" / "bit-flip-payload")

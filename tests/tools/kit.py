@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 import bookstand
 from bookstand import SubscriptionConfig, TopicConfig
+from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.cursor import Cursor
 from bookstand.storage.environment import DATA_FILE
 from bookstand.storage.keys import META_STORE_ID
 from bookstand.storage.position import Position
@@ -102,6 +104,15 @@ def fill(path: Path) -> None:
         store.delete_ledger(store.create_ledger().id)
         store.nodes.put("/notes/today", "grün".encode())
     _the_same_each_time(path)
+
+
+def fill_old(path: Path) -> None:
+    """A store with ledgers and a cursor in older forms."""
+    with bookstand.open(path, metadata_format=2, clock=VirtualClock(START)) as store:
+        topic = store.managed_ledger(ORDERS)
+        topic.append(b"one")
+        with Cursor.open(topic, "billing", CursorConfig(enable_lru_cache_max_unacked_ranges=False)) as cursor:
+            cursor.flush()
 
 
 def _the_same_each_time(path: Path) -> None:

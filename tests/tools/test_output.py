@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import bookstand
 from bookstand.tools import output
 from bookstand.tools.output import Column
 from tests.tools import kit
@@ -43,6 +44,9 @@ OF_THE_STORE = {
     "migrate-snapshots": "migrate snapshots my-store --step-seconds 120 --dry-run",
     "export": "export-bookie my-store new --dry-run",
     "export-topic": "export-bookie my-store new --topic orders --log-bytes 5000 --dry-run",
+    "compact-dry": "compact my-store --dry-run",
+    "upgrade": "upgrade my-store",
+    "repair-dry": "repair my-store new --dry-run",
 }
 OF_DISKS = {
     "disk-ls": f"ls bookie {DUMP}",
@@ -62,7 +66,10 @@ OF_NOTHING["empty-delayed"] = f"delayed empty {AT}"
 LINES = {**OF_THE_STORE, **OF_DISKS, **OF_NOTHING}
 # In a pipe all is as wide as it takes.
 CASES = [(name, columns) for name in LINES for columns in (80, 160)]
-CASES += [(name, None) for name in ("ls", "show-ledger", "disk-verify", "export-topic", "migrate-cursors")]
+CASES += [
+    (name, None)
+    for name in ("ls", "show-ledger", "disk-verify", "export-topic", "migrate-cursors", "compact-dry", "upgrade", "repair-dry")
+]
 
 
 @pytest.mark.parametrize(("name", "columns"), CASES)
@@ -81,6 +88,28 @@ def test_damage(own: Path, columns: int) -> None:
         result = run(command, "my-store", columns=columns)
         assert result.code == 1
         compare(f"damaged-{command}", columns, result.out + result.err)
+
+
+@pytest.mark.parametrize("columns", [80, 160, None])
+def test_commands_that_write(own: Path, columns: int | None) -> None:
+    kit.copied(own / "my-store", own / "damaged-store")
+    kit.damage_entry(own / "damaged-store", 2, 7)
+    kit.lose_entry(own / "damaged-store", 3, 5)
+    kit.damage_entry(own / "damaged-store", 5, 6)
+    cut = kit.copied(own / "my-store", own / "cut-store")
+    kit.cut_file(cut)
+    kit.fill_old(own / "old-store")
+    for name, words, code in (
+        ("backup", "backup my-store copy", 0),
+        ("compact", "compact my-store", 0),
+        ("upgrade-old", "upgrade old-store", 0),
+        ("repair", "repair my-store saved", 0),
+        ("repair-damaged", "repair damaged-store some", 1),
+        ("repair-cut", "repair cut-store few", 1),
+    ):
+        result = run(*words.split(), columns=columns)
+        assert result.code == code, result.err
+        compare(name, columns, result.out + result.err)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +162,6 @@ def test_no_table_is_wider_than_it_may_be(capsys: pytest.CaptureFixture[str], mo
 
 
 def test_what_a_name_holds_is_not_obeyed(own: Path) -> None:
-    import bookstand
-
     with bookstand.open("my-store") as store:
         store.nodes.put("/odd\x1b[2J\nname", b"\x1b[2J")
     result = run("show", "my-store", "--node", "/")

@@ -23,6 +23,9 @@ COMMANDS = (
     ("cat", "my-store", "0"),
     ("verify", "my-store"),
     ("import-bookie", "bookie", "new", *DUMP, "--dry-run"),
+    ("compact", "my-store", "--dry-run"),
+    ("repair", "my-store", "new", "--dry-run"),
+    ("upgrade", "my-store"),
     (*RECORDS, "--json"),
 )
 

@@ -26,7 +26,7 @@ from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE
 from bookstand.tools.findings import damage_facts, damage_line
 from bookstand.tools.options import DryRun, Json, Metadata, Password, progress_bar
-from bookstand.tools.output import Column, counted
+from bookstand.tools.output import counted
 from bookstand.tools.target import check_bookies, check_dump, dump_beside
 
 EXAMPLES = (
@@ -34,14 +34,6 @@ EXAMPLES = (
     "bookstand import-bookie bookie copy --metadata metadata.jsonl.gz",
     "bookstand import-bookie bookie copy --metadata metadata.jsonl.gz --json",
     "bookstand import-bookie bookie some-ledgers --ledger 5 --ledger 6",
-)
-
-_COUNTS = (
-    Column("what", ""),
-    Column("ledgers", "LEDGERS", right=True),
-    Column("entries", "ENTRIES", right=True),
-    Column("bytes", "SIZE", right=True, show=output.size),
-    Column("nodes", "NODES", right=True),
 )
 
 
@@ -118,7 +110,9 @@ def _print(report: ImportReport, store: str) -> None:
         "entries": report.entries_there,
         "nodes": report.nodes_there,
     }
-    output.table(_COUNTS, [done, there] if report.ledgers_there + report.entries_there + report.nodes_there else [done])
+    output.table(
+        output.COUNTS, [done, there] if report.ledgers_there + report.entries_there + report.nodes_there else [done]
+    )
     if report.resumed:
         output.line("an import that was stopped " + ("would go on" if report.dry_run else "went on"))
     for line in _left_out(report.left_out):

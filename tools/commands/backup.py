@@ -1,0 +1,54 @@
+"""Copy a store as it is at one moment into a folder, while others go on writing to it.
+
+The folder must be new or empty. The copy has the name by which it is a store only once it is whole and on the disk;
+what was stopped leaves no store.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import bookstand
+from bookstand.storage.backup import copied_so_far
+from bookstand.storage.environment import data_file
+from bookstand.storage.pages import newest_commit
+from bookstand.tools import output
+from bookstand.tools.options import Json, StorePlace, store_at, watched
+
+EXAMPLES = (
+    "bookstand backup my-store copy",
+    "bookstand backup my-store copy --json",
+)
+
+
+def run(
+    store: StorePlace,
+    to: Annotated[str, typer.Argument(metavar="TO", help="The folder for the copy: a new one, or an empty one.")],
+    json: Json = False,
+) -> None:
+    folder = store_at(store)
+    was_there = Path(to).exists()
+    try:
+        with (
+            bookstand.open(folder, create=False, read_only=True) as source,
+            watched(lambda: copied_so_far(to), os.path.getsize(data_file(folder)), "copying the store"),
+        ):
+            source.backup(to)
+    except BaseException:
+        if not was_there:
+            # Only if it is empty.
+            with suppress(OSError):
+                os.rmdir(to)
+        raise
+    file = data_file(to)
+    size, commit = os.path.getsize(file), newest_commit(file)
+    if json:
+        output.document({"kind": "backup", "path": folder, "to": to, "file": file, "bytes": size, "commit": commit})
+    else:
+        output.paragraph(f"store {folder}")
+        output.paragraph(f"copied to {to}: {output.size_and_bytes(size)}, all up to commit {commit}")

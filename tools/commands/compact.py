@@ -1,0 +1,60 @@
+"""Give back to the disk what a store no longer needs: what deleted ledgers left, and pages that are free.
+
+The file is written anew beside the old one, and takes its place at once; what was stopped leaves the old one. There has
+to be room for both. While another process has the store open, only what deleted ledgers left is removed: the store uses
+that space again, and the file stays as large as it is. A store whose pages are damaged is refused.
+"""
+
+from __future__ import annotations
+
+import os
+
+import bookstand
+from bookstand.storage import owners
+from bookstand.storage.backup import copied_so_far, gain_of
+from bookstand.storage.environment import data_file
+from bookstand.storage.files import verify_structure
+from bookstand.tools import output
+from bookstand.tools.options import DryRun, Json, StorePlace, store_at, watched
+from bookstand.tools.output import Fact
+
+EXAMPLES = (
+    "bookstand compact my-store --dry-run",
+    "bookstand compact my-store",
+    "bookstand compact my-store --json",
+)
+
+_FACTS = (
+    Fact("before", "size", output.size_and_bytes),
+    Fact("free", "of that, free pages", output.size_and_bytes),
+    Fact("of_deleted", "of deleted ledgers", output.size_and_bytes),
+    Fact("after", "size now", output.size_and_bytes),
+    Fact("gained", "given back", output.size_and_bytes),
+)
+_IN_USE = "another process has the store open: the file stays as large as it is"
+
+
+def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
+    folder = store_at(store)
+    others = owners.Survey(folder)
+    in_use = bool(others.writers or others.readers)
+    if not others.writers:
+        # A damaged page would end in the new file, or end the process.
+        verify_structure(folder)
+    with bookstand.open(folder, create=False, read_only=dry_run) as opened:
+        size, free, of_deleted = gain_of(opened.storage)
+        if not dry_run:
+            with watched(lambda: copied_so_far(folder), size - free, "writing the store anew"):
+                opened.compact()
+    after = None if dry_run else os.path.getsize(data_file(folder))
+    # Removing entries may have made the file larger, before it was written anew.
+    gained = None if after is None else max(0, size - after)
+    facts = {"before": size, "free": free, "of_deleted": of_deleted, "after": after, "gained": gained}
+    notes = [_IN_USE] if in_use else []
+    if json:
+        output.document({"kind": "compact", "path": folder, "dry_run": dry_run, **facts, "notes": notes})
+        return
+    output.paragraph(f"store {folder}{', which was not changed' if dry_run else ''}")
+    output.facts(_FACTS, facts)
+    for note in notes:
+        output.paragraph(f"note: {note}")

@@ -1,0 +1,62 @@
+"""Publish and deliver messages, a quarter of them delayed, with the power cut in the middle, and count: is one lost,
+does one come early, or twice?
+
+A process publishes and consumes, and is killed with SIGKILL; another one goes on from what the store kept. Books of
+every message are kept outside, and compared in the end. The store is a throw-away one. Exit code 0 says that nothing
+was lost, and 4 that something was.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bookstand.demo import plan
+from bookstand.demo.run import FEWEST, in_a_folder_of_its_own
+from bookstand.errors import BookstandError
+from bookstand.tools import output
+from bookstand.tools.exit_codes import FAILED
+from bookstand.tools.options import Json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXAMPLES = (
+    "bookstand demo --messages 5000",
+    "bookstand demo --messages 5000 --json",
+    "bookstand demo --messages 5000 --report demo.html",
+)
+
+
+def run(
+    messages: Annotated[int, typer.Option(metavar="COUNT", min=FEWEST, help="How many messages.")] = plan.MESSAGES,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="Write a report on the store as the power cut leaves it."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    try:
+        outcome = in_a_folder_of_its_own(messages, _beside() if json else None, report)
+    except SystemExit as end:
+        raise BookstandError(str(end)) from end
+    if json:
+        rows = [{"what": row.name.strip(), **dict(zip(_CELLS, row.cells, strict=True))} for row in outcome.rows]
+        output.document(
+            {"kind": "demo", "messages": messages, "ok": not outcome.wrong, "rows": rows, "wrong": outcome.wrong}
+        )
+    if outcome.wrong:
+        raise typer.Exit(FAILED)
+
+
+def _beside() -> Console:
+    """What is to be seen meanwhile does not mix with JSON, and is for somebody who looks."""
+    from rich.console import Console
+
+    return Console(stderr=True, quiet=not sys.stderr.isatty(), highlight=False, soft_wrap=True)
+
+
+_CELLS = ("before_the_cut", "after_it", "in_all")

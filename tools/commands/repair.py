@@ -1,0 +1,124 @@
+"""Save what can be saved of a damaged store into a new one, and list what cannot: entries, ledgers, nodes, cursors.
+
+The damaged store is not changed. Its file is read page by page, and past pages that cannot be read; entries are saved
+if their digests are right. What is lost reads as lost in the new store, which is made in a folder named NEW.unfinished,
+and is called NEW once it is whole and verified. What was stopped is run again.
+
+Exit code 0: all is saved. 1: something is lost. 4: there was nothing to be saved, and NEW is not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bookstand.disk.damage import Damage
+from bookstand.storage.environment import data_file
+from bookstand.storage.repair import Loss, RepairReport, repair
+from bookstand.storage.restoring import runs
+from bookstand.storage.salvage import Progress
+from bookstand.tools import output
+from bookstand.tools.exit_codes import DAMAGE
+from bookstand.tools.findings import damage_facts, damage_line
+from bookstand.tools.options import DryRun, Json, Password, StorePlace, progress_bar, some_ledgers, store_at
+from bookstand.tools.output import counted
+
+EXAMPLES = (
+    "bookstand repair my-store saved --dry-run",
+    "bookstand repair my-store saved",
+    "bookstand repair my-store saved --json",
+)
+
+
+def run(
+    store: StorePlace,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The new store: a folder that is not there, or empty.")],
+    dry_run: DryRun = False,
+    password: Password = None,
+    json: Json = False,
+) -> None:
+    folder = store_at(store)
+    words = [word.encode() for word in password or ()]
+    try:
+        with progress_bar("repairing") as progress:
+            looking, saving = _halves(progress)
+            report = repair(folder, new, passwords=words, dry_run=dry_run, looking=looking, saving=saving)
+    except KeyboardInterrupt:
+        output.note(f"the repair is not finished: there is no {new}; run it again")
+        raise
+    affected = [] if dry_run or report.whole else _affected(new, report, words)
+    if json:
+        output.document(
+            {
+                "kind": "repair",
+                "path": folder,
+                "new": new,
+                "ok": report.whole,
+                **report.as_dict(),
+                "affected": [damage_facts(one) for one in affected],
+            }
+        )
+    else:
+        _print(report, affected)
+    if not report.whole:
+        raise typer.Exit(DAMAGE)
+
+
+def _halves(progress: Progress | None) -> tuple[Progress | None, Progress | None]:
+    """One bar for two parts of the work, each of which goes through the file once."""
+    if progress is None:
+        return None, None
+    return lambda done, total: progress(done // 2, total), lambda done, total: progress((total + done) // 2, total)
+
+
+def _affected(new: str, report: RepairReport, passwords: list[bytes]) -> list[Damage]:
+    """Topics, cursors and delayed messages of the new store that lack something; entries alone have been told."""
+    from bookstand.tools.store_view import StoreView
+
+    with StoreView(Path(new), passwords) as view:
+        told = {str(view.path), data_file(str(view.path))}
+        return [one for one in view.verify().findings if one.file not in told and one.ledger_id not in report.unchecked]
+
+
+def _print(report: RepairReport, affected: list[Damage]) -> None:
+    output.paragraph(f"store {report.source}, which was not changed")
+    saved = {"ledgers": report.ledgers, "entries": report.entries, "bytes": report.bytes, "nodes": report.nodes}
+    output.table(output.COUNTS, [{"what": "would be saved" if report.dry_run else "saved", **saved}])
+    for line in _notes(report):
+        output.paragraph(f"note: {line}")
+    for line in _losses(report.losses):
+        output.paragraph(f"lost: {line}")
+    for damage in affected:
+        output.paragraph(f"affected: {damage_line(damage)}")
+    verified = "" if report.dry_run else f"; {report.destination} is verified"
+    if report.whole:
+        output.line(f"nothing is lost{verified}")
+    else:
+        output.line(f"something is lost, in {counted(len(report.losses), 'place')}{verified}")
+
+
+def _losses(losses: list[Loss]) -> Iterator[str]:
+    """What is wrong with many ledgers in the same way is said once."""
+    alike: dict[tuple[str, str], list[int]] = {}
+    for loss in losses:
+        if loss.what in ("state", "metadata") and loss.ledger_id is not None:
+            alike.setdefault((loss.what, loss.why), []).append(loss.ledger_id)
+        else:
+            yield str(loss)
+    for (what, why), ids in alike.items():
+        some = [f"{first}" if first == last else f"{first} to {last}" for first, last in runs(ids)]
+        yield f"{what} of ledger{'s' if len(ids) > 1 else ''} {', '.join(some)}: {why}"
+
+
+def _notes(report: RepairReport) -> list[str]:
+    notes = []
+    if report.found_elsewhere:
+        notes.append(f"found on pages that nothing leads to: {counted(report.found_elsewhere, 'entry')}")
+    if report.deleted_ledgers:
+        notes.append(f"deleted before, and not copied: {counted(report.deleted_ledgers, 'ledger')}")
+    if report.unchecked:
+        notes.append(f"not checked, for the password is not known (--password): {some_ledgers(report.unchecked)}")
+    return notes

@@ -1,0 +1,78 @@
+"""Write a store's records in their newest forms, where it has older ones.
+
+There is one format of stores so far. Older forms within it are ledgers' metadata in BookKeeper's formats 1 and 2, and
+cursors as Pulsar's snapshots, which become pages and markers; "bookstand spark migrate-cursors" takes cursors back.
+Each record is changed whole or not at all; what was stopped is run again. A store that other processes write to is
+refused, and so is one of a newer format.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+import bookstand
+from bookstand.errors import StoreInUseError
+from bookstand.storage import owners
+from bookstand.tools import output
+from bookstand.tools.exit_codes import DAMAGE
+from bookstand.tools.options import DryRun, Json, StorePlace, progress_bar, some_ledgers, store_at
+from bookstand.tools.store_view import StoreView
+from bookstand.tools.upgrading import UpgradeReport, look, upgrade
+
+EXAMPLES = (
+    "bookstand upgrade my-store --dry-run",
+    "bookstand upgrade my-store",
+    "bookstand upgrade my-store --json",
+)
+
+
+def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
+    folder = store_at(store)
+    if not dry_run and owners.Survey(folder).writers:
+        raise StoreInUseError(f"store {folder} is being written to by another process")
+    with StoreView(Path(folder)) as view, progress_bar("looking") as progress:
+        report = look(view.store, view.topics(), progress)
+    if not dry_run:
+        try:
+            report = _upgraded(folder, report)
+        except KeyboardInterrupt:
+            output.note("the upgrade is not finished: run it again, and it goes on")
+            raise
+    if json:
+        output.document({"kind": "upgrade", "path": folder, **report.as_dict()})
+    else:
+        _print(folder, report)
+    if report.problems:
+        raise typer.Exit(DAMAGE)
+
+
+def _upgraded(folder: str, found: UpgradeReport) -> UpgradeReport:
+    if not found.changed:
+        # Then it is not opened for writing, either.
+        found.dry_run = False
+        return found
+    with bookstand.open(folder, create=False) as store, progress_bar("upgrading") as progress:
+        return upgrade(store, found, progress)
+
+
+def _print(folder: str, report: UpgradeReport) -> None:
+    would = "would be " if report.dry_run else ""
+    output.paragraph(f"store {folder}{', which was not changed' if report.dry_run else ''}")
+    output.paragraph(f"format {report.format}, the newest")
+    for one in report.metadata:
+        output.line(f"ledger {one['ledger']}: metadata {would}upgraded from format {one['before']} to {one['after']}")
+    for cursor in report.cursors:
+        output.paragraph(
+            f"cursor {cursor['cursor']} of {cursor['topic']}: {would}upgraded from {cursor['before']} to "
+            f"{cursor['after']}"
+        )
+    if report.kept:
+        output.paragraph(
+            f"note: without digest and password in their metadata, and left so: {some_ledgers(report.kept)}"
+        )
+    for problem in report.problems:
+        output.paragraph(f"damage: {problem}")
+    if not report.changed:
+        output.line("there is nothing to upgrade")
