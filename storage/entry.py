@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from struct import Struct
+
 from bookstand.errors import DigestMismatchError
 from bookstand.proto.layout import Layout
 
@@ -22,7 +24,7 @@ HEADER = LAYOUT.struct
 HEADER_BYTES = HEADER.size
 assert HEADER_BYTES == 32
 # What it begins with.
-ENTRY_IDS = struct.Struct(">qq")
+ENTRY_IDS = Struct(">qq")
 
 EXPLICIT_LAC = Layout(
     "an explicit LAC",

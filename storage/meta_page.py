@@ -1,7 +1,7 @@
 """The header pages of an LMDB file (0.9, 64 bits, little-endian), of which there are two: commits go to them in turn.
 
-The first word of a tree's record is not used by LMDB, which keeps the size of a page in that of the free pages; the last
-one is the page of its root.
+The first word of a tree's record is not used by LMDB, which keeps the size of a page in that of the free pages; the
+last one is the page of its root.
 """
 
 from __future__ import annotations

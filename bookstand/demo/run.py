@@ -45,9 +45,7 @@ def _number(text: str) -> int:
     return number
 
 
-def in_a_folder_of_its_own(
-    messages: int, console: Console | None = None, report_file: Path | None = None
-) -> Outcome:
+def in_a_folder_of_its_own(messages: int, console: Console | None = None, report_file: Path | None = None) -> Outcome:
     """``report_file``: where to write a report on the store as the power cut leaves it."""
     if report_file is not None:
         writing.check(report_file)

@@ -68,7 +68,16 @@ LINES = {**OF_THE_STORE, **OF_DISKS, **OF_NOTHING}
 CASES = [(name, columns) for name in LINES for columns in (80, 160)]
 CASES += [
     (name, None)
-    for name in ("ls", "show-ledger", "disk-verify", "export-topic", "migrate-cursors", "compact-dry", "upgrade", "repair-dry")
+    for name in (
+        "ls",
+        "show-ledger",
+        "disk-verify",
+        "export-topic",
+        "migrate-cursors",
+        "compact-dry",
+        "upgrade",
+        "repair-dry",
+    )
 ]
 
 
