@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from bookstand.delivery.message_id import Member, MessageId, position_of
@@ -32,12 +33,13 @@ class Handout:
 
 
 class HandedOut:
-    """Its owner has a lock for all but :meth:`settle`."""
+    """Its owner has a lock for all but settling."""
 
     def __init__(self) -> None:
         self._handouts: dict[MessageId, Handout] = {}
-        # Of batches: those of an entry that are out.
+        # Of batches: those of an entry that are out. While one is settled, another may go out.
         self._members: dict[tuple[int, int], set[MessageId]] = {}
+        self._members_lock = Lock()
         # By deadline, for they all last equally long; those whose messages are all settled may still be in it.
         self._by_deadline: deque[Handout] = deque()
         # How many messages they have, settled or not, at most.
@@ -64,8 +66,10 @@ class HandedOut:
         self._handouts.update(dict.fromkeys(messages, handout))
         if Member in set(map(type, messages)):
             # Those of an entry are next to each other.
-            for position, members in groupby([message for message in messages if len(message) > 2], _POSITION_IN):
-                self._members.setdefault(position, set()).update(members)
+            of_batches = groupby([message for message in messages if len(message) > 2], _POSITION_IN)
+            with self._members_lock:
+                for position, members in of_batches:
+                    self._members.setdefault(position, set()).update(members)
         if deadline is not None:
             self._by_deadline.append(handout)
             self._kept += len(messages)
@@ -87,15 +91,7 @@ class HandedOut:
         """It is not out any more, and with an entry none of its members."""
         self._handouts.pop(message, None)
         if self._members:
-            position = position_of(message)
-            members = self._members.get(position)
-            if members is None:
-                return
-            for member in (message,) if len(message) > 2 else list(members):
-                self._handouts.pop(member, None)
-                members.discard(member)
-            if not members:
-                self._members.pop(position, None)
+            self._settle_members(position_of(message), (message,) if len(message) > 2 else None)
 
     def settle_all(self, positions: Iterable[Position]) -> None:
         """The same of many entries."""
@@ -112,11 +108,21 @@ class HandedOut:
         pop = self._handouts.pop
         for member in members:
             pop(member, None)
-        out = self._members.get(position)
-        if out is not None:
+        self._settle_members(position, members)
+
+    def _settle_members(self, position: Position, members: Iterable[MessageId] | None) -> None:
+        """All of the batch, if ``members`` is None."""
+        with self._members_lock:
+            out = self._members.get(position)
+            if out is None:
+                return
+            if members is None:
+                members = list(out)
+                for member in members:
+                    self._handouts.pop(member, None)
             out.difference_update(members)
             if not out:
-                self._members.pop(position, None)
+                del self._members[position]
 
     def settle_up_to(self, last: Position) -> list[MessageId]:
         """All of the entries up to a position."""

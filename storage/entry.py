@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from struct import Struct
-
 from bookstand.errors import DigestMismatchError
 from bookstand.proto.layout import Layout
 
@@ -23,8 +21,6 @@ LAYOUT = Layout(
 HEADER = LAYOUT.struct
 HEADER_BYTES = HEADER.size
 assert HEADER_BYTES == 32
-# What it begins with.
-ENTRY_IDS = Struct(">qq")
 
 EXPLICIT_LAC = Layout(
     "an explicit LAC",

@@ -1,18 +1,9 @@
 """LMDB's pages, taken apart without LMDB: it believes what it reads, and a damaged page may end the process.
 
 The layout is that of LMDB 0.9 on 64 bits, little-endian. Every page begins with a header, and what follows depends on
-the kind that its flags tell::
-
-    0      8     10      12      14      16
-    +------+-----+-------+-------+-------+------
-    | page | pad | flags | lower | upper |            lower and upper: where the free space begins and ends
-    +------+-----+-------+-------+-------+------
-
-    meta      see :mod:`bookstand.storage.meta_page`
-    branch    offsets of its nodes, two bytes each, up to ``lower``; a node: page (48 bits), key size, key
-    leaf      the same; a node: value size (32 bits), flags, key size, key, value; or the page where the value begins
-    overflow  how many pages it takes stands in place of ``lower`` and ``upper``; the value follows the header
-    tree      pad, flags, depth, branch, leaf and overflow pages, records, root: 48 bytes, a value in the main tree
+the kind that its flags tell. Branches and leaves have the offsets of their nodes, two bytes each, up to ``lower``. On
+an overflow page the value follows the header, in which the number of its pages stands in place of ``lower`` and
+``upper``. Meta pages are those of :mod:`bookstand.storage.meta_page`.
 
 Nothing here raises for what is in a page: what cannot be is left out, and counted.
 """
@@ -24,14 +15,53 @@ import struct
 from typing import NamedTuple
 
 from bookstand.errors import StoreFormatError
+from bookstand.proto.layout import Layout
 from bookstand.storage.meta_page import META_PAGES, SMALLEST_PAGE, Meta, parse_meta
 
 _PAGE_SIZES = (SMALLEST_PAGE, 1 << 13, 1 << 14, 1 << 15)
 NO_PAGE = (1 << 64) - 1
 
-_HEADER = struct.Struct("<QHHHH")
-_TREE = struct.Struct("<IHHQQQQQ")
-_NODE = struct.Struct("<HHHH")
+PAGE = Layout(
+    "the header of a page of LMDB",
+    ("page", "Q", "its number"),
+    ("padding", "H", ""),
+    ("flags", "H", "1: branch, 2: leaf, 4: overflow"),
+    ("lower", "H", "where the free space begins"),
+    ("upper", "H", "where the free space ends"),
+    order="<",
+)
+BRANCH_NODE = Layout(
+    "a node of a branch",
+    ("page low", "H", "the lowest 16 bits of the child's number"),
+    ("page middle", "H", "the next 16"),
+    ("page high", "H", "the highest 16"),
+    ("key size", "H", ""),
+    ("key", "key size bytes", "the lowest one below the child"),
+    order="<",
+)
+LEAF_NODE = Layout(
+    "a node of a leaf",
+    ("size low", "H", "the lower 16 bits of the value's size"),
+    ("size high", "H", "the higher 16"),
+    ("flags", "H", "1: the value is on pages of its own; 2: it is the record of a tree"),
+    ("key size", "H", ""),
+    ("key", "key size bytes", ""),
+    ("value", "size bytes", "or the number of the page where it begins, 8 bytes"),
+    order="<",
+)
+TREE = Layout(
+    "the record of a tree, a value in the main tree",
+    ("padding", "I", ""),
+    ("flags", "H", ""),
+    ("depth", "H", ""),
+    ("branch pages", "Q", ""),
+    ("leaf pages", "Q", ""),
+    ("overflow pages", "Q", ""),
+    ("records", "Q", ""),
+    ("root", "Q", "the number of its page"),
+    order="<",
+)
+_HEADER, _TREE, _BRANCH_NODE, _NODE = PAGE.struct, TREE.struct, BRANCH_NODE.struct, LEAF_NODE.struct
 _OFFSET = struct.Struct("<H")
 _PAGE = struct.Struct("<Q")
 
@@ -88,10 +118,10 @@ def parse_page(page: bytes) -> Leaf | Branch | None:
 
 
 def _child(page: bytes, offset: int, upper: int) -> tuple[bytes, int] | None:
-    start = offset + _NODE.size
+    start = offset + _BRANCH_NODE.size
     if offset < upper or start > len(page):
         return None
-    low, middle, high, key_size = _NODE.unpack_from(page, offset)
+    low, middle, high, key_size = _BRANCH_NODE.unpack_from(page, offset)
     if start + key_size > len(page):
         return None
     return page[start : start + key_size], low | middle << 16 | high << 32

@@ -19,6 +19,7 @@ from bookstand.errors import DigestMismatchError
 from bookstand.storage import entry as layout
 from bookstand.storage import state
 from bookstand.storage.digest import Digest, digest_for, master_key
+from bookstand.storage.keys import ENTRY_KEY
 from bookstand.storage.metadata import CLOSED, MADE_UP, LedgerMetadata
 from bookstand.storage.repair_report import Loss
 from bookstand.storage.state import LedgerState
@@ -82,7 +83,7 @@ class LedgerRepair:
             self._count(entry_id, stored, *told)
             return stored, told[0]
         if copies or is_there:
-            says = layout.ENTRY_IDS.pack(self.ledger_id, entry_id)
+            says = ENTRY_KEY.pack(self.ledger_id, entry_id)
             if any(stored.startswith(says) for stored in copies):
                 self._surely = entry_id
             self._wrong[entry_id] = "several are found, and which is the last is not known" if right else why

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,27 +14,19 @@ from bookstand.demo.books import Books
 from bookstand.demo.life import Life
 from bookstand.demo.result import Row, inspect, problems, rows
 from bookstand.demo.screen import Screen
-from bookstand.errors import IncorrectParameterError
-from bookstand.tools.report import writing
-from bookstand.tools.report.collecting import collect
-from bookstand.tools.report.page import page
-from bookstand.tools.target import open_view
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 FEWEST = 5_000
+AtTheCut = Callable[[str], object]
+"""Is told the store's path when the power has been cut, and nobody has gone on yet."""
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bookstand.demo", description="Messages, and a power cut.")
     parser.add_argument("--messages", type=_number, default=plan.MESSAGES, help="how many (default: %(default)s)")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write a report on the store as the cut leaves it")
-    options = parser.parse_args(arguments)
-    try:
-        return in_a_folder_of_its_own(options.messages, report_file=options.report).exit_code
-    except IncorrectParameterError as error:
-        parser.error(str(error))
+    return in_a_folder_of_its_own(parser.parse_args(arguments).messages).exit_code
 
 
 def _number(text: str) -> int:
@@ -45,12 +36,11 @@ def _number(text: str) -> int:
     return number
 
 
-def in_a_folder_of_its_own(messages: int, console: Console | None = None, report_file: Path | None = None) -> Outcome:
-    """``report_file``: where to write a report on the store as the power cut leaves it."""
-    if report_file is not None:
-        writing.check(report_file)
+def in_a_folder_of_its_own(
+    messages: int, console: Console | None = None, at_the_cut: AtTheCut | None = None
+) -> Outcome:
     with TemporaryDirectory(prefix="bookstand-demo-") as folder:
-        return run(os.path.join(folder, "store"), messages, console, report_file)
+        return run(os.path.join(folder, "store"), messages, console, at_the_cut)
 
 
 class Outcome(NamedTuple):
@@ -63,7 +53,7 @@ class Outcome(NamedTuple):
         return 1 if self.wrong else 0
 
 
-def run(path: str, messages: int, console: Console | None = None, report_file: Path | None = None) -> Outcome:
+def run(path: str, messages: int, console: Console | None = None, at_the_cut: AtTheCut | None = None) -> Outcome:
     books = Books(messages)
     poison = plan.poison(messages)
 
@@ -83,8 +73,8 @@ def run(path: str, messages: int, console: Console | None = None, report_file: P
             raise SystemExit("FAILED: all was done before the power was cut.")
         screen.show(first.memory, now=True)
         screen.say("The power is cut: SIGKILL. Another process goes on from what is stored.")
-        if report_file is not None:
-            report_on(path, report_file)
+        if at_the_cut is not None:
+            at_the_cut(path)
         second = Life(path, books)
         second.live(is_never_cut)
         screen.show(second.memory, now=True)
@@ -105,12 +95,4 @@ def run(path: str, messages: int, console: Console | None = None, report_file: P
         return Outcome(told, wrong)
     screen.end("OK: nothing is lost, nothing came early, and nothing came again but what had", True)
     screen.end("failed, or was not durably acknowledged when the power was cut.", True)
-    if report_file is not None:
-        screen.tell(f"A report on the store as the cut left it, for a browser: {report_file}")
     return Outcome(told, [])
-
-
-def report_on(path: str, file: Path) -> None:
-    """With holes in what is acknowledged, messages that wait, and buckets: at the end there is nothing of that."""
-    with open_view(path) as view:
-        writing.write(file, page(collect(view)))

@@ -95,10 +95,6 @@ class Screen:
             table.add_row(row.name, *row.cells, style=style)
         self._console.print(table)
 
-    def tell(self, text: str) -> None:
-        """After the end, with a line between."""
-        self._console.print(Text(f"\n{text}"))
-
     def end(self, text: str, good: bool) -> None:
         self._console.print(Text(text, style="green" if good else "bold red"))
 

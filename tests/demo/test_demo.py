@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -106,26 +105,6 @@ def test_it_fits_a_terminal(tmp_path: Path, columns: int, colour: bool) -> None:
     assert re.search(r"acknowledged\s+[━╸╺]+\s+\d", plain), "there is no bar"
     assert re.search(r"wait for their time, \d+ MiB of private memory", plain)
     assert table(plain).keys() >= set(ROWS)
-
-
-def test_it_ends_by_naming_a_report_on_what_the_cut_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "report.html"
-    assert run.run(str(tmp_path / "store"), run.FEWEST, file) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith(f": {file}")
-    text = file.read_text("utf-8")
-    assert "No damage was found." in text
-    data = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)[0])
-    # At the end the subscription has nothing left; at the cut it had.
-    assert data["tables"]["cursors"]["columns"][3]["values"][0] > 0
-
-
-def test_a_report_goes_over_no_other_file(tmp_path: Path) -> None:
-    (tmp_path / "letter").write_text("Dear reader")
-    done = subprocess.run(
-        [*command(run.FEWEST), "--report", str(tmp_path / "letter")], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, "is no report" in done.stderr) == (2, True)
-    assert (tmp_path / "letter").read_text() == "Dear reader"
 
 
 def test_too_few_messages_are_refused() -> None:

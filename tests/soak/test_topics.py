@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bookstand.delivery.subscription import Subscription
+from bookstand.ledger.client import COLLECTION_GRACE_MILLIS
 from tests.soak import topics, topics_machine
 from tests.soak.topics_process import SUBSCRIPTIONS
 from tests.soak.topics_promises import Id, Told
@@ -158,6 +159,11 @@ def test_what_grows_is_a_failure() -> None:
         assert done.figures["file_bytes"] == {"samples": 40, "peaks_by_quarter": [300, 300, 300, 300]}
         campaign.memory = [100] * 30 + [110] * 10
         assert campaign.end().problems == []
+        campaign.bytes = [100] * 30 + [111] * 10
+        assert campaign.end().problems == []
+        campaign.began -= 4 * COLLECTION_GRACE_MILLIS / 1_000
+        assert campaign.end().problems == ["file_bytes grows: its peaks by quarter are [100, 100, 100, 111]"]
+        campaign.bytes = []
         # So few say nothing.
         campaign.memory = [100, 100, 100, 200]
         assert campaign.end().problems == []

@@ -9,6 +9,7 @@ was lost, and 4 that something was.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,10 @@ from bookstand.errors import BookstandError
 from bookstand.tools import output
 from bookstand.tools.exit_codes import FAILED
 from bookstand.tools.options import Json
+from bookstand.tools.report import writing
+from bookstand.tools.report.collecting import collect
+from bookstand.tools.report.page import page
+from bookstand.tools.target import open_view
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,17 +44,36 @@ def run(
     ] = None,
     json: Json = False,
 ) -> None:
+    if report is not None:
+        writing.check(report)
     try:
-        outcome = in_a_folder_of_its_own(messages, _beside() if json else None, report)
+        outcome = in_a_folder_of_its_own(
+            messages, _beside() if json else None, None if report is None else partial(_report_on, file=report)
+        )
     except SystemExit as end:
         raise BookstandError(str(end)) from end
     if json:
         rows = [{"what": row.name.strip(), **dict(zip(_CELLS, row.cells, strict=True))} for row in outcome.rows]
         output.document(
-            {"kind": "demo", "messages": messages, "ok": not outcome.wrong, "rows": rows, "wrong": outcome.wrong}
+            {
+                "kind": "demo",
+                "messages": messages,
+                "ok": not outcome.wrong,
+                "rows": rows,
+                "wrong": outcome.wrong,
+                "report": None if report is None else str(report),
+            }
         )
+    elif report is not None:
+        print(f"\nA report on the store as the cut left it, for a browser: {report}")
     if outcome.wrong:
         raise typer.Exit(FAILED)
+
+
+def _report_on(path: str, file: Path) -> None:
+    """With holes in what is acknowledged, messages that wait, and buckets: at the end there is nothing of that."""
+    with open_view(path) as view:
+        writing.write(file, page(collect(view)))
 
 
 def _beside() -> Console:

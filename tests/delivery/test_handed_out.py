@@ -1,0 +1,58 @@
+"""What is out, told by several threads: some settle messages of a batch while others of it go out."""
+
+from __future__ import annotations
+
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+
+from bookstand.delivery.handed_out import HandedOut
+from bookstand.delivery.message_id import members_of
+from bookstand.storage.position import Position
+
+BATCH = Position(3, 7)
+CONSUMER: Any = object()
+
+
+def test_a_batch_is_settled_as_a_whole() -> None:
+    out = HandedOut()
+    first, second = members_of(BATCH, range(2)), members_of(BATCH, range(2, 4))
+    out.hand_out(CONSUMER, [*first, Position(3, 8)], None)
+    out.settle_members(BATCH, first)
+    out.hand_out(CONSUMER, second, None)
+    assert (len(out), out.has_any(first), out.has_any(second)) == (3, False, True)
+    out.settle(BATCH)
+    assert out.all() == [Position(3, 8)]
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_others_of_a_batch_go_out_meanwhile(one_by_one: bool) -> None:
+    out = HandedOut()
+    barrier = Barrier(2)
+    rounds = 2_000
+    first, second = members_of(BATCH, range(2)), members_of(BATCH, range(2, 4))
+
+    def settle() -> None:
+        for _ in range(rounds):
+            barrier.wait()
+            if one_by_one:
+                for member in first:
+                    out.settle(member)
+            else:
+                out.settle_members(BATCH, first)
+            barrier.wait()
+
+    thread = Thread(target=settle)
+    thread.start()
+    left = 0
+    for _ in range(rounds):
+        out.hand_out(CONSUMER, first, None)
+        barrier.wait()
+        out.hand_out(CONSUMER, second, None)
+        barrier.wait()
+        out.settle(BATCH)
+        left += len(out)
+        out.clear()
+    thread.join()
+    assert left == 0
