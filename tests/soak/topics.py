@@ -322,7 +322,7 @@ class Campaign:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def end(self) -> Done:
-        """Whether anything grew. What is deleted stays in the file for a while: a quarter has to be longer than that."""
+        """Whether anything grew. What is deleted stays in the file for a while; a quarter has to be longer."""
         figures: dict[str, Any] = {
             "rounds": self.rounds,
             "kills": self.kills,
