@@ -8,9 +8,12 @@ entries    ledger id, entry id: two big-endian uint64          the stored entry 
 ledgers    ledger id: big-endian uint64                        sealed: version int64, then LedgerMetadataFormat bytes
 state      ledger id: big-endian uint64                        sealed ledger state (:mod:`bookstand.storage.state`)
 nodes      the path, UTF-8                                     sealed: version int64, then the value
+copies     ledger id int64, bookie uint32                      sealed: what that bookie of a server knows of the ledger
+copies     the same, entry id int64                            its copy of the entry (:mod:`bookstand.storage.copies`)
 =========  ==================================================  =====================================================
 
-Ids are never negative, so that the order of the bytes is the order of the numbers.
+Ids are never negative, so that the order of the bytes is the order of the numbers. Those of ``copies`` may be, for
+bookies take what they are sent; nothing relies on their order.
 """
 
 from __future__ import annotations
@@ -24,8 +27,10 @@ LEDGER_KEY = struct.Struct(">Q")
 MAX_LEDGER_ID = (1 << 63) - 1
 MAX_ENTRY_ID = (1 << 63) - 1
 
-DATABASES = (b"meta", b"entries", b"ledgers", b"state", b"nodes")
-META, ENTRIES, LEDGERS, STATE, NODES = DATABASES
+DATABASES = (b"meta", b"entries", b"ledgers", b"state", b"nodes", b"copies")
+META, ENTRIES, LEDGERS, STATE, NODES, COPIES = DATABASES
+COPY_LEDGER = struct.Struct(">qI")
+COPY_ENTRY = struct.Struct(">qIq")
 
 META_FORMAT = b"format"
 META_STORE_ID = b"store-id"
@@ -68,6 +73,17 @@ def path_of(key: bytes) -> str:
         return key.decode()
     except UnicodeDecodeError:
         raise _impossible(NODES, key) from None
+
+
+def copy_name(key: bytes) -> str:
+    """What a key of ``copies`` stands for, in words."""
+    if len(key) == COPY_LEDGER.size:
+        ledger_id, bookie = COPY_LEDGER.unpack(key)
+        return f"what bookie {bookie} knows of ledger {ledger_id}"
+    if len(key) == COPY_ENTRY.size:
+        ledger_id, bookie, entry_id = COPY_ENTRY.unpack(key)
+        return f"entry {ledger_id}:{entry_id} of bookie {bookie}"
+    raise _impossible(COPIES, key)
 
 
 def _impossible(database: bytes, key: bytes) -> StoreDamagedError:

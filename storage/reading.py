@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import count, islice, takewhile
 
 import lmdb
 
 from bookstand.errors import NoSuchEntryError, StoreDamagedError
-from bookstand.storage import keys, record
+from bookstand.storage import copies, keys, record
 from bookstand.storage.environment import Environment, values
 from bookstand.storage.state import LedgerState, unpack
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 # A scan's slice: enough entries to pay for a read transaction and numpy, few enough bytes to stay small.
 SLICE_ENTRIES = 2_000
 SLICE_BYTES = 4 << 20
+
+# As they stand at the front of an entry, which may be negative there.
+_IDS = struct.Struct(">qq")
 
 
 class Reads:
@@ -139,6 +143,26 @@ class Reads:
             yield first, part
             first += len(part)
 
+    def check_copy(self, key: bytes, name: str) -> None:
+        """Raise where what ``copies`` holds under the key is damaged."""
+        self.check_usable()
+        databases = self._environment.databases
+        with self._environment.read() as transaction:
+            found: bytes | None = transaction.get(key, None, databases[keys.COPIES])  # type: ignore[assignment]
+            if found is None:
+                # Collected meanwhile.
+                return
+            if len(key) == keys.COPY_LEDGER.size:
+                copies.unpack(name, record.unseal(keys.COPIES, key, found))
+                return
+            ledger_id, _, entry_id = keys.COPY_ENTRY.unpack(key)
+            # Ids that the store does not take have the same bytes, and are in no entry's key.
+            ids = _IDS.pack(ledger_id, entry_id)
+            stored: bytes | None = transaction.get(ids, None, databases[keys.ENTRIES])  # type: ignore[assignment]
+        copy = copies.resolve(found, stored, False, name)
+        if copy is not None and copy[: _IDS.size] != ids:
+            raise StoreDamagedError(f"{name} is damaged: its bytes are those of another entry")
+
     def is_sealed(self, database: bytes, key: bytes) -> bool:
         """Whether the record is as it was sealed, if it is there."""
         sealed = self._get(database, key)
@@ -166,7 +190,7 @@ class Reads:
         """Of each sub-database: name, records, pages, bytes in them, and how deep its tree is."""
         self.check_usable()
         environment = self._environment
-        for name in keys.DATABASES:
+        for name in environment.databases:
             with environment.read() as transaction:
                 found = transaction.stat(environment.databases[name])
             pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
@@ -193,8 +217,11 @@ class Reads:
 
     def _key_page(self, database: bytes, start: bytes) -> list[bytes]:
         self.check_usable()
+        handle = self._environment.databases.get(database)
+        if handle is None:
+            return []
         with self._environment.read() as transaction:
-            cursor = transaction.cursor(self._environment.databases[database])
+            cursor = transaction.cursor(handle)
             if not cursor.set_range(start):
                 return []
             page = list(islice(values(cursor.iternext(True, False)), SLICE_ENTRIES))

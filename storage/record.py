@@ -18,6 +18,7 @@ import struct
 import google_crc32c
 
 from bookstand.errors import StoreDamagedError
+from bookstand.storage.keys import copy_name
 
 _CRC = struct.Struct(">I")
 VERSION = struct.Struct(">q")
@@ -73,4 +74,6 @@ def describe(database: bytes, key: bytes) -> str:
     if database in (b"ledgers", b"state"):
         what = "metadata" if database == b"ledgers" else "state"
         return f"{what} of ledger {int.from_bytes(key, 'big')}"
+    if database == b"copies":
+        return copy_name(key)
     return f"record {key.decode('ascii', 'replace')!r} of {database.decode()}"

@@ -7,6 +7,8 @@
             | flags| incarnation| count | last entry| unbroken| LAC  | explicit LAC| largest| deleted at| master key |
             +------+------------+-------+-----------+---------+------+-------------+--------+-----------+------------+
               uint64 each, ids and LACs as int64 (-1: none), deleted at in ms (0: not deleted), master key 20 bytes
+
+The flags: bits 0 to 2 as below, the digest's number in octet 1, and the home in octets 2 and 3.
 """
 
 from __future__ import annotations
@@ -16,12 +18,26 @@ import struct
 from bookstand.errors import StoreDamagedError, UnauthorizedAccessError
 from bookstand.storage.digest import DIGEST_NAMES, MASTER_KEY_BYTES
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Keyed(Protocol):
+        """What may have been given a ledger's key."""
+
+        master_key: bytes | None
+
+
 _LAYOUT = struct.Struct(f">QQQqqqqQQ{MASTER_KEY_BYTES}s")
 _FENCED = 1
 _KEYED = 2
 _OUT_OF_ORDER = 4
-# The digest's number stands in the second octet of the flags; 0: not known.
+# 0: not known.
 _DIGEST_SHIFT = 8
+_HOME_SHIFT = 16
+# Of a ledger that a server's client made, until a bookie is sent an entry of it.
+NO_HOME_YET = 0xFFFF
+MAX_BOOKIES = NO_HOME_YET - 1
 _DIGESTS = ("", *DIGEST_NAMES)
 
 
@@ -31,7 +47,8 @@ class LedgerState:
     All entries up to ``unbroken`` were stored: one of them that is not there is damage. Behind it the first gap begins.
     ``incarnation`` tells apart two ledgers that had the same id one after the other. ``largest`` is the size of the
     largest stored entry, by which a scan plans its slices. ``in_order`` holds as long as entries only ever came one
-    after the other, each with the next id: then their cumulative lengths rise.
+    after the other, each with the next id: then their cumulative lengths rise. ``home`` is the number, from 1 on, of
+    the bookie of a server that was the first to be sent an entry of the ledger; 0 where it is the store's own ledger.
     """
 
     __slots__ = (
@@ -40,6 +57,7 @@ class LedgerState:
         "digest",
         "explicit_lac",
         "fenced",
+        "home",
         "in_order",
         "incarnation",
         "lac",
@@ -49,7 +67,7 @@ class LedgerState:
         "unbroken",
     )
 
-    def __init__(self, incarnation: int, master_key: bytes | None, digest: str = "") -> None:
+    def __init__(self, incarnation: int, master_key: bytes | None, digest: str = "", home: int = 0) -> None:
         self.incarnation = incarnation
         self.master_key = master_key
         self.digest = digest
@@ -62,6 +80,7 @@ class LedgerState:
         self.explicit_lac = -1
         self.largest = 0
         self.deleted_at = 0
+        self.home = home
 
     def copy(self) -> LedgerState:
         other = LedgerState.__new__(LedgerState)
@@ -90,7 +109,8 @@ class LedgerState:
             (_FENCED if self.fenced else 0)
             | (_KEYED if key is not None else 0)
             | (0 if self.in_order else _OUT_OF_ORDER)
-            | _DIGESTS.index(self.digest) << _DIGEST_SHIFT,
+            | _DIGESTS.index(self.digest) << _DIGEST_SHIFT
+            | self.home << _HOME_SHIFT,
             self.incarnation,
             self.count,
             self.last_entry,
@@ -121,15 +141,16 @@ def unpack(ledger_id: int, body: bytes) -> LedgerState:
     ) = _LAYOUT.unpack(body)
     state.fenced = bool(flags & _FENCED)
     state.in_order = not flags & _OUT_OF_ORDER
-    digest = flags >> _DIGEST_SHIFT
-    if digest >= len(_DIGESTS):
-        raise StoreDamagedError(f"state of ledger {ledger_id} is damaged: there is no digest {digest}")
+    digest = flags >> _DIGEST_SHIFT & 0xFF
+    state.home = flags >> _HOME_SHIFT
+    if digest >= len(_DIGESTS) or state.home > NO_HOME_YET:
+        raise StoreDamagedError(f"state of ledger {ledger_id} is damaged: its flags are {flags:#x}")
     state.digest = _DIGESTS[digest]
     state.master_key = key if flags & _KEYED else None
     return state
 
 
-def authorize(state: LedgerState, ledger_id: int, master_key: bytes) -> None:
+def authorize(state: Keyed, ledger_id: int, master_key: bytes) -> None:
     """The first key that a ledger is given is its key; any other is refused."""
     if state.master_key is None:
         state.master_key = master_key

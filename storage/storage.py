@@ -25,6 +25,7 @@ from bookstand.errors import (
 from bookstand.storage import files, keys, owners
 from bookstand.storage.changes import AddEntries, Change, CollectEntries
 from bookstand.storage.committer import Committer, Submission
+from bookstand.storage.copy_reading import CopyReads
 from bookstand.storage.diskspace import DiskSpace
 from bookstand.storage.environment import FIRST_MAP_SIZE, Environment
 from bookstand.storage.forking import ForkGuard
@@ -357,6 +358,11 @@ class Storage(Reads):
         except SimulatedCrash as crash:
             self.crash(crash.reason)
             raise
+
+    def copies(self, bookie: int) -> CopyReads:
+        """What one of a server's bookies has, at this moment."""
+        self.check_usable()
+        return CopyReads(self._environment, bookie)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
