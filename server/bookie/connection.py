@@ -1,0 +1,326 @@
+"""One connection to a bookie: requests in, answers out, in whatever order they are ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from bookstand.errors import OutcomeUnknownError, StoreCrashedError
+from bookstand.server.bookie import adds, codes, requests_v2, requests_v3, v2, v3
+from bookstand.server.bookie.desk import Desk
+from bookstand.server.framing import LENGTH_BYTES, FramedConnection, Run
+from bookstand.storage.copy_reading import CopyReads
+from bookstand.storage.copying import FenceCopy
+from bookstand.storage.hooks import SimulatedCrash
+from bookstand.storage.log import logger
+
+if TYPE_CHECKING:
+    from bookstand.storage.changes import Operation
+
+# Runs in which ledgers take turns are looked at frame by frame, so many at a time.
+_ONE_BY_ONE = 64
+
+Look = Callable[[CopyReads], tuple[int, bytes]]
+"""Reads, and gives the code and the answer."""
+Refusal = Callable[[int], bytes]
+"""The answer that says why not."""
+
+
+class BookieConnection(FramedConnection):
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk.scratch, desk.limits.frame_bytes)
+        self.desk = desk
+        self._gathering = adds.Gathering()
+        self._adds_in_progress = 0
+        self._long_polls: set[Callable[[], None]] = set()
+        self._view: CopyReads | None = None
+        self._arrived = 0.0
+
+    # -- its life ------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.desk.opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        for stop in list(self._long_polls):
+            stop()
+        self._long_polls.clear()
+        self.desk.closed(self)
+
+    def has_room(self) -> bool:
+        return self._writable and self._adds_in_progress < self.desk.limits.connection_bytes
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.desk.figures.received += nbytes
+        super().buffer_updated(nbytes)
+
+    def proceed(self) -> None:
+        self._arrived = monotonic()
+        try:
+            super().proceed()
+        finally:
+            self._end_view()
+
+    def worked(self) -> None:
+        for gathered in self._gathering.take():
+            self._add(gathered)
+        self._end_view()
+        self.desk.office.send_off()
+
+    def flush(self) -> None:
+        self.desk.figures.sent += self._answer_bytes
+        super().flush()
+
+    def refuse(self) -> None:
+        self.desk.figures.refused += 1
+        self.flush()
+        super().refuse()
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def take(self, run: Run) -> int:
+        if run.frames >= adds.SMALLEST_RUN and not self.desk.hooked:
+            together = _adds_of(run)
+            if together is not None and len(together.entry_ids) >= adds.SMALLEST_RUN:
+                self._add(together)
+                return len(together.entry_ids)
+        count = min(run.frames, _ONE_BY_ONE)
+        for index in range(count):
+            if index and not self.has_room():
+                return index
+            try:
+                self._take_frame(run.frame(index))
+            except v2.MalformedRequestError:
+                self.refuse()
+            if self.closed:
+                break
+        return count
+
+    def _take_frame(self, frame: bytes) -> None:
+        if frame[:1] == v3.FIRST_OCTET:
+            try:
+                requests_v3.take(self, frame)
+                return
+            except v2.MalformedRequestError:
+                # As in the original, what is no request of version 3 may be one of version 2.
+                pass
+        requests_v2.take(self, frame)
+
+    # -- what requests come to -----------------------------------------------------------------------------------------
+
+    def answer(self, operation: str, code: int, answer: bytes, count: int = 1) -> None:
+        self.desk.figures.answered(operation, code, monotonic() - self._arrived, count)
+        self.send(answer)
+
+    def gather(
+        self, ledger_id: int, master_key: bytes, recovery: bool, entry_id: int, stored: bytes, answer: adds.Answer
+    ) -> None:
+        """An add, which goes off with the others of its ledger."""
+        if self.desk.hooked:
+            self._gathering.add(ledger_id, master_key, recovery, entry_id, stored, answer)
+            for alone in self._gathering.take():
+                self._hooked_add(alone)
+        else:
+            self._gathering.add(ledger_id, master_key, recovery, entry_id, stored, answer)
+
+    def look(self, operation: str, look: Look, refusal: Refusal) -> None:
+        """A read. Those of one turn share a view of the store."""
+        if self.desk.hooked:
+            arrived = self._arrived
+            self.desk.aside(lambda: self._looked(operation, look, refusal, arrived))
+            return
+        try:
+            code, answer = look(self.view())
+        except Exception as error:
+            self.fail(operation, error, refusal)
+            return
+        self.answer(operation, code, answer)
+
+    def _looked(self, operation: str, look: Look, refusal: Refusal, arrived: float) -> Callable[[], None]:
+        """The same in a thread of its own."""
+        try:
+            with self.desk.bookie.view() as view:
+                code, answer = look(view)
+        except (Exception, SimulatedCrash) as error:
+            return partial(self._settle, arrived, partial(self.fail, operation, error, refusal))
+        return partial(self._settle, arrived, partial(self.answer, operation, code, answer))
+
+    def change(
+        self,
+        operation: str,
+        changes: tuple[Operation, ...],
+        then: Callable[[], None],
+        refusal: Refusal,
+        before: Callable[[], None] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        """Something to be made durable; ``then`` answers. ``before`` and ``after`` are what hooks are told of it."""
+        arrived = self._arrived
+
+        def told(error: BaseException | None) -> None:
+            step = then if error is None else partial(self.fail, operation, error, refusal)
+            self._settle(arrived, step)
+
+        if not self.desk.hooked:
+            self.desk.office.post(changes, told)
+            return
+
+        def work() -> Callable[[], None]:
+            error: BaseException | None = None
+            try:
+                if before is not None:
+                    before()
+                self.desk.office.apply(changes)
+                if after is not None:
+                    after()
+            except (Exception, SimulatedCrash) as caught:
+                error = caught
+            return partial(told, error)
+
+        self.desk.aside(work)
+
+    def fence(self, ledger_id: int, master_key: bytes, then: Callable[[], None], refusal: Refusal) -> None:
+        bookie = self.desk.bookie
+        self.change(
+            "fence",
+            (FenceCopy(bookie.number, ledger_id, master_key),),
+            then,
+            refusal,
+            before=lambda: self.desk.hooks.on_fence(ledger_id),
+            after=lambda: bookie.storage.point("recovery.fenced", ledger_id),
+        )
+
+    def wait_for_lac(self, ledger_id: int, previous_lac: int, seconds: float, ready: Callable[[bool], None]) -> bool:
+        """``ready`` is called once the ledger's LAC is higher, or the time over; False: too many wait already."""
+        if len(self._long_polls) >= self.desk.limits.long_polls:
+            return False
+        arrived = self._arrived
+
+        def end(come: bool) -> None:
+            self._long_polls.discard(stop)
+            self._settle(arrived, lambda: ready(come))
+
+        stop = self.desk.long_polls.wait(ledger_id, previous_lac, seconds, end)
+        self._long_polls.add(stop)
+        return True
+
+    def _settle(self, arrived: float, step: Callable[[], None]) -> None:
+        """A step that comes in a later turn than its request."""
+        if self.closed:
+            return
+        self._arrived = arrived
+        try:
+            step()
+        finally:
+            self._end_view()
+        self.desk.office.send_off()
+        self.flush()
+
+    def fail(self, operation: str, error: BaseException, refusal: Refusal) -> None:
+        if isinstance(error, StoreCrashedError | SimulatedCrash):
+            # A dead process answers nobody.
+            self.abort()
+        elif not isinstance(error, OutcomeUnknownError):
+            # Of what has an unknown outcome the client hears nothing, and has to find out itself.
+            code = codes.code_of(error)
+            if code == codes.IO_ERROR:
+                logger().error("bookie %d: %s failed: %s", self.desk.bookie.number, operation, error)
+            self.answer(operation, code, refusal(code))
+
+    def view(self) -> CopyReads:
+        """What the bookie has, as all reads of this turn see it."""
+        if self._view is None:
+            self._view = self.desk.bookie.view().__enter__()
+        return self._view
+
+    def _end_view(self) -> None:
+        if self._view is not None:
+            view, self._view = self._view, None
+            view.__exit__()
+
+    # -- adds ----------------------------------------------------------------------------------------------------------
+
+    def _add(self, together: adds.Adds) -> None:
+        load, count = self.desk.load, len(together.entry_ids)
+        if load.bytes + together.size > self.desk.limits.server_bytes:
+            self.answer("add", codes.TOO_MANY_REQUESTS, together.answer(codes.TOO_MANY_REQUESTS), count)
+            return
+        self._count(together.size)
+        operation = together.of(self.desk.bookie.number)
+        arrived = self._arrived
+        self.desk.office.post((operation,), lambda error: self._added(together, arrived, error))
+
+    def _added(self, together: adds.Adds, arrived: float, error: BaseException | None) -> None:
+        self._count(-together.size)
+        if error is None:
+            # Who waits for it hears of it first, as from the original.
+            self.desk.long_polls.confirmed(together.ledger_id, together.lac)
+        if self.closed:
+            return
+        self._arrived = arrived
+        if error is not None:
+            self.fail("add", error, together.answer)
+        else:
+            self.answer("add", codes.OK, together.answer(codes.OK), len(together.entry_ids))
+        self.desk.office.send_later(self)
+
+    def _count(self, size: int) -> None:
+        self._adds_in_progress += size
+        self.desk.load.bytes += size
+        self.desk.figures.adds_in_progress += size
+
+    def _hooked_add(self, alone: adds.Adds) -> None:
+        """One add where a test has a say: it may wait, fail before or after, lose its answer, or end the store."""
+        storage = self.desk.bookie.storage
+        hooks, entry = storage.entry_hooks, (alone.ledger_id, alone.entry_ids[0])
+        arrived = self._arrived
+        loop = self.desk.loop
+        self._count(alone.size)
+
+        def later(step: Callable[..., None]) -> Callable[..., None]:
+            def proceed(error: BaseException | None = None) -> None:
+                loop.call_soon_threadsafe(step, error)
+
+            return proceed
+
+        def store(error: BaseException | None) -> None:
+            if error is None:
+                error = self._passed("append.before_store", entry)
+            if error is None:
+                self.desk.office.post((alone.of(self.desk.bookie.number),), stored)
+                self.desk.office.send_off()
+            else:
+                told(error)
+
+        def stored(error: BaseException | None) -> None:
+            if error is None:
+                error = self._passed("append.stored", entry)
+            if error is None and hooks is not None and hooks.after_add(*entry, later(told)):
+                return
+            told(error)
+
+        def told(error: BaseException | None) -> None:
+            self._added(alone, arrived, error)
+
+        if hooks is None or not hooks.before_add(*entry, later(store)):
+            store(None)
+
+    def _passed(self, point: str, entry: tuple[int, int]) -> BaseException | None:
+        try:
+            self.desk.bookie.storage.point(point, entry)
+        except (Exception, SimulatedCrash) as error:
+            return error
+        return None
+
+
+def _adds_of(run: Run) -> adds.Adds | None:
+    begin = run.start + LENGTH_BYTES
+    if run.size > v2.ENTRY_START and run.data[begin + 1] == v2.ADD and run.data[begin] <= v2.NEWEST:
+        return adds.v2_run(run)
+    if run.data[begin : begin + 1] == v3.FIRST_OCTET:
+        return adds.v3_run(run)
+    return None
