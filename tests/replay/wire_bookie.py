@@ -16,8 +16,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 import bookstand
 from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.server.bookie.server import BookieServer
@@ -30,6 +28,7 @@ RAW_FRAMES = "raw-frames.txt"
 PATIENCE = 30.0
 """Seconds after which an answer is taken not to come."""
 
+_HEADER = re.compile(rb"\x0a.\x08\x03\x10.(?P<transaction>\x18[\x80-\xff]*[\x00-\x7f])", re.DOTALL)
 _ADD, _READ, _BATCH_READ = 1, 2, 7
 _OF_THE_MACHINE = {
     "getBookieInfoResponse": ("totalDiskCapacity", "freeDiskSpace"),
@@ -83,25 +82,20 @@ class Peer:
 
 def request_name(frame: bytes) -> bytes:
     """What a request and its answer have in common: the transaction of version 3; operation and ids of version 2."""
-    if frame[:1] == b"\n":
-        return _transaction(frame, messages.Request)
+    header = _HEADER.match(frame)
+    if header is not None:
+        return header["transaction"]
     operation = frame[1] if len(frame) > 1 else 0
     ids = {_ADD: frame[24:40], _READ: frame[4:20], _BATCH_READ: frame[4:28]}
     return frame[1:2] + ids.get(operation, b"")
 
 
 def answer_name(frame: bytes) -> bytes:
-    if frame[:1] == b"\n":
-        return _transaction(frame, messages.Response)
+    header = _HEADER.match(frame)
+    if header is not None:
+        return header["transaction"]
     ids = {_ADD: frame[8:24], _READ: frame[8:24], _BATCH_READ: frame[8:32]}
     return frame[1:2] + ids.get(frame[1], b"")
-
-
-def _transaction(frame: bytes, kind: Any) -> bytes:
-    try:
-        return b"v3 %d" % kind.FromString(frame).header.txnId
-    except DecodeError:
-        return b"v3"
 
 
 def replay_recording(path: Path) -> Iterator[Outcome]:
@@ -137,12 +131,11 @@ def _replay(
                 peer.waiting.append(line)
             elif line.event == "answered":
                 asked = _asked(peer, line)
-                if asked is not None:
-                    answer = peer.answer(answer_name(line.octets))
-                    detail = _difference(line, answer)
-                    if not detail and _adds(asked, line):
-                        confirmed.add(_ids(line.octets))
-                    yield Outcome(f"{name}:{asked.number}", "different" if detail else "equal", detail)
+                detail = _difference(line, peer.answer(answer_name(line.octets))) if asked else "nobody asked for it"
+                if not detail and _adds(line):
+                    confirmed.add(_ids(line.octets))
+                number = line.number if asked is None else asked.number
+                yield Outcome(f"{name}:{number}", "different" if detail else "equal", detail)
             elif peer.waiting and line.event in ("left", "closed"):
                 while peer.waiting:
                     asked = peer.waiting.popleft()
@@ -160,8 +153,8 @@ def _asked(peer: Peer, line: Line) -> Line | None:
     return asked
 
 
-def _adds(asked: Line, answered: Line) -> bool:
-    """Whether an add was confirmed of an entry that the store takes."""
+def _adds(answered: Line) -> bool:
+    """Whether an add is confirmed of an entry that the store takes."""
     frame = answered.octets
     if frame[:1] == b"\n":
         response = messages.Response.FromString(frame)
@@ -184,7 +177,7 @@ def _difference(recorded: Line, answer: bytes | None) -> str:
         same = len(answer) == recorded.length and answer.startswith(wanted[:100])
     else:
         same = answer == wanted or _without_the_machine(answer) == _without_the_machine(wanted)
-    return "" if same else f"{recorded.summary}: answered {answer.hex()[:200]}, not {wanted.hex()[:200]}"
+    return "" if same else f"{recorded.summary}: answered {answer.hex()[:2000]}, not {wanted.hex()[:2000]}"
 
 
 def _without_the_machine(frame: bytes) -> Any:
