@@ -22,8 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bookstand.errors import MalformedError
-
 LENGTH_BYTES = 4
 SCRATCH_BYTES = 512 << 10
 # What waits to be sent on a connection before no more of its requests are looked at.
@@ -32,10 +30,6 @@ SENDING_HIGH_WATER = 1 << 20
 _FLUSH_BYTES = 256 << 10
 # How many frames of a run are counted one by one, before numpy pays.
 _COUNTED = 8
-
-
-class FrameError(MalformedError):
-    """A length that no frame may have: what follows cannot be told apart any more."""
 
 
 class Run(NamedTuple):
@@ -64,15 +58,16 @@ class Run(NamedTuple):
         return octets.reshape(self.frames, self.stride)
 
 
-def split(data: bytes, largest: int) -> tuple[list[Run], int]:
-    """The whole frames that ``data`` begins with, and where the rest begins."""
+def split(data: bytes, largest: int) -> tuple[list[Run], int, bool]:
+    """The whole frames that ``data`` begins with, where the rest begins, and whether that may be the beginning of a
+    frame: where its length is one that no frame has, what follows cannot be told apart any more."""
     runs: list[Run] = []
     at, end = 0, len(data)
     while end - at >= LENGTH_BYTES:
         prefix = data[at : at + LENGTH_BYTES]
         size = int.from_bytes(prefix, "big", signed=True)
         if not 0 <= size <= largest:
-            raise FrameError(f"a frame of {size} bytes; they have 0 to {largest}")
+            return runs, at, False
         stride = LENGTH_BYTES + size
         fits = (end - at) // stride
         if not fits:
@@ -80,7 +75,7 @@ def split(data: bytes, largest: int) -> tuple[list[Run], int]:
         count = _alike(data, at, stride, fits, prefix)
         runs.append(Run(data, at, size, count))
         at += stride * count
-    return runs, at
+    return runs, at, True
 
 
 def _alike(data: bytes, at: int, stride: int, fits: int, prefix: bytes) -> int:
@@ -123,8 +118,6 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._answers: list[bytes] = []
         self._answer_bytes = 0
         self.closed = False
-        self.received_bytes = 0
-        self.sent_bytes = 0
 
     # -- for those who know what frames mean ---------------------------------------------------------------------------
 
@@ -150,22 +143,23 @@ class FramedConnection(asyncio.BufferedProtocol):
         if self._answers:
             answers, self._answers, self._answer_bytes = self._answers, [], 0
             if not self.closed:
-                together = answers[0] if len(answers) == 1 else b"".join(answers)
-                self.sent_bytes += len(together)
-                self.transport.write(together)
+                self.transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
 
     def refuse(self) -> None:
         """Close it without an answer, as a bookie does with what it cannot make out."""
-        self.closed = True
-        self._backlog.clear()
+        self._drop()
         # What was answered before still goes out.
         self.transport.close()
 
     def abort(self) -> None:
         """Have it go at once, and what has not been sent with it."""
+        self._drop()
+        self.transport.abort()
+
+    def _drop(self) -> None:
         self.closed = True
         self._backlog.clear()
-        self.transport.abort()
+        self._partial.clear()
 
     def proceed(self) -> None:
         """Go on with what has arrived, as far as there is room."""
@@ -193,15 +187,18 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     # -- what asyncio calls --------------------------------------------------------------------------------------------
 
+    @property
+    def partial_bytes(self) -> int:
+        """Of a frame that has not arrived whole."""
+        return len(self._partial)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(high=SENDING_HIGH_WATER)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.closed = True
-        self._backlog.clear()
-        self._partial.clear()
+        self._drop()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._scratch
@@ -209,7 +206,6 @@ class FramedConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.closed:
             return
-        self.received_bytes += nbytes
         partial = self._partial
         if not partial:
             data = bytes(self._scratch[:nbytes])
@@ -219,18 +215,16 @@ class FramedConnection(asyncio.BufferedProtocol):
                 return
             data = bytes(partial)
             partial.clear()
-        try:
-            runs, end = split(data, self._largest_frame)
-        except FrameError:
-            self.refuse()
-            return
-        if end < len(data):
+        runs, end, sound = split(data, self._largest_frame)
+        if sound and end < len(data):
             partial += data[end:]
             self._wanted = LENGTH_BYTES
             if len(partial) >= LENGTH_BYTES:
                 self._wanted += int.from_bytes(partial[:LENGTH_BYTES], "big")
         self._backlog.extend(runs)
         self.proceed()
+        if not sound and not self.closed:
+            self.refuse()
 
     def pause_writing(self) -> None:
         self._writable = False

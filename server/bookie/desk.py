@@ -25,7 +25,8 @@ class Limits:
     """``frame_bytes``: of one frame, as ``nettyMaxFrameSizeBytes``; larger ones close the connection.
 
     ``connection_bytes``: of adds of one connection that are not answered yet; it is not read from beyond that.
-    ``server_bytes``: of those of all connections together; adds beyond that are refused as too many.
+    ``server_bytes``: of all connections together, those of frames that have not arrived whole included; adds beyond
+    that are refused as too many, and connections closed in the middle of a frame.
     ``long_polls``: of reads of one connection that wait for something to come; more are refused as too many.
     """
 
@@ -41,7 +42,7 @@ class Limits:
 
 
 class Load:
-    """Bytes of adds that have arrived at any bookie of a server and are not answered."""
+    """Bytes that a server holds for its connections: adds that are not answered, frames that are not whole."""
 
     def __init__(self) -> None:
         self.bytes = 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate
 
 from bookstand.server.bookie import codes
-from bookstand.storage.metrics import COUNTER, GAUGE, Family, Sample
+from bookstand.storage.metrics import COUNTER, GAUGE, HISTOGRAM, Family, Sample
 
 _BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
@@ -16,10 +17,8 @@ def _family(name: str, kind: str, meaning: str, *labels: str) -> Family:
     return Family(f"bookstand_bookie_{name}", kind, meaning, ("bookie", *labels))
 
 
-REQUESTS = _family("requests_total", COUNTER, "Requests that were answered.", "operation", "result")
-LATENCY = _family(
-    "request_duration_seconds", "histogram", "From a request's arrival until its answer was on its way.", "operation"
-)
+REQUESTS = _family("requests_total", COUNTER, "Requests that were answered.", "op", "result")
+LATENCY = _family("request_seconds", HISTOGRAM, "From a request's arrival until its answer was queued.", "op")
 CONNECTIONS = _family("connections", GAUGE, "Connections that are open.")
 ADDS_IN_PROGRESS = _family("adds_in_progress_bytes", GAUGE, "Adds that have arrived and are not answered.")
 RECEIVED = _family("received_bytes_total", COUNTER, "Bytes that came.")
@@ -48,19 +47,16 @@ class Figures:
         durations = self._durations.get(operation)
         if durations is None:
             durations = self._durations[operation] = [0] * (len(_BOUNDS) + 1)
-        place = 0
-        while place < len(_BOUNDS) and seconds > _BOUNDS[place]:
-            place += 1
-        durations[place] += count
+        durations[bisect_left(_BOUNDS, seconds)] += count
         self._seconds[operation] += seconds * count  # type: ignore[assignment]
 
     def samples(self) -> Iterator[Sample]:
         place = {"bookie": self._bookie}
         for (operation, code), count in list(self._requests.items()):
-            labels = {**place, "operation": operation, "result": codes.NAMES[code]}
+            labels = {**place, "op": operation, "result": codes.NAMES[code]}
             yield Sample(REQUESTS, REQUESTS.name, labels, count)
         for operation, durations in list(self._durations.items()):
-            labels = {**place, "operation": operation}
+            labels = {**place, "op": operation}
             bounds = (*map(repr, _BOUNDS), "+Inf")
             for bound, count in zip(bounds, accumulate(durations), strict=True):
                 yield Sample(LATENCY, f"{LATENCY.name}_bucket", {**labels, "le": bound}, count)

@@ -113,7 +113,7 @@ def read_request(frame: bytes) -> Request:
         raise MalformedRequestError(f"this is no request: {error}") from None
     if not request.IsInitialized():
         # An operation that the schema does not know is a field that it does not know.
-        raise MalformedRequestError(f"fields of the request are missing: {request.FindInitializationErrors()}")
+        raise MalformedRequestError("required fields of the request are missing")
     return request
 
 
