@@ -185,5 +185,5 @@ def _adds(run: Run, rows: Rows, entry: int, master_key: bytes, recovery: bool, a
     stored = [entry for (entry,) in cut.iter_unpack(octets)]
     confirmed = int(np.max(lacs, initial=-1, where=lacs < ids))
     ledger_id = int(_field(rows[:1], entry)[0])
-    lac = int(lacs.max())
+    lac = int(lacs.max(initial=-1))
     return Adds(ledger_id, master_key, recovery, entry_ids, stored, lac, confirmed, answer, len(octets))

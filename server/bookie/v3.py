@@ -22,7 +22,8 @@ from bookstand.server.framing import joined
 FIRST_OCTET = b"\x0a"
 """Every request begins with its header, which is field 1."""
 
-_NUMBER = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
+# Written as short as it can be, so that it can be echoed.
+_NUMBER = rb"([\x80-\xff]{0,8}[\x01-\x7f]|[\x80-\xff]{9}\x01|\x00)"
 _HEADER = rb"\x0a(.)\x08\x03\x10%b\x18" + _NUMBER
 _ADD = re.compile(
     _HEADER % b"\x02"
@@ -83,8 +84,7 @@ def find_add(frame: bytes) -> Add | None:
         return None
     ledger_id, entry_id = _number(found[4]), _number(found[5])
     ids = ledger_id.to_bytes(8, "big") + entry_id.to_bytes(8, "big")
-    # Ids are written as short as they can be, and so can be echoed.
-    if frame[body : body + _IDS_BYTES] != ids or found[4] != varint(ledger_id) or found[5] != varint(entry_id):
+    if frame[body : body + _IDS_BYTES] != ids:
         return None
     return Add(
         int64(ledger_id),
@@ -182,7 +182,7 @@ def _number(octets: Sequence[int]) -> int:
     for octet in octets[1:]:
         number |= (octet & 0x7F) << shift
         shift += 7
-    return number & 0xFFFF_FFFF_FFFF_FFFF
+    return number
 
 
 _SHORT = [bytes([number]) for number in range(0x80)]

@@ -28,7 +28,7 @@ def framed(body: bytes) -> bytes:
 
 def stored(ledger: int, entry: int, payload: bytes = b"abc", lac: int | None = None, digest: Digest = CRC32C) -> bytes:
     """An entry as a writer sends it that waits for each to be confirmed, all payloads having one size."""
-    length = (entry + 1) * len(payload) if entry >= 0 else 0
+    length = min(max(0, entry + 1) * len(payload), (1 << 63) - 1)
     return layout.encode(digest, ledger, entry, entry - 1 if lac is None else lac, length, payload)
 
 
@@ -80,9 +80,7 @@ def v3_long_poll(ledger: int, previous: int, millis: int, txn: int = 1) -> bytes
 
 def explicit_lac(ledger: int, lac: int, txn: int = 1, key: bytes = KEY) -> bytes:
     body = layout.encode_explicit_lac(CRC32C, ledger, lac)
-    return v3_request(
-        messages.WRITE_LAC, txn, "writeLacRequest", ledgerId=ledger, lac=lac, masterKey=key, body=body
-    )
+    return v3_request(messages.WRITE_LAC, txn, "writeLacRequest", ledgerId=ledger, lac=lac, masterKey=key, body=body)
 
 
 class Answer(NamedTuple):
