@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Up to the LAC: what a bookie looks at of an entry, and so the least that it takes.
 LEAST_ENTRY_BYTES = 24
+_IDS = struct.Struct(">qqq")
+assert _IDS.size == LEAST_ENTRY_BYTES
 _LONGEST_BODY = 256
 _KEY_OF = itemgetter(slice(keys.ENTRY_KEY.size))
 
@@ -29,11 +31,10 @@ class AddCopies:
     """Entries of one ledger that one bookie was sent under one master key, as they came; result: None.
 
     As on a bookie, what is there already stays, and the add is confirmed. ``recovery`` passes the fence. ``lac`` is the
-    highest that any of them carries, ``confirmed`` the highest among those that an entry behind them carries, which is
-    what the store believes.
+    highest that any of them carries, and -1 at least.
     """
 
-    __slots__ = ("bookie", "confirmed", "entry_ids", "lac", "ledger_id", "master_key", "recovery", "stored")
+    __slots__ = ("bookie", "entry_ids", "lac", "ledger_id", "master_key", "recovery", "stored")
 
     def __init__(
         self,
@@ -44,7 +45,6 @@ class AddCopies:
         entry_ids: Sequence[int],
         stored: Sequence[bytes],
         lac: int,
-        confirmed: int,
     ) -> None:
         self.bookie = bookie
         self.ledger_id = ledger_id
@@ -53,7 +53,6 @@ class AddCopies:
         self.entry_ids = entry_ids
         self.stored = stored
         self.lac = lac
-        self.confirmed = confirmed
 
     @property
     def room(self) -> int:
@@ -70,7 +69,9 @@ class AddCopies:
         else:
             for entry_id, stored in zip(self.entry_ids, self.stored, strict=True):
                 self._add_one(staging, copy, ledger, entry_id, stored)
-        _remember(staging, self.bookie, self.ledger_id, copy)
+        if ledger is not None:
+            ledger.lac = max(ledger.lac, _believed(self.lac, ledger))
+        staging.put_copy(self.ledger_id, self.bookie, copy)
 
     def _all_new(self, ledger: LedgerState) -> bool:
         """Whether the entries follow each other, behind all that the store has."""
@@ -81,7 +82,7 @@ class AddCopies:
         first, count = self.entry_ids[0], len(self.entry_ids)
         self._settle(ledger)
         largest = max(map(len, self.stored))
-        state.added(ledger, first, count, largest, self.confirmed)
+        state.added(ledger, first, count, largest, -1)
         ledger.in_order = False
         # Stored entries begin with their key.
         entry_keys = list(map(_KEY_OF, self.stored))
@@ -120,8 +121,7 @@ class AddCopies:
         there = staging.entry(entry_key)
         if there is None:
             staging.single_entries[entry_key] = stored
-            confirmed = self.confirmed if self.confirmed < entry_id else -1
-            state.added(ledger, entry_id, 1, len(stored), confirmed)
+            state.added(ledger, entry_id, 1, len(stored), -1)
             ledger.in_order = False
             close_gap(staging, ledger, self.ledger_id)
             if not home:
@@ -153,7 +153,7 @@ class FenceCopy:
         if ledger is not None and not ledger.home:
             # A writer of the store may be at it.
             ledger.fenced = True
-        _remember(staging, self.bookie, self.ledger_id, copy)
+        staging.put_copy(self.ledger_id, self.bookie, copy)
 
 
 class TellCopyLac:
@@ -175,24 +175,22 @@ class TellCopyLac:
         copy.lac = max(copy.lac, self.lac)
         copy.explicit_lac = self.body
         if ledger is not None:
-            # Of what was never stored nothing can be confirmed.
-            ledger.explicit_lac = max(ledger.explicit_lac, min(self.lac, ledger.last_entry))
-        _remember(staging, self.bookie, self.ledger_id, copy)
+            ledger.explicit_lac = max(ledger.explicit_lac, _believed(self.lac, ledger))
+        staging.put_copy(self.ledger_id, self.bookie, copy)
 
 
-def confirmed_by(stored: Iterable[bytes]) -> tuple[int, int]:
-    """(highest LAC that any of the entries carries, highest that the store believes), see :class:`AddCopies`."""
-    lac = confirmed = -1
+def highest_lac(stored: Iterable[bytes]) -> int:
+    """The highest LAC that any of the entries carries, -1 at least."""
+    lac = -1
     for entry in stored:
-        _, entry_id, carried = _IDS.unpack_from(entry)
+        _, _, carried = _IDS.unpack_from(entry)
         lac = max(lac, carried)
-        if carried < entry_id:
-            confirmed = max(confirmed, carried)
-    return lac, confirmed
+    return lac
 
 
-_IDS = struct.Struct(">qqq")
-assert _IDS.size == LEAST_ENTRY_BYTES
+def _believed(lac: int, ledger: LedgerState) -> int:
+    """What a client says is confirmed, as far as it can be: the absence of what was confirmed would be damage."""
+    return min(lac, ledger.unbroken)
 
 
 def _known(staging: Staging, bookie: int, ledger_id: int, master_key: bytes) -> tuple[LedgerCopy, LedgerState | None]:
@@ -206,10 +204,6 @@ def _known(staging: Staging, bookie: int, ledger_id: int, master_key: bytes) -> 
         ledger = staging.states[ledger_id] = LedgerState(next_incarnation(staging), None, home=NO_HOME_YET)
     state.authorize(ledger, ledger_id, master_key)
     return copy, ledger
-
-
-def _remember(staging: Staging, bookie: int, ledger_id: int, copy: LedgerCopy) -> None:
-    staging.put_copy(ledger_id, bookie, copy)
 
 
 def _mark_home(staging: Staging, ledger_id: int, home: int) -> None:

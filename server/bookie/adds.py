@@ -11,7 +11,7 @@ import numpy as np
 
 from bookstand.server.bookie import v2, v3
 from bookstand.server.framing import LENGTH_BYTES, Run
-from bookstand.storage.copying import LEAST_ENTRY_BYTES, AddCopies, confirmed_by
+from bookstand.storage.copying import LEAST_ENTRY_BYTES, AddCopies, highest_lac
 
 # Where looking at a run by the column pays.
 SMALLEST_RUN = 8
@@ -31,7 +31,6 @@ class Adds(NamedTuple):
     entry_ids: Sequence[int]
     stored: Sequence[bytes]
     lac: int
-    confirmed: int
     answer: Answer
     size: int
 
@@ -44,7 +43,6 @@ class Adds(NamedTuple):
             self.entry_ids,
             self.stored,
             self.lac,
-            self.confirmed,
         )
 
 
@@ -79,7 +77,7 @@ def _together(
         entry_ids = following
     answer = answers[0] if count == 1 else partial(_answer_each, answers)
     size = sum(map(len, stored)) + 2 * LEAST_ENTRY_BYTES * count
-    return Adds(ledger_id, master_key, recovery, entry_ids, stored, *confirmed_by(stored), answer, size)
+    return Adds(ledger_id, master_key, recovery, entry_ids, stored, highest_lac(stored), answer, size)
 
 
 def _answer_each(answers: Sequence[Answer], code: int) -> bytes:
@@ -183,7 +181,6 @@ def _adds(run: Run, rows: Rows, entry: int, master_key: bytes, recovery: bool, a
     cut = Struct(f"{entry}x{run.stride - entry}s")
     octets = memoryview(run.data)[run.start : run.start + count * run.stride]
     stored = [entry for (entry,) in cut.iter_unpack(octets)]
-    confirmed = int(np.max(lacs, initial=-1, where=lacs < ids))
     ledger_id = int(_field(rows[:1], entry)[0])
     lac = int(lacs.max(initial=-1))
-    return Adds(ledger_id, master_key, recovery, entry_ids, stored, lac, confirmed, answer, len(octets))
+    return Adds(ledger_id, master_key, recovery, entry_ids, stored, lac, answer, len(octets))
