@@ -77,8 +77,7 @@ class BookieConnection(FramedConnection):
             self._end_view()
 
     def worked(self) -> None:
-        for gathered in self._gathering.take():
-            self._add(gathered)
+        self._add_gathered()
         self._end_view()
         self.desk.office.send_off()
 
@@ -177,6 +176,8 @@ class BookieConnection(FramedConnection):
             self._settle(arrived, step)
 
         if not self.desk.hooked:
+            # Behind the adds that came before it.
+            self._add_gathered()
             self.desk.office.post(changes, told)
             return
 
@@ -254,6 +255,10 @@ class BookieConnection(FramedConnection):
             view.__exit__()
 
     # -- adds ----------------------------------------------------------------------------------------------------------
+
+    def _add_gathered(self) -> None:
+        for gathered in self._gathering.take():
+            self._add(gathered)
 
     def _add(self, together: adds.Adds) -> None:
         load, count = self.desk.load, len(together.entry_ids)
