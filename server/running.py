@@ -19,6 +19,13 @@ class Service(Protocol):
     async def stop(self) -> None: ...
 
 
+async def _settle() -> None:
+    """Let what is under way in the loop come to its end: connections that were accepted at the last moment."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.sleep(0)
+
+
 class Running:
     """``with Running(server):`` it listens inside the block."""
 
@@ -51,6 +58,7 @@ class Running:
         try:
             for service in reversed(self._services):
                 self.call(service.stop())
+            self.call(_settle())
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

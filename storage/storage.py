@@ -147,7 +147,8 @@ class Storage(Reads):
         self.path = path
         self.read_only = read_only
         self.durability = durability
-        self._use_hooks(hooks)
+        self._disk = DiskSpace(path)
+        self.use_hooks(hooks)
         self._refusal: BookstandError | None = None
         # Those who are to be told of a crash, for they answer others.
         self.clients: WeakSet[Client] = WeakSet()
@@ -156,7 +157,6 @@ class Storage(Reads):
         # The last user is closing it; whoever wants to open it again waits for ``closed``.
         self.closing = False
         self.closed = Event()
-        self._disk = DiskSpace(path)
         self._watchers = 0
         self._watch = Condition()
         self._owner: owners.Owner | None = None
@@ -245,7 +245,7 @@ class Storage(Reads):
             self._check_everything()
         if hooks is not None:
             # Handles made before do not see them.
-            self._use_hooks(hooks)
+            self.use_hooks(hooks)
         self._users += 1
 
     def close(self) -> None:
@@ -344,8 +344,11 @@ class Storage(Reads):
 
     # -- hooks, where there are any --------------------------------------------------------------------------------
 
-    def _use_hooks(self, hooks: Hooks | None) -> None:
+    def use_hooks(self, hooks: Hooks | None) -> None:
+        """From now on; handles that writers have already do not see them."""
         self.hooks = hooks
+        if hooks is None:
+            self._disk.kept_full = False
         # The same where they want to see single entries.
         self.entry_hooks = hooks if hooks is not None and hooks.sees_entries else None
 

@@ -69,6 +69,7 @@ class Desk:
         self.figures = Figures(bookie.number)
         self.long_polls = LongPolls(bookie, loop)
         self.connections: set[BookieConnection] = set()
+        self._ended = False
 
     @property
     def hooks(self) -> Hooks:
@@ -85,6 +86,9 @@ class Desk:
     def opened(self, connection: BookieConnection) -> None:
         self.connections.add(connection)
         self.figures.connections += 1
+        if self._ended:
+            # It was accepted at the last moment.
+            connection.abort()
 
     def closed(self, connection: BookieConnection) -> None:
         self.connections.discard(connection)
@@ -104,6 +108,7 @@ class Desk:
         Thread(target=run, name=f"bookstand-bookie-{self.bookie.number}", daemon=True).start()
 
     def close(self) -> None:
+        self._ended = True
         self.long_polls.close()
         for connection in list(self.connections):
             connection.abort()

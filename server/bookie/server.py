@@ -61,11 +61,22 @@ class BookieServer:
         """Stop listening, and close all connections. What has arrived and was not answered may be stored."""
         self._storage.clients.discard(self)
         for server in self._servers:
+            for listening in server.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+        # A connection that was accepted in this turn gets its transport in the next: asyncio would lose its socket if
+        # the server were closed by then.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for server in self._servers:
             server.close()
         for desk in self._desks:
             desk.close()
         for server in self._servers:
             await server.wait_closed()
+        while any(desk.connections for desk in self._desks):
+            # They go in later turns of the loop.
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
         self._servers.clear()
 
     def storage_crashed(self, reason: BookstandError) -> None:
