@@ -68,6 +68,7 @@ class BookieConnection(FramedConnection):
         load.bytes += self._partial_held - held
         if self._partial_held > held and load.bytes > self.desk.limits.server_bytes:
             self.refuse()
+            self._hold_partial()
 
     def proceed(self) -> None:
         self._arrived = monotonic()
