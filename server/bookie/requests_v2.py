@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def take(connection: BookieConnection, frame: bytes) -> None:
-    if len(frame) < v2.HEADER.size or frame[0] < v2.OLDEST:
-        raise v2.MalformedRequestError(f"a frame of {len(frame)} bytes is no request")
-    version, opcode, flags = v2.HEADER.unpack_from(frame)
+    version, opcode, flags = v2.read_header(frame)
+    if version < v2.OLDEST:
+        raise v2.MalformedRequestError(f"there is no version {version}")
     if opcode == v2.ADD:
         _add(connection, version, flags, frame)
     elif opcode == v2.AUTH:

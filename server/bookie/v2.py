@@ -63,8 +63,16 @@ class Request(NamedTuple):
     most_bytes: int = 0
 
 
-def read_request(frame: bytes) -> Request:
+def read_header(frame: bytes) -> tuple[int, int, int]:
+    """(version, opcode, flags)."""
+    if len(frame) < HEADER.size:
+        raise MalformedRequestError(f"{len(frame)} bytes are too few for a request")
     version, opcode, flags = HEADER.unpack_from(frame)
+    return version, opcode, flags
+
+
+def read_request(frame: bytes) -> Request:
+    version, opcode, flags = read_header(frame)
     if opcode == READ:
         fixed = _IDS
     elif opcode == BATCH_READ:

@@ -1,4 +1,4 @@
-"""Bookies in a process of their own, which tests kill: ``python -m tests.server.bookie.victim PATH BOOKIES [RULE...]``."""
+"""Bookies in a process of their own, to be killed: ``python -m tests.server.bookie.victim PATH BOOKIES [RULE...]``."""
 
 from __future__ import annotations
 
