@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import lmdb
+
 from bookstand.storage import copies, keys, record, state
+from bookstand.storage.lmdb_errors import reraise
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import lmdb
 
     from bookstand.storage.copies import LedgerCopy
     from bookstand.storage.environment import Environment
@@ -56,23 +57,17 @@ class CopyReads:
         found, copy = self._known(ledger_id)
         marks = self._marks(ledger_id) if copy is not None else {}
         if found is not None and copies.is_home(found, self._bookie):
-            cursor = self._transaction.cursor(self._environment.databases[keys.ENTRIES])
-            for key in _keys_from(cursor, keys.LEDGER_KEY.pack(ledger_id)):
-                entry_id = keys.entry_of(key)[1]
-                marks.setdefault(entry_id, copies.SAME)
+            for key, _ in self._items(keys.ENTRIES, keys.LEDGER_KEY.pack(ledger_id)):
+                marks.setdefault(keys.entry_of(key)[1], copies.SAME)
         return (entry_id for entry_id, mark in sorted(marks.items()) if mark != copies.ABSENT)
 
     def _marks(self, ledger_id: int) -> dict[int, bytes]:
-        database = self._environment.databases.get(keys.COPIES)
-        if database is None:
-            return {}
         prefix = keys.COPY_LEDGER.pack(ledger_id, self._bookie)
-        cursor = self._transaction.cursor(database)
-        found = {}
-        for key in _keys_from(cursor, prefix):
-            if len(key) == keys.COPY_ENTRY.size:
-                found[keys.COPY_ENTRY.unpack(key)[2]] = bytes(cursor.value()[:1])
-        return found
+        return {
+            keys.COPY_ENTRY.unpack(key)[2]: mark[:1]
+            for key, mark in self._items(keys.COPIES, prefix)
+            if len(key) == keys.COPY_ENTRY.size
+        }
 
     def _known(self, ledger_id: int) -> tuple[LedgerState | None, LedgerCopy | None]:
         known = self._ledgers.get(ledger_id)
@@ -94,14 +89,20 @@ class CopyReads:
 
     def _get(self, database: bytes, key: bytes) -> bytes | None:
         handle = self._environment.databases.get(database)
-        return None if handle is None else self._transaction.get(key, None, handle)  # type: ignore[return-value]
+        try:
+            return None if handle is None else self._transaction.get(key, None, handle)  # type: ignore[return-value]
+        except lmdb.Error as error:
+            reraise(error, self._environment.path, "reading")
 
-
-def _keys_from(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[bytes]:
-    there = cursor.set_range(prefix)
-    while there:
-        key: bytes = cursor.key()  # type: ignore[assignment]
-        if not key.startswith(prefix):
+    def _items(self, database: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        handle = self._environment.databases.get(database)
+        if handle is None:
             return
-        yield key
-        there = cursor.next()
+        try:
+            cursor = self._transaction.cursor(handle)
+            there = cursor.set_range(prefix)
+            while there and bytes(cursor.key()).startswith(prefix):
+                yield bytes(cursor.key()), bytes(cursor.value())
+                there = cursor.next()
+        except lmdb.Error as error:
+            reraise(error, self._environment.path, "reading")

@@ -83,7 +83,8 @@ class BookieConnection(FramedConnection):
         self.desk.office.send_off()
 
     def flush(self) -> None:
-        self.desk.figures.sent += self._answer_bytes
+        if not self.closed:
+            self.desk.figures.sent += self._answer_bytes
         super().flush()
 
     def refuse(self) -> None:

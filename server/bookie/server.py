@@ -40,6 +40,7 @@ class BookieServer:
 
     async def start(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
+        self._desks.clear()
         office, load, scratch = PostOffice(self._storage, loop), Load(), memoryview(bytearray(SCRATCH_BYTES))
         try:
             for bookie, port in self._bookies:

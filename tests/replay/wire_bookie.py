@@ -9,7 +9,6 @@ confirmed is in it.
 from __future__ import annotations
 
 import re
-import socket
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -22,11 +21,10 @@ from bookstand.server.bookie.server import BookieServer
 from bookstand.server.running import Running
 from tests.replay.outcome import Outcome
 from tests.replay.wire_frames import Line, lines
+from tests.server.bookie.kit import Wire
 
 CHANNELS = "bk"
 RAW_FRAMES = "raw-frames.txt"
-PATIENCE = 30.0
-"""Seconds after which an answer is taken not to come."""
 
 _HEADER = re.compile(rb"\x0a.\x08\x03\x10.(?P<transaction>\x18[\x80-\xff]*[\x00-\x7f])", re.DOTALL)
 _ADD, _READ, _BATCH_READ = 1, 2, 7
@@ -36,18 +34,17 @@ _OF_THE_MACHINE = {
 }
 
 
-class Peer:
+class Peer(Wire):
     """One connection: frames are sent on it, and answers taken from it in whatever order they are asked for."""
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self._socket = socket.create_connection(address, PATIENCE)
+        super().__init__(address)
         self._answers: dict[bytes, deque[bytes]] = defaultdict(deque)
-        self._received = bytearray()
         self.waiting: deque[Line] = deque()
 
-    def send(self, octets: bytes) -> None:
+    def send(self, *frames: bytes) -> None:
         try:
-            self._socket.sendall(octets)
+            super().send(*frames)
         except OSError:
             # It was closed before all was sent; that there is no answer tells.
             pass
@@ -60,24 +57,6 @@ class Peer:
                 return None
             self._answers[answer_name(frame)].append(frame)
         return self._answers[name].popleft()
-
-    def frame(self) -> bytes | None:
-        received = self._received
-        while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
-            try:
-                more = self._socket.recv(1 << 20)
-            except ConnectionError:
-                more = b""
-            if not more:
-                return None
-            received += more
-        end = 4 + int.from_bytes(received[:4], "big")
-        frame = bytes(received[4:end])
-        del received[:end]
-        return frame
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 def request_name(frame: bytes) -> bytes:
@@ -123,7 +102,7 @@ def _replay(
             peer = peers.get(line.place)
             if peer is None:
                 peer = peers[line.place] = Peer(addresses[line.channel])
-                stack.callback(peer.close)
+                stack.enter_context(peer)
             if line.event == "sent":
                 # What was not kept of an entry is not looked at by a bookie.
                 octets = line.octets + bytes(line.length - len(line.octets))
@@ -223,8 +202,7 @@ def replay_raw_frames(path: Path) -> Iterator[Outcome]:
 
 def _try(text: str, address: tuple[str, int]) -> str:
     huge, listed = _ONLY_LENGTH.fullmatch(text), _IN_LIST.fullmatch(text)
-    peer = Peer(address)
-    try:
+    with Peer(address) as peer:
         if huge is not None:
             peer.send((int(huge["mebibytes"]) << 20).to_bytes(4, "big"))
             wanted = "closed"
@@ -237,5 +215,3 @@ def _try(text: str, address: tuple[str, int]) -> str:
         frame = peer.frame()
         answer = "closed" if frame is None else frame[:_LONGEST_IN_LIST].hex()
         return "" if answer == wanted else f"{text.split(' ->')[0]}: {answer}, not {wanted}"
-    finally:
-        peer.close()
