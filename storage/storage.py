@@ -353,11 +353,13 @@ class Storage(Reads):
         self.entry_hooks = hooks if hooks is not None and hooks.sees_entries else None
 
     def point(self, name: str, subject: Subject = None) -> None:
-        """Pass a point of ``hooks.POINTS``. Callers ask first whether there are hooks."""
-        assert self.hooks is not None
+        """Pass a point of ``hooks.POINTS``. Callers ask first whether there are hooks; they may be gone since."""
+        hooks = self.hooks
+        if hooks is None:
+            return
         self.check_usable()
         try:
-            self.hooks.at(name, subject, self)
+            hooks.at(name, subject, self)
         except SimulatedCrash as crash:
             self.crash(crash.reason)
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bookstand.errors import BookstandError, DiskFullError, LedgerError
+from bookstand.errors import DiskFullError, LedgerError
 
 OK = 0
 NO_LEDGER = 1
@@ -68,8 +68,4 @@ def code_of(error: BaseException | None) -> int:
         return OK
     if isinstance(error.__cause__, DiskFullError):
         return READ_ONLY
-    if isinstance(error, LedgerError):
-        return _BY_CLIENT_CODE.get(error.code, IO_ERROR)
-    if not isinstance(error, BookstandError):
-        raise error
-    return IO_ERROR
+    return _BY_CLIENT_CODE.get(error.code, IO_ERROR) if isinstance(error, LedgerError) else IO_ERROR

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bookstand.errors import OutcomeUnknownError, StoreCrashedError
 from bookstand.server.bookie import adds, codes, requests_v2, requests_v3, v2, v3
 from bookstand.server.bookie.desk import Desk
+from bookstand.server.bookie.hooked import HookedAdd
 from bookstand.server.framing import LENGTH_BYTES, FramedConnection, Run
 from bookstand.storage.copy_reading import CopyReads
 from bookstand.storage.copying import FenceCopy
@@ -132,12 +133,12 @@ class BookieConnection(FramedConnection):
         self, ledger_id: int, master_key: bytes, recovery: bool, entry_id: int, stored: bytes, answer: adds.Answer
     ) -> None:
         """An add, which goes off with the others of its ledger."""
+        self._gathering.add(ledger_id, master_key, recovery, entry_id, stored, answer)
         if self.desk.hooked:
-            self._gathering.add(ledger_id, master_key, recovery, entry_id, stored, answer)
-            for alone in self._gathering.take():
-                self._hooked_add(alone)
-        else:
-            self._gathering.add(ledger_id, master_key, recovery, entry_id, stored, answer)
+            (alone,) = self._gathering.take()
+            self._count(alone.size)
+            hooks = self.desk.bookie.storage.entry_hooks
+            HookedAdd(self, alone, hooks, partial(self._added, alone, self._arrived)).begin()
 
     def look(self, operation: str, look: Look, refusal: Refusal) -> None:
         """A read. Those of one turn share a view of the store."""
@@ -199,13 +200,14 @@ class BookieConnection(FramedConnection):
 
     def fence(self, ledger_id: int, master_key: bytes, then: Callable[[], None], refusal: Refusal) -> None:
         bookie = self.desk.bookie
+        hooks = bookie.storage.hooks
         self.change(
             "fence",
             (FenceCopy(bookie.number, ledger_id, master_key),),
             then,
             refusal,
-            before=lambda: self.desk.hooks.on_fence(ledger_id),
-            after=lambda: bookie.storage.point("recovery.fenced", ledger_id),
+            before=None if hooks is None else partial(hooks.on_fence, ledger_id),
+            after=partial(bookie.storage.point, "recovery.fenced", ledger_id),
         )
 
     def wait_for_lac(self, ledger_id: int, previous_lac: int, seconds: float, ready: Callable[[bool], None]) -> bool:
@@ -242,7 +244,7 @@ class BookieConnection(FramedConnection):
             # Of what has an unknown outcome the client hears nothing, and has to find out itself.
             code = codes.code_of(error)
             if code == codes.IO_ERROR:
-                logger().error("bookie %d: %s failed: %s", self.desk.bookie.number, operation, error)
+                logger().error("bookie %d: %s failed: %r", self.desk.bookie.number, operation, error)
             self.answer(operation, code, refusal(code))
 
     def view(self) -> CopyReads:
@@ -268,9 +270,7 @@ class BookieConnection(FramedConnection):
             self.answer("add", codes.TOO_MANY_REQUESTS, together.answer(codes.TOO_MANY_REQUESTS), count)
             return
         self._count(together.size)
-        operation = together.of(self.desk.bookie.number)
-        arrived = self._arrived
-        self.desk.office.post((operation,), lambda error: self._added(together, arrived, error))
+        self.desk.office.post((together.of(self.desk.bookie.number),), partial(self._added, together, self._arrived))
 
     def _added(self, together: adds.Adds, arrived: float, error: BaseException | None) -> None:
         self._count(-together.size)
@@ -290,49 +290,6 @@ class BookieConnection(FramedConnection):
         self._adds_in_progress += size
         self.desk.load.bytes += size
         self.desk.figures.adds_in_progress += size
-
-    def _hooked_add(self, alone: adds.Adds) -> None:
-        """One add where a test has a say: it may wait, fail before or after, lose its answer, or end the store."""
-        storage = self.desk.bookie.storage
-        hooks, entry = storage.entry_hooks, (alone.ledger_id, alone.entry_ids[0])
-        arrived = self._arrived
-        loop = self.desk.loop
-        self._count(alone.size)
-
-        def later(step: Callable[..., None]) -> Callable[..., None]:
-            def proceed(error: BaseException | None = None) -> None:
-                loop.call_soon_threadsafe(step, error)
-
-            return proceed
-
-        def store(error: BaseException | None) -> None:
-            if error is None:
-                error = self._passed("append.before_store", entry)
-            if error is None:
-                self.desk.office.post((alone.of(self.desk.bookie.number),), stored)
-                self.desk.office.send_off()
-            else:
-                told(error)
-
-        def stored(error: BaseException | None) -> None:
-            if error is None:
-                error = self._passed("append.stored", entry)
-            if error is None and hooks is not None and hooks.after_add(*entry, later(told)):
-                return
-            told(error)
-
-        def told(error: BaseException | None) -> None:
-            self._added(alone, arrived, error)
-
-        if hooks is None or not hooks.before_add(*entry, later(store)):
-            store(None)
-
-    def _passed(self, point: str, entry: tuple[int, int]) -> BaseException | None:
-        try:
-            self.desk.bookie.storage.point(point, entry)
-        except (Exception, SimulatedCrash) as error:
-            return error
-        return None
 
 
 def _adds_of(run: Run) -> adds.Adds | None:

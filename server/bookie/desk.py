@@ -12,7 +12,6 @@ from bookstand.server.bookie.bookie import Bookie
 from bookstand.server.bookie.figures import Figures
 from bookstand.server.bookie.long_polls import LongPolls
 from bookstand.server.bookie.posting import PostOffice
-from bookstand.storage.hooks import Hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,13 +69,6 @@ class Desk:
         self.long_polls = LongPolls(bookie, loop)
         self.connections: set[BookieConnection] = set()
         self._ended = False
-
-    @property
-    def hooks(self) -> Hooks:
-        """Asked for where :attr:`hooked`."""
-        hooks = self.bookie.storage.hooks
-        assert hooks is not None
-        return hooks
 
     @property
     def hooked(self) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from bookstand.errors import BookstandError
 from bookstand.storage.changes import Change
 from bookstand.storage.committer import Submission
+from bookstand.storage.log import logger
 from bookstand.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -106,7 +107,11 @@ class PostOffice:
         self._woken = False
         while self.arrived:
             posted = self.arrived.popleft()
-            posted.told(posted.error)
+            try:
+                posted.told(posted.error)
+            except Exception:
+                # It concerns one connection; the others are told all the same.
+                logger().exception("a client could not be told of its change")
 
     def _send(self) -> None:
         self._sending = False

@@ -156,6 +156,18 @@ def test_without_rules_nothing_is_looked_at_one_by_one(wire: Wire, faults: Serve
         faults.add("nonsense")
 
 
+def test_a_rule_that_is_taken_away_lets_go_of_what_it_held(wire: Wire, faults: ServerFaults, store: Any) -> None:
+    faults.add("stall@append(1:0)")
+    faults.add("stall@fence(1)")
+    wire.send(kit.v2_add(stored(1, 0)), kit.v2_read(1, -1, kit.FENCE, kit.KEY))
+    assert wire.v2(kit.v2_add(stored(1, 1))).entry == 1
+    faults.remove("stall@append(1:0)")
+    assert wire.v2().entry == 0
+    faults.clear()
+    assert store.storage.hooks is None
+    assert wire.v2().body == stored(1, 1)
+
+
 def test_faults_that_a_store_was_opened_with_stay(open_store: Callable[..., Any]) -> None:
     given = Faults()
     storage = open_store(hooks=given).storage
