@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
 from bookstand.storage import keys
@@ -199,6 +201,26 @@ def test_it_all_survives_reopening(open_store: Callable[..., Any]) -> None:
     again = open_store().storage
     assert [has(again, bookie, 5) for bookie in BOOKIES] == before
     assert [sorted(each) for each in before] == [[0, 1], [1, 2], []]
+
+
+def test_a_store_from_before_there_were_servers(open_store: Callable[..., Any], store_path: Path) -> None:
+    """It has no such sub-database: read-only it stays without, else it gets one."""
+    first = open_store()
+    first.create_ledger().append(b"one")
+    first.close()
+    environment = lmdb.open(str(store_path), max_dbs=len(keys.DATABASES), lib_version=0)
+    database = environment.open_db(keys.COPIES, create=False)
+    with environment.begin(write=True) as transaction:
+        transaction.drop(database, delete=True)
+    environment.close()
+    reading = open_store(read_only=True)
+    assert has(reading.storage, 1, 0) != {}
+    assert knows(reading.storage, 1, 7) is None
+    assert reading.verify().ok
+    reading.close()
+    storage = open_store().storage
+    add(storage, 1, 7, [entry(7, 0)])
+    assert sorted(has(storage, 1, 7)) == [0]
 
 
 @pytest.mark.damaged
