@@ -80,6 +80,15 @@ class Staging:
             self.states[ledger_id] = None if current is None else current.copy()
         return self.states[ledger_id]
 
+    def merge(self, inner: Staging) -> None:
+        """Take over what a staging over this one has staged: a step of a change that may fail by itself."""
+        self.writes.update(inner.writes)
+        self.states.update(inner.states)
+        self.entries += inner.entries
+        self.single_entries.update(inner.single_entries)
+        self.marks.update(inner.marks)
+        self.removed_entries += inner.removed_entries
+
     def versioned(self, database: bytes, key: bytes) -> tuple[bytes, int] | None:
         sealed = self.get(database, key)
         return None if sealed is None else record.unseal_versioned(database, key, sealed)
@@ -528,8 +537,14 @@ def _version_conflict(what: str, found: int, expected: int) -> MetadataVersionEr
     return MetadataVersionError(f"{what} has version {found}, not {expected}")
 
 
+class TakesSpace:
+    """Operations of other rooms that a full store is to refuse."""
+
+    __slots__ = ()
+
+
 # What a full store refuses. Deleting, collecting, fencing and closing stay possible, for they are the way out.
-TAKES_SPACE = (AddEntries, CreateLedger, PutNode)
+TAKES_SPACE = (AddEntries, CreateLedger, PutNode, TakesSpace)
 
 
 class Change:

@@ -39,6 +39,11 @@ META_NEXT_INCARNATION = b"next-incarnation"
 # The XOR of the seals of all records of a sub-database: a page of it that is an old one of its own shows.
 META_SUMS = {LEDGERS: b"sum-of-ledgers", NODES: b"sum-of-nodes"}
 META_RECORDS = (META_FORMAT, META_STORE_ID, META_NEXT_LEDGER, META_NEXT_INCARNATION, *META_SUMS.values())
+# What the ZooKeeper protocol's server keeps beside the nodes and ledgers themselves (bookstand.server.zookeeper.kept):
+# one of its own, one for each session, and what is known of each znode apart from its value, under the znode's path.
+META_SERVER = b"zookeeper"
+META_SESSION = b"session-"
+META_ZNODE = b"/"
 # What the next ids and incarnations are stored in.
 COUNTER_BYTES = 8
 # One for each deleted ledger whose entries are not collected yet, in the order in which they were deleted.

@@ -163,6 +163,10 @@ class Reads:
         if copy is not None and copy[: _IDS.size] != ids:
             raise StoreDamagedError(f"{name} is damaged: its bytes are those of another entry")
 
+    def sealed(self, database: bytes, key: bytes) -> bytes | None:
+        """A record as it lies in the file, with its seal, by which to tell whether it is the same as before."""
+        return self._get(database, key)
+
     def is_sealed(self, database: bytes, key: bytes) -> bool:
         """Whether the record is as it was sealed, if it is there."""
         sealed = self._get(database, key)
