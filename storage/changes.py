@@ -89,6 +89,14 @@ class Staging:
         self.marks.update(inner.marks)
         self.removed_entries += inner.removed_entries
 
+    def sums_changed(self) -> list[int]:
+        """What has been staged changes the sums of seals by so much (they are XORs)."""
+        changed = dict.fromkeys(keys.META_SUMS, 0)
+        for (database, key), value in self.writes.items():
+            if database in changed:
+                changed[database] ^= record.seal_of(self._view.get(database, key)) ^ record.seal_of(value)
+        return list(changed.values())
+
     def versioned(self, database: bytes, key: bytes) -> tuple[bytes, int] | None:
         sealed = self.get(database, key)
         return None if sealed is None else record.unseal_versioned(database, key, sealed)

@@ -86,6 +86,59 @@ class Reads:
     def meta_keys(self, prefix: bytes) -> Iterator[bytes]:
         return takewhile(lambda key: key.startswith(prefix), self.keys_of(keys.META, prefix))
 
+    def names_below(self, database: bytes, path: str) -> list[str]:
+        """Names of the level below a path, for a sub-database that has paths for keys, in their order. What lies deeper
+        is passed over, not read."""
+        prefix = path.rstrip("/").encode() + b"/"
+        found: dict[bytes, None] = {}
+        start: bytes | None = prefix
+        while start is not None:
+            start = self._names_page(database, prefix, start, found)
+        # The path itself, written with a slash at its end, is no name below itself.
+        found.pop(b"", None)
+        return [keys.path_of(name) for name in sorted(found)]
+
+    def _names_page(self, database: bytes, prefix: bytes, start: bytes, found: dict[bytes, None]) -> bytes | None:
+        """Adds a page of names; returns the key to go on from, None at the end."""
+        self.check_usable()
+        with self._environment.read() as transaction:
+            cursor = transaction.cursor(self._environment.databases[database])
+            there = cursor.set_range(start)
+            for _ in range(SLICE_ENTRIES):
+                key: bytes = cursor.key()  # type: ignore[assignment]
+                if not there or not key.startswith(prefix):
+                    return None
+                if key < start:
+                    raise _out_of_order(database, key)
+                name, deeper, _rest = key[len(prefix) :].partition(b"/")
+                found[name] = None
+                # The slash's successor: the first key that is not below the name.
+                start = prefix + name + b"0" if deeper else key + b"\0"
+                there = cursor.set_range(start) if deeper else cursor.next()
+        return start
+
+    def records(self, database: bytes, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Records of a sub-database whose keys begin so, with their seals; read page by page."""
+        start = prefix
+        while True:
+            self.check_usable()
+            with self._environment.read() as transaction:
+                cursor = transaction.cursor(self._environment.databases[database])
+                if not cursor.set_range(start):
+                    return
+                items: Iterator[tuple[bytes, bytes]] = cursor.iternext()  # type: ignore[assignment]
+                page = list(islice(takewhile(lambda item: item[0].startswith(prefix), items), SLICE_ENTRIES))
+            if page and not start <= page[0][0] <= page[-1][0]:
+                raise _out_of_order(database, page[-1][0])
+            yield from page
+            if len(page) < SLICE_ENTRIES:
+                return
+            start = page[-1][0] + b"\0"
+
+    def recorded_sums(self) -> list[int]:
+        """Of each sub-database that has one, the sum of its seals: another one as soon as anything of it is changed."""
+        return [record.unseal_sum(keys.META, key, self._get(keys.META, key)) for key in keys.META_SUMS.values()]
+
     def node_paths(self, prefix: str) -> Iterator[str]:
         """Paths that begin with ``prefix``, in the order of their bytes."""
         wanted = prefix.encode()

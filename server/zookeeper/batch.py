@@ -23,6 +23,7 @@ class Outcome(NamedTuple):
     result: Any
     changes: Sequence[Change] = ()
     ephemerals: Sequence[tuple[int, str, bool]] = ()
+    mortal: Sequence[str] = ()
 
 
 class OpenSession(NamedTuple):
@@ -63,8 +64,15 @@ Write = OpenSession | CloseSession | RemoveUnused | Adopt | Request
 Ephemerals = Mapping[int, Collection[str]]
 
 
+class Done(NamedTuple):
+    """``sums``: what the batch has changed of each sum of seals."""
+
+    outcomes: Sequence[Outcome]
+    sums: Sequence[int]
+
+
 class Batch(TakesSpace):
-    """An operation on the store, whose result is the outcomes. It may be applied again, if the first time does not
+    """An operation on the store, whose result is :class:`Done`. It may be applied again, if the first time does not
     reach the disk."""
 
     __slots__ = ("_ephemerals", "_now", "writes")
@@ -74,7 +82,7 @@ class Batch(TakesSpace):
         self._now = now
         self._ephemerals = ephemerals
 
-    def apply(self, staging: Staging) -> list[Outcome]:
+    def apply(self, staging: Staging) -> Done:
         sealed = staging.get(keys.META, keys.META_SERVER)
         if sealed is None:
             raise StoreDamagedError("the record of the ZooKeeper server is missing")
@@ -83,7 +91,28 @@ class Batch(TakesSpace):
         )
         outcomes = [running.outcome(write) for write in self.writes]
         staging.put(keys.META, keys.META_SERVER, kept.pack_server(running.server))
-        return outcomes
+        return Done(outcomes, staging.sums_changed())
+
+
+class Begin:
+    """The first thing that a server does with a store: its own record, and the znodes that are there without anybody's
+    doing. Nothing where a server was here before. Result: the record."""
+
+    __slots__ = ("_first_session",)
+
+    def __init__(self, first_session: int) -> None:
+        self._first_session = first_session
+
+    def apply(self, staging: Staging) -> kept.Server:
+        sealed = staging.get(keys.META, keys.META_SERVER)
+        if sealed is not None:
+            return kept.parse_server(record.unseal(keys.META, keys.META_SERVER, sealed))
+        for path, znode in kept.BUILT_IN.items():
+            key = kept.znode_key(path)
+            staging.put(keys.META, key, kept.pack_znode(key, znode))
+        server = kept.Server(0, self._first_session)
+        staging.put(keys.META, keys.META_SERVER, kept.pack_server(server))
+        return server
 
 
 class _Running:
@@ -117,7 +146,7 @@ class _Running:
         self._staging.merge(inner)
         for session_id, path, there in transaction.ephemerals:
             self._owned[session_id, path] = there
-        return Outcome(zxid, result, transaction.changes, transaction.ephemerals)
+        return Outcome(zxid, result, transaction.changes, transaction.ephemerals, transaction.mortal)
 
     def _request(self, transaction: Transaction, request: Request) -> Any:
         self._check_session(transaction, request.writer.session_id)
@@ -139,7 +168,6 @@ class _Running:
 
     def _close_session(self, transaction: Transaction, write: CloseSession) -> int:
         session_id = write.session_id
-        self._check_session(transaction, session_id)
         transaction.staging.put(keys.META, kept.session_key(session_id), None)
         owned = dict.fromkeys(self._ephemerals.get(session_id, ()), True)
         owned |= {path: there for (owner, path), there in self._owned.items() if owner == session_id}

@@ -119,9 +119,27 @@ class Znode(NamedTuple):
         owner = self.owner % (1 << 64)
         return owner & MAX_TTL if owner >> 56 == 0xFF else None
 
+    @property
+    def is_mortal(self) -> bool:
+        """Whether it goes by itself one day."""
+        return self.is_container or self.ttl is not None
+
 
 def new_znode(zxid: int, now: int, owner: int = 0, acl: Sequence[Acl] = OPEN_ACL) -> Znode:
     return Znode(False, False, zxid, zxid, zxid, now, now, 0, 0, owner, 0, 0, acl)
+
+
+def _built_in(children: int = 0, aversion: int = 0, acl: Sequence[Acl] = OPEN_ACL) -> Znode:
+    return new_znode(0, 0, 0, acl)._replace(children=children, aversion=aversion)
+
+
+BUILT_IN = {
+    "/": _built_in(children=1),
+    "/zookeeper": _built_in(children=2),
+    "/zookeeper/config": _built_in(aversion=-1, acl=(Acl(int(Permission.READ), "world", "anyone"),)),
+    "/zookeeper/quota": _built_in(),
+}
+"""Znodes that are there before anybody has created one, as ZooKeeper's are."""
 
 
 def ttl_owner(ttl: int) -> int:
@@ -159,7 +177,7 @@ def parse_znode(key: bytes, body: bytes) -> Znode:
         acl = OPEN_ACL if len(body) == _ZNODE.size else tuple(ACLS.decode(body, _ZNODE.size) or ())
     except (struct.error, JuteError) as error:
         raise _damaged(key, error) from error
-    return Znode(bool(flags & _HAS_RECORD), bool(flags & _NULL_VALUE), *numbers, acl)
+    return Znode._make((bool(flags & _HAS_RECORD), bool(flags & _NULL_VALUE), *numbers, acl))
 
 
 def pack_server(server: Server) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from bookstand.server.zookeeper.protocol import Code, ZooKeeperError
 from bookstand.storage.nodes import LONGEST_PATH
@@ -31,6 +31,15 @@ def check_path(path: str | None, sequential: bool = False) -> str:
         raise ZooKeeperError(Code.BAD_ARGUMENTS, f"{path!r} is no path of a znode: {problem}")
     assert path is not None
     return path
+
+
+def distinct(paths: Iterable[str | None] | None) -> list[str]:
+    """Paths of a request, each once; a list that is null is empty."""
+    return [check_path(path) for path in dict.fromkeys(paths or ())]
+
+
+def is_path(path: str) -> bool:
+    return _problem(path, sequential=False) is None
 
 
 def _problem(path: str | None, sequential: bool) -> str | None:

@@ -156,6 +156,7 @@ class MultiHeader(NamedTuple):
 CONNECT_REQUEST = record(ConnectRequest, INT, LONG, INT, LONG, BUFFER)
 CONNECT_RESPONSE = record(ConnectResponse, INT, INT, LONG, BUFFER, BOOL)
 REQUEST_HEADER = packed_record(RequestHeader, ">ii")
+HEADER_BYTES = 8
 REPLY_HEADER = packed_record(ReplyHeader, ">iqi")
 MULTI_HEADER = packed_record(MultiHeader, ">i?i")
 ACLS = vector(record(Acl, INT, STRING, STRING))

@@ -45,7 +45,8 @@ class Found(NamedTuple):
 
 
 class Transaction:
-    """``ephemerals`` are changes to who owns what: (session, path, whether it is there)."""
+    """``ephemerals`` are changes to who owns what: (session, path, whether it is there); ``mortal`` the new znodes that
+    go by themselves one day."""
 
     def __init__(self, staging: Staging, zxid: int, now: int) -> None:
         self.staging = staging
@@ -53,6 +54,7 @@ class Transaction:
         self.now = now
         self.changes: list[Change] = []
         self.ephemerals: list[tuple[int, str, bool]] = []
+        self.mortal: list[str] = []
 
     # -- looking up --------------------------------------------------------------------------------------------------
 
@@ -114,6 +116,8 @@ class Transaction:
         self.changes.append(Change(EventType.CREATED, path))
         if znode.is_ephemeral:
             self.ephemerals.append((znode.owner, path, True))
+        elif znode.is_mortal:
+            self.mortal.append(path)
         if path == ROOT:
             return
         above = parent_of(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from enum import Flag, auto
 from typing import Generic, TypeVar
 
@@ -164,8 +164,3 @@ class Watches(Generic[W]):
                 watchers.update(found)
                 total += len(found)
         return len(watchers), len(paths), total
-
-
-def distinct(paths: Iterable[str | None] | None) -> list[str]:
-    """Paths of a request, each once; a list that is null is empty."""
-    return list(dict.fromkeys(path for path in paths or () if path))
