@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bookstand.errors import BookstandError, StoreDamagedError
+from bookstand.errors import (
+    BookstandError,
+    LedgerExistsError,
+    MetadataVersionError,
+    NoSuchLedgerError,
+    NoSuchNodeError,
+    StoreDamagedError,
+)
 from bookstand.server.zookeeper import kept
 from bookstand.server.zookeeper.protocol import Code, Op, ZooKeeperError
 from bookstand.server.zookeeper.records import Failed
@@ -194,6 +201,15 @@ _DO: dict[type, Callable[[_Running, Transaction, Any], Any]] = {
 }
 
 
+# What a client is told of an error of the store. Damage is never told as absence.
+_CODES: tuple[tuple[type[BookstandError], Code], ...] = (
+    (StoreDamagedError, Code.DATA_INCONSISTENCY),
+    (MetadataVersionError, Code.BAD_VERSION),
+    (NoSuchNodeError, Code.NO_NODE),
+    (NoSuchLedgerError, Code.NO_NODE),
+    (LedgerExistsError, Code.NODE_EXISTS),
+)
+
+
 def code_of(error: BookstandError) -> Code:
-    """What a client is told of an error of the store. Damage is never told as absence."""
-    return Code.DATA_INCONSISTENCY if isinstance(error, StoreDamagedError) else Code.SYSTEM_ERROR
+    return next((code for kind, code in _CODES if isinstance(error, kind)), Code.SYSTEM_ERROR)

@@ -1,4 +1,4 @@
-"""One connection: bytes into requests, answers into bytes, and never more of either in memory than fits.
+"""One connection: frames into requests that wait for their turn, answers into frames.
 
 A client that sends faster than it is answered is not read from, one that does not read its answers is not answered, and
 one that lets too many events pile up is dropped, as is one whose frames cannot be.
@@ -9,162 +9,128 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from bookstand.server.framing import LENGTH_BYTES, FramedConnection, Run, joined
 from bookstand.server.zookeeper import records
 from bookstand.server.zookeeper.protocol import MAX_FRAME, SYNC_CONNECTED, EventType
-from bookstand.server.zookeeper.words import WORD_BYTES, WORDS
+from bookstand.server.zookeeper.words import WORDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.server.zookeeper.acls import Identity
-    from bookstand.server.zookeeper.server import ZooKeeperServer
+    from bookstand.server.zookeeper.rounds import Rounds
     from bookstand.server.zookeeper.sessions import Session
+    from bookstand.server.zookeeper.state import State
 
-_LENGTH_BYTES = 4
-# What is held for a connection: frames that wait for their turn, answers that wait for the client.
+# What waits for its turn, and what waits for the client to read it.
 HELD_FRAMES = 1_000
 HELD_BYTES = 4 << 20
 UNREAD_BYTES = 32 << 20
 
 
-class Connection(asyncio.Protocol):
-    """``frames`` wait for their turn; the first of a connection asks for its session."""
+class ZooKeeperConnection(FramedConnection):
+    """``greeted``: its first frame was taken, so that a session is being opened for it, or is its own."""
 
-    def __init__(self, server: ZooKeeperServer) -> None:
-        self._server = server
-        self._transport: asyncio.Transport | None = None
-        self._received = bytearray()
-        self._answers: list[bytes] = []
-        self._reading = True
-        self._ending = False
+    def __init__(self, state: State, rounds: Rounds, scratch: memoryview) -> None:
+        super().__init__(scratch, MAX_FRAME)
+        self._state = state
+        self._rounds = rounds
+        self._held = 0
         self.frames: deque[bytes] = deque()
-        self.held = 0
-        self.congested = False
         self.session: Session | None = None
-        # Its first frame was taken: a session is being opened for it, or is its own.
         self.greeted = False
-        self.proved: list[Identity] = []
+        self.identities: list[Identity] = []
         self.peer = ""
-        self.opened_at = server.sessions.now()
-        self.last_xid = 0
-        self.received_count = self.sent_count = 0
-
-    # -- what asyncio calls ------------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
-        if isinstance(peer, tuple):
-            self.proved.append(("ip", peer[0]))
-        self._server.connected(self)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
-        self._ending = True
-        self.frames.clear()
-        self._received.clear()
-        self._answers.clear()
-        self._server.disconnected(self)
-
-    def eof_received(self) -> bool:
-        return False
-
-    def pause_writing(self) -> None:
-        self.congested = True
-
-    def resume_writing(self) -> None:
-        self.congested = False
-        self._server.ready(self)
-
-    def data_received(self, data: bytes) -> None:
-        if self._ending:
-            return
-        received = self._received
-        received += data
-        if not self.greeted and not self.frames and bytes(received[:WORD_BYTES]) in WORDS:
-            self._answer_word(bytes(received[:WORD_BYTES]))
-            return
-        start = 0
-        while len(received) - start >= _LENGTH_BYTES:
-            size = int.from_bytes(received[start : start + _LENGTH_BYTES], "big", signed=True)
-            if not 0 <= size <= MAX_FRAME:
-                self.drop()
-                return
-            end = start + _LENGTH_BYTES + size
-            if end > len(received):
-                break
-            self.frames.append(bytes(received[start + _LENGTH_BYTES : end]))
-            self.held += size
-            self.received_count += 1
-            start = end
-        del received[:start]
-        if self.session is not None:
-            self.session.heard(self._server.sessions.now())
-        if self.frames:
-            self._server.ready(self)
-        if self._reading and (len(self.frames) > HELD_FRAMES or self.held > HELD_BYTES):
-            self._reading = False
-            assert self._transport is not None
-            self._transport.pause_reading()
-
-    # -- what the server calls ---------------------------------------------------------------------------------------
-
-    def took(self, frame: bytes) -> None:
-        """A frame is on its way to its answer."""
-        self.held -= len(frame)
-        if not self._reading and len(self.frames) <= HELD_FRAMES // 2 and self.held <= HELD_BYTES // 2:
-            self._reading = True
-            if self._transport is not None:
-                self._transport.resume_reading()
-
-    def send(self, body: bytes) -> None:
-        """Queue a frame; :meth:`flush` sends what is queued."""
-        if not self._ending:
-            self._answers += (len(body).to_bytes(_LENGTH_BYTES, "big"), body)
-            self.sent_count += 1
-            self._server.unflushed(self)
-
-    def tell(self, zxid: int, kind: EventType, path: str) -> None:
-        self.send(records.event(zxid, kind, SYNC_CONNECTED, path))
-
-    def flush(self) -> None:
-        transport = self._transport
-        if transport is None or not self._answers:
-            return
-        transport.write(b"".join(self._answers))
-        self._answers.clear()
-        if transport.get_write_buffer_size() > UNREAD_BYTES:
-            self.drop()
-
-    def end(self) -> None:
-        """Send what is queued, then close."""
-        self.flush()
-        self._ending = True
-        self.frames.clear()
-        if self._transport is not None:
-            self._transport.close()
-
-    def drop(self) -> None:
-        """Close now."""
-        self._ending = True
-        self.frames.clear()
-        if self._transport is not None:
-            self._transport.abort()
-
-    @property
-    def ending(self) -> bool:
-        return self._ending
+        self.opened_at = state.sessions.now()
+        self.requests = self.answers = 0
 
     @property
     def session_id(self) -> int:
         return 0 if self.session is None else self.session.id
 
-    @property
-    def identities(self) -> list[Identity]:
-        return self.proved
+    # -- what arrives ------------------------------------------------------------------------------------------------
 
-    def _answer_word(self, word: bytes) -> None:
-        assert self._transport is not None
-        self._transport.write(WORDS[word](self._server).encode())
-        self.end()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.peer = f"{peer[0]}:{peer[1]}"
+            self.identities.append(("ip", peer[0]))
+        self._state.connections[self] = None
+        if self._rounds.stopped:
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self.frames.clear()
+        self._state.connections.pop(self, None)
+        self._state.watches.forget(self)
+        self._rounds.gone(self)
+        session, self.session = self.session, None
+        if session is not None and session.connection is self:
+            session.connection = None
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self.received_bytes and (word := WORDS.get(bytes(self._scratch[:nbytes][:LENGTH_BYTES]))):
+            self.send(word(self._state).encode())
+            self.end()
+            return
+        if self.session is not None:
+            self.session.heard(self._state.sessions.now())
+        super().buffer_updated(nbytes)
+
+    def take(self, run: Run) -> int:
+        for taken in range(run.frames):
+            if not self.has_room():
+                return taken
+            self.frames.append(run.frame(taken))
+            self._held += run.size
+            self.requests += 1
+        return run.frames
+
+    def has_room(self) -> bool:
+        return len(self.frames) < HELD_FRAMES and self._held < HELD_BYTES
+
+    def worked(self) -> None:
+        if self.frames:
+            self._rounds.ready(self)
+
+    # -- what a round does -------------------------------------------------------------------------------------------
+
+    @property
+    def may_be_served(self) -> bool:
+        """It has a request, and reads its answers."""
+        return bool(self.frames) and self._writable and not self.closed
+
+    def served(self, frame: bytes) -> None:
+        """Its first frame is on its way to its answer."""
+        if self.frames:
+            self.frames.popleft()
+        full = not self.has_room()
+        self._held -= len(frame)
+        if full and self.has_room():
+            self.proceed()
+
+    def answer(self, body: bytes) -> None:
+        self.answers += 1
+        self.send(joined([body]))
+        self._state.unflushed[self] = None
+
+    def tell(self, zxid: int, kind: EventType, path: str) -> None:
+        """An event, to a watcher."""
+        if not self.closed:
+            self.answer(records.event(zxid, kind, SYNC_CONNECTED, path))
+
+    def flush(self) -> None:
+        super().flush()
+        if not self.closed and self.transport.get_write_buffer_size() > UNREAD_BYTES:
+            self.abort()
+
+    def end(self) -> None:
+        """Close it, once what was answered is sent."""
+        self.flush()
+        self.frames.clear()
+        self.refuse()
+
+    def abort(self) -> None:
+        self.frames.clear()
+        super().abort()

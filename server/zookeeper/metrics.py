@@ -1,4 +1,4 @@
-"""What there is to watch of a ZooKeeper server."""
+"""What there is to watch of a ZooKeeper state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bookstand.server.zookeeper.server import ZooKeeperServer
+    from bookstand.server.zookeeper.state import State
 
 _PREFIX = "bookstand_zookeeper_"
 REQUESTS = Family(
@@ -47,27 +47,26 @@ class Metrics:
         self._times: dict[Op, list[int]] = {}
         self._seconds: Counter[Op] = Counter()
         self._least = self._most = 0.0
-        self.received = self.events = self.expired = 0
+        self.events = self.expired = 0
 
     def answered(self, op: Op, code: int, seconds: float) -> None:
         self._requests[op, code] += 1
         self._times.setdefault(op, [0] * (len(_BUCKETS) + 1))[bisect_left(_BUCKETS, seconds)] += 1
         # A Counter of floats: typeshed only knows those of integers.
         self._seconds[op] += seconds  # type: ignore[assignment]
-        self._least = min(self._least, seconds) if self.sent > 1 else seconds
+        self._least = min(self._least, seconds) if self.answers > 1 else seconds
         self._most = max(self._most, seconds)
 
     @property
-    def sent(self) -> int:
-        return self._requests.total() + self.events
+    def answers(self) -> int:
+        return self._requests.total()
 
     def latency(self) -> tuple[float, float, float]:
         """(least, average, most) in milliseconds."""
-        answered = self._requests.total()
-        average = sum(self._seconds.values()) / answered if answered else 0.0
+        average = sum(self._seconds.values()) / max(1, self.answers)
         return self._least * 1000, average * 1000, self._most * 1000
 
-    def samples(self, server: ZooKeeperServer) -> Iterator[Sample]:
+    def samples(self, state: State) -> Iterator[Sample]:
         for (op, code), count in self._requests.items():
             labels = {"op": op.name.lower(), "result": Code(code).name.lower()}
             yield Sample(REQUESTS, REQUESTS.name, labels, count)
@@ -81,11 +80,11 @@ class Metrics:
         yield Sample(EVENTS, EVENTS.name, {}, self.events)
         yield Sample(EXPIRED, EXPIRED.name, {}, self.expired)
         figures = {
-            "connections": len(server.connections),
-            "sessions": len(server.sessions),
-            "ephemerals": sum(map(len, server.tree.ephemerals.values())),
-            "watches": server.tree.watches.counts()[2],
-            "znodes": server.znodes,
+            "connections": len(state.connections),
+            "sessions": len(state.sessions),
+            "ephemerals": state.ephemerals,
+            "watches": state.watches.counts()[2],
+            "znodes": state.znodes,
         }
         for name, family in GAUGES.items():
             yield Sample(family, family.name, {}, figures[name])

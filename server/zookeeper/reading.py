@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     class Reader(Protocol):
         """Whoever asks: a connection."""
 
-        session_id: int
-
         @property
-        def identities(self) -> Sequence[Identity]: ...
+        def session_id(self) -> int: ...
+
+        identities: list[Identity]
+
         def tell(self, zxid: int, kind: EventType, path: str) -> None: ...
 
 
@@ -65,12 +66,12 @@ class Looked(NamedTuple):
 
 
 class Tree:
-    """The tree as the last commit left it. ``zxid`` is that of the last write, ``ephemerals`` who owns what."""
+    """The tree as the last commit left it. ``zxid`` is that of the last write, ``ephemerals`` what each session has."""
 
-    def __init__(self, storage: Storage, watches: Watches[Any], ephemerals: dict[int, set[str]]) -> None:
+    def __init__(self, storage: Storage, watches: Watches[Any]) -> None:
         self._storage = storage
         self.watches = watches
-        self.ephemerals = ephemerals
+        self.ephemerals: dict[int, set[str]] = {}
         self.zxid = 0
 
     def find(self, path: str) -> Looked | None:

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bookstand.server.zookeeper.connection import Connection
+    from bookstand.server.zookeeper.connection import ZooKeeperConnection
     from bookstand.storage.clock import Clock
 
 # ZooKeeper gives a client no less than two ticks and no more than twenty.
@@ -33,7 +33,7 @@ class Session:
         self.id = session_id
         self.timeout = kept_session.timeout
         self.password = kept_session.password
-        self.connection: Connection | None = None
+        self.connection: ZooKeeperConnection | None = None
         self.closing = False
         self.heard(now)
 

@@ -45,12 +45,12 @@ class Server:
     def run(self) -> None:
         if self._serving is None:
             self._store = bookstand.open(self._folder)
-            self._serving = Serving(self._store.storage, port=self._port).start()
+            self._serving = Serving(self._store.storage, port=self._port).__enter__()
             self._port = self._serving.port
 
     def stop(self) -> None:
         if self._serving is not None:
-            self._serving.stop()
+            self._serving.__exit__()
             self._serving = None
             report = self._store.verify()
             self._store.close()
