@@ -27,15 +27,13 @@ def fix_acl(path: str, acl: Sequence[Acl] | None, identities: Iterable[Identity]
     fixed: dict[Acl, None] = {}
     for entry in acl:
         scheme, name = entry.scheme, entry.id
-        if scheme is None or name is None:
-            raise _invalid(path, "an entry names nobody")
         if scheme == "auth":
             proved = [Acl(entry.permissions, *identity) for identity in identities if identity[0] == "digest"]
             if not proved:
                 raise _invalid(path, "auth stands for nobody")
             fixed.update(dict.fromkeys(proved))
             continue
-        if not _is_valid(scheme, name):
+        if scheme is None or name is None or not _is_valid(scheme, name):
             raise _invalid(path, f"{scheme}:{name} is nobody")
         fixed[entry] = None
     return tuple(fixed)

@@ -43,7 +43,8 @@ PASSWORD_BYTES = 16
 ALL = int(Permission.READ | Permission.WRITE | Permission.CREATE | Permission.DELETE | Permission.ADMIN)
 OPEN_ACL = (Acl(ALL, "world", "anyone"),)
 
-# What ZooKeeper puts into the place of an ephemeral's owner: a container, or a time to live in the lower 40 bits.
+# What ZooKeeper puts into the place of an ephemeral's owner, and never shows: a container, or a time to live in the
+# lower 40 bits.
 CONTAINER_OWNER = -(1 << 63)
 _TTL_MASK = 0xFF << 56
 MAX_TTL = (1 << 40) - 1
@@ -99,7 +100,7 @@ class Znode(NamedTuple):
             version,
             cversion,
             self.aversion,
-            self.owner,
+            max(self.owner, 0),
             data_length,
             self.children,
             self.pzxid,

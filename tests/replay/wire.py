@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.replay import wire_bookie
+from tests.replay import wire_bookie, wire_zookeeper
 from tests.replay.outcome import Outcome
 from tests.replay.traces import files_of
 from tests.replay.wire_frames import is_recording
 
-FIELDS = str(wire_bookie.__doc__).strip()
+FIELDS = "\n\n".join(str(module.__doc__).strip() for module in (wire_bookie, wire_zookeeper))
 
 
 def replay(paths: list[Path]) -> Iterator[Outcome]:
@@ -19,3 +19,4 @@ def replay(paths: list[Path]) -> Iterator[Outcome]:
             yield from wire_bookie.replay_raw_frames(path)
         elif is_recording(path):
             yield from wire_bookie.replay_recording(path)
+            yield from wire_zookeeper.replay_recording(path)
