@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 HELD_FRAMES = 1_000
 HELD_BYTES = 4 << 20
 UNREAD_BYTES = 32 << 20
+# Of frames that have not arrived whole, over all connections.
+PARTIAL_BYTES = 64 << 20
 
 
 class ZooKeeperConnection(FramedConnection):
@@ -34,6 +36,8 @@ class ZooKeeperConnection(FramedConnection):
         super().__init__(scratch, MAX_FRAME)
         self._state = state
         self._rounds = rounds
+        self._silent = True
+        self._partial_held = 0
         self._held = 0
         self.frames: deque[bytes] = deque()
         self.session: Session | None = None
@@ -61,7 +65,6 @@ class ZooKeeperConnection(FramedConnection):
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        self.frames.clear()
         self._state.connections.pop(self, None)
         self._state.watches.forget(self)
         self._rounds.gone(self)
@@ -70,13 +73,17 @@ class ZooKeeperConnection(FramedConnection):
             session.connection = None
 
     def buffer_updated(self, nbytes: int) -> None:
-        if not self.received_bytes and (word := WORDS.get(bytes(self._scratch[:nbytes][:LENGTH_BYTES]))):
+        first, self._silent = self._silent, False
+        if first and (word := WORDS.get(bytes(self._scratch[:nbytes][:LENGTH_BYTES]))):
             self.send(word(self._state).encode())
             self.end()
             return
         if self.session is not None:
             self.session.heard(self._state.sessions.now())
         super().buffer_updated(nbytes)
+        self._hold_partial()
+        if self.partial_bytes and self._state.partial_bytes > PARTIAL_BYTES:
+            self.abort()
 
     def take(self, run: Run) -> int:
         for taken in range(run.frames):
@@ -128,9 +135,13 @@ class ZooKeeperConnection(FramedConnection):
     def end(self) -> None:
         """Close it, once what was answered is sent."""
         self.flush()
-        self.frames.clear()
         self.refuse()
 
-    def abort(self) -> None:
+    def _drop(self) -> None:
+        super()._drop()
         self.frames.clear()
-        super().abort()
+        self._hold_partial()
+
+    def _hold_partial(self) -> None:
+        held, self._partial_held = self._partial_held, self.partial_bytes
+        self._state.partial_bytes += self._partial_held - held

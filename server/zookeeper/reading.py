@@ -20,7 +20,7 @@ from bookstand.server.zookeeper.protocol import (
     WatchMode,
     ZooKeeperError,
 )
-from bookstand.server.zookeeper.records import Acl, Failed, PathAndNumber, PathAndWatch, SetWatches, Stat
+from bookstand.server.zookeeper.records import Acl, Failed, PathAndNumber, PathAndWatch, SetWatches, SetWatches2, Stat
 from bookstand.server.zookeeper.watches import Watches
 from bookstand.storage import keys, record
 
@@ -196,11 +196,18 @@ def _watcher_type(request: PathAndNumber) -> WatcherType:
         raise ZooKeeperError(Code.BAD_ARGUMENTS, f"there are no watches of type {request.number}") from None
 
 
+def set_watches2(tree: Tree, reader: Reader, request: SetWatches2) -> None:
+    set_watches(tree, reader, SetWatches(*request[:4]))
+    for path in distinct(request.persistent):
+        tree.watches.watch_persistently(path, reader)
+    for path in distinct(request.recursive):
+        tree.watches.watch_recursively(path, reader)
+
+
 def set_watches(tree: Tree, reader: Reader, request: SetWatches) -> None:
     """Watches of a client that was away: it is told at once of what it would have been told meanwhile."""
     seen = request.relative_zxid
     data, exist, children = map(distinct, (request.data, request.exist, request.children))
-    persistent, recursive = map(distinct, (request.persistent, request.recursive))
     # All are looked up before anything is told: a znode that others have written has this request done again.
     found = {path: tree.find(path) for path in (*data, *exist, *children)}
     for path in data:
@@ -225,10 +232,6 @@ def set_watches(tree: Tree, reader: Reader, request: SetWatches) -> None:
             reader.tell(looked.znode.pzxid, EventType.CHILDREN_CHANGED, path)
         else:
             tree.watches.watch_children(path, reader)
-    for path in persistent:
-        tree.watches.watch_persistently(path, reader)
-    for path in recursive:
-        tree.watches.watch_recursively(path, reader)
 
 
 def multi_read(tree: Tree, reader: Reader, operations: Sequence[tuple[Op, Any]]) -> list[tuple[Op, Any]]:
@@ -260,6 +263,6 @@ READS: dict[Op, Read] = {
     Op.REMOVE_WATCHES: remove_watches,
     Op.CHECK_WATCHES: check_watches,
     Op.SET_WATCHES: set_watches,
-    Op.SET_WATCHES2: set_watches,
+    Op.SET_WATCHES2: set_watches2,
     Op.MULTI_READ: multi_read,
 }

@@ -106,8 +106,17 @@ class SetWatches(NamedTuple):
     data: Sequence[str | None] | None
     exist: Sequence[str | None] | None
     children: Sequence[str | None] | None
-    persistent: Sequence[str | None] | None = ()
-    recursive: Sequence[str | None] | None = ()
+
+
+class SetWatches2(NamedTuple):
+    """The same, with the watches that stay when they fire."""
+
+    relative_zxid: int
+    data: Sequence[str | None] | None
+    exist: Sequence[str | None] | None
+    children: Sequence[str | None] | None
+    persistent: Sequence[str | None] | None
+    recursive: Sequence[str | None] | None
 
 
 class PathAndNumber(NamedTuple):
@@ -189,7 +198,7 @@ REQUESTS: dict[int, Codec[Any]] = {
     Op.SET_WATCHES: record(SetWatches, LONG, STRINGS, STRINGS, STRINGS),
     Op.GET_EPHEMERALS: STRING,
     Op.GET_ALL_CHILDREN_NUMBER: STRING,
-    Op.SET_WATCHES2: record(SetWatches, LONG, STRINGS, STRINGS, STRINGS, STRINGS, STRINGS),
+    Op.SET_WATCHES2: record(SetWatches2, LONG, STRINGS, STRINGS, STRINGS, STRINGS, STRINGS),
     Op.ADD_WATCH: _PATH_AND_NUMBER,
 }
 """The body of each request that has one. A multi is a row of operations; :func:`read_multi` reads it."""

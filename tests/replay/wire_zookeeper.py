@@ -137,10 +137,8 @@ class Replay:
             return octets
         codec = records.REQUESTS[op]
         request = codec.decode(octets, records.HEADER_BYTES)
-        # The codec of the older request has no more fields than are in it.
         mapped = request._replace(relative_zxid=self._zxids.here(request.relative_zxid))
-        fields = mapped if op == Op.SET_WATCHES2 else mapped[:4]
-        return octets[: records.HEADER_BYTES] + codec.encode(fields)
+        return octets[: records.HEADER_BYTES] + codec.encode(mapped)
 
     # -- comparing answers -------------------------------------------------------------------------------------------
 
