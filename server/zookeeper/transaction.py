@@ -111,22 +111,20 @@ class Transaction:
     # -- changing the tree -------------------------------------------------------------------------------------------
 
     def _link(self, path: str, znode: Znode) -> None:
-        """Put a new znode into the tree; parents that are missing come with it."""
+        """Put a new znode into the tree; parents that are missing come with it, and before it."""
+        if path != ROOT:
+            above = parent_of(path)
+            if self.find(above) is None:
+                self._link(above, kept.new_znode(self.zxid, self.now))
+            parent = self.get(above).znode
+            more = parent._replace(children=parent.children + 1, creates=parent.creates + 1, pzxid=self.zxid)
+            self.save(above, more)
         self.save(path, znode)
         self.changes.append(Change(EventType.CREATED, path))
         if znode.is_ephemeral:
             self.ephemerals.append((znode.owner, path, True))
         elif znode.is_mortal:
             self.mortal.append(path)
-        if path == ROOT:
-            return
-        above = parent_of(path)
-        found = self.find(above)
-        if found is None:
-            self._link(above, kept.new_znode(self.zxid, self.now))
-            found = self.get(above)
-        parent = found.znode
-        self.save(above, parent._replace(children=parent.children + 1, creates=parent.creates + 1, pzxid=self.zxid))
 
     def _unlink(self, path: str, znode: Znode) -> None:
         self.staging.put(keys.META, kept.znode_key(path), None)

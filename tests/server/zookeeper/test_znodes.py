@@ -117,7 +117,7 @@ def test_a_refused_write_uses_a_zxid(client: Client) -> None:
     assert client.zxid == before + 1
 
 
-def test_the_version_after_the_largest(store: Any, connect: Callable[..., Client]) -> None:
+def test_the_version_after_the_largest() -> None:
     from bookstand.server.zookeeper.kept import next_version
 
     assert next_version(5) == 6
