@@ -82,11 +82,13 @@ class Tree:
         if sealed is None:
             if value is None:
                 return None
+            place.unseal(value)
             raise StrangeError(path)
         znode = kept.unpack_znode(key, sealed)
+        looked = Looked(znode, b"", 0) if value is None else Looked(znode, *place.unseal(value))
         if znode.has_record != (value is not None) or znode.seal != record.seal_of(value):
             raise StrangeError(path)
-        return Looked(znode, b"", 0) if value is None else Looked(znode, *place.unseal(value))
+        return looked
 
     def get(self, path: str | None, reader: Reader, wanted: Permission | None = Permission.READ) -> Looked:
         path = check_path(path)
