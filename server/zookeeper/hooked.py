@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from threading import Thread
 from typing import Any
 
+from bookstand.errors import BookstandError, MetadataServiceError
 from bookstand.server.zookeeper.batch import Done, Outcome, Request, Write
 from bookstand.server.zookeeper.pending import Pending
 from bookstand.server.zookeeper.places import place_of
@@ -95,11 +96,15 @@ class Hooked:
             error: BaseException | None = None
             try:
                 for name, subject in self._points:
-                    self._storage.point(f"{name}.{moment}", subject)
+                    # Hooks may be taken away meanwhile.
+                    if self._storage.hooks is not None:
+                        self._storage.point(f"{name}.{moment}", subject)
             except SimulatedCrash as crash:
                 error = crash.reason
+            except BookstandError as fault:
+                error = fault
             except Exception as caught:
-                error = caught
+                error = MetadataServiceError(f"a hook failed: {caught!r}")
             self._loop.call_soon_threadsafe(then, error)
 
         Thread(target=run, name="bookstand-zookeeper-hooks", daemon=True).start()

@@ -103,6 +103,9 @@ class ZooKeeperServer:
             connection.end()
         if self._listener is not None:
             await self._listener.wait_closed()
+        while self._state.connections:
+            # They go in later turns of the loop.
+            await asyncio.sleep(0)
 
     def _stop_listening(self) -> None:
         if self._timer is not None:
