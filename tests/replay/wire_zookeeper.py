@@ -1,9 +1,9 @@
 """ZooKeeper (channels ``zk…`` of recordings). The requests are sent over sockets to a server over a new store, in the
 recorded order, each once what was answered before it has been answered here as well. A sample is an answer or an event:
-it is the recorded one field for field, once session ids, passwords and zxids are mapped; of times only whether there is
-one is compared, of children which there are, not their order (it is a Java hash set's), nor that of deletions at the end of
-a session (the same). Zxids must be in the recorded order, and a znode's must be those of the writes that made and
-changed it.
+it is the recorded one field for field, once session ids, passwords and zxids are mapped. Of times only whether there is
+one is compared, of children which there are, not their order (it is a Java hash set's), nor that of deletions at the
+end of a session (the same). Zxids must be in the recorded order, and a znode's those of the writes that made and
+changed it. One more sample of each recording is the store afterwards: its check finds nothing.
 """
 
 from __future__ import annotations
@@ -80,19 +80,18 @@ class Conversation:
 
     def compare(self, line: Line) -> Outcome:
         """The next frame from here with a recorded one."""
+        xid = _GREETING if _GREETING in self._asked else records.REPLY_HEADER.decode(line.octets).xid
+        if xid != XID_EVENT and not self._asked.get(xid):
+            return self._replay.outcome(line.number, f"{line.summary}: nobody asked for it")
         frame = self.peer.frame()
         if frame is None:
             return self._replay.outcome(line.number, f"{line.summary}: the connection is closed")
-        if _GREETING in self._asked:
+        if xid == _GREETING:
             ((asked, _, _),) = self._asked.pop(_GREETING)
             return self._replay.outcome(asked.number, self._replay.compare_greeting(line.octets, frame))
-        recorded, here = records.REPLY_HEADER.decode(line.octets), records.REPLY_HEADER.decode(frame)
-        if recorded.xid == XID_EVENT or here.xid == XID_EVENT:
+        if XID_EVENT in (xid, records.REPLY_HEADER.decode(frame).xid):
             return self._replay.outcome(line.number, self._compare_events(line.octets, frame))
-        waiting = self._asked.get(recorded.xid)
-        if not waiting:
-            return self._replay.outcome(line.number, f"{line.summary}: nobody asked for it")
-        asked, op, request = waiting.pop(0)
+        asked, op, request = self._asked[xid].pop(0)
         return self._replay.compare_answers(asked, op, request, line, frame)
 
     def _compare_events(self, recorded: bytes, here: bytes) -> str:
