@@ -214,12 +214,8 @@ def set_watches(tree: Tree, reader: Reader, request: SetWatches) -> None:
     found = {path: tree.find(path) for path in (*data, *exist, *children)}
     for path in data:
         looked = found[path]
-        if looked is None:
-            reader.tell(tree.zxid, EventType.DELETED, path)
-        elif looked.znode.mzxid > seen:
-            reader.tell(looked.znode.mzxid, EventType.DATA_CHANGED, path)
-        else:
-            tree.watches.watch_data(path, reader)
+        changed = None if looked is None else looked.znode.mzxid
+        _tell_or_watch(tree, reader, path, changed, seen, EventType.DATA_CHANGED, tree.watches.watch_data)
     for path in exist:
         looked = found[path]
         if looked is not None:
@@ -228,12 +224,26 @@ def set_watches(tree: Tree, reader: Reader, request: SetWatches) -> None:
             tree.watches.watch_data(path, reader)
     for path in children:
         looked = found[path]
-        if looked is None:
-            reader.tell(tree.zxid, EventType.DELETED, path)
-        elif looked.znode.pzxid > seen:
-            reader.tell(looked.znode.pzxid, EventType.CHILDREN_CHANGED, path)
-        else:
-            tree.watches.watch_children(path, reader)
+        changed = None if looked is None else looked.znode.pzxid
+        _tell_or_watch(tree, reader, path, changed, seen, EventType.CHILDREN_CHANGED, tree.watches.watch_children)
+
+
+def _tell_or_watch(
+    tree: Tree,
+    reader: Reader,
+    path: str,
+    changed: int | None,
+    seen: int,
+    kind: EventType,
+    watch: Callable[[str, Reader], None],
+) -> None:
+    """``changed`` is the zxid of the last change, None of a znode that is not there any more."""
+    if changed is None:
+        reader.tell(tree.zxid, EventType.DELETED, path)
+    elif changed > seen:
+        reader.tell(changed, kind, path)
+    else:
+        watch(path, reader)
 
 
 def multi_read(tree: Tree, reader: Reader, operations: Sequence[tuple[Op, Any]]) -> list[tuple[Op, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from bookstand.errors import BookstandError
+from bookstand.ledger.client import COLLECTED_AT_ONCE, COLLECTION_GRACE_MILLIS
 from bookstand.server.framing import SCRATCH_BYTES
 from bookstand.server.zookeeper import kept
 from bookstand.server.zookeeper.batch import Begin, CloseSession, RemoveUnused
@@ -144,6 +145,7 @@ class ZooKeeperServer:
         if now >= self._next_sweep:
             self._next_sweep = now + self._sweep_interval
             self.sweep()
+            self._loop.run_in_executor(None, self._collect)
         rounds.schedule()
 
     def sweep(self) -> None:
@@ -163,6 +165,13 @@ class ZooKeeperServer:
                 state.own_writes.append(RemoveUnused(path))
         if self._rounds is not None:
             self._rounds.schedule()
+
+    def _collect(self) -> None:
+        """Remove what ledgers have left that were deleted a while ago, as bookies do."""
+        try:
+            self._storage.collect_deleted(self._clock.now() - COLLECTION_GRACE_MILLIS, COLLECTED_AT_ONCE)
+        except BookstandError as error:
+            logger().warning("store %s: deleted ledgers could not be collected: %s", self._storage.path, error)
 
     # -- for tests of clients ----------------------------------------------------------------------------------------
 

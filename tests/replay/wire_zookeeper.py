@@ -23,6 +23,7 @@ from bookstand.storage.clock import SystemClock
 from tests.replay.outcome import Outcome
 from tests.replay.wire_bookie import Peer
 from tests.replay.wire_frames import Line, lines
+from tests.server.zookeeper.kit import multi_parts
 
 CHANNELS = "zk"
 
@@ -205,27 +206,9 @@ def _results(op: int, frame: bytes) -> list[Any]:
     """What an answer holds, in parts."""
     body = frame[16:]
     if op in (Op.MULTI, Op.MULTI_READ):
-        return multi_results(body)
+        return multi_parts(body)
     codec = records.RESULTS.get(records.WITH_STAT.get(Op(op), Op(op))) if op != Op.PING else None
     return [body] if codec is None else [codec.decode(body)]
-
-
-def multi_results(body: bytes) -> list[Any]:
-    """Of each operation of a multi its kind and its result; of one that was not done, the error."""
-    found: list[Any] = []
-    offset = 0
-    while True:
-        header, offset = records.MULTI_HEADER.read(body, offset)
-        if header.done:
-            return found
-        if header.type == Op.ERROR:
-            code, offset = records.INT.read(body, offset)
-            found.append((header, code))
-        elif header.type in records.RESULTS:
-            result, offset = records.RESULTS[header.type].read(body, offset)
-            found.append((header, result))
-        else:
-            found.append((header, None))
 
 
 def _of_a_bookie(op: int, request: bytes, number: int) -> bool:

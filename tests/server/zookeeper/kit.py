@@ -193,20 +193,22 @@ def result_of(op: Op, header: records.ReplyHeader, body: bytes) -> Any:
 
 def multi_results(body: bytes) -> list[Any]:
     """Of each operation its result, or an error code up to 0."""
-    found: list[Any] = []
+    return [True if result is None else result for _, result in multi_parts(body)]
+
+
+def multi_parts(body: bytes) -> list[tuple[records.MultiHeader, Any]]:
+    """Of each operation of a multi the header and the result, if it has one; of one that was not done, the error."""
+    found: list[tuple[records.MultiHeader, Any]] = []
     offset = 0
     while True:
         header, offset = records.MULTI_HEADER.read(body, offset)
         if header.done:
             return found
-        if header.type == Op.ERROR:
-            code, offset = records.INT.read(body, offset)
-            found.append(code)
-        elif header.type in records.RESULTS:
-            result, offset = records.RESULTS[header.type].read(body, offset)
-            found.append(result)
-        else:
-            found.append(True)
+        codec = records.INT if header.type == Op.ERROR else records.RESULTS.get(header.type)
+        result = None
+        if codec is not None:
+            result, offset = codec.read(body, offset)
+        found.append((header, result))
 
 
 @contextmanager

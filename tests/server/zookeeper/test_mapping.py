@@ -18,8 +18,9 @@ from bookstand.server.zookeeper.kept import OPEN_ACL
 from bookstand.server.zookeeper.protocol import Code, CreateMode, EventType, Op, WatchMode
 from bookstand.storage.digest import digest_for, master_key
 from bookstand.storage.metadata import LedgerMetadata, parse, serialize
+from bookstand.testing import VirtualClock
 from tests.server.bookie.kit import Wire, stored, v2_add
-from tests.server.zookeeper.kit import Client, Serving, clients
+from tests.server.zookeeper.kit import Client, Serving, clients, eventually
 
 
 def metadata(ledger_id: int = 0, **more: Any) -> LedgerMetadata:
@@ -142,6 +143,18 @@ def test_a_deleted_ledger_s_id_can_be_used_again(store: Any, client: Client) -> 
     assert client.create(path, serialize(metadata(writer.id))) == path
     with pytest.raises(errors.LedgerError):
         store.open_ledger(writer.id, password=b"pw").read_unconfirmed(0, 0)
+
+
+def test_what_deleted_ledgers_leave_is_collected_after_a_while(store: Any, client: Client, clock: VirtualClock) -> None:
+    """Until then whoever reads the ledger goes on, as with bookies."""
+    writer = store.create_ledger()
+    writer.append(b"x")
+    client.delete(ledger_path(writer.id))
+    assert store.storage.entry(writer.id, 0) is not None
+    for _ in range(22):
+        clock.advance(30)
+        client.ping()
+    eventually(lambda: (clock.advance(1), client.ping(), store.storage.entry(writer.id, 0) is None)[-1])
 
 
 # -- nodes -------------------------------------------------------------------------------------------------------------
