@@ -78,7 +78,23 @@ class Done(NamedTuple):
     sums: Sequence[int]
 
 
-class Batch(TakesSpace):
+# Requests that a full store still takes, for they make room.
+_MAKE_ROOM = frozenset({Op.DELETE, Op.CHECK})
+
+
+def _takes_space(write: Write) -> bool:
+    if not isinstance(write, Request):
+        return isinstance(write, OpenSession)
+    operations = write.body if write.op is Op.MULTI else [(write.op, write.body)]
+    return any(op not in _MAKE_ROOM for op, _ in operations)
+
+
+def batch_of(writes: Sequence[Write], now: int, ephemerals: Ephemerals) -> Batch:
+    kind = _GrowingBatch if any(map(_takes_space, writes)) else Batch
+    return kind(writes, now, ephemerals)
+
+
+class Batch:
     """An operation on the store, whose result is :class:`Done`. It may be applied again, if the first time does not
     reach the disk."""
 
@@ -99,6 +115,12 @@ class Batch(TakesSpace):
         outcomes = [running.outcome(write) for write in self.writes]
         staging.put(keys.META, keys.META_SERVER, kept.pack_server(running.server))
         return Done(outcomes, staging.sums_changed())
+
+
+class _GrowingBatch(Batch, TakesSpace):
+    """One that a full store refuses."""
+
+    __slots__ = ()
 
 
 class Begin:

@@ -72,7 +72,7 @@ class Znode(NamedTuple):
     """``has_record``: a node or a ledger of its path holds the value; else it is empty, and there for what is below.
 
     ``creates`` counts the children that were ever created: the next sequential one's number. ``owner`` is the session
-    of an ephemeral, or what :func:`is_container` and :func:`ttl_of` know.
+    of an ephemeral, or what :attr:`is_container` and :attr:`ttl` know.
     """
 
     has_record: bool

@@ -17,11 +17,11 @@ from bookstand.errors import BookstandError, DiskFullError, OutcomeUnknownError
 from bookstand.server.zookeeper import kept, records
 from bookstand.server.zookeeper.batch import (
     Adopt,
-    Batch,
     CloseSession,
     Done,
     OpenSession,
     Outcome,
+    batch_of,
     code_of,
 )
 from bookstand.server.zookeeper.hooked import Committed, Hooked
@@ -225,7 +225,7 @@ class Rounds:
     def _submit(self, batch: list[Pending], then: Committed) -> None:
         """``then`` is called in the loop."""
         state = self._state
-        operation = Batch([pending.write for pending in batch], state.clock.now(), state.tree.ephemerals)
+        operation = batch_of([pending.write for pending in batch], state.clock.now(), state.tree.ephemerals)
 
         def done(error: BaseException | None, results: list[Any] | None) -> None:
             self._loop.call_soon_threadsafe(then, batch, error, None if results is None else results[0])
@@ -262,12 +262,8 @@ class Rounds:
             self._alone.extend(batch)
             return
         logger().error("a commit through ZooKeeper's protocol failed: %s", error)
-        try:
-            if not isinstance(error, BookstandError):
-                raise error
-            self._state.storage.check_usable()
-        except BaseException as gone:
-            self._failed(gone)
+        if not isinstance(error, BookstandError) or not self._state.is_usable:
+            self._failed(error)
             return
         for pending in batch:
             self._finish(pending, Outcome(self._state.tree.zxid, error))

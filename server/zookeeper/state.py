@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bookstand.errors import BookstandError
 from bookstand.server.zookeeper import kept
 from bookstand.server.zookeeper.batch import Adopt, CloseSession, Outcome, Write
 from bookstand.server.zookeeper.metrics import Metrics
@@ -51,6 +52,15 @@ class State:
     def outstanding(self) -> int:
         """Requests that wait for their turn."""
         return sum(len(connection.frames) for connection in self.connections)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the store is still there."""
+        try:
+            self.storage.check_usable()
+        except BookstandError:
+            return False
+        return True
 
     def flush(self) -> None:
         unflushed, self.unflushed = self.unflushed, {}

@@ -129,7 +129,7 @@ def is_unused(znode: kept.Znode, now: int) -> bool:
         return False
     ttl = znode.ttl
     if ttl is not None:
-        return max(znode.mtime, 0) + ttl < now
+        return znode.mtime + ttl < now
     return znode.is_container and znode.creates > 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -227,9 +226,3 @@ def eventually(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it has not come about"
         time.sleep(0.01)
-
-
-def digest_id(credentials: bytes) -> str:
-    import base64
-
-    return f"{credentials.partition(b':')[0].decode()}:{base64.b64encode(hashlib.sha1(credentials).digest()).decode()}"

@@ -11,7 +11,8 @@ import pytest
 
 from bookstand import errors
 from bookstand.ledger.ledger_path import ledger_path
-from bookstand.server.zookeeper.protocol import Code
+from bookstand.server.zookeeper import records
+from bookstand.server.zookeeper.protocol import Code, Op
 from bookstand.storage import keys
 from bookstand.storage.metadata import serialize
 from bookstand.testing import Faults
@@ -117,6 +118,9 @@ def test_a_full_disk(client: Client, faults: Faults) -> None:
     codes = {client.create(f"/c{number}", b"x" * 1000) for number in range(3)}
     assert Code.SYSTEM_ERROR in codes
     assert client.get("/a")[0] == b"x" * 1000
+    assert client.multi((Op.CHECK, records.Check("/b", 0)), (Op.DELETE, records.Delete("/b", 0))) == [True, True]
+    assert client.delete("/a") is None
+    assert client.create("/e") == Code.SYSTEM_ERROR
     faults.free_space()
     eventually(lambda: client.create("/d") == "/d")
 
