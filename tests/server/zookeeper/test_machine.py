@@ -225,6 +225,6 @@ class ZooKeeper(RuleBasedStateMachine):
 
 
 ZooKeeper.TestCase.settings = settings(
-    max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 test_zookeeper = ZooKeeper.TestCase
