@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import bookstand
 from bookstand.errors import MalformedError
 from bookstand.server.running import Running
 from bookstand.server.zookeeper import kept, records
@@ -16,6 +15,7 @@ from bookstand.server.zookeeper.protocol import CreateMode, Op, WatchMode
 from bookstand.server.zookeeper.server import ZooKeeperServer
 from bookstand.storage import keys, record
 from bookstand.storage.clock import SystemClock
+from bookstand.storage.storage import open_storage
 from tests.server.zookeeper.kit import Client, ClosedError, multi_body
 from tests.soak.decoder import Decoder
 
@@ -110,13 +110,20 @@ class _Served:
     """A server that is sent frames, and must answer others all the while."""
 
     def __init__(self, folder: Path) -> None:
-        store = bookstand.open(folder, durability="none")
-        self._server = ZooKeeperServer(store.storage, SystemClock(), port=0)
-        # It lives as long as the process.
+        # The address space of those who run here is limited: a small map.
+        self._storage = open_storage(folder, durability="none", map_size=32 << 20)
+        self._server = ZooKeeperServer(self._storage, SystemClock(), port=0)
         self._running = Running(self._server)
         self._running.__enter__()
         self._other = self._connect()
         self._client = self._connect()
+
+    def __del__(self) -> None:
+        """It lives as long as the table that it stands in."""
+        for client in (self._other, self._client):
+            client.close()
+        self._running.__exit__(None, None, None)
+        self._storage.close()
 
     def _connect(self) -> Client:
         return Client(self._server.address[1]).connect(timeout=40_000)
