@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
-
+from bookstand.server.request_figures import RequestFigures
 from bookstand.server.zookeeper.protocol import Code, Op
 from bookstand.storage.metrics import COUNTER, GAUGE, HISTOGRAM, Family, Sample
 
@@ -33,8 +31,6 @@ GAUGES = {
     "znodes": Family(f"{_PREFIX}znodes", GAUGE, "znodes in the tree", ()),
 }
 
-_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-
 
 class Metrics:
     """Counts since the server started, or since somebody reset them."""
@@ -43,40 +39,25 @@ class Metrics:
         self.reset()
 
     def reset(self) -> None:
-        self._requests: Counter[tuple[Op, int]] = Counter()
-        self._times: dict[Op, list[int]] = {}
-        self._seconds: Counter[Op] = Counter()
+        self._requests: RequestFigures[Op] = RequestFigures(REQUESTS, SECONDS)
         self._least = self._most = 0.0
         self.events = self.expired = 0
 
     def answered(self, op: Op, code: int, seconds: float) -> None:
-        self._requests[op, code] += 1
-        self._times.setdefault(op, [0] * (len(_BUCKETS) + 1))[bisect_left(_BUCKETS, seconds)] += 1
-        # A Counter of floats: typeshed only knows those of integers.
-        self._seconds[op] += seconds  # type: ignore[assignment]
-        self._least = min(self._least, seconds) if self.answers > 1 else seconds
+        self._least = min(self._least, seconds) if self.answers else seconds
         self._most = max(self._most, seconds)
+        self._requests.answered(op, code, seconds)
 
     @property
     def answers(self) -> int:
-        return self._requests.total()
+        return self._requests.count
 
     def latency(self) -> tuple[float, float, float]:
         """(least, average, most) in milliseconds."""
-        average = sum(self._seconds.values()) / max(1, self.answers)
-        return self._least * 1000, average * 1000, self._most * 1000
+        return self._least * 1000, self._requests.seconds / max(1, self.answers) * 1000, self._most * 1000
 
     def samples(self, state: State) -> Iterator[Sample]:
-        for (op, code), count in self._requests.items():
-            labels = {"op": op.name.lower(), "result": Code(code).name.lower()}
-            yield Sample(REQUESTS, REQUESTS.name, labels, count)
-        for op, counts in self._times.items():
-            total = 0
-            for bound, count in zip((*map(str, _BUCKETS), "+Inf"), counts, strict=True):
-                total += count
-                yield Sample(SECONDS, f"{SECONDS.name}_bucket", {"op": op.name.lower(), "le": bound}, total)
-            yield Sample(SECONDS, f"{SECONDS.name}_count", {"op": op.name.lower()}, total)
-            yield Sample(SECONDS, f"{SECONDS.name}_sum", {"op": op.name.lower()}, self._seconds[op])
+        yield from self._requests.samples({}, lambda op: op.name.lower(), lambda code: Code(code).name.lower())
         yield Sample(EVENTS, EVENTS.name, {}, self.events)
         yield Sample(EXPIRED, EXPIRED.name, {}, self.expired)
         figures = {

@@ -69,7 +69,7 @@ class State:
 
     @property
     def ephemerals(self) -> int:
-        return sum(map(len, self.tree.ephemerals.values()))
+        return sum(map(len, list(self.tree.ephemerals.values())))
 
     def restore(self, server: kept.Server, found: Survey) -> None:
         """What the last server left: sessions live on from here for as long as they said."""

@@ -149,7 +149,7 @@ class Watches(Generic[W]):
     def by_path(self) -> dict[str, set[W]]:
         found: dict[str, set[W]] = {}
         for table in (self._data, self._children):
-            for path, watchers in table.by_path.items():
+            for path, watchers in list(table.by_path.items()):
                 found.setdefault(path, set()).update(watchers)
         return found
 
@@ -160,7 +160,7 @@ class Watches(Generic[W]):
         total = 0
         for table in (self._data, self._children):
             paths.update(table.by_path)
-            for found in table.by_path.values():
+            for found in list(table.by_path.values()):
                 watchers.update(found)
                 total += len(found)
         return len(watchers), len(paths), total
