@@ -12,6 +12,7 @@ from bookstand.errors import (
     NoSuchLedgerError,
     NoSuchNodeError,
     StoreDamagedError,
+    StoreInUseError,
 )
 from bookstand.server.zookeeper import kept
 from bookstand.server.zookeeper.protocol import Code, Op, ZooKeeperError
@@ -89,19 +90,23 @@ def _takes_space(write: Write) -> bool:
     return any(op not in _MAKE_ROOM for op, _ in operations)
 
 
-def batch_of(writes: Sequence[Write], now: int, ephemerals: Ephemerals) -> Batch:
+def batch_of(writes: Sequence[Write], zxid: int, now: int, ephemerals: Ephemerals) -> Batch:
     kind = _GrowingBatch if any(map(_takes_space, writes)) else Batch
-    return kind(writes, now, ephemerals)
+    return kind(writes, zxid, now, ephemerals)
 
 
 class Batch:
     """An operation on the store, whose result is :class:`Done`. It may be applied again, if the first time does not
-    reach the disk."""
+    reach the disk.
 
-    __slots__ = ("_ephemerals", "_now", "writes")
+    ``zxid`` is the last that the server knows. Where the store has another one, another server has taken over.
+    """
 
-    def __init__(self, writes: Sequence[Write], now: int, ephemerals: Ephemerals) -> None:
+    __slots__ = ("_ephemerals", "_now", "_zxid", "writes")
+
+    def __init__(self, writes: Sequence[Write], zxid: int, now: int, ephemerals: Ephemerals) -> None:
         self.writes = writes
+        self._zxid = zxid
         self._now = now
         self._ephemerals = ephemerals
 
@@ -109,9 +114,10 @@ class Batch:
         sealed = staging.get(keys.META, keys.META_SERVER)
         if sealed is None:
             raise StoreDamagedError("the record of the ZooKeeper server is missing")
-        running = _Running(
-            staging, kept.parse_server(record.unseal(keys.META, keys.META_SERVER, sealed)), self._now, self._ephemerals
-        )
+        server = kept.parse_server(record.unseal(keys.META, keys.META_SERVER, sealed))
+        if server.zxid != self._zxid:
+            raise StoreInUseError("another ZooKeeper server has taken over the store's znodes")
+        running = _Running(staging, server, self._now, self._ephemerals)
         outcomes = [running.outcome(write) for write in self.writes]
         staging.put(keys.META, keys.META_SERVER, kept.pack_server(running.server))
         return Done(outcomes, staging.sums_changed())
@@ -125,7 +131,7 @@ class _GrowingBatch(Batch, TakesSpace):
 
 class Begin:
     """The first thing that a server does with a store: its own record, and the znodes that are there without anybody's
-    doing. Nothing where a server was here before. Result: the record."""
+    doing. Where a server was here before, its next write is refused. Result: the record."""
 
     __slots__ = ("_first_session",)
 
@@ -135,11 +141,13 @@ class Begin:
     def apply(self, staging: Staging) -> kept.Server:
         sealed = staging.get(keys.META, keys.META_SERVER)
         if sealed is not None:
-            return kept.parse_server(record.unseal(keys.META, keys.META_SERVER, sealed))
-        for path, znode in kept.BUILT_IN.items():
-            key = kept.znode_key(path)
-            staging.put(keys.META, key, kept.pack_znode(key, znode))
-        server = kept.Server(0, self._first_session)
+            server = kept.parse_server(record.unseal(keys.META, keys.META_SERVER, sealed))
+            server = server._replace(zxid=server.zxid + 1)
+        else:
+            for path, znode in kept.BUILT_IN.items():
+                key = kept.znode_key(path)
+                staging.put(keys.META, key, kept.pack_znode(key, znode))
+            server = kept.Server(0, self._first_session)
         staging.put(keys.META, keys.META_SERVER, kept.pack_server(server))
         return server
 

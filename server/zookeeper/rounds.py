@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
+from typing import TypeVar
 
-from bookstand.errors import BookstandError, DiskFullError, OutcomeUnknownError
+from bookstand.errors import BookstandError, DiskFullError, OutcomeUnknownError, StoreInUseError
 from bookstand.server.zookeeper import kept, records
 from bookstand.server.zookeeper.batch import (
     Adopt,
@@ -41,11 +43,13 @@ if TYPE_CHECKING:
 
     from bookstand.server.zookeeper.connection import ZooKeeperConnection
     from bookstand.server.zookeeper.sessions import Session
-    from bookstand.server.zookeeper.state import State
+    from bookstand.server.zookeeper.state import Left, State
 
 # Looking at everything that others may have written takes no more than this part of the time, where it takes long.
 LOOK_SHARE = 0.1
 LONG_LOOK = 0.05
+
+T = TypeVar("T")
 
 _NO_PASSWORD = bytes(kept.PASSWORD_BYTES)
 
@@ -66,6 +70,8 @@ class Rounds:
         self.stopped = False
         self._idle = asyncio.Event()
         self._next_look = 0.0
+        # A commit may or may not have happened.
+        self._outcome_unknown = False
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -97,8 +103,12 @@ class Rounds:
             return
         state = self._state
         try:
+            if self._outcome_unknown:
+                self._work(state.restored, self._restored)
+                return
             if self._loop.time() >= self._next_look and state.others_wrote():
-                self._look()
+                begun = perf_counter()
+                self._work(partial(survey, state.storage), lambda found: self._looked(found, perf_counter() - begun))
                 return
             if state.own_writes:
                 # First, for they may be what others have written, which nobody is to miss.
@@ -225,7 +235,8 @@ class Rounds:
     def _submit(self, batch: list[Pending], then: Committed) -> None:
         """``then`` is called in the loop."""
         state = self._state
-        operation = batch_of([pending.write for pending in batch], state.clock.now(), state.tree.ephemerals)
+        writes = [pending.write for pending in batch]
+        operation = batch_of(writes, state.tree.zxid, state.clock.now(), state.tree.ephemerals)
 
         def done(error: BaseException | None, results: list[Any] | None) -> None:
             self._loop.call_soon_threadsafe(then, batch, error, None if results is None else results[0])
@@ -262,8 +273,15 @@ class Rounds:
             self._alone.extend(batch)
             return
         logger().error("a commit through ZooKeeper's protocol failed: %s", error)
-        if not isinstance(error, BookstandError) or not self._state.is_usable:
+        if not isinstance(error, BookstandError) or isinstance(error, StoreInUseError) or not self._state.is_usable:
             self._failed(error)
+            return
+        if isinstance(error, OutcomeUnknownError):
+            # What is in memory may not be what is on the disk. Clients come back, and are told what they have missed.
+            self._outcome_unknown = True
+            for connection in list(self._state.connections):
+                connection.abort()
+            self.schedule()
             return
         for pending in batch:
             self._finish(pending, Outcome(self._state.tree.zxid, error))
@@ -314,23 +332,28 @@ class Rounds:
         if session is not None and session.connection is not None:
             session.connection.end()
 
-    # -- what others write -------------------------------------------------------------------------------------------
+    # -- looking at everything ---------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Compare everything, without keeping the loop from other things."""
+    def _work(self, look: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Without keeping the loop from other things; ``then`` is called in it."""
         self.busy = True
-        begun = perf_counter()
 
-        def looked(task: asyncio.Future[Survey]) -> None:
+        def done(task: asyncio.Future[T]) -> None:
             self.busy = False
             self._idle.set()
             error = task.exception()
             if error is not None:
                 self._failed(error)
                 return
-            seconds = perf_counter() - begun
-            self._next_look = self._loop.time() + (seconds / LOOK_SHARE if seconds > LONG_LOOK else 0.0)
-            self._state.surveyed(task.result())
+            then(task.result())
             self.schedule()
 
-        self._loop.run_in_executor(None, survey, self._state.storage).add_done_callback(looked)
+        self._loop.run_in_executor(None, look).add_done_callback(done)
+
+    def _looked(self, found: Survey, seconds: float) -> None:
+        self._next_look = self._loop.time() + (seconds / LOOK_SHARE if seconds > LONG_LOOK else 0.0)
+        self._state.surveyed(found)
+
+    def _restored(self, left: Left) -> None:
+        self._outcome_unknown = False
+        self._state.restore(left)

@@ -9,13 +9,11 @@ from functools import partial
 from bookstand.errors import BookstandError
 from bookstand.ledger.client import COLLECTED_AT_ONCE, COLLECTION_GRACE_MILLIS
 from bookstand.server.framing import SCRATCH_BYTES
-from bookstand.server.zookeeper import kept
 from bookstand.server.zookeeper.batch import Begin, CloseSession, RemoveUnused
 from bookstand.server.zookeeper.connection import ZooKeeperConnection
 from bookstand.server.zookeeper.reading import StrangeError
 from bookstand.server.zookeeper.rounds import Rounds
-from bookstand.server.zookeeper.state import State
-from bookstand.server.zookeeper.survey import survey
+from bookstand.server.zookeeper.state import Left, State
 from bookstand.server.zookeeper.writes import is_unused
 from bookstand.storage.changes import Change
 from bookstand.storage.log import logger
@@ -39,7 +37,8 @@ _BACKLOG = 1024
 
 class ZooKeeperServer:
     """``await start()`` listens; ``await stop()`` ends it, and the store stays open. Sessions outlive both: a client
-    that comes back to the next server in time finds its own, with all that is its.
+    that comes back to the next server in time finds its own, with all that is its. One server at a time serves a store:
+    the next one that starts takes over, and the one before stops with its next write.
 
     ``port`` 0 is any free one; :attr:`address` tells which. ``tick`` (ms) is what the bounds of sessions' time-outs are
     counted in. All methods are for the thread of the event loop.
@@ -75,7 +74,7 @@ class ZooKeeperServer:
 
     async def start(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._restore)
+        self._state.restore(await asyncio.to_thread(self._take_over))
         rounds = self._rounds = Rounds(self._state, loop, self._fail)
         scratch = memoryview(bytearray(SCRATCH_BYTES))
         connect = partial(ZooKeeperConnection, self._state, rounds, scratch)
@@ -85,14 +84,11 @@ class ZooKeeperServer:
         self._next_sweep = self._state.sessions.now() + self._sweep_interval
         self._pass_time(rounds)
 
-    def _restore(self) -> None:
+    def _take_over(self) -> Left:
         # Ids as ZooKeeper makes them: the time, with the server's number on top, and then one after the other.
         first_session = (self._clock.now() << 24 & (1 << 64) - 1) >> 8 | 1 << 56
-        record: kept.Server
-        (record,) = self._storage.apply(Change(Begin(first_session)))
-        found = survey(self._storage)
-        self._state.restore(record, found)
-        self._state.surveyed(found)
+        self._storage.apply(Change(Begin(first_session)))
+        return self._state.restored()
 
     async def stop(self) -> None:
         """What is under way is answered before."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from bookstand.errors import BookstandError
+from typing import NamedTuple
+
+from bookstand.errors import BookstandError, StoreDamagedError
 from bookstand.server.zookeeper import kept
 from bookstand.server.zookeeper.batch import Adopt, CloseSession, Outcome, Write
 from bookstand.server.zookeeper.metrics import Metrics
 from bookstand.server.zookeeper.protocol import EventType
 from bookstand.server.zookeeper.reading import Tree
 from bookstand.server.zookeeper.sessions import Sessions
-from bookstand.server.zookeeper.survey import Survey
+from bookstand.server.zookeeper.survey import Survey, survey
 from bookstand.server.zookeeper.watches import Watches
 from bookstand.storage import keys
 
@@ -23,6 +25,14 @@ if TYPE_CHECKING:
 
 # How a change changes the number of znodes.
 _MORE = {EventType.CREATED: 1, EventType.DELETED: -1}
+
+
+class Left(NamedTuple):
+    """What a server has left in its store."""
+
+    server: kept.Server
+    survey: Survey
+    sessions: dict[int, kept.Session]
 
 
 class State:
@@ -71,18 +81,33 @@ class State:
     def ephemerals(self) -> int:
         return sum(map(len, list(self.tree.ephemerals.values())))
 
-    def restore(self, server: kept.Server, found: Survey) -> None:
-        """What the last server left: sessions live on from here for as long as they said."""
-        self.tree.zxid = server.zxid
-        self.tree.ephemerals.update(found.ephemerals)
-        self.mortal.update(found.mortal)
-        self.znodes = found.znodes
+    def restored(self) -> Left:
+        """What the store holds, however that came about. Takes its time."""
+        body = self.storage.meta(keys.META_SERVER)
+        if body is None:
+            raise StoreDamagedError("the record of the ZooKeeper server is missing")
+        sessions = {}
         for key in self.storage.meta_keys(keys.META_SESSION):
-            body = self.storage.meta(key)
-            if body is not None:
-                self.sessions.add(kept.session_of(key), kept.parse_session(key, body))
+            session = self.storage.meta(key)
+            if session is not None:
+                sessions[kept.session_of(key)] = kept.parse_session(key, session)
+        return Left(kept.parse_server(body), survey(self.storage), sessions)
+
+    def restore(self, left: Left) -> None:
+        """Go on from what the store holds. Sessions that are new here live from now on for as long as they said."""
+        found = left.survey
+        self.tree.zxid = left.server.zxid
+        self.tree.ephemerals = found.ephemerals
+        self.mortal, self.znodes = found.mortal, found.znodes
+        for session in list(self.sessions):
+            if session.id not in left.sessions:
+                self.sessions.remove(session.id)
+        for session_id, kept_session in left.sessions.items():
+            live = self.sessions.get(session_id) or self.sessions.add(session_id, kept_session)
+            live.closing = False
         # Of sessions that are not there any more, should there be such.
-        self.own_writes += [CloseSession(owner) for owner in found.ephemerals if self.sessions.get(owner) is None]
+        self.own_writes = [CloseSession(owner) for owner in found.ephemerals if owner not in left.sessions]
+        self.surveyed(found)
 
     def committed(self, sums: Sequence[int]) -> None:
         """A batch has changed the sums of seals by so much."""

@@ -12,7 +12,7 @@ import pytest
 from bookstand import errors
 from bookstand.ledger.ledger_path import ledger_path
 from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.protocol import Code, Op
+from bookstand.server.zookeeper.protocol import Code, CreateMode, Op
 from bookstand.storage import keys
 from bookstand.storage.metadata import serialize
 from bookstand.testing import Faults
@@ -53,6 +53,31 @@ def test_a_write_whose_answer_is_lost_has_happened(connect: Callable[..., Client
         client.create("/a", b"x")
     assert other.wait_for_event() == (1, "/a")
     assert other.get("/a")[0] == b"x"
+    faults.check()
+
+
+def test_a_commit_of_which_nobody_knows_whether_it_happened(
+    serving: Serving, connect: Callable[..., Client], faults: Faults
+) -> None:
+    """All connections are cut; who comes back is told what it has missed, and nothing is forgotten."""
+    owner, watcher = connect(), connect()
+    watcher.exists("/e", watch=True)
+    seen = watcher.zxid
+    faults.lose_ack("commit")
+    for client, op in ((owner, lambda: owner.create("/e", b"x", CreateMode.EPHEMERAL)), (watcher, watcher.frame)):
+        with pytest.raises((ClosedError, ConnectionError)):
+            op()
+        client.close()
+    again = connect(session_id=watcher.session_id, password=watcher.password, seen=seen)
+    again.call(Op.SET_WATCHES, records.SetWatches(seen, [], ["/e"], []), xid=-8)
+    assert again.events == [(1, "/e")]
+    assert again.exists("/e", watch=True).ephemeral_owner == owner.session_id
+    back = connect(session_id=owner.session_id, password=owner.password)
+    assert back.session_id == owner.session_id
+    back.close_session()
+    again.ping()
+    assert again.events == [(1, "/e"), (2, "/e")]
+    assert again.exists("/e") == Code.NO_NODE
     faults.check()
 
 
