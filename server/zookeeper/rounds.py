@@ -26,8 +26,9 @@ from bookstand.server.zookeeper.batch import (
     batch_of,
     code_of,
 )
+from bookstand.server.zookeeper.greeting import attach, greet
 from bookstand.server.zookeeper.hooked import Committed, Hooked
-from bookstand.server.zookeeper.jute import BOOL, JuteError
+from bookstand.server.zookeeper.jute import JuteError
 from bookstand.server.zookeeper.pending import BATCH_WRITES, Gathering, Pending
 from bookstand.server.zookeeper.protocol import Code, Op
 from bookstand.server.zookeeper.reading import StrangeError
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bookstand.server.zookeeper.connection import ZooKeeperConnection
-    from bookstand.server.zookeeper.sessions import Session
     from bookstand.server.zookeeper.state import Left, State
 
 # Looking at everything that others may have written takes no more than this part of the time, where it takes long.
@@ -50,8 +50,6 @@ LOOK_SHARE = 0.1
 LONG_LOOK = 0.05
 
 T = TypeVar("T")
-
-_NO_PASSWORD = bytes(kept.PASSWORD_BYTES)
 
 
 class Rounds:
@@ -148,7 +146,7 @@ class Rounds:
         state = self._state
         begun = perf_counter()
         if connection.session is None:
-            return self._greet(connection, frame, batch, begun)
+            return greet(state, connection, frame, batch, begun)
         try:
             header = records.REQUEST_HEADER.decode(frame)
         except JuteError:
@@ -176,49 +174,6 @@ class Rounds:
         else:
             answer_read(state, connection, op, header.xid, frame)
         return True
-
-    # -- sessions ----------------------------------------------------------------------------------------------------
-
-    def _greet(self, connection: ZooKeeperConnection, frame: bytes, batch: Gathering, begun: float) -> bool:
-        """Serve a connection's first frame. What follows it waits until it has a session."""
-        if connection.greeted:
-            return False
-        state = self._state
-        try:
-            request, end = records.CONNECT_REQUEST.read(frame, 0)
-            if end < len(frame):
-                BOOL.read(frame, end)
-        except JuteError:
-            connection.abort()
-            return True
-        if request.last_zxid_seen > state.tree.zxid:
-            # It has seen what this store has not: it is another store's, or this one was put back to an older state.
-            logger().warning("a client has seen zxid %#x, this store %#x", request.last_zxid_seen, state.tree.zxid)
-            connection.abort()
-            return True
-        connection.greeted = True
-        if not request.session_id:
-            session = state.sessions.new(request.timeout)
-            batch.add(Pending(OpenSession(session), Op.CREATE_SESSION, connection, 0, begun))
-            return True
-        resumed = state.sessions.resume(request.session_id, request.password)
-        if resumed is None:
-            connection.answer(records.CONNECT_RESPONSE.encode(records.ConnectResponse(0, 0, 0, _NO_PASSWORD, False)))
-            connection.end()
-        else:
-            self._attach(connection, resumed)
-        return True
-
-    def _attach(self, connection: ZooKeeperConnection, session: Session) -> None:
-        if session.connection is not None:
-            session.connection.abort()
-        session.connection = connection
-        connection.session = session
-        session.heard(self._state.sessions.now())
-        answer = records.ConnectResponse(0, session.timeout, session.id, session.password, False)
-        connection.answer(records.CONNECT_RESPONSE.encode(answer))
-        if connection.frames:
-            self._ready[connection] = None
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
@@ -322,7 +277,9 @@ class Rounds:
         live = self._state.sessions.add(session_id, session)
         connection = pending.connection
         if connection is not None and not connection.closed:
-            self._attach(connection, live)
+            attach(self._state, connection, live)
+            if connection.frames:
+                self._ready[connection] = None
             self._state.metrics.answered(Op.CREATE_SESSION, Code.OK, perf_counter() - pending.begun)
 
     def _closed(self, pending: Pending, outcome: Outcome) -> None:
