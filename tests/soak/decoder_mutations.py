@@ -195,9 +195,10 @@ def decoders(seed: int, folder: Path) -> dict[str, Decoder]:
         found |= _of_entries(rng, name)
     found |= _of_records(rng) | _of_metadata(rng) | _of_protobuf(rng) | _of_files(rng, folder)
     others = topic_decoders.all_of_them(rng, folder) | disk_decoders.all_of_them(rng, folder)
-    others |= server_decoders.all_of_them(rng, folder) | zookeeper_decoders.all_of_them(rng, folder)
-    assert not found.keys() & others.keys()
-    return found | others
+    for more in (others, server_decoders.all_of_them(rng, folder), zookeeper_decoders.all_of_them(rng, folder)):
+        assert not found.keys() & more.keys()
+        found |= more
+    return found
 
 
 def _of_entries(rng: random.Random, name: str) -> dict[str, Decoder]:

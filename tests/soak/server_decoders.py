@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def _by_the_column(data: bytes) -> int:
     return found
 
 
-class _Transport(asyncio.Transport):
+class Transport(asyncio.Transport):
     """Takes what is answered."""
 
     def __init__(self) -> None:
@@ -90,6 +91,9 @@ class _Transport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def is_closing(self) -> bool:
         return self.closed
@@ -112,13 +116,14 @@ class _Served:
     def __init__(self, folder: Path) -> None:
         self._storage = open_storage(folder, durability="none", map_size=_MAP_BYTES)
         self._loop = asyncio.new_event_loop()
+        weakref.finalize(self, self._loop.close)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         office = PostOffice(self._storage, self._loop)
         limits = Limits(frame_bytes=1 << 20)
         self._desk = Desk(Bookie(self._storage, 1), office, Load(), limits, self._scratch, self._loop)
 
     def __call__(self, data: bytes) -> list[bytes]:
-        transport = _Transport()
+        transport = Transport()
         connection = BookieConnection(self._desk)
         connection.connection_made(transport)
         self._scratch[: len(data)] = data

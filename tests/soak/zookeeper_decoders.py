@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import weakref
 from pathlib import Path
 from typing import Any
 
 from bookstand.errors import MalformedError
-from bookstand.server.running import Running
+from bookstand.server.framing import SCRATCH_BYTES
 from bookstand.server.zookeeper import kept, records
+from bookstand.server.zookeeper.batch import Begin
+from bookstand.server.zookeeper.connection import ZooKeeperConnection
 from bookstand.server.zookeeper.jute import BOOL, Codec, JuteError
 from bookstand.server.zookeeper.kept import OPEN_ACL
 from bookstand.server.zookeeper.protocol import CreateMode, Op, WatchMode
-from bookstand.server.zookeeper.server import ZooKeeperServer
+from bookstand.server.zookeeper.rounds import Rounds
+from bookstand.server.zookeeper.state import State
 from bookstand.storage import keys, record
+from bookstand.storage.changes import Change
 from bookstand.storage.clock import SystemClock
 from bookstand.storage.storage import open_storage
-from tests.server.zookeeper.kit import Client, ClosedError, multi_body
+from tests.server.zookeeper.kit import multi_body
 from tests.soak.decoder import Decoder
+from tests.soak.server_decoders import Transport
+
+GREETING = records.CONNECT_REQUEST.encode(records.ConnectRequest(0, 0, 10_000, 0, bytes(16))) + BOOL.encode(False)
 
 
 def all_of_them(rng: random.Random, folder: Path) -> dict[str, Decoder]:
@@ -107,51 +116,45 @@ def _of_what_is_kept(rng: random.Random) -> dict[str, Decoder]:
 
 
 class _Served:
-    """A server that is sent frames, and must answer others all the while."""
+    """A server without sockets: octets in, answers out."""
 
     def __init__(self, folder: Path) -> None:
-        # The address space of those who run here is limited: a small map.
         self._storage = open_storage(folder, durability="none", map_size=32 << 20)
-        self._server = ZooKeeperServer(self._storage, SystemClock(), port=0)
-        self._running = Running(self._server)
-        self._running.__enter__()
-        self._other = self._connect()
-        self._client = self._connect()
+        self._storage.apply(Change(Begin(1 << 56)))
+        self._loop = asyncio.new_event_loop()
+        weakref.finalize(self, self._loop.close)
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._state = State(self._storage, SystemClock(), 2_000)
+        self._state.restore(self._state.restored())
+        self._failures: list[BaseException] = []
+        self._rounds = Rounds(self._state, self._loop, self._failures.append)
 
-    def __del__(self) -> None:
-        """It lives as long as the table that it stands in."""
-        for client in (self._other, self._client):
-            client.close()
-        self._running.__exit__(None, None, None)
-        self._storage.close()
+    def request(self, body: bytes) -> bytes:
+        """What a new session's request is answered; then the session ends, and all that is its."""
+        last = records.REQUEST_HEADER.encode(records.RequestHeader(-7, Op.CLOSE_SESSION))
+        answers = self.frames(GREETING, body, last)
+        if answers[-16:-12] != last[:4]:
+            raise MalformedError("the connection was closed")
+        return answers
 
-    def _connect(self) -> Client:
-        return Client(self._server.address[1]).connect(timeout=40_000)
-
-    def decode(self, frame: bytes) -> str:
-        """Whether it was answered. The frame's length is right, what is in it need not be."""
-        try:
-            self._client.send_frame(frame)
-            self._client.send(Op.PING, xid=-2)
-            while records.REPLY_HEADER.decode(self._client.frame()).xid != -2:
-                pass
-        except (ClosedError, OSError):
-            self._client.close()
-            self._client = self._connect()
-            raise MalformedError("the connection was closed") from None
-        self._other.ping()
-        return "answered"
-
-    def greet(self, frame: bytes) -> str:
-        """Whether a connection that begins so is answered."""
-        with Client(self._server.address[1]) as client:
-            client.send_frame(frame)
-            try:
-                client.frame()
-            except (ClosedError, OSError):
-                raise MalformedError("the connection was closed") from None
-        self._other.ping()
-        return "answered"
+    def frames(self, *bodies: bytes) -> bytes:
+        transport = Transport()
+        connection = ZooKeeperConnection(self._state, self._rounds, self._scratch)
+        connection.connection_made(transport)
+        data = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+        self._scratch[: len(data)] = data
+        connection.buffer_updated(len(data))
+        for _ in range(12):
+            # Greeting, request and end are a commit each, and each is told in a turn of its own.
+            self._storage.flush()
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+        connection.connection_lost(None)
+        assert not self._failures
+        assert not self._rounds.busy
+        if not transport.answers:
+            raise MalformedError("the connection was closed")
+        return bytes(transport.answers)
 
 
 def _of_a_server(rng: random.Random, folder: Path) -> dict[str, Decoder]:
@@ -169,6 +172,6 @@ def _of_a_server(rng: random.Random, folder: Path) -> dict[str, Decoder]:
         records.CONNECT_REQUEST.encode(greeting),
     ]
     return {
-        "served requests": Decoder(frames, served.decode, share=3.0),
-        "served greetings": Decoder(greetings, served.greet, share=0.5),
+        "requests to a ZooKeeper server": Decoder(frames, served.request),
+        "greetings to a ZooKeeper server": Decoder(greetings, served.frames),
     }
