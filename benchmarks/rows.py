@@ -99,6 +99,11 @@ def _log(row: str, what: str, goal: Goal | None = None) -> Row:
     return Row(row, what, "x", "google-crc32c, two calls an entry", goal, "CPU us/entry", "disk_reading")
 
 
+def _wire(row: str, version: str, goal: Goal) -> Row:
+    what = f"durable adds over the bookies' protocol, {version}, 128 B, 2 000 under way: speed"
+    return Row(row, what, "x", "a bookie of BookKeeper 4.18.0, its own client", goal, "CPU us/add", "bookie_adds")
+
+
 def _memory(row: str, what: str) -> Row:
     return Row(row, f"private memory of {what}", "MiB above start", "-", at_most(64), "RssAnon MiB", "recovery")
 
@@ -305,6 +310,8 @@ ROWS: tuple[Row, ...] = (
     Row("P23", "recovery open, 10 M entries: CPU time", "x", "100 k entries", at_most(2), "CPU ms", "recovery"),
     _log("P24", "1 KiB each", at_least(0.4)),
     _log("P24-mixed", "200 bytes to 20 KiB"),
+    _wire("P25", "version 2", at_least(1.5)),
+    _wire("P25v3", "version 3", at_least(0.8)),
     Row(
         "PMimport",
         "private memory of importing a bookie's disk of 1 GiB",

@@ -1,9 +1,8 @@
 """What a dump of the metadata store says of ledgers, topics and cursors apart from their entries.
 
 :mod:`bookstand.disk.dump_file` reads its lines. A record that cannot be read is reported, and costs no more than its
-ledger, topic or cursor. A ledger's node has one of two forms, ``/ledgers/00/0000/L0012`` with the 10 digits of its id,
-or ``/ledgers/000/0000/0000/0000/L0012`` with 19. How topics and cursors are named is said by
-:mod:`bookstand.ledger.topic_name`.
+ledger, topic or cursor. How ledgers' nodes are named is said by :mod:`bookstand.ledger.ledger_path`, those of topics
+and cursors by :mod:`bookstand.ledger.topic_name`.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ from typing import TypeVar
 
 from bookstand.disk.damage import Damage, Report
 from bookstand.disk.dump_file import Node, Source, object_of, read_nodes, write_dump
-from bookstand.errors import IncorrectParameterError, MalformedError, MetadataSerializationError, NoSuchNodeError
+from bookstand.errors import MalformedError, MetadataSerializationError, NoSuchNodeError
 from bookstand.ledger import topic_name
+from bookstand.ledger.ledger_path import ROOT as LEDGERS_ROOT
+from bookstand.ledger.ledger_path import ledger_id_of, ledger_path
 from bookstand.ledger.records import CursorInfo, ManagedLedgerInfo, decode_cursor_info, decode_ledger_info
 from bookstand.storage import metadata
 from bookstand.storage.metadata import LedgerMetadata
@@ -27,33 +28,8 @@ __all__ = ["MetadataDump", "Node", "ledger_id_of", "ledger_path", "write_dump"]
 
 _Record = TypeVar("_Record", ManagedLedgerInfo, CursorInfo)
 
-_INT64 = 1 << 63
-_LEDGERS = "/ledgers"
-_SHORT_ID = re.compile(r"/ledgers/([0-9]{2})/([0-9]{4})/L([0-9]{4})")
-_LONG_ID = re.compile(r"/ledgers/([0-9]{3})/([0-9]{4})/([0-9]{4})/([0-9]{4})/L([0-9]{4})")
-_FIRST_LONG_ID = (1 << 31) - 1
 _COOKIES = "/ledgers/cookies/"
 _PARTITIONED = "/admin/partitioned-topics/"
-
-
-def ledger_path(ledger_id: int) -> str:
-    """The node of a ledger."""
-    if not 0 <= ledger_id < _INT64:
-        raise IncorrectParameterError(f"the ledger id must be from 0 to 2^63-1, not {ledger_id}")
-    if ledger_id < _FIRST_LONG_ID:
-        digits = f"{ledger_id:010}"
-        return f"{_LEDGERS}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
-    digits = f"{ledger_id:019}"
-    return f"{_LEDGERS}/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
-
-
-def ledger_id_of(path: str) -> int | None:
-    """The ledger whose node is at ``path``, in either form; None: it is no ledger's."""
-    match = _SHORT_ID.fullmatch(path) or _LONG_ID.fullmatch(path)
-    if match is None:
-        return None
-    ledger_id = int("".join(match.groups()))
-    return ledger_id if ledger_id < _INT64 else None
 
 
 class MetadataDump:
@@ -94,7 +70,7 @@ class MetadataDump:
         for node in self.nodes.values():
             ledger_id = ledger_id_of(node.path)
             if ledger_id is None:
-                if node.path.startswith(_LEDGERS) and node.value and re.search(r"/L[0-9]+$", node.path):
+                if node.path.startswith(LEDGERS_ROOT) and node.value and re.search(r"/L[0-9]+$", node.path):
                     self._report(self._damage(node, "it is called like a ledger's node, but has no ledger's id"))
                 continue
             if ledger_id in found and node.path != ledger_path(ledger_id):

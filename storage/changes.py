@@ -17,7 +17,7 @@ from bookstand.errors import (
     StoreDamagedError,
     WriteError,
 )
-from bookstand.storage import keys, record, state
+from bookstand.storage import copies, keys, record, state
 from bookstand.storage.batch import Encoded, encode_entries
 from bookstand.storage.entry import encode
 from bookstand.storage.state import LedgerState
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from bookstand.storage.batch import Sizes
+    from bookstand.storage.copies import LedgerCopy
     from bookstand.storage.digest import Digest
 
     class Operation(Protocol):
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         def get(self, database: bytes, key: bytes) -> bytes | None: ...
         def state(self, ledger_id: int) -> LedgerState | None: ...
         def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]: ...
+        def copy_keys(self, ledger_id: int, limit: int) -> list[bytes]: ...
 
 
 ANY_VERSION = None
@@ -50,13 +52,17 @@ MUST_NOT_EXIST = -1
 class Staging:
     """What one change has written so far, over the view of the transaction."""
 
-    __slots__ = ("_view", "entries", "removed_entries", "states", "writes")
+    __slots__ = ("_view", "entries", "marks", "removed_entries", "single_entries", "states", "writes")
 
     def __init__(self, view: View) -> None:
         self._view = view
         self.writes: dict[tuple[bytes, bytes], bytes | None] = {}
         self.states: dict[int, LedgerState | None] = {}
         self.entries: list[Encoded] = []
+        # Those that come one by one, by their keys.
+        self.single_entries: dict[bytes, bytes] = {}
+        # Of bookies' copies; None: the mark is taken away.
+        self.marks: dict[bytes, bytes | None] = {}
         self.removed_entries: list[bytes] = []
 
     def get(self, database: bytes, key: bytes) -> bytes | None:
@@ -74,17 +80,56 @@ class Staging:
             self.states[ledger_id] = None if current is None else current.copy()
         return self.states[ledger_id]
 
+    def merge(self, inner: Staging) -> None:
+        """Take over what a staging over this one has staged: a step of a change that may fail by itself."""
+        self.writes.update(inner.writes)
+        self.states.update(inner.states)
+        self.entries += inner.entries
+        self.single_entries.update(inner.single_entries)
+        self.marks.update(inner.marks)
+        self.removed_entries += inner.removed_entries
+
+    def sums_changed(self) -> list[int]:
+        """What has been staged changes the sums of seals by so much (they are XORs)."""
+        changed = dict.fromkeys(keys.META_SUMS, 0)
+        for (database, key), value in self.writes.items():
+            if database in changed:
+                changed[database] ^= record.seal_of(self._view.get(database, key)) ^ record.seal_of(value)
+        return list(changed.values())
+
     def versioned(self, database: bytes, key: bytes) -> tuple[bytes, int] | None:
         sealed = self.get(database, key)
         return None if sealed is None else record.unseal_versioned(database, key, sealed)
 
+    def entry(self, key: bytes) -> bytes | None:
+        stored = self._view.get(keys.ENTRIES, key) or self.single_entries.get(key)
+        if stored is not None:
+            return stored
+        pairs = (pair for encoded in self.entries for pair in encoded.pairs())
+        return next((staged for staged_key, staged in pairs if staged_key == key), None)
+
     def has_entry(self, key: bytes) -> bool:
-        if self._view.get(keys.ENTRIES, key) is not None:
-            return True
-        return any(key == staged for encoded in self.entries for staged, _ in encoded.pairs())
+        return self.entry(key) is not None
 
     def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]:
         return self._view.entry_keys(ledger_id, limit)
+
+    def copy_keys(self, ledger_id: int, limit: int) -> list[bytes]:
+        return self._view.copy_keys(ledger_id, limit)
+
+    def mark(self, key: bytes) -> bytes | None:
+        """What tells a bookie's copy of an entry apart from the store's."""
+        return self.marks[key] if key in self.marks else self._view.get(keys.COPIES, key)
+
+    def copy(self, ledger_id: int, bookie: int) -> LedgerCopy | None:
+        """What a bookie knows of a ledger, ready to be changed and put back."""
+        key = keys.COPY_LEDGER.pack(ledger_id, bookie)
+        sealed = self.get(keys.COPIES, key)
+        return None if sealed is None else copies.unpack(keys.copy_name(key), record.unseal(keys.COPIES, key, sealed))
+
+    def put_copy(self, ledger_id: int, bookie: int, copy: LedgerCopy) -> None:
+        key = keys.COPY_LEDGER.pack(ledger_id, bookie)
+        self.put(keys.COPIES, key, record.seal(key, copy.pack()))
 
     def next_number(self, name: bytes) -> int:
         sealed = self.get(keys.META, name)
@@ -208,16 +253,22 @@ class AddEntries:
             state.added(ledger, self.first_entry, len(fresh), encoded.largest, self.last_add_confirmed)
             if fresh:
                 staging.entries.append(Encoded(fresh.__iter__, fresh[0][0], len(fresh), encoded.largest))
-                self._close_gap(staging, ledger)
+                close_gap(staging, ledger, self.ledger_id)
         return range(self.first_entry, self.last_entry + 1)
 
-    def _close_gap(self, staging: Staging, ledger: LedgerState) -> None:
-        """Where the gap that began behind ``unbroken`` is filled, what was stored beyond it counts as well."""
-        while ledger.unbroken < ledger.last_entry:
-            following = ledger.unbroken + 1
-            if not staging.has_entry(keys.ENTRY_KEY.pack(self.ledger_id, following)):
-                return
-            ledger.unbroken = following
+    @property
+    def room(self) -> int:
+        """About how many bytes of the map it takes."""
+        return sum(map(len, self.payloads)) + 200 * len(self.payloads)
+
+
+def close_gap(staging: Staging, ledger: LedgerState, ledger_id: int) -> None:
+    """Where the gap that began behind ``unbroken`` is filled, what was stored beyond it counts as well."""
+    while ledger.unbroken < ledger.last_entry:
+        following = ledger.unbroken + 1
+        if not staging.has_entry(keys.ENTRY_KEY.pack(ledger_id, following)):
+            return
+        ledger.unbroken = following
 
 
 class ReserveLedger:
@@ -226,17 +277,28 @@ class ReserveLedger:
     __slots__ = ()
 
     def apply(self, staging: Staging) -> tuple[int, int]:
-        return _next_free(staging), _next_incarnation(staging)
+        return _next_free(staging), next_incarnation(staging)
 
 
 class CreateLedger:
-    """A new ledger; result: (ledger id, incarnation). Both may have been reserved; else they are the next free ones."""
+    """A new ledger; result: (ledger id, incarnation). Both may have been reserved; else they are the next free ones.
 
-    __slots__ = ("digest", "incarnation", "ledger_id", "master_key", "metadata")
+    ``home``: NO_HOME_YET for one that a server's client makes. Its bookies may have been sent entries already, or a
+    fence: these stay, as they do on a bookie, which never hears of metadata.
+    """
+
+    __slots__ = ("digest", "home", "incarnation", "ledger_id", "master_key", "metadata")
 
     def __init__(
-        self, ledger_id: int | None, master_key: bytes, digest: str, metadata: bytes, incarnation: int | None = None
+        self,
+        ledger_id: int | None,
+        master_key: bytes | None,
+        digest: str,
+        metadata: bytes,
+        incarnation: int | None = None,
+        home: int = 0,
     ) -> None:
+        self.home = home
         self.ledger_id = ledger_id
         self.master_key = master_key
         self.digest = digest
@@ -249,12 +311,16 @@ class CreateLedger:
         if staging.get(keys.LEDGERS, key) is not None:
             raise LedgerExistsError(f"ledger {ledger_id} exists")
         leftover = staging.state(ledger_id)
+        if leftover is not None and leftover.home and self.home and not leftover.deleted_at:
+            leftover.digest = self.digest
+            staging.put(keys.LEDGERS, key, record.seal_versioned(key, 0, self.metadata))
+            return ledger_id, leftover.incarnation
         if leftover is not None and leftover.count:
             raise LeftoverEntriesError(f"ledger {ledger_id} was deleted, but its entries are not collected yet")
-        incarnation = _next_incarnation(staging) if self.incarnation is None else self.incarnation
+        incarnation = next_incarnation(staging) if self.incarnation is None else self.incarnation
         if leftover is not None and leftover.deleted_at:
             staging.put(keys.META, keys.deletion(leftover.deleted_at, ledger_id), None)
-        staging.states[ledger_id] = LedgerState(incarnation, self.master_key, self.digest)
+        staging.states[ledger_id] = LedgerState(incarnation, self.master_key, self.digest, self.home)
         staging.put(keys.LEDGERS, key, record.seal_versioned(key, 0, self.metadata))
         return ledger_id, incarnation
 
@@ -312,7 +378,8 @@ class DeleteLedger:
 
 
 class CollectEntries:
-    """Remove up to ``limit`` entries of a ledger that has no metadata any more; result: how many are left to do."""
+    """Remove up to ``limit`` entries of a ledger that has no metadata any more, and bookies' copies with them; result:
+    how many are left to do."""
 
     __slots__ = ("ledger_id", "limit")
 
@@ -326,6 +393,11 @@ class CollectEntries:
         ledger = staging.state(self.ledger_id)
         if ledger is None:
             return 0
+        marks = staging.copy_keys(self.ledger_id, self.limit)
+        staging.writes.update(((keys.COPIES, key), None) for key in marks if len(key) == keys.COPY_LEDGER.size)
+        staging.marks.update((key, None) for key in marks if len(key) != keys.COPY_LEDGER.size)
+        if len(marks) == self.limit:
+            return max(1, ledger.count)
         doomed = staging.entry_keys(self.ledger_id, self.limit)
         staging.removed_entries += doomed
         ledger.count = max(0, ledger.count - len(doomed))
@@ -441,7 +513,7 @@ def _next_free(staging: Staging) -> int:
             return ledger_id
 
 
-def _next_incarnation(staging: Staging) -> int:
+def next_incarnation(staging: Staging) -> int:
     # From 1 on.
     return staging.next_number(keys.META_NEXT_INCARNATION) + 1
 
@@ -459,7 +531,7 @@ def _expect_state(staging: Staging, ledger_id: int, master_key: bytes) -> Ledger
     """A bookie that is asked to fence a ledger it never saw makes it first; so do we."""
     ledger = staging.state(ledger_id)
     if ledger is None:
-        ledger = LedgerState(_next_incarnation(staging), None)
+        ledger = LedgerState(next_incarnation(staging), None)
         staging.states[ledger_id] = ledger
     state.authorize(ledger, ledger_id, master_key)
     return ledger
@@ -473,8 +545,14 @@ def _version_conflict(what: str, found: int, expected: int) -> MetadataVersionEr
     return MetadataVersionError(f"{what} has version {found}, not {expected}")
 
 
+class TakesSpace:
+    """Operations of other rooms that a full store is to refuse."""
+
+    __slots__ = ()
+
+
 # What a full store refuses. Deleting, collecting, fencing and closing stay possible, for they are the way out.
-TAKES_SPACE = (AddEntries, CreateLedger, PutNode)
+TAKES_SPACE = (AddEntries, CreateLedger, PutNode, TakesSpace)
 
 
 class Change:

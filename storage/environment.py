@@ -142,10 +142,21 @@ class Environment:
             try:
                 # The format first: a later one may have other sub-databases.
                 check_format(self.path, _format_record(env))
-                return {name: env.open_db(name, create=False) for name in keys.DATABASES}
+                return dict(self._each_database(env))
             except lmdb.MapResizedError:
                 # Another process commits to a file that is larger than the map asked for.
                 env.set_mapsize(0)
+
+    def _each_database(self, env: lmdb.Environment) -> Iterator[tuple[bytes, lmdb._Database]]:
+        for name in keys.DATABASES:
+            try:
+                yield name, env.open_db(name, create=False)
+            except lmdb.NotFoundError:
+                # Stores made before there were servers have no copies. Read-only ones stay without.
+                if name != keys.COPIES:
+                    raise
+                if not self.read_only:
+                    yield name, env.open_db(name)
 
     def close(self, reason: BookstandError | None = None) -> None:
         """``reason``: what to tell whoever comes later."""

@@ -1,6 +1,7 @@
 """Names of the sub-databases, and the bytes of their keys.
 
-Ids are never negative, so that the order of the bytes is the order of the numbers.
+Ids are never negative, so that the order of the bytes is the order of the numbers. Those of ``copies`` may be, for
+bookies take what they are sent; nothing relies on their order.
 """
 
 from __future__ import annotations
@@ -10,8 +11,14 @@ from bookstand.proto.layout import Layout
 
 KEY_OF_ENTRY = Layout("the key of an entry", ("ledger id", "Q", ""), ("entry id", "Q", ""))
 KEY_OF_LEDGER = Layout("the key of a ledger", ("ledger id", "Q", ""))
+KEY_OF_COPIES = Layout("the key of a bookie's ledger", ("ledger id", "q", ""), ("bookie", "I", "its number"))
+KEY_OF_COPY = Layout(
+    "the key of a bookie's entry", ("ledger id", "q", ""), ("bookie", "I", "its number"), ("entry id", "q", "")
+)
 ENTRY_KEY = KEY_OF_ENTRY.struct
 LEDGER_KEY = KEY_OF_LEDGER.struct
+COPY_LEDGER = KEY_OF_COPIES.struct
+COPY_ENTRY = KEY_OF_COPY.struct
 MAX_LEDGER_ID = (1 << 63) - 1
 MAX_ENTRY_ID = (1 << 63) - 1
 
@@ -22,9 +29,10 @@ TABLES = (
     (b"ledgers", KEY_OF_LEDGER.title, "sealed: its version, and BookKeeper's LedgerMetadataFormat"),
     (b"state", KEY_OF_LEDGER.title, "sealed: the state of a ledger"),
     (b"nodes", "the path in UTF-8", "sealed: its version, and the value"),
+    (b"copies", f"{KEY_OF_COPIES.title}, or {KEY_OF_COPY.title}", "sealed: what that bookie of a server knows of it"),
 )
 DATABASES = tuple(name for name, _, _ in TABLES)
-META, ENTRIES, LEDGERS, STATE, NODES = DATABASES
+META, ENTRIES, LEDGERS, STATE, NODES, COPIES = DATABASES
 
 META_FORMAT = b"format"
 META_STORE_ID = b"store-id"
@@ -33,6 +41,11 @@ META_NEXT_INCARNATION = b"next-incarnation"
 # The XOR of the seals of all records of a sub-database: a page of it that is an old one of its own shows.
 META_SUMS = {LEDGERS: b"sum-of-ledgers", NODES: b"sum-of-nodes"}
 META_RECORDS = (META_FORMAT, META_STORE_ID, META_NEXT_LEDGER, META_NEXT_INCARNATION, *META_SUMS.values())
+# What the ZooKeeper protocol's server keeps beside the nodes and ledgers themselves (bookstand.server.zookeeper.kept):
+# one of its own, one for each session, and what is known of each znode apart from its value, under the znode's path.
+META_SERVER = b"zookeeper"
+META_SESSION = b"session-"
+META_ZNODE = b"/"
 # What the next ids and incarnations are stored in.
 COUNTER_BYTES = 8
 # One for each deleted ledger whose entries are not collected yet, in the order in which they were deleted.
@@ -74,6 +87,17 @@ def path_of(key: bytes) -> str:
         return key.decode()
     except UnicodeDecodeError:
         raise _impossible(NODES, key) from None
+
+
+def copy_name(key: bytes) -> str:
+    """What a key of ``copies`` stands for, in words."""
+    if len(key) == COPY_LEDGER.size:
+        ledger_id, bookie = COPY_LEDGER.unpack(key)
+        return f"what bookie {bookie} knows of ledger {ledger_id}"
+    if len(key) == COPY_ENTRY.size:
+        ledger_id, bookie, entry_id = COPY_ENTRY.unpack(key)
+        return f"entry {ledger_id}:{entry_id} of bookie {bookie}"
+    raise _impossible(COPIES, key)
 
 
 def _impossible(database: bytes, key: bytes) -> StoreDamagedError:

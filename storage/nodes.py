@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bookstand.errors import IncorrectParameterError, NoSuchNodeError
+from bookstand.storage import keys
 from bookstand.storage.changes import ANY_VERSION, MUST_NOT_EXIST, Change, DeleteNode, PutNode
 
 TYPE_CHECKING = False
@@ -61,13 +62,7 @@ class Nodes:
         path = check_path(path)
         self._check_usable()
         self._storage.flush_if_queued()
-        prefix = path.rstrip("/") + "/"
-        names: dict[str, None] = {}
-        for found in self._storage.node_paths(prefix):
-            names.setdefault(found[len(prefix) :].partition("/")[0])
-        # The path itself, written with a slash at its end, is no child of itself.
-        names.pop("", None)
-        return sorted(names)
+        return self._storage.names_below(keys.NODES, path)
 
 
 def check_path(path: object) -> str:

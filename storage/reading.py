@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import count, islice, takewhile
 
 import lmdb
 
 from bookstand.errors import NoSuchEntryError, StoreDamagedError
-from bookstand.storage import keys, record
+from bookstand.storage import copies, keys, record
 from bookstand.storage.environment import Environment, values
 from bookstand.storage.state import LedgerState, unpack
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 # A scan's slice: enough entries to pay for a read transaction and numpy, few enough bytes to stay small.
 SLICE_ENTRIES = 2_000
 SLICE_BYTES = 4 << 20
+
+# As they stand at the front of an entry, which may be negative there.
+_IDS = struct.Struct(">qq")
 
 
 class Reads:
@@ -82,6 +86,59 @@ class Reads:
     def meta_keys(self, prefix: bytes) -> Iterator[bytes]:
         return takewhile(lambda key: key.startswith(prefix), self.keys_of(keys.META, prefix))
 
+    def names_below(self, database: bytes, path: str) -> list[str]:
+        """Names of the level below a path, for a sub-database that has paths for keys, in their order. What lies deeper
+        is passed over, not read."""
+        prefix = path.rstrip("/").encode() + b"/"
+        found: dict[bytes, None] = {}
+        start: bytes | None = prefix
+        while start is not None:
+            start = self._names_page(database, prefix, start, found)
+        # The path itself, written with a slash at its end, is no name below itself.
+        found.pop(b"", None)
+        return [keys.path_of(name) for name in sorted(found)]
+
+    def _names_page(self, database: bytes, prefix: bytes, start: bytes, found: dict[bytes, None]) -> bytes | None:
+        """Adds a page of names; returns the key to go on from, None at the end."""
+        self.check_usable()
+        with self._environment.read() as transaction:
+            cursor = transaction.cursor(self._environment.databases[database])
+            there = cursor.set_range(start)
+            for _ in range(SLICE_ENTRIES):
+                key: bytes = cursor.key()  # type: ignore[assignment]
+                if not there or not key.startswith(prefix):
+                    return None
+                if key < start:
+                    raise _out_of_order(database, key)
+                name, deeper, _rest = key[len(prefix) :].partition(b"/")
+                found[name] = None
+                # The slash's successor: the first key that is not below the name.
+                start = prefix + name + b"0" if deeper else key + b"\0"
+                there = cursor.set_range(start) if deeper else cursor.next()
+        return start
+
+    def records(self, database: bytes, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Records of a sub-database whose keys begin so, with their seals; read page by page."""
+        start = prefix
+        while True:
+            self.check_usable()
+            with self._environment.read() as transaction:
+                cursor = transaction.cursor(self._environment.databases[database])
+                if not cursor.set_range(start):
+                    return
+                items: Iterator[tuple[bytes, bytes]] = cursor.iternext()  # type: ignore[assignment]
+                page = list(islice(takewhile(lambda item: item[0].startswith(prefix), items), SLICE_ENTRIES))
+            if page and not start <= page[0][0] <= page[-1][0]:
+                raise _out_of_order(database, page[-1][0])
+            yield from page
+            if len(page) < SLICE_ENTRIES:
+                return
+            start = page[-1][0] + b"\0"
+
+    def recorded_sums(self) -> list[int]:
+        """Of each sub-database that has one, the sum of its seals: another one as soon as anything of it is changed."""
+        return [record.unseal_sum(keys.META, key, self._get(keys.META, key)) for key in keys.META_SUMS.values()]
+
     def node_paths(self, prefix: str) -> Iterator[str]:
         """Paths that begin with ``prefix``, in the order of their bytes."""
         wanted = prefix.encode()
@@ -139,6 +196,30 @@ class Reads:
             yield first, part
             first += len(part)
 
+    def check_copy(self, key: bytes, name: str) -> None:
+        """Raise where what ``copies`` holds under the key is damaged."""
+        self.check_usable()
+        databases = self._environment.databases
+        with self._environment.read() as transaction:
+            found: bytes | None = transaction.get(key, None, databases[keys.COPIES])  # type: ignore[assignment]
+            if found is None:
+                # Collected meanwhile.
+                return
+            if len(key) == keys.COPY_LEDGER.size:
+                copies.unpack(name, record.unseal(keys.COPIES, key, found))
+                return
+            ledger_id, _, entry_id = keys.COPY_ENTRY.unpack(key)
+            # Ids that the store does not take have the same bytes, and are in no entry's key.
+            ids = _IDS.pack(ledger_id, entry_id)
+            stored: bytes | None = transaction.get(ids, None, databases[keys.ENTRIES])  # type: ignore[assignment]
+        copy = copies.resolve(found, stored, False, name)
+        if copy is not None and copy[: _IDS.size] != ids:
+            raise StoreDamagedError(f"{name} is damaged: its bytes are those of another entry")
+
+    def sealed(self, database: bytes, key: bytes) -> bytes | None:
+        """A record as it lies in the file, with its seal, by which to tell whether it is the same as before."""
+        return self._get(database, key)
+
     def is_sealed(self, database: bytes, key: bytes) -> bool:
         """Whether the record is as it was sealed, if it is there."""
         sealed = self._get(database, key)
@@ -166,7 +247,7 @@ class Reads:
         """Of each sub-database: name, records, pages, bytes in them, and how deep its tree is."""
         self.check_usable()
         environment = self._environment
-        for name in keys.DATABASES:
+        for name in environment.databases:
             with environment.read() as transaction:
                 found = transaction.stat(environment.databases[name])
             pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
@@ -193,8 +274,11 @@ class Reads:
 
     def _key_page(self, database: bytes, start: bytes) -> list[bytes]:
         self.check_usable()
+        handle = self._environment.databases.get(database)
+        if handle is None:
+            return []
         with self._environment.read() as transaction:
-            cursor = transaction.cursor(self._environment.databases[database])
+            cursor = transaction.cursor(handle)
             if not cursor.set_range(start):
                 return []
             page = list(islice(values(cursor.iternext(True, False)), SLICE_ENTRIES))

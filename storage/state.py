@@ -6,9 +6,19 @@ from bookstand.errors import StoreDamagedError, UnauthorizedAccessError
 from bookstand.proto.layout import Layout
 from bookstand.storage.digest import DIGEST_NAMES, MASTER_KEY_BYTES
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Keyed(Protocol):
+        """What may have been given a ledger's key."""
+
+        master_key: bytes | None
+
+
 STATE = Layout(
     "the state of a ledger",
-    ("flags", "Q", "bit 0: fenced; 1: it has a master key; 2: entries came out of order; bits 8 to 15: the digest"),
+    ("flags", "Q", "bit 0: fenced; 1: has a master key; 2: entries came out of order; octet 1: digest; 2 and 3: home"),
     ("incarnation", "Q", "a number that every creation takes anew"),
     ("count", "Q", "entries that are stored"),
     ("last entry", "q", "the highest id; -1: none"),
@@ -24,8 +34,12 @@ STATE_BYTES = _LAYOUT.size
 _FENCED = 1
 _KEYED = 2
 _OUT_OF_ORDER = 4
-# The digest's number stands in the second octet of the flags; 0: not known.
+# 0: not known.
 _DIGEST_SHIFT = 8
+_HOME_SHIFT = 16
+# Of a ledger that a server's client made, until a bookie is sent an entry of it.
+NO_HOME_YET = 0xFFFF
+MAX_BOOKIES = NO_HOME_YET - 1
 _DIGESTS = ("", *DIGEST_NAMES)
 
 
@@ -35,7 +49,8 @@ class LedgerState:
     All entries up to ``unbroken`` were stored: one of them that is not there is damage. Behind it the first gap begins.
     ``incarnation`` tells apart two ledgers that had the same id one after the other. ``largest`` is the size of the
     largest stored entry, by which a scan plans its slices. ``in_order`` holds as long as entries only ever came one
-    after the other, each with the next id: then their cumulative lengths rise.
+    after the other, each with the next id: then their cumulative lengths rise. ``home`` is the number, from 1 on, of
+    the bookie of a server that was the first to be sent an entry of the ledger; 0 where it is the store's own ledger.
     """
 
     __slots__ = (
@@ -44,6 +59,7 @@ class LedgerState:
         "digest",
         "explicit_lac",
         "fenced",
+        "home",
         "in_order",
         "incarnation",
         "lac",
@@ -53,7 +69,7 @@ class LedgerState:
         "unbroken",
     )
 
-    def __init__(self, incarnation: int, master_key: bytes | None, digest: str = "") -> None:
+    def __init__(self, incarnation: int, master_key: bytes | None, digest: str = "", home: int = 0) -> None:
         self.incarnation = incarnation
         self.master_key = master_key
         self.digest = digest
@@ -66,6 +82,7 @@ class LedgerState:
         self.explicit_lac = -1
         self.largest = 0
         self.deleted_at = 0
+        self.home = home
 
     def copy(self) -> LedgerState:
         other = LedgerState.__new__(LedgerState)
@@ -94,7 +111,8 @@ class LedgerState:
             (_FENCED if self.fenced else 0)
             | (_KEYED if key is not None else 0)
             | (0 if self.in_order else _OUT_OF_ORDER)
-            | _DIGESTS.index(self.digest) << _DIGEST_SHIFT,
+            | _DIGESTS.index(self.digest) << _DIGEST_SHIFT
+            | self.home << _HOME_SHIFT,
             self.incarnation,
             self.count,
             self.last_entry,
@@ -125,15 +143,16 @@ def unpack(ledger_id: int, body: bytes) -> LedgerState:
     ) = _LAYOUT.unpack(body)
     state.fenced = bool(flags & _FENCED)
     state.in_order = not flags & _OUT_OF_ORDER
-    digest = flags >> _DIGEST_SHIFT
-    if digest >= len(_DIGESTS):
-        raise StoreDamagedError(f"state of ledger {ledger_id} is damaged: there is no digest {digest}")
+    digest = flags >> _DIGEST_SHIFT & 0xFF
+    state.home = flags >> _HOME_SHIFT
+    if digest >= len(_DIGESTS) or state.home > NO_HOME_YET:
+        raise StoreDamagedError(f"state of ledger {ledger_id} is damaged: its flags are {flags:#x}")
     state.digest = _DIGESTS[digest]
     state.master_key = key if flags & _KEYED else None
     return state
 
 
-def authorize(state: LedgerState, ledger_id: int, master_key: bytes) -> None:
+def authorize(state: Keyed, ledger_id: int, master_key: bytes) -> None:
     """The first key that a ledger is given is its key; any other is refused."""
     if state.master_key is None:
         state.master_key = master_key

@@ -25,6 +25,7 @@ from bookstand.errors import (
 from bookstand.storage import files, keys, owners
 from bookstand.storage.changes import AddEntries, Change, CollectEntries
 from bookstand.storage.committer import Committer, Submission
+from bookstand.storage.copy_reading import CopyReads
 from bookstand.storage.diskspace import DiskSpace
 from bookstand.storage.environment import FIRST_MAP_SIZE, Environment
 from bookstand.storage.forking import ForkGuard
@@ -146,7 +147,8 @@ class Storage(Reads):
         self.path = path
         self.read_only = read_only
         self.durability = durability
-        self._use_hooks(hooks)
+        self._disk = DiskSpace(path)
+        self.use_hooks(hooks)
         self._refusal: BookstandError | None = None
         # Those who are to be told of a crash, for they answer others.
         self.clients: WeakSet[Client] = WeakSet()
@@ -155,7 +157,6 @@ class Storage(Reads):
         # The last user is closing it; whoever wants to open it again waits for ``closed``.
         self.closing = False
         self.closed = Event()
-        self._disk = DiskSpace(path)
         self._watchers = 0
         self._watch = Condition()
         self._owner: owners.Owner | None = None
@@ -244,7 +245,7 @@ class Storage(Reads):
             self._check_everything()
         if hooks is not None:
             # Handles made before do not see them.
-            self._use_hooks(hooks)
+            self.use_hooks(hooks)
         self._users += 1
 
     def close(self) -> None:
@@ -343,20 +344,30 @@ class Storage(Reads):
 
     # -- hooks, where there are any --------------------------------------------------------------------------------
 
-    def _use_hooks(self, hooks: Hooks | None) -> None:
+    def use_hooks(self, hooks: Hooks | None) -> None:
+        """From now on; handles that writers have already do not see them."""
         self.hooks = hooks
+        if hooks is None:
+            self._disk.kept_full = False
         # The same where they want to see single entries.
         self.entry_hooks = hooks if hooks is not None and hooks.sees_entries else None
 
     def point(self, name: str, subject: Subject = None) -> None:
-        """Pass a point of ``hooks.POINTS``. Callers ask first whether there are hooks."""
-        assert self.hooks is not None
+        """Pass a point of ``hooks.POINTS``. Callers ask first whether there are hooks; they may be gone since."""
+        hooks = self.hooks
+        if hooks is None:
+            return
         self.check_usable()
         try:
-            self.hooks.at(name, subject, self)
+            hooks.at(name, subject, self)
         except SimulatedCrash as crash:
             self.crash(crash.reason)
             raise
+
+    def copies(self, bookie: int) -> CopyReads:
+        """What one of a server's bookies has, at this moment."""
+        self.check_usable()
+        return CopyReads(self._environment, bookie)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 

@@ -76,6 +76,7 @@ def verify(storage: Storage) -> Report:
             report.add(f"{record.describe(keys.META, key)} is missing")
     _reported(report, _verify_meta, storage, report)
     _reported(report, _verify_nodes, storage, report)
+    _reported(report, _verify_copies, storage, report)
     for database in keys.META_SUMS:
         _reported(report, _verify_sum, storage, database, report)
     return report
@@ -108,6 +109,15 @@ def _verify_nodes(storage: Storage, report: Report) -> None:
         path = _reported(report, keys.path_of, key)
         if path is not None:
             _reported(report, storage.node, path)
+
+
+def _verify_copies(storage: Storage, report: Report) -> None:
+    """Every record of a bookie is as it was sealed; the copy of every entry that differs is there, and is of the entry
+    that it is said to be."""
+    for key in storage.keys_of(keys.COPIES):
+        name = _reported(report, keys.copy_name, key)
+        if name is not None:
+            _reported(report, storage.check_copy, key, name)
 
 
 def _verify_sum(storage: Storage, database: bytes, report: Report) -> None:

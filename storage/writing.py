@@ -9,6 +9,7 @@ import lmdb
 from bookstand.errors import BookstandError, OutcomeUnknownError
 from bookstand.storage import keys, record
 from bookstand.storage.changes import TAKES_SPACE, AddEntries, Staging
+from bookstand.storage.copying import AddCopies
 from bookstand.storage.diskspace import DiskSpace
 from bookstand.storage.environment import Environment, values
 from bookstand.storage.lmdb_errors import translate
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 # Pages are kept for a reader that was killed until somebody looks; who has the store open looks so often.
 _COMMITS_BETWEEN_LOOKS = 128
+
+_ADDS = (AddEntries, AddCopies)
+_TAKES_SPACE = (*TAKES_SPACE, AddCopies)
 
 # States of ledgers kept from one commit to the next.
 _KEPT_STATES = 1_000
@@ -240,7 +244,13 @@ class Writing:
         return state
 
     def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]:
-        cursor = self._transaction.cursor(self._databases[keys.ENTRIES])
+        return self._keys_of_ledger(keys.ENTRIES, ledger_id, limit)
+
+    def copy_keys(self, ledger_id: int, limit: int) -> list[bytes]:
+        return self._keys_of_ledger(keys.COPIES, ledger_id, limit)
+
+    def _keys_of_ledger(self, database: bytes, ledger_id: int, limit: int) -> list[bytes]:
+        cursor = self._transaction.cursor(self._databases[database])
         prefix = keys.LEDGER_KEY.pack(ledger_id)
         if not cursor.set_range(prefix):
             return []
@@ -252,7 +262,7 @@ class Writing:
     def attempt(self, operations: Sequence[Operation], full: BookstandError | None) -> Outcome:
         """Apply one change, or refuse it and leave no trace. ``full`` is what to say to changes that take space."""
         try:
-            if full is not None and any(isinstance(operation, TAKES_SPACE) for operation in operations):
+            if full is not None and any(isinstance(operation, _TAKES_SPACE) for operation in operations):
                 raise full
             operation = operations[0] if len(operations) == 1 else None
             if type(operation) is AddEntries:
@@ -277,9 +287,14 @@ class Writing:
         for encoded in staging.entries:
             self._add(encoded)
         entries = self._databases[keys.ENTRIES]
+        if staging.single_entries:
+            self._transaction.cursor(entries).putmulti(sorted(staging.single_entries.items()))
+            self.dirty = True
         for key in staging.removed_entries:
             self._transaction.delete(key, b"", entries)
             self.dirty = True
+        if staging.marks:
+            self._mark(staging.marks)
         if staging.states:
             self._states.update(staging.states)
             self._changed.update(staging.states)
@@ -306,6 +321,16 @@ class Writing:
             # LMDB packs its pages tighter and searches less where it knows that keys come in at the very end.
             at_end = not cursor.last() or bytes(cursor.key()) < encoded.first_key
             cursor.putmulti(encoded.pairs(), True, True, at_end)
+        self.dirty = True
+
+    def _mark(self, marks: dict[bytes, bytes | None]) -> None:
+        """Marks of bookies' copies: what changes them changes the bookie's record as well."""
+        database = self._databases[keys.COPIES]
+        # In the order of the keys, which LMDB takes faster.
+        put = sorted((key, mark) for key, mark in marks.items() if mark is not None)
+        self._transaction.cursor(database).putmulti(put)
+        for key in marks.keys() - dict(put).keys():
+            self._transaction.delete(key, b"", database)
         self.dirty = True
 
     def write_rest(self) -> None:
@@ -351,9 +376,9 @@ def _abort(transaction: lmdb.Transaction | None) -> None:
 
 def _size_of(submissions: Sequence[Submitted]) -> int:
     """About how many bytes of the map the submissions will take."""
-    payloads = 0
+    room = 0
     for submission in submissions:
         for operation in submission.operations:
-            if type(operation) is AddEntries:
-                payloads += sum(map(len, operation.payloads)) + 200 * len(operation.payloads)
-    return 2 * payloads + (1 << 20)
+            if isinstance(operation, _ADDS):
+                room += operation.room
+    return 2 * room + (1 << 20)

@@ -235,6 +235,10 @@ class Faults(MockBookKeeperFaults, Hooks):
             raise IncorrectParameterError(f"a crash is one of {_MODES}, not {mode!r}")
         return self._add(Rule("crash", point, nth=None if nth == 1 else nth, value="" if mode == "raise" else mode))
 
+    def add(self, text: str) -> Rule:
+        """The rule that is written like this, as ``str()`` of a rule writes it and a replay has it."""
+        return self._add(parse_rule(text))
+
     def _add(self, rule: Rule) -> Rule:
         check_rule(rule)
         _check_value(rule)
@@ -317,7 +321,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         faults = cls(int(seed), clock)
         for item in rest:
             if item.strip():
-                faults._add(parse_rule(item))
+                faults.add(item)
         return faults
 
     @classmethod

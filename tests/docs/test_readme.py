@@ -61,6 +61,6 @@ def test_make_targets_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_named_exist(page: Path) -> None:
     """Files of the repository that a page names in code quotes."""
-    rooms = "storage|ledger|proto|cursor|delivery|disk|pipeline|tools|testing"
+    rooms = "storage|ledger|proto|cursor|delivery|disk|pipeline|server|tools|testing"
     named = re.findall(rf"`((?:{rooms}|bookstand|tests|docs)/[\w./]*\w)`", page.read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []

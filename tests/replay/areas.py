@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tests.replay import bitmaps, bookkeeper, cursors, delayed, disk, messages, nacks
+from tests.replay import bitmaps, bookkeeper, cursors, delayed, disk, messages, nacks, wire
 from tests.replay.outcome import Outcome
 
 
@@ -70,6 +70,13 @@ AREAS: dict[str, Area] = {
             disk.FIELDS,
             0.02,
             disk.replay,
+        ),
+        Area(
+            "wire",
+            "frames between clients and servers, and what the servers answered",
+            wire.FIELDS,
+            0.05,
+            wire.replay,
         ),
     )
 }

@@ -21,6 +21,7 @@ from tests.soak.kinds import Done, Kind, KindUnavailableError, Lasting, Tally
 KINDS: dict[str, str] = {
     "random_kills": "tests.soak.random_kills:KIND",
     "kills": "tests.soak.kills:KIND",
+    "server_kills": "tests.soak.server_kills:KIND",
     "io_faults": "tests.soak.io_faults:KIND",
     "crash_states": "tests.soak.crash_states:KIND",
     "crash_states_observed": "tests.soak.crash_states:OBSERVED",

@@ -31,7 +31,7 @@ from bookstand.storage.environment import check_format
 from bookstand.storage.owners import Survey
 from bookstand.storage.witness import Witness
 from tests.kit import own_environment, raw
-from tests.soak import disk_decoders, topic_decoders
+from tests.soak import disk_decoders, server_decoders, topic_decoders, zookeeper_decoders
 from tests.soak.decoder import Decoder
 from tests.soak.kinds import Done, Kind
 
@@ -195,8 +195,10 @@ def decoders(seed: int, folder: Path) -> dict[str, Decoder]:
         found |= _of_entries(rng, name)
     found |= _of_records(rng) | _of_metadata(rng) | _of_protobuf(rng) | _of_files(rng, folder)
     others = topic_decoders.all_of_them(rng, folder) | disk_decoders.all_of_them(rng, folder)
-    assert not found.keys() & others.keys()
-    return found | others
+    for more in (others, server_decoders.all_of_them(rng, folder), zookeeper_decoders.all_of_them(rng, folder)):
+        assert not found.keys() & more.keys()
+        found |= more
+    return found
 
 
 def _of_entries(rng: random.Random, name: str) -> dict[str, Decoder]:

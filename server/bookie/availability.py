@@ -1,0 +1,66 @@
+"""Which entries of a ledger a bookie has, as it tells an operator: BookKeeper's AvailabilityOfEntriesOfLedger.
+
+::
+
+    0         4        8                       64
+    +---------+--------+-----------------------+---------------------------------------
+    | version | groups | zeros                 | groups of 24 bytes
+    +---------+--------+-----------------------+---------------------------------------
+      int32 0   int32                            int64 first start | int64 last start | int32 size | int32 period
+
+A group is a number of equally long sequences of entries whose starts are ``period`` apart, 0 where there is but one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+
+_HEADER = Struct(">ii56x")
+_GROUP = Struct(">qqii")
+assert (_HEADER.size, _GROUP.size) == (64, 24)
+
+
+def encode(entry_ids: Iterable[int]) -> bytes:
+    """``entry_ids`` are ascending; a bookie does not tell of negative ones."""
+    groups = list(_groups(_sequences(entry_ids)))
+    return _HEADER.pack(0, len(groups)) + b"".join([_GROUP.pack(*group) for group in groups])
+
+
+def decode(data: bytes) -> list[int]:
+    _, count = _HEADER.unpack_from(data)
+    found: list[int] = []
+    for first, last, size, period in _GROUP.iter_unpack(data[_HEADER.size : _HEADER.size + count * _GROUP.size]):
+        for start in range(first, last + 1, period or 1):
+            found += range(start, start + size)
+    return found
+
+
+def _sequences(entry_ids: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """(start, size) of entries without a gap."""
+    start = size = 0
+    for entry_id in entry_ids:
+        if entry_id < 0:
+            continue
+        if size and entry_id == start + size:
+            size += 1
+            continue
+        if size:
+            yield start, size
+        start, size = entry_id, 1
+    if size:
+        yield start, size
+
+
+def _groups(sequences: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int, int]]:
+    first = last = size = period = 0
+    for start, length in sequences:
+        if size == length and period in (0, start - last):
+            period = start - last
+        else:
+            if size:
+                yield first, last, size, period
+            first, size, period = start, length, 0
+        last = start
+    if size:
+        yield first, last, size, period

@@ -1,0 +1,89 @@
+"""One bookie of a server: what it answers, whatever the version of the request. It has no socket and no loop."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from bookstand.errors import IncorrectParameterError
+from bookstand.server.bookie import availability, codes, v2
+from bookstand.storage.copy_reading import CopyReads
+from bookstand.storage.state import MAX_BOOKIES
+from bookstand.storage.storage import Storage
+
+LAST_ENTRY = -1
+"""The entry id of a read that asks for the last entry there is."""
+
+_MOST_BATCH_BYTES = 5 << 20
+
+
+class Found(NamedTuple):
+    """What a read found: its code, the entry, and the highest LAC that the bookie has heard of."""
+
+    code: int
+    stored: bytes | None = None
+    lac: int = -1
+
+
+class Bookie:
+    """``number`` tells it apart from the other bookies of the store, from 1 on."""
+
+    def __init__(self, storage: Storage, number: int) -> None:
+        if not 0 < number <= MAX_BOOKIES:
+            raise IncorrectParameterError(f"a bookie's number is from 1 to {MAX_BOOKIES}, not {number}")
+        self.storage = storage
+        self.number = number
+
+    def view(self) -> CopyReads:
+        """What it has at this moment; a context manager."""
+        return self.storage.copies(self.number)
+
+    def read(self, view: CopyReads, ledger_id: int, entry_id: int) -> Found:
+        ledger = view.ledger(ledger_id)
+        if ledger is None:
+            return Found(codes.NO_LEDGER)
+        if entry_id == LAST_ENTRY:
+            if ledger.last_entry is None:
+                return Found(codes.NO_ENTRY, None, ledger.lac)
+            entry_id = ledger.last_entry
+        stored = view.entry(ledger_id, entry_id)
+        hooks = self.storage.entry_hooks
+        if hooks is not None:
+            stored = hooks.on_read(ledger_id, entry_id, stored)
+        return Found(codes.NO_ENTRY if stored is None else codes.OK, stored, ledger.lac)
+
+    def read_batch(self, view: CopyReads, request: v2.Request) -> tuple[int, list[bytes]]:
+        """One entry at least, then more as long as there are some that the client has room for."""
+        entries: list[bytes] = []
+        room = min(request.most_bytes, _MOST_BATCH_BYTES) - v2.BATCH_BYTES
+        count = request.most_entries
+        while count <= 0 or len(entries) < count:
+            found = self.read(view, request.ledger_id, request.entry_id + len(entries))
+            if found.stored is None:
+                if not entries:
+                    return found.code, []
+                break
+            room -= v2.BATCH_ENTRY_BYTES + len(found.stored)
+            if entries and room < 0:
+                break
+            entries.append(found.stored)
+        return codes.OK, entries
+
+    def read_lac(self, view: CopyReads, ledger_id: int) -> tuple[int, bytes | None, bytes | None]:
+        """(code, body of the explicit LAC, last entry)."""
+        hooks = self.storage.entry_hooks
+        if hooks is not None:
+            hooks.on_read_lac(ledger_id)
+        ledger = view.ledger(ledger_id)
+        explicit = ledger.explicit_lac if ledger is not None and ledger.explicit_lac else None
+        last = self.read(view, ledger_id, LAST_ENTRY).stored
+        return codes.NO_ENTRY if explicit is None and last is None else codes.OK, explicit, last
+
+    def entry_ids(self, view: CopyReads, ledger_id: int) -> bytes | None:
+        """Which entries it has, as it is told to an operator; None: it has never heard of the ledger."""
+        return None if view.ledger(ledger_id) is None else availability.encode(view.entry_ids(ledger_id))
+
+    def disk(self) -> tuple[int, int]:
+        """Bytes of the store's disk: all, and those that are free."""
+        disk = os.statvfs(self.storage.path)
+        return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize

@@ -1,0 +1,63 @@
+"""Faults that somebody puts into a server while it runs: the rules of the test kit, one line each.
+
+Rules are about what happens to ledgers and entries, by whatever protocol it was asked for: an ``append`` is an add over
+the wire as well, a ``read`` any answer that has an entry, ``fence``, ``force`` and ``read_lac`` what they say. What an
+error is answered with, ``bookie/codes.py`` says. An answer that is lost (``fail+after@append=OutcomeUnknownError``) is
+not sent at all. A crash ends the store, and closes all connections without an answer.
+
+As long as there is no rule, nothing is slower for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bookstand.errors import IllegalOperationError, IncorrectParameterError
+from bookstand.storage.storage import Storage
+from bookstand.testing.faults import Faults
+from bookstand.testing.rules import Rule
+
+
+class ServerFaults:
+    """The rules of one store's server. All methods may be called from any thread."""
+
+    def __init__(self, storage: Storage, seed: int = 0) -> None:
+        if storage.hooks is not None and not isinstance(storage.hooks, Faults):
+            raise IllegalOperationError(f"store {storage.path} is open with other hooks than faults")
+        self._storage = storage
+        # Whoever opened the store with faults keeps them.
+        self._given = storage.hooks
+        self._faults = self._given or Faults(seed)
+
+    def add(self, line: str) -> Rule:
+        """The rule that is written like this, such as ``delay@read(4:17)=0.5``; it holds from now on."""
+        rule = self._faults.add(line)
+        self._storage.use_hooks(self._faults)
+        return rule
+
+    def remove(self, line: str) -> None:
+        """The oldest rule that is written like this; what it holds up goes on."""
+        rule = next((rule for rule in self._faults.rules if str(rule) == line), None)
+        if rule is None:
+            raise IncorrectParameterError(f"there is no rule {line!r}")
+        self._faults.remove(rule)
+        self._rest()
+
+    def clear(self) -> None:
+        """No rule is left, and nothing is held up any more."""
+        for rule in list(self._faults.rules):
+            self._faults.remove(rule)
+        self._faults.free_space()
+        self._rest()
+
+    def release(self) -> None:
+        """Let go of what is stalled."""
+        self._faults.release()
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Each rule, how many operations it met, and to how many it happened."""
+        return [{"rule": str(rule), "met": rule.seen, "fired": rule.fired} for rule in self._faults.rules]
+
+    def _rest(self) -> None:
+        if not self._faults.rules and self._given is None:
+            self._storage.use_hooks(None)

@@ -1,0 +1,245 @@
+"""The writes that go into one commit: each is done or refused by itself, in order, each with a zxid of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bookstand.errors import (
+    BookstandError,
+    LedgerExistsError,
+    MetadataVersionError,
+    NoSuchLedgerError,
+    NoSuchNodeError,
+    StoreDamagedError,
+    StoreInUseError,
+)
+from bookstand.server.zookeeper import kept
+from bookstand.server.zookeeper.protocol import Code, Op, ZooKeeperError
+from bookstand.server.zookeeper.records import Failed
+from bookstand.server.zookeeper.transaction import Change, Transaction
+from bookstand.server.zookeeper.writes import WRITES, MultiRefusedError, Writer, delete_if_unused, multi
+from bookstand.storage import keys, record
+from bookstand.storage.changes import Staging, TakesSpace
+from bookstand.storage.log import logger
+
+
+class Outcome(NamedTuple):
+    """What became of a write. A refused one has a zxid, too, and has changed nothing."""
+
+    zxid: int
+    result: Any
+    changes: Sequence[Change] = ()
+    ephemerals: Sequence[tuple[int, str, bool]] = ()
+    mortal: Sequence[str] = ()
+
+
+class OpenSession(NamedTuple):
+    """A new session; result: (id, :class:`kept.Session`)."""
+
+    session: kept.Session
+
+
+class CloseSession(NamedTuple):
+    """The end of a session, with all that is its."""
+
+    session_id: int
+
+
+class RemoveUnused(NamedTuple):
+    """A container without children, or a znode whose time is over."""
+
+    path: str
+
+
+class Adopt(NamedTuple):
+    """Look at znodes that others may have written, so that they become part of the tree."""
+
+    paths: Sequence[str]
+
+
+class Request(NamedTuple):
+    """What a client asks for."""
+
+    op: Op
+    body: Any
+    writer: Writer
+
+
+Write = OpenSession | CloseSession | RemoveUnused | Adopt | Request
+
+# Whose znodes they are, as of the last commit.
+Ephemerals = Mapping[int, Collection[str]]
+
+
+class Done(NamedTuple):
+    """``sums``: what the batch has changed of each sum of seals."""
+
+    outcomes: Sequence[Outcome]
+    sums: Sequence[int]
+
+
+# Requests that a full store still takes, for they make room.
+_MAKE_ROOM = frozenset({Op.DELETE, Op.CHECK})
+
+
+def _takes_space(write: Write) -> bool:
+    if not isinstance(write, Request):
+        return isinstance(write, OpenSession)
+    operations = write.body if write.op is Op.MULTI else [(write.op, write.body)]
+    return any(op not in _MAKE_ROOM for op, _ in operations)
+
+
+def batch_of(writes: Sequence[Write], zxid: int, now: int, ephemerals: Ephemerals) -> Batch:
+    kind = _GrowingBatch if any(map(_takes_space, writes)) else Batch
+    return kind(writes, zxid, now, ephemerals)
+
+
+class Batch:
+    """An operation on the store, whose result is :class:`Done`. It may be applied again, if the first time does not
+    reach the disk.
+
+    ``zxid`` is the last that the server knows. Where the store has another one, another server has taken over.
+    """
+
+    __slots__ = ("_ephemerals", "_now", "_zxid", "writes")
+
+    def __init__(self, writes: Sequence[Write], zxid: int, now: int, ephemerals: Ephemerals) -> None:
+        self.writes = writes
+        self._zxid = zxid
+        self._now = now
+        self._ephemerals = ephemerals
+
+    def apply(self, staging: Staging) -> Done:
+        sealed = staging.get(keys.META, keys.META_SERVER)
+        if sealed is None:
+            raise StoreDamagedError("the record of the ZooKeeper server is missing")
+        server = kept.parse_server(record.unseal(keys.META, keys.META_SERVER, sealed))
+        if server.zxid != self._zxid:
+            raise StoreInUseError("another ZooKeeper server has taken over the store's znodes")
+        running = _Running(staging, server, self._now, self._ephemerals)
+        outcomes = [running.outcome(write) for write in self.writes]
+        staging.put(keys.META, keys.META_SERVER, kept.pack_server(running.server))
+        return Done(outcomes, staging.sums_changed())
+
+
+class _GrowingBatch(Batch, TakesSpace):
+    """One that a full store refuses."""
+
+    __slots__ = ()
+
+
+class Begin:
+    """The first thing that a server does with a store: its own record, and the znodes that are there without anybody's
+    doing. Where a server was here before, its next write is refused. Result: the record."""
+
+    __slots__ = ("_first_session",)
+
+    def __init__(self, first_session: int) -> None:
+        self._first_session = first_session
+
+    def apply(self, staging: Staging) -> kept.Server:
+        sealed = staging.get(keys.META, keys.META_SERVER)
+        if sealed is not None:
+            server = kept.parse_server(record.unseal(keys.META, keys.META_SERVER, sealed))
+            server = server._replace(zxid=server.zxid + 1)
+        else:
+            for path, znode in kept.BUILT_IN.items():
+                key = kept.znode_key(path)
+                staging.put(keys.META, key, kept.pack_znode(key, znode))
+            server = kept.Server(0, self._first_session)
+        staging.put(keys.META, keys.META_SERVER, kept.pack_server(server))
+        return server
+
+
+class _Running:
+    """One application of a batch."""
+
+    def __init__(self, staging: Staging, server: kept.Server, now: int, ephemerals: Ephemerals) -> None:
+        self.server = server
+        self._staging = staging
+        self._now = now
+        self._ephemerals = ephemerals
+        # Who owns what by the writes of this batch: (session, path) -> whether it is there.
+        self._owned: dict[tuple[int, str], bool] = {}
+
+    def outcome(self, write: Write) -> Outcome:
+        zxid = self.server.zxid + 1
+        server = self.server = self.server._replace(zxid=zxid)
+        inner = Staging(self._staging)
+        transaction = Transaction(inner, zxid, self._now)
+        try:
+            result = _DO[type(write)](self, transaction, write)
+        except ZooKeeperError as error:
+            self.server = server
+            return Outcome(zxid, Failed(error.code))
+        except MultiRefusedError as refused:
+            self.server = server
+            return Outcome(zxid, refused.results)
+        except BookstandError as error:
+            self.server = server
+            logger().error("a write through ZooKeeper's protocol failed: %s", error)
+            return Outcome(zxid, Failed(code_of(error)))
+        self._staging.merge(inner)
+        for session_id, path, there in transaction.ephemerals:
+            self._owned[session_id, path] = there
+        return Outcome(zxid, result, transaction.changes, transaction.ephemerals, transaction.mortal)
+
+    def _request(self, transaction: Transaction, request: Request) -> Any:
+        self._check_session(transaction, request.writer.session_id)
+        if request.op is Op.MULTI:
+            return multi(transaction, request.writer, request.body)
+        return WRITES[request.op](transaction, request.writer, request.body)
+
+    def _check_session(self, transaction: Transaction, session_id: int) -> None:
+        """It may have been closed by an earlier write."""
+        if transaction.staging.get(keys.META, kept.session_key(session_id)) is None:
+            raise ZooKeeperError(Code.SESSION_EXPIRED, f"session {session_id:#x} is over")
+
+    def _open_session(self, transaction: Transaction, write: OpenSession) -> tuple[int, kept.Session]:
+        session_id = self.server.next_session
+        self.server = self.server._replace(next_session=session_id + 1)
+        key = kept.session_key(session_id)
+        transaction.staging.put(keys.META, key, kept.pack_session(key, write.session))
+        return session_id, write.session
+
+    def _close_session(self, transaction: Transaction, write: CloseSession) -> int:
+        session_id = write.session_id
+        transaction.staging.put(keys.META, kept.session_key(session_id), None)
+        owned = dict.fromkeys(self._ephemerals.get(session_id, ()), True)
+        owned |= {path: there for (owner, path), there in self._owned.items() if owner == session_id}
+        for path in sorted(path for path, there in owned.items() if there):
+            found = transaction.find(path)
+            if found is not None and found.znode.owner == session_id:
+                transaction.remove(path, found)
+        return session_id
+
+    def _remove_unused(self, transaction: Transaction, write: RemoveUnused) -> None:
+        delete_if_unused(transaction, write.path)
+
+    def _adopt(self, transaction: Transaction, write: Adopt) -> None:
+        for path in write.paths:
+            transaction.find(path)
+
+
+_DO: dict[type, Callable[[_Running, Transaction, Any], Any]] = {
+    Request: _Running._request,
+    OpenSession: _Running._open_session,
+    CloseSession: _Running._close_session,
+    RemoveUnused: _Running._remove_unused,
+    Adopt: _Running._adopt,
+}
+
+
+# What a client is told of an error of the store. Damage is never told as absence.
+_CODES: tuple[tuple[type[BookstandError], Code], ...] = (
+    (StoreDamagedError, Code.DATA_INCONSISTENCY),
+    (MetadataVersionError, Code.BAD_VERSION),
+    (NoSuchNodeError, Code.NO_NODE),
+    (NoSuchLedgerError, Code.NO_NODE),
+    (LedgerExistsError, Code.NODE_EXISTS),
+)
+
+
+def code_of(error: BookstandError) -> Code:
+    return next((code for kind, code in _CODES if isinstance(error, kind)), Code.SYSTEM_ERROR)

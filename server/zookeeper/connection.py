@@ -1,0 +1,147 @@
+"""One connection: frames into requests that wait for their turn, answers into frames.
+
+A client that sends faster than it is answered is not read from, one that does not read its answers is not answered, and
+one that lets too many events pile up is dropped, as is one whose frames cannot be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from bookstand.server.framing import LENGTH_BYTES, FramedConnection, Run, joined
+from bookstand.server.zookeeper import records
+from bookstand.server.zookeeper.protocol import MAX_FRAME, SYNC_CONNECTED, EventType
+from bookstand.server.zookeeper.words import WORDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.server.zookeeper.acls import Identity
+    from bookstand.server.zookeeper.rounds import Rounds
+    from bookstand.server.zookeeper.sessions import Session
+    from bookstand.server.zookeeper.state import State
+
+# What waits for its turn, and what waits for the client to read it.
+HELD_FRAMES = 1_000
+HELD_BYTES = 4 << 20
+UNREAD_BYTES = 32 << 20
+# Of frames that have not arrived whole, over all connections.
+PARTIAL_BYTES = 64 << 20
+
+
+class ZooKeeperConnection(FramedConnection):
+    """``greeted``: its first frame was taken, so that a session is being opened for it, or is its own."""
+
+    def __init__(self, state: State, rounds: Rounds, scratch: memoryview) -> None:
+        super().__init__(scratch, MAX_FRAME)
+        self._state = state
+        self._rounds = rounds
+        self._silent = True
+        self._partial_held = 0
+        self._held = 0
+        self.frames: deque[bytes] = deque()
+        self.session: Session | None = None
+        self.greeted = False
+        self.identities: list[Identity] = []
+        self.peer = ""
+        self.opened_at = state.sessions.now()
+        self.requests = self.answers = 0
+
+    @property
+    def session_id(self) -> int:
+        return 0 if self.session is None else self.session.id
+
+    # -- what arrives ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.peer = f"{peer[0]}:{peer[1]}"
+            self.identities.append(("ip", peer[0]))
+        self._state.connections[self] = None
+        if self._rounds.stopped:
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._state.connections.pop(self, None)
+        self._state.watches.forget(self)
+        self._rounds.gone(self)
+        session, self.session = self.session, None
+        if session is not None and session.connection is self:
+            session.connection = None
+
+    def buffer_updated(self, nbytes: int) -> None:
+        first, self._silent = self._silent, False
+        if first and (word := WORDS.get(bytes(self._scratch[:nbytes][:LENGTH_BYTES]))):
+            self.send(word(self._state).encode())
+            self.end()
+            return
+        if self.session is not None:
+            self.session.heard(self._state.sessions.now())
+        super().buffer_updated(nbytes)
+        self._hold_partial()
+        if self.partial_bytes and self._state.partial_bytes > PARTIAL_BYTES:
+            self.abort()
+
+    def take(self, run: Run) -> int:
+        for taken in range(run.frames):
+            if not self.has_room():
+                return taken
+            self.frames.append(run.frame(taken))
+            self._held += run.size
+            self.requests += 1
+        return run.frames
+
+    def has_room(self) -> bool:
+        return len(self.frames) < HELD_FRAMES and self._held < HELD_BYTES
+
+    def worked(self) -> None:
+        if self.frames:
+            self._rounds.ready(self)
+
+    # -- what a round does -------------------------------------------------------------------------------------------
+
+    @property
+    def may_be_served(self) -> bool:
+        """It has a request, and reads its answers."""
+        return bool(self.frames) and self._writable and not self.closed
+
+    def served(self, frame: bytes) -> None:
+        """Its first frame is on its way to its answer."""
+        if self.frames:
+            self.frames.popleft()
+        full = not self.has_room()
+        self._held -= len(frame)
+        if full and self.has_room():
+            self.proceed()
+
+    def answer(self, body: bytes) -> None:
+        self.answers += 1
+        self.send(joined([body]))
+        self._state.unflushed[self] = None
+
+    def tell(self, zxid: int, kind: EventType, path: str) -> None:
+        """An event, to a watcher."""
+        if not self.closed:
+            self.answer(records.event(zxid, kind, SYNC_CONNECTED, path))
+
+    def flush(self) -> None:
+        super().flush()
+        if not self.closed and self.transport.get_write_buffer_size() > UNREAD_BYTES:
+            self.abort()
+
+    def end(self) -> None:
+        """Close it, once what was answered is sent."""
+        self.flush()
+        self.refuse()
+
+    def _drop(self) -> None:
+        super()._drop()
+        self.frames.clear()
+        self._hold_partial()
+
+    def _hold_partial(self) -> None:
+        held, self._partial_held = self._partial_held, self.partial_bytes
+        self._state.partial_bytes += self._partial_held - held

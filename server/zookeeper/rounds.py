@@ -1,0 +1,316 @@
+"""Rounds, in which requests are read, committed and answered.
+
+In a round every connection that has something to say is served in the order of its requests. What reads is answered at
+once; what writes joins the round's batch, which is one commit of the store. While that is under way nothing else is
+served: so no client sees what was written before it is told of it, and what arrives meanwhile makes the next batch. An
+answer to a write is sent when it is on the disk, after the events that it caused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import TypeVar
+
+from bookstand.errors import BookstandError, DiskFullError, OutcomeUnknownError, StoreInUseError
+from bookstand.server.zookeeper import kept, records
+from bookstand.server.zookeeper.batch import (
+    Adopt,
+    CloseSession,
+    Done,
+    OpenSession,
+    Outcome,
+    batch_of,
+    code_of,
+)
+from bookstand.server.zookeeper.greeting import attach, greet
+from bookstand.server.zookeeper.hooked import Committed, Hooked
+from bookstand.server.zookeeper.jute import JuteError
+from bookstand.server.zookeeper.pending import BATCH_WRITES, Gathering, Pending
+from bookstand.server.zookeeper.protocol import Code, Op
+from bookstand.server.zookeeper.reading import StrangeError
+from bookstand.server.zookeeper.records import Failed
+from bookstand.server.zookeeper.requests import WRITING, answer_read, op_of, refuse, write_of
+from bookstand.server.zookeeper.survey import Survey, survey
+from bookstand.storage.changes import Change
+from bookstand.storage.log import logger
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from bookstand.server.zookeeper.connection import ZooKeeperConnection
+    from bookstand.server.zookeeper.state import Left, State
+
+# Looking at everything that others may have written takes no more than this part of the time, where it takes long.
+LOOK_SHARE = 0.1
+LONG_LOOK = 0.05
+
+T = TypeVar("T")
+
+
+class Rounds:
+    """``failed`` is called when the store is not there any more."""
+
+    def __init__(self, state: State, loop: asyncio.AbstractEventLoop, failed: Callable[[BaseException], None]) -> None:
+        self._state = state
+        self._loop = loop
+        self._failed = failed
+        self._ready: dict[ZooKeeperConnection, None] = {}
+        # Writes that are committed one by one, for together they were refused.
+        self._alone: deque[Pending] = deque()
+        self._scheduled = False
+        # A commit, or a look at everything, is under way.
+        self.busy = False
+        self.stopped = False
+        self._idle = asyncio.Event()
+        self._next_look = 0.0
+        # A commit may or may not have happened.
+        self._outcome_unknown = False
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def ready(self, connection: ZooKeeperConnection) -> None:
+        """It has requests."""
+        self._ready[connection] = None
+        self.schedule()
+
+    def gone(self, connection: ZooKeeperConnection) -> None:
+        self._ready.pop(connection, None)
+
+    def schedule(self) -> None:
+        if not self._scheduled and not self.busy and not self.stopped:
+            self._scheduled = True
+            self._loop.call_soon(self._round)
+
+    async def stop(self) -> None:
+        """Returns when what was under way is answered; nothing else will be."""
+        self.stopped = True
+        while self.busy:
+            self._idle.clear()
+            await self._idle.wait()
+
+    # -- a round -----------------------------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        self._scheduled = False
+        if self.busy or self.stopped:
+            return
+        state = self._state
+        try:
+            if self._outcome_unknown:
+                self._work(state.restored, self._restored)
+                return
+            if self._loop.time() >= self._next_look and state.others_wrote():
+                begun = perf_counter()
+                self._work(partial(survey, state.storage), lambda found: self._looked(found, perf_counter() - begun))
+                return
+            if state.own_writes:
+                # First, for they may be what others have written, which nobody is to miss.
+                own, state.own_writes = state.own_writes[:BATCH_WRITES], state.own_writes[BATCH_WRITES:]
+                self._commit([Pending.own(write) for write in own])
+                return
+            batch = Gathering()
+            ready, self._ready = self._ready, {}
+            for connection in ready:
+                self._serve(connection, batch)
+            state.flush()
+        except BookstandError as error:
+            self._failed(error)
+            return
+        if batch.writes:
+            self._commit(batch.writes)
+        elif self._ready:
+            self.schedule()
+
+    def _serve(self, connection: ZooKeeperConnection, batch: Gathering) -> None:
+        """Take its requests up to the first that must wait for the batch."""
+        before = len(batch.writes)
+        while connection.may_be_served:
+            frame = connection.frames[0]
+            try:
+                done = not batch.full and self._take(connection, frame, batch, wait=len(batch.writes) > before)
+            except StrangeError as strange:
+                batch.add(Pending.own(Adopt([strange.path])))
+                done = False
+            if not done:
+                self._ready[connection] = None
+                break
+            connection.served(frame)
+
+    def _take(self, connection: ZooKeeperConnection, frame: bytes, batch: Gathering, wait: bool) -> bool:
+        """Serve one frame; False: it cannot be before what was taken already is committed (``wait``)."""
+        state = self._state
+        begun = perf_counter()
+        if connection.session is None:
+            return greet(state, connection, frame, batch, begun)
+        try:
+            header = records.REQUEST_HEADER.decode(frame)
+        except JuteError:
+            connection.abort()
+            return True
+        op = op_of(header.type)
+        if op in WRITING and op is not None:
+            try:
+                write = write_of(connection, op, frame)
+            except JuteError:
+                if not wait:
+                    refuse(state, connection, op, header.xid, Code.MARSHALLING_ERROR, begun)
+                return not wait
+            batch.add(Pending(write, op, connection, header.xid, begun), len(frame))
+            return True
+        if wait:
+            return False
+        if op is None:
+            connection.answer(records.refusal(header.xid, state.tree.zxid, Code.UNIMPLEMENTED))
+            connection.end()
+        elif op is Op.SYNC and state.others_wrote():
+            # Who syncs is to see what was written before, by whomever.
+            self._next_look = 0.0
+            return False
+        else:
+            answer_read(state, connection, op, header.xid, frame)
+        return True
+
+    # -- commits -----------------------------------------------------------------------------------------------------
+
+    def _commit(self, batch: list[Pending]) -> None:
+        self.busy = True
+        storage = self._state.storage
+        if storage.hooks is None:
+            self._submit(batch, self._committed)
+        else:
+            first, *rest = batch
+            self._alone.extend(rest)
+            Hooked(storage, self._loop, first, self._submit, self._committed).begin()
+
+    def _submit(self, batch: list[Pending], then: Committed) -> None:
+        """``then`` is called in the loop."""
+        state = self._state
+        writes = [pending.write for pending in batch]
+        operation = batch_of(writes, state.tree.zxid, state.clock.now(), state.tree.ephemerals)
+
+        def done(error: BaseException | None, results: list[Any] | None) -> None:
+            self._loop.call_soon_threadsafe(then, batch, error, None if results is None else results[0])
+
+        try:
+            submitted = state.storage.submit(Change(operation))
+        except BookstandError as error:
+            done(error, None)
+            return
+        submitted.add_done_callback(
+            lambda found: done(found.exception(), None if found.exception() is not None else found.result())
+        )
+
+    def _committed(self, batch: list[Pending], error: BaseException | None, result: Done | None) -> None:
+        self.busy = False
+        self._idle.set()
+        if result is None:
+            assert error is not None
+            self._not_committed(batch, error)
+        else:
+            self._state.committed(result.sums)
+            for pending, outcome in zip(batch, result.outcomes, strict=True):
+                self._finish(pending, outcome)
+        self._state.flush()
+        if self._alone and not self.stopped:
+            self._commit([self._alone.popleft()])
+        elif self._ready or self._state.own_writes:
+            self.schedule()
+
+    def _not_committed(self, batch: Sequence[Pending], error: BaseException) -> None:
+        """Nothing of the batch has happened, or nobody knows whether it has."""
+        if isinstance(error, DiskFullError) and len(batch) > 1:
+            # Some of it may be what makes room.
+            self._alone.extend(batch)
+            return
+        logger().error("a commit through ZooKeeper's protocol failed: %s", error)
+        if not isinstance(error, BookstandError) or isinstance(error, StoreInUseError) or not self._state.is_usable:
+            self._failed(error)
+            return
+        if isinstance(error, OutcomeUnknownError):
+            # What is in memory may not be what is on the disk. Clients come back, and are told what they have missed.
+            self._outcome_unknown = True
+            for connection in list(self._state.connections):
+                connection.abort()
+            self.schedule()
+            return
+        for pending in batch:
+            self._finish(pending, Outcome(self._state.tree.zxid, error))
+
+    def _finish(self, pending: Pending, outcome: Outcome) -> None:
+        """Tell watchers, then whoever asked."""
+        self._state.settle(outcome)
+        connection = pending.connection
+        failed = isinstance(outcome.result, Failed | BookstandError)
+        if failed and isinstance(pending.write, CloseSession):
+            session = self._state.sessions.get(pending.write.session_id)
+            if session is not None:
+                session.closing = False
+        if isinstance(outcome.result, OutcomeUnknownError) or (failed and pending.op is Op.CREATE_SESSION):
+            # The client is not told, for nobody knows; it finds out as when its connection breaks in the middle.
+            if connection is not None:
+                connection.abort()
+        elif not failed and isinstance(pending.write, OpenSession):
+            self._opened(pending, *outcome.result)
+        elif not failed and isinstance(pending.write, CloseSession):
+            self._closed(pending, outcome)
+        elif connection is not None:
+            self._answer(connection, pending, outcome)
+
+    def _answer(self, connection: ZooKeeperConnection, pending: Pending, outcome: Outcome) -> None:
+        result, code = outcome.result, Code.OK
+        if isinstance(result, BookstandError):
+            code = code_of(result)
+        elif isinstance(result, Failed):
+            code = Code(result.code)
+        if code is Code.OK:
+            connection.answer(records.reply(pending.xid, outcome.zxid, pending.op, result))
+        else:
+            connection.answer(records.refusal(pending.xid, outcome.zxid, code))
+        self._state.metrics.answered(pending.op, code, perf_counter() - pending.begun)
+
+    def _opened(self, pending: Pending, session_id: int, session: kept.Session) -> None:
+        live = self._state.sessions.add(session_id, session)
+        connection = pending.connection
+        if connection is not None and not connection.closed:
+            attach(self._state, connection, live)
+            if connection.frames:
+                self._ready[connection] = None
+            self._state.metrics.answered(Op.CREATE_SESSION, Code.OK, perf_counter() - pending.begun)
+
+    def _closed(self, pending: Pending, outcome: Outcome) -> None:
+        session = self._state.sessions.remove(outcome.result)
+        if pending.connection is not None:
+            self._answer(pending.connection, pending, outcome._replace(result=None))
+        if session is not None and session.connection is not None:
+            session.connection.end()
+
+    # -- looking at everything ---------------------------------------------------------------------------------------
+
+    def _work(self, look: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Without keeping the loop from other things; ``then`` is called in it."""
+        self.busy = True
+
+        def done(task: asyncio.Future[T]) -> None:
+            self.busy = False
+            self._idle.set()
+            error = task.exception()
+            if error is not None:
+                self._failed(error)
+                return
+            then(task.result())
+            self.schedule()
+
+        self._loop.run_in_executor(None, look).add_done_callback(done)
+
+    def _looked(self, found: Survey, seconds: float) -> None:
+        self._next_look = self._loop.time() + (seconds / LOOK_SHARE if seconds > LONG_LOOK else 0.0)
+        self._state.surveyed(found)
+
+    def _restored(self, left: Left) -> None:
+        self._outcome_unknown = False
+        self._state.restore(left)

@@ -1,0 +1,205 @@
+"""A server of ZooKeeper's protocol over a store: what listens, and what happens as time passes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+
+from bookstand.errors import BookstandError
+from bookstand.ledger.client import COLLECTED_AT_ONCE, COLLECTION_GRACE_MILLIS
+from bookstand.server.framing import SCRATCH_BYTES
+from bookstand.server.zookeeper.batch import Begin, CloseSession, RemoveUnused
+from bookstand.server.zookeeper.connection import ZooKeeperConnection
+from bookstand.server.zookeeper.reading import StrangeError
+from bookstand.server.zookeeper.rounds import Rounds
+from bookstand.server.zookeeper.state import Left, State
+from bookstand.server.zookeeper.writes import is_unused
+from bookstand.storage.changes import Change
+from bookstand.storage.log import logger
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.storage.clock import Clock
+    from bookstand.storage.metrics import Sample
+    from bookstand.storage.storage import Storage
+
+DEFAULT_PORT = 2181
+TICK = 2_000
+# How often the clock is looked at, and whether others have written.
+LOOK_INTERVAL = 0.1
+# How often containers without children are removed, and znodes whose time is over (ms).
+SWEEP_INTERVAL = 60_000
+# A connection that has not asked for a session after so many ms is closed.
+GREETING_TIME = 10_000
+_BACKLOG = 1024
+
+
+class ZooKeeperServer:
+    """``await start()`` listens; ``await stop()`` ends it, and the store stays open. Sessions outlive both: a client
+    that comes back to the next server in time finds its own, with all that is its. One server at a time serves a store:
+    the next one that starts takes over, and the one before stops with its next write.
+
+    ``port`` 0 is any free one; :attr:`address` tells which. ``tick`` (ms) is what the bounds of sessions' time-outs are
+    counted in. All methods are for the thread of the event loop.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        *,
+        tick: int = TICK,
+        sweep_interval: int = SWEEP_INTERVAL,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._host = host
+        self._port = port
+        self._sweep_interval = sweep_interval
+        self._state = State(storage, clock, tick)
+        self._rounds: Rounds | None = None
+        self._listener: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_sweep = 0
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        return self._host, self._state.port
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        self._state.restore(await asyncio.to_thread(self._take_over))
+        rounds = self._rounds = Rounds(self._state, loop, self._fail)
+        scratch = memoryview(bytearray(SCRATCH_BYTES))
+        connect = partial(ZooKeeperConnection, self._state, rounds, scratch)
+        self._listener = await loop.create_server(connect, self._host, self._port, backlog=_BACKLOG)
+        self._state.port = self._listener.sockets[0].getsockname()[1]
+        self._storage.clients.add(self)
+        self._next_sweep = self._state.sessions.now() + self._sweep_interval
+        self._pass_time(rounds)
+
+    def _take_over(self) -> Left:
+        # Ids as ZooKeeper makes them: the time, with the server's number on top, and then one after the other.
+        first_session = (self._clock.now() << 24 & (1 << 64) - 1) >> 8 | 1 << 56
+        self._storage.apply(Change(Begin(first_session)))
+        return self._state.restored()
+
+    async def stop(self) -> None:
+        """What is under way is answered before."""
+        self._storage.clients.discard(self)
+        self._stop_listening()
+        if self._rounds is not None:
+            await self._rounds.stop()
+        for connection in list(self._state.connections):
+            connection.end()
+        if self._listener is not None:
+            await self._listener.wait_closed()
+        while self._state.connections:
+            # They go in later turns of the loop.
+            await asyncio.sleep(0)
+
+    def _stop_listening(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._listener is not None:
+            self._listener.close()
+
+    def _fail(self, error: BaseException) -> None:
+        """The store is not there any more: nobody can be answered."""
+        logger().error("the ZooKeeper server at port %d stops: %s", self._state.port, error)
+        self._stop_listening()
+        if self._rounds is not None:
+            self._rounds.stopped = True
+        for connection in list(self._state.connections):
+            connection.abort()
+
+    def storage_crashed(self, reason: BookstandError) -> None:
+        """For tests: the store has died, and its server with it. From any thread."""
+        self._loop.call_soon_threadsafe(self._fail, reason)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def _pass_time(self, rounds: Rounds) -> None:
+        self._timer = self._loop.call_later(LOOK_INTERVAL, self._pass_time, rounds)
+        if rounds.busy:
+            # A session may have been heard of in what waits.
+            return
+        state = self._state
+        for session in state.sessions.due():
+            state.metrics.expired += 1
+            self._close(session.id)
+        now = state.sessions.now()
+        for connection in list(state.connections):
+            if not connection.greeted and now - connection.opened_at > GREETING_TIME:
+                connection.abort()
+        if now >= self._next_sweep:
+            self._next_sweep = now + self._sweep_interval
+            self.sweep()
+            self._loop.run_in_executor(None, self._collect)
+        rounds.schedule()
+
+    def sweep(self) -> None:
+        """Remove containers that had children and have none, and znodes whose time is over."""
+        state = self._state
+        for path in sorted(state.mortal):
+            try:
+                found = state.tree.find(path)
+            except StrangeError:
+                continue
+            except BookstandError as error:
+                logger().error("whether a znode has to go cannot be seen: %s", error)
+                continue
+            if found is None or not found.znode.is_mortal:
+                state.mortal.discard(path)
+            elif is_unused(found.znode, self._clock.now()):
+                state.own_writes.append(RemoveUnused(path))
+        if self._rounds is not None:
+            self._rounds.schedule()
+
+    def _collect(self) -> None:
+        """Remove what ledgers have left that were deleted a while ago, as bookies do."""
+        try:
+            self._storage.collect_deleted(self._clock.now() - COLLECTION_GRACE_MILLIS, COLLECTED_AT_ONCE)
+        except BookstandError as error:
+            logger().warning("store %s: deleted ledgers could not be collected: %s", self._storage.path, error)
+
+    # -- for tests of clients ----------------------------------------------------------------------------------------
+
+    def sessions(self) -> list[int]:
+        """The ids of those that live."""
+        return [session.id for session in self._state.sessions]
+
+    def expire(self, session_id: int) -> bool:
+        """End a session as if nothing had been heard of it; False: there is none of this id."""
+        if self._state.sessions.get(session_id) is None:
+            return False
+        self._close(session_id)
+        if self._rounds is not None:
+            self._rounds.schedule()
+        return True
+
+    def disconnect(self, session_id: int) -> bool:
+        """Cut a session's connection; False: it has none."""
+        session = self._state.sessions.get(session_id)
+        if session is None or session.connection is None:
+            return False
+        session.connection.abort()
+        return True
+
+    def _close(self, session_id: int) -> None:
+        session = self._state.sessions.get(session_id)
+        if session is not None and not session.closing:
+            session.closing = True
+            self._state.own_writes.append(CloseSession(session_id))
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    def samples(self) -> Iterator[Sample]:
+        """What there is to watch of it: a source for ``store.metrics()``."""
+        return self._state.metrics.samples(self._state)

@@ -1,0 +1,138 @@
+"""What a server holds in memory, and what a commit does to it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bookstand.errors import BookstandError, StoreDamagedError
+from bookstand.server.zookeeper import kept
+from bookstand.server.zookeeper.batch import Adopt, CloseSession, Outcome, Write
+from bookstand.server.zookeeper.metrics import Metrics
+from bookstand.server.zookeeper.protocol import EventType
+from bookstand.server.zookeeper.reading import Tree
+from bookstand.server.zookeeper.sessions import Sessions
+from bookstand.server.zookeeper.survey import Survey, survey
+from bookstand.server.zookeeper.watches import Watches
+from bookstand.storage import keys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bookstand.server.zookeeper.connection import ZooKeeperConnection
+    from bookstand.storage.clock import Clock
+    from bookstand.storage.storage import Storage
+
+# How a change changes the number of znodes.
+_MORE = {EventType.CREATED: 1, EventType.DELETED: -1}
+
+
+class Left(NamedTuple):
+    """What a server has left in its store."""
+
+    server: kept.Server
+    survey: Survey
+    sessions: dict[int, kept.Session]
+
+
+class State:
+    """``own_writes`` are the server's: they go into the next commit. ``mortal`` znodes go by themselves one day."""
+
+    def __init__(self, storage: Storage, clock: Clock, tick: int) -> None:
+        self.storage = storage
+        self.clock = clock
+        self.tick = tick
+        self.port = 0
+        self.watches: Watches[ZooKeeperConnection] = Watches()
+        self.tree = Tree(storage, self.watches)
+        self.sessions = Sessions(clock, tick)
+        self.metrics = Metrics()
+        self.connections: dict[ZooKeeperConnection, None] = {}
+        # Those with answers that are not sent yet.
+        self.unflushed: dict[ZooKeeperConnection, None] = {}
+        # Of frames that have not arrived whole.
+        self.partial_bytes = 0
+        self.own_writes: list[Write] = []
+        self.mortal: set[str] = set()
+        self.znodes = 0
+        # By which what others write shows.
+        self._sums: list[int] = []
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that wait for their turn."""
+        return sum(len(connection.frames) for connection in self.connections)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the store is still there."""
+        try:
+            self.storage.check_usable()
+        except BookstandError:
+            return False
+        return True
+
+    def flush(self) -> None:
+        unflushed, self.unflushed = self.unflushed, {}
+        for connection in unflushed:
+            connection.flush()
+
+    @property
+    def ephemerals(self) -> int:
+        return sum(map(len, list(self.tree.ephemerals.values())))
+
+    def restored(self) -> Left:
+        """What the store holds, however that came about. Takes its time."""
+        body = self.storage.meta(keys.META_SERVER)
+        if body is None:
+            raise StoreDamagedError("the record of the ZooKeeper server is missing")
+        sessions = {}
+        for key in self.storage.meta_keys(keys.META_SESSION):
+            session = self.storage.meta(key)
+            if session is not None:
+                sessions[kept.session_of(key)] = kept.parse_session(key, session)
+        return Left(kept.parse_server(body), survey(self.storage), sessions)
+
+    def restore(self, left: Left) -> None:
+        """Go on from what the store holds. Sessions that are new here live from now on for as long as they said."""
+        found = left.survey
+        self.tree.zxid = left.server.zxid
+        self.tree.ephemerals = found.ephemerals
+        self.mortal, self.znodes = found.mortal, found.znodes
+        for session in list(self.sessions):
+            if session.id not in left.sessions:
+                self.sessions.remove(session.id)
+        for session_id, kept_session in left.sessions.items():
+            live = self.sessions.get(session_id) or self.sessions.add(session_id, kept_session)
+            live.closing = False
+        # Of sessions that are not there any more, should there be such.
+        self.own_writes = [CloseSession(owner) for owner in found.ephemerals if owner not in left.sessions]
+        self.surveyed(found)
+
+    def committed(self, sums: Sequence[int]) -> None:
+        """A batch has changed the sums of seals by so much."""
+        self._sums = [before ^ change for before, change in zip(self._sums, sums, strict=True)]
+
+    def others_wrote(self) -> bool:
+        return self.storage.recorded_sums() != self._sums
+
+    def surveyed(self, found: Survey) -> None:
+        """What others have written becomes part of the tree with the next commit."""
+        self._sums = found.sums
+        self.own_writes += [Adopt([path]) for path in found.strange]
+
+    def settle(self, outcome: Outcome) -> None:
+        """A write is on the disk: those who watch what it changed are told."""
+        tree = self.tree
+        tree.zxid = outcome.zxid
+        for change in outcome.changes:
+            for watcher, kind, path in self.watches.fire(change):
+                watcher.tell(outcome.zxid, kind, path)
+                self.metrics.events += 1
+            self.znodes += _MORE.get(change.type, 0)
+        for owner, path, there in outcome.ephemerals:
+            owned = tree.ephemerals.setdefault(owner, set())
+            (owned.add if there else owned.discard)(path)
+            if not owned:
+                del tree.ephemerals[owner]
+        self.mortal.update(outcome.mortal)

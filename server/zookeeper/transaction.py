@@ -1,0 +1,211 @@
+"""One write inside a commit: the tree as it finds it, and what it stages.
+
+The store's own API and other processes write nodes and ledgers without a server. Whoever looks a znode up here sees
+that by its seal, and what was written becomes part of the tree then and there, with this transaction's zxid and its
+events. So every check is made on what is there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bookstand.errors import MetadataSerializationError
+from bookstand.server.zookeeper import kept
+from bookstand.server.zookeeper.kept import Znode
+from bookstand.server.zookeeper.paths import ROOT, parent_of
+from bookstand.server.zookeeper.places import Place, place_of
+from bookstand.server.zookeeper.protocol import Code, EventType, ZooKeeperError
+from bookstand.storage import keys, metadata, record
+from bookstand.storage.changes import CollectEntries, CreateLedger, DeleteLedger, Staging, UpdateLedger
+from bookstand.storage.digest import master_key
+from bookstand.storage.state import NO_HOME_YET
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.server.zookeeper.records import Stat
+
+
+class Change(NamedTuple):
+    """Something happened to a znode, for those who watch it and its parent."""
+
+    type: EventType
+    path: str
+
+
+class Found(NamedTuple):
+    """A znode with its value's version and size."""
+
+    znode: Znode
+    version: int
+    size: int
+
+    @property
+    def stat(self) -> Stat:
+        return self.znode.stat(self.version, self.size)
+
+
+class Transaction:
+    """``ephemerals`` are changes to who owns what: (session, path, whether it is there); ``mortal`` the new znodes that
+    go by themselves one day."""
+
+    def __init__(self, staging: Staging, zxid: int, now: int) -> None:
+        self.staging = staging
+        self.zxid = zxid
+        self.now = now
+        self.changes: list[Change] = []
+        self.ephemerals: list[tuple[int, str, bool]] = []
+        self.mortal: list[str] = []
+
+    # -- looking up --------------------------------------------------------------------------------------------------
+
+    def find(self, path: str) -> Found | None:
+        """The znode, as it is in the store."""
+        key = kept.znode_key(path)
+        place = place_of(path)
+        sealed = self.staging.get(keys.META, key)
+        value = self.staging.get(place.database, place.key)
+        seal = record.seal_of(value)
+        if sealed is None:
+            if value is None:
+                return None
+            return self._adopt_new(path, place, value)
+        znode = kept.unpack_znode(key, sealed)
+        if znode.has_record == (value is not None) and znode.seal == seal:
+            if value is None:
+                return Found(znode, 0, 0)
+            return _found(znode, place, value)
+        return self._adopt_change(path, znode, place, value)
+
+    def get(self, path: str) -> Found:
+        found = self.find(path)
+        if found is None:
+            raise ZooKeeperError(Code.NO_NODE, f"there is no znode {path!r}")
+        return found
+
+    def save(self, path: str, znode: Znode) -> None:
+        key = kept.znode_key(path)
+        self.staging.put(keys.META, key, kept.pack_znode(key, znode))
+
+    # -- what others have written ------------------------------------------------------------------------------------
+
+    def _adopt_new(self, path: str, place: Place, value: bytes) -> Found:
+        znode = kept.new_znode(self.zxid, self.now)._replace(has_record=True, seal=record.seal_of(value))
+        self._link(path, znode)
+        return _found(znode, place, value)
+
+    def _adopt_change(self, path: str, znode: Znode, place: Place, value: bytes | None) -> Found | None:
+        if value is None and not znode.children and path != ROOT:
+            self._unlink(path, znode)
+            return None
+        changed = znode._replace(
+            has_record=value is not None,
+            null_value=False,
+            seal=record.seal_of(value),
+            mzxid=self.zxid,
+            mtime=self.now,
+        )
+        self.save(path, changed)
+        self.changes.append(Change(EventType.DATA_CHANGED, path))
+        return Found(changed, 0, 0) if value is None else _found(changed, place, value)
+
+    # -- changing the tree -------------------------------------------------------------------------------------------
+
+    def _link(self, path: str, znode: Znode) -> None:
+        """Put a new znode into the tree; parents that are missing come with it, and before it."""
+        if path != ROOT:
+            above = parent_of(path)
+            if self.find(above) is None:
+                self._link(above, kept.new_znode(self.zxid, self.now))
+            parent = self.get(above).znode
+            more = parent._replace(children=parent.children + 1, creates=parent.creates + 1, pzxid=self.zxid)
+            self.save(above, more)
+        self.save(path, znode)
+        self.changes.append(Change(EventType.CREATED, path))
+        if znode.is_ephemeral:
+            self.ephemerals.append((znode.owner, path, True))
+        elif znode.is_mortal:
+            self.mortal.append(path)
+
+    def _unlink(self, path: str, znode: Znode) -> None:
+        self.staging.put(keys.META, kept.znode_key(path), None)
+        self.changes.append(Change(EventType.DELETED, path))
+        if znode.is_ephemeral:
+            self.ephemerals.append((znode.owner, path, False))
+        above = parent_of(path)
+        parent = self.get(above).znode
+        self.save(above, parent._replace(children=parent.children - 1, pzxid=self.zxid))
+
+    def add(self, path: str, data: bytes | None, znode: Znode) -> Found:
+        """A znode that is not there yet, below one that is."""
+        seal = self._create_value(path, data)
+        new = znode._replace(has_record=True, null_value=data is None, seal=seal)
+        self._link(path, new)
+        return Found(new, 0, len(data or b""))
+
+    def remove(self, path: str, found: Found) -> None:
+        """A znode without children."""
+        if found.znode.has_record:
+            place = place_of(path)
+            if place.ledger_id is None:
+                self.staging.put(place.database, place.key, None)
+            else:
+                DeleteLedger(place.ledger_id, self.now).apply(self.staging)
+        self._unlink(path, found.znode)
+
+    def set_value(self, path: str, found: Found, data: bytes | None) -> Found:
+        version = kept.next_version(found.version)
+        if found.znode.has_record:
+            seal = self._update_value(path, data, version)
+        else:
+            seal = self._create_value(path, data, version)
+        znode = found.znode._replace(
+            has_record=True, null_value=data is None, seal=seal, mzxid=self.zxid, mtime=self.now
+        )
+        self.save(path, znode)
+        self.changes.append(Change(EventType.DATA_CHANGED, path))
+        return Found(znode, version, len(data or b""))
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def _create_value(self, path: str, data: bytes | None, version: int = 0) -> int:
+        place = place_of(path)
+        if place.ledger_id is None:
+            self._put_node(place, data, version)
+        else:
+            self._create_ledger(path, place.ledger_id, data)
+        return record.seal_of(self.staging.get(place.database, place.key))
+
+    def _update_value(self, path: str, data: bytes | None, version: int) -> int:
+        place = place_of(path)
+        if place.ledger_id is None:
+            self._put_node(place, data, version)
+        else:
+            _check_metadata(path, place.ledger_id, data)
+            UpdateLedger(place.ledger_id, data or b"", None).apply(self.staging)
+        return record.seal_of(self.staging.get(place.database, place.key))
+
+    def _put_node(self, place: Place, data: bytes | None, version: int) -> None:
+        self.staging.put(place.database, place.key, record.seal_versioned(place.key, version, data or b""))
+
+    def _create_ledger(self, path: str, ledger_id: int, data: bytes | None) -> None:
+        found = _check_metadata(path, ledger_id, data)
+        known = self.staging.state(ledger_id)
+        if known is not None and known.deleted_at:
+            # As if the bookies had collected them before the id was used again.
+            while CollectEntries(ledger_id, known.count + 1).apply(self.staging):
+                pass
+        key = master_key(found.password) if found.has_password else None
+        CreateLedger(ledger_id, key, found.digest_type or "", data or b"", home=NO_HOME_YET).apply(self.staging)
+
+
+def _check_metadata(path: str, ledger_id: int, data: bytes | None) -> metadata.LedgerMetadata:
+    """A path of a ledger holds what a ledger can be opened with, or nothing."""
+    try:
+        return metadata.parse(data or b"", ledger_id)
+    except MetadataSerializationError as error:
+        raise ZooKeeperError(Code.BAD_ARGUMENTS, f"{path!r} is ledger {ledger_id}: {error}") from error
+
+
+def _found(znode: Znode, place: Place, value: bytes) -> Found:
+    data, version = place.unseal(value)
+    return Found(znode, version, len(data))

@@ -1,0 +1,108 @@
+"""What can be read of the copies that the bookies of a server keep, see :mod:`bookstand.storage.copies`."""
+
+from __future__ import annotations
+
+import lmdb
+
+from bookstand.storage import copies, keys, record, state
+from bookstand.storage.lmdb_errors import reraise
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bookstand.storage.copies import LedgerCopy
+    from bookstand.storage.environment import Environment
+    from bookstand.storage.state import LedgerState
+
+
+class CopyReads:
+    """One bookie's view at one moment, in a read transaction of its own: a context manager, not to be held for long."""
+
+    __slots__ = ("_bookie", "_environment", "_ledgers", "_transaction")
+
+    _transaction: lmdb.Transaction
+
+    def __init__(self, environment: Environment, bookie: int) -> None:
+        self._environment = environment
+        self._bookie = bookie
+        self._ledgers: dict[int, tuple[LedgerState | None, LedgerCopy | None]] = {}
+
+    def __enter__(self) -> CopyReads:
+        self._transaction = self._environment.begin_read()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._environment.end_read(self._transaction)
+
+    def ledger(self, ledger_id: int) -> LedgerCopy | None:
+        """What the bookie knows of the ledger; None if it has never heard of it."""
+        found, copy = self._known(ledger_id)
+        return copies.as_seen_by(found, copy)
+
+    def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The bookie's copy of the entry, or None if it has none."""
+        found, copy = self._known(ledger_id)
+        home = copies.is_home(found, self._bookie)
+        storable = found is not None and entry_id >= 0
+        if home and storable and (copy is None or not copy.marked):
+            return self._get(keys.ENTRIES, keys.ENTRY_KEY.pack(ledger_id, entry_id))
+        key = keys.COPY_ENTRY.pack(ledger_id, self._bookie, entry_id)
+        mark = self._get(keys.COPIES, key)
+        stored = self._get(keys.ENTRIES, keys.ENTRY_KEY.pack(ledger_id, entry_id)) if storable else None
+        return copies.resolve(mark, stored, home, keys.copy_name(key))
+
+    def entry_ids(self, ledger_id: int) -> Iterator[int]:
+        """Ids of the entries that the bookie has, ascending."""
+        found, copy = self._known(ledger_id)
+        marks = self._marks(ledger_id) if copy is not None else {}
+        if found is not None and copies.is_home(found, self._bookie):
+            for key, _ in self._items(keys.ENTRIES, keys.LEDGER_KEY.pack(ledger_id)):
+                marks.setdefault(keys.entry_of(key)[1], copies.SAME)
+        return (entry_id for entry_id, mark in sorted(marks.items()) if mark != copies.ABSENT)
+
+    def _marks(self, ledger_id: int) -> dict[int, bytes]:
+        prefix = keys.COPY_LEDGER.pack(ledger_id, self._bookie)
+        return {
+            keys.COPY_ENTRY.unpack(key)[2]: mark[:1]
+            for key, mark in self._items(keys.COPIES, prefix)
+            if len(key) == keys.COPY_ENTRY.size
+        }
+
+    def _known(self, ledger_id: int) -> tuple[LedgerState | None, LedgerCopy | None]:
+        known = self._ledgers.get(ledger_id)
+        if known is None:
+            known = self._ledgers[ledger_id] = self._read_state(ledger_id), self._read_copy(ledger_id)
+        return known
+
+    def _read_state(self, ledger_id: int) -> LedgerState | None:
+        if ledger_id < 0:
+            return None
+        key = keys.LEDGER_KEY.pack(ledger_id)
+        sealed = self._get(keys.STATE, key)
+        return None if sealed is None else state.unpack(ledger_id, record.unseal(keys.STATE, key, sealed))
+
+    def _read_copy(self, ledger_id: int) -> LedgerCopy | None:
+        key = keys.COPY_LEDGER.pack(ledger_id, self._bookie)
+        sealed = self._get(keys.COPIES, key)
+        return None if sealed is None else copies.unpack(keys.copy_name(key), record.unseal(keys.COPIES, key, sealed))
+
+    def _get(self, database: bytes, key: bytes) -> bytes | None:
+        handle = self._environment.databases.get(database)
+        try:
+            return None if handle is None else self._transaction.get(key, None, handle)  # type: ignore[return-value]
+        except lmdb.Error as error:
+            reraise(error, self._environment.path, "reading")
+
+    def _items(self, database: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        handle = self._environment.databases.get(database)
+        if handle is None:
+            return
+        try:
+            cursor = self._transaction.cursor(handle)
+            there = cursor.set_range(prefix)
+            while there and bytes(cursor.key()).startswith(prefix):
+                yield bytes(cursor.key()), bytes(cursor.value())
+                there = cursor.next()
+        except lmdb.Error as error:
+            reraise(error, self._environment.path, "reading")

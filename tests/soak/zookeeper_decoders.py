@@ -1,0 +1,177 @@
+"""Decoders of ZooKeeper's protocol, of what its server keeps, and a server itself: the table's part that is theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import weakref
+from pathlib import Path
+from typing import Any
+
+from bookstand.errors import MalformedError
+from bookstand.server.framing import SCRATCH_BYTES
+from bookstand.server.zookeeper import kept, records
+from bookstand.server.zookeeper.batch import Begin
+from bookstand.server.zookeeper.connection import ZooKeeperConnection
+from bookstand.server.zookeeper.jute import BOOL, Codec, JuteError
+from bookstand.server.zookeeper.kept import OPEN_ACL
+from bookstand.server.zookeeper.protocol import CreateMode, Op, WatchMode
+from bookstand.server.zookeeper.rounds import Rounds
+from bookstand.server.zookeeper.state import State
+from bookstand.storage import keys, record
+from bookstand.storage.changes import Change
+from bookstand.storage.clock import SystemClock
+from bookstand.storage.storage import open_storage
+from tests.server.zookeeper.kit import multi_body
+from tests.soak.decoder import Decoder
+from tests.soak.server_decoders import Transport
+
+GREETING = records.CONNECT_REQUEST.encode(records.ConnectRequest(0, 0, 10_000, 0, bytes(16))) + BOOL.encode(False)
+
+
+def all_of_them(rng: random.Random, folder: Path) -> dict[str, Decoder]:
+    return _of_records(rng) | _of_what_is_kept(rng) | _of_a_server(rng, folder)
+
+
+def _requests(rng: random.Random) -> list[tuple[Op, Any]]:
+    """One of each kind."""
+    path = rng.choice(("/a", "/a/b", "/c"))
+    data = rng.choice((None, b"", rng.randbytes(rng.randrange(1, 30))))
+    acl = rng.choice((OPEN_ACL, (records.Acl(31, "ip", "127.0.0.1"), records.Acl(1, "digest", "u:x"))))
+    create = records.Create(path, data, acl, rng.choice(list(CreateMode)[:4]))
+    watch = records.PathAndWatch(path, rng.random() < 0.5)
+    paths = [path, "/d"]
+    return [
+        (Op.CREATE, create),
+        (Op.CREATE2, create),
+        (Op.CREATE_CONTAINER, create._replace(mode=CreateMode.CONTAINER)),
+        (Op.CREATE_TTL, records.CreateTtl(path, data, acl, CreateMode.PERSISTENT_WITH_TTL, rng.randrange(1, 9_999))),
+        (Op.DELETE, records.Delete(path, rng.choice((-1, 0)))),
+        (Op.EXISTS, watch),
+        (Op.GET_DATA, watch),
+        (Op.SET_DATA, records.SetData(path, data, -1)),
+        (Op.GET_ACL, path),
+        (Op.SET_ACL, records.SetAcl(path, acl, -1)),
+        (Op.GET_CHILDREN2, watch),
+        (Op.CHECK_WATCHES, records.PathAndNumber(path, 3)),
+        (Op.REMOVE_WATCHES, records.PathAndNumber(path, 3)),
+        (Op.AUTH, records.Auth(0, "digest", b"user:pw")),
+        (Op.SET_WATCHES, records.SetWatches(rng.randrange(9), paths, [], paths)),
+        (Op.SET_WATCHES2, records.SetWatches2(rng.randrange(9), paths, paths, [], ["/"], paths)),
+        (Op.ADD_WATCH, records.PathAndNumber(path, WatchMode.PERSISTENT_RECURSIVE)),
+    ]
+
+
+def _multi(rng: random.Random) -> list[tuple[Op, Any]]:
+    return [(op, body) for op, body in _requests(rng) if op in records.IN_MULTI]
+
+
+def _of_records(rng: random.Random) -> dict[str, Decoder]:
+    def decoder(codec: Codec[Any], samples: list[Any]) -> Decoder:
+        return Decoder([codec.encode(sample) for sample in samples], codec.decode, codec.encode, refusals=JuteError)
+
+    found = {f"request {op.name.lower()}": (records.REQUESTS[op], [body]) for op, body in _requests(rng)}
+    table = {name: decoder(codec, samples)._replace(share=0.2) for name, (codec, samples) in found.items()}
+    stat = records.Stat(*[rng.randrange(99) for _ in records.Stat._fields])
+    table["answer with a stat"] = decoder(records.RESULTS[Op.GET_DATA], [(b"abc", stat), (None, stat)])
+    table["greeting"] = decoder(records.CONNECT_REQUEST, [records.ConnectRequest(0, 5, 30_000, 7, bytes(16))])
+    table["multi"] = Decoder(
+        [multi_body(_multi(rng)), multi_body([])],
+        lambda data: records.read_multi(data, 0, records.IN_MULTI),
+        multi_body,
+        refusals=JuteError,
+    )
+    return table
+
+
+def _of_what_is_kept(rng: random.Random) -> dict[str, Decoder]:
+    key, session_key = b"/a", kept.session_key(77)
+    znode = kept.new_znode(rng.randrange(99), 5, rng.choice((0, 77, kept.CONTAINER_OWNER, kept.ttl_owner(9))))
+    listed = znode._replace(acl=(records.Acl(1, "world", "anyone"),), children=3, seal=0xFFFFFFFF)
+
+    def below(packed: bytes) -> bytes:
+        """What lies below the seal must hold by itself."""
+        return packed[4:]
+
+    return {
+        "znode": Decoder(
+            [below(kept.pack_znode(key, one)) for one in (znode, listed)],
+            lambda data: kept.parse_znode(key, data),
+            lambda value: below(kept.pack_znode(key, value)),
+        ),
+        "znode under its seal": Decoder(
+            [kept.pack_znode(key, znode)], lambda data: record.unseal(keys.META, key, data), digested=True
+        ),
+        "session": Decoder(
+            [below(kept.pack_session(session_key, kept.Session(30_000, rng.randbytes(16))))],
+            lambda data: kept.parse_session(session_key, data),
+            lambda value: below(kept.pack_session(session_key, value)),
+        ),
+        "server's record": Decoder(
+            [below(kept.pack_server(kept.Server(5, 1 << 56)))],
+            kept.parse_server,
+            lambda value: below(kept.pack_server(value)),
+        ),
+    }
+
+
+class _Served:
+    """A server without sockets: octets in, answers out."""
+
+    def __init__(self, folder: Path) -> None:
+        self._storage = open_storage(folder, durability="none", map_size=32 << 20)
+        self._storage.apply(Change(Begin(1 << 56)))
+        self._loop = asyncio.new_event_loop()
+        weakref.finalize(self, self._loop.close)
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._state = State(self._storage, SystemClock(), 2_000)
+        self._state.restore(self._state.restored())
+        self._failures: list[BaseException] = []
+        self._rounds = Rounds(self._state, self._loop, self._failures.append)
+
+    def request(self, body: bytes) -> bytes:
+        """What a new session's request is answered; then the session ends, and all that is its."""
+        last = records.REQUEST_HEADER.encode(records.RequestHeader(-7, Op.CLOSE_SESSION))
+        answers = self.frames(GREETING, body, last)
+        if answers[-16:-12] != last[:4]:
+            raise MalformedError("the connection was closed")
+        return answers
+
+    def frames(self, *bodies: bytes) -> bytes:
+        transport = Transport()
+        connection = ZooKeeperConnection(self._state, self._rounds, self._scratch)
+        connection.connection_made(transport)
+        data = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+        self._scratch[: len(data)] = data
+        connection.buffer_updated(len(data))
+        for _ in range(12):
+            # Greeting, request and end are a commit each, and each is told in a turn of its own.
+            self._storage.flush()
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+        connection.connection_lost(None)
+        assert not self._failures
+        assert not self._rounds.busy
+        if not transport.answers:
+            raise MalformedError("the connection was closed")
+        return bytes(transport.answers)
+
+
+def _of_a_server(rng: random.Random, folder: Path) -> dict[str, Decoder]:
+    served = _Served(folder / "zookeeper")
+    header = records.REQUEST_HEADER
+    frames = [
+        header.encode(records.RequestHeader(7, op)) + records.REQUESTS[op].encode(body) for op, body in _requests(rng)
+    ]
+    frames.append(header.encode(records.RequestHeader(8, Op.MULTI)) + multi_body(_multi(rng)))
+    frames.append(header.encode(records.RequestHeader(9, Op.GET_EPHEMERALS)) + records.STRING.encode("/"))
+    frames.append(header.encode(records.RequestHeader(9, Op.GET_ALL_CHILDREN_NUMBER)) + records.STRING.encode("/"))
+    greeting = records.ConnectRequest(0, 0, 10_000, 0, bytes(16))
+    greetings = [
+        records.CONNECT_REQUEST.encode(greeting) + BOOL.encode(False),
+        records.CONNECT_REQUEST.encode(greeting),
+    ]
+    return {
+        "requests to a ZooKeeper server": Decoder(frames, served.request),
+        "greetings to a ZooKeeper server": Decoder(greetings, served.frames),
+    }
