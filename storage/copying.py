@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # Up to the LAC: what a bookie looks at of an entry, and so the least that it takes.
 LEAST_ENTRY_BYTES = 24
-_IDS = struct.Struct(">qqq")
-assert _IDS.size == LEAST_ENTRY_BYTES
+_LAC = struct.Struct(">q")
+_LAC_AT = LEAST_ENTRY_BYTES - _LAC.size
 _LONGEST_BODY = 256
 _KEY_OF = itemgetter(slice(keys.ENTRY_KEY.size))
 
@@ -183,7 +183,7 @@ def highest_lac(stored: Iterable[bytes]) -> int:
     """The highest LAC that any of the entries carries, -1 at least."""
     lac = -1
     for entry in stored:
-        _, _, carried = _IDS.unpack_from(entry)
+        (carried,) = _LAC.unpack_from(entry, _LAC_AT)
         lac = max(lac, carried)
     return lac
 

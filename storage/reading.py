@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from itertools import count, islice, takewhile
 
 import lmdb
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 # A scan's slice: enough entries to pay for a read transaction and numpy, few enough bytes to stay small.
 SLICE_ENTRIES = 2_000
 SLICE_BYTES = 4 << 20
-
-# As they stand at the front of an entry, which may be negative there.
-_IDS = struct.Struct(">qq")
 
 
 class Reads:
@@ -209,11 +205,11 @@ class Reads:
                 copies.unpack(name, record.unseal(keys.COPIES, key, found))
                 return
             ledger_id, _, entry_id = keys.COPY_ENTRY.unpack(key)
-            # Ids that the store does not take have the same bytes, and are in no entry's key.
-            ids = _IDS.pack(ledger_id, entry_id)
+            # As they stand at the front of an entry. Negative ones, which the store does not take, are in no entry's key.
+            ids = key[: keys.LEDGER_KEY.size] + key[keys.COPY_LEDGER.size :]
             stored: bytes | None = transaction.get(ids, None, databases[keys.ENTRIES])  # type: ignore[assignment]
         copy = copies.resolve(found, stored, False, name)
-        if copy is not None and copy[: _IDS.size] != ids:
+        if copy is not None and copy[: len(ids)] != ids:
             raise StoreDamagedError(f"{name} is damaged: its bytes are those of another entry")
 
     def sealed(self, database: bytes, key: bytes) -> bytes | None:

@@ -1,25 +1,8 @@
 """What the server keeps beside values: sealed records in the store's ``meta``, durable with the write they belong to.
 
-=================  ======================================================================================
-key                value
-=================  ======================================================================================
-``zookeeper``      last zxid int64, number of the next session int64
-``session-<id>``   time-out in ms int32, password 16 bytes; the id as int64
-a znode's path     :class:`Znode`, below
-=================  ======================================================================================
-
-::
-
-    offset  0      1      9      17     25     33     41       49         53     61         65
-            +------+------+------+------+------+------+--------+----------+------+----------+------+------
-            | flags| czxid| mzxid| pzxid| ctime| mtime| creates| aversion | owner| children | seal | ACL
-            +------+------+------+------+------+------+--------+----------+------+----------+------+------
-              uint8, then int64 each, but aversion and children int32 and seal uint32;
-              the ACL as on the wire, nothing where it is world:anyone with all permissions
-
-Every znode has such a record, ledgers and znodes that are there only for what is below them included. Its value and its
-version are those of the ledger's metadata or of the node with its path: they are kept once, and ``seal`` is the seal of
-that record as the server last saw it, by which what others have written shows.
+Every znode has a record under its path, ledgers and znodes that are there only for what is below them included. Its
+value and its version are those of the ledger's metadata or of the node with its path: they are kept once, and ``seal``
+is the seal of that record as the server last saw it, by which what others have written shows.
 """
 
 from __future__ import annotations
@@ -29,16 +12,38 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bookstand.errors import StoreDamagedError
+from bookstand.proto.layout import Layout
 from bookstand.server.zookeeper.jute import JuteError
 from bookstand.server.zookeeper.protocol import Permission
 from bookstand.server.zookeeper.records import ACLS, Acl, Stat
 from bookstand.storage import keys, record
 
-_SERVER = struct.Struct(">qq")
-_SESSION = struct.Struct(">i16s")
-_SESSION_ID = struct.Struct(">q")
-_ZNODE = struct.Struct(">BqqqqqqiqiI")
 PASSWORD_BYTES = 16
+SERVER = Layout(
+    "what is under `zookeeper` in `meta`", ("zxid", "q", "the last one"), ("next session", "q", "its number")
+)
+SESSION = Layout(
+    "what is under `session-` and the session's id in `meta`",
+    ("time-out", "i", "milliseconds"),
+    ("password", f"{PASSWORD_BYTES}s", ""),
+)
+ZNODE = Layout(
+    "what is under a znode's path in `meta`",
+    ("flags", "B", "bit 0: a node or a ledger holds the value; 1: the value is null"),
+    ("czxid", "q", ""),
+    ("mzxid", "q", ""),
+    ("pzxid", "q", ""),
+    ("ctime", "q", "milliseconds since 1970"),
+    ("mtime", "q", "milliseconds since 1970"),
+    ("creates", "q", "children that were ever created"),
+    ("aversion", "i", ""),
+    ("owner", "q", "the session of an ephemeral"),
+    ("children", "i", "how many there are"),
+    ("seal", "I", "of the value's record, as the server last saw it"),
+    ("ACL", "the rest", "as on the wire; nothing for world:anyone with all permissions"),
+)
+_SERVER, _SESSION, _ZNODE = SERVER.struct, SESSION.struct, ZNODE.struct
+_SESSION_ID = struct.Struct(">q")
 
 ALL = int(Permission.READ | Permission.WRITE | Permission.CREATE | Permission.DELETE | Permission.ADMIN)
 OPEN_ACL = (Acl(ALL, "world", "anyone"),)

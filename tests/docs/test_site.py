@@ -26,7 +26,7 @@ FORMATS = (DOCS / "reference" / "formats.md").read_text()
 REFERENCE = "".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.md")))
 PAGES = sorted(DOCS.rglob("*.md"))
 # Rooms whose bytes are stored somewhere.
-STORED = ("proto", "storage", "ledger", "cursor", "delivery", "disk")
+STORED = ("proto", "storage", "ledger", "cursor", "delivery", "disk", "server.zookeeper")
 # What these pack stays in memory.
 IN_MEMORY = {"delivery.blocks", "delivery.time_index"}
 
