@@ -204,8 +204,7 @@ class Reads:
             if len(key) == keys.COPY_LEDGER.size:
                 copies.unpack(name, record.unseal(keys.COPIES, key, found))
                 return
-            ledger_id, _, entry_id = keys.COPY_ENTRY.unpack(key)
-            # As they stand at the front of an entry. Negative ones, which the store does not take, are in no entry's key.
+            # The ids, as they stand at the front of an entry. Negative ones are in no entry's key.
             ids = key[: keys.LEDGER_KEY.size] + key[keys.COPY_LEDGER.size :]
             stored: bytes | None = transaction.get(ids, None, databases[keys.ENTRIES])  # type: ignore[assignment]
         copy = copies.resolve(found, stored, False, name)
