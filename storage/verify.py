@@ -154,19 +154,18 @@ def _ledgers(storage: Storage, database: bytes, report: Report) -> set[int]:
 
 def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
     report.ledgers += 1
-    found = storage.metadata(ledger_id)
+    # In this order: if the state is of the same incarnation in the end, the metadata is of no other.
     state = storage.state(ledger_id)
+    found = storage.metadata(ledger_id)
     metadata = None
     if found is not None:
         try:
             metadata = metadata_format.parse(found[0], ledger_id)
         except MetadataSerializationError as damage:
             report.add(str(damage), ledger_id)
-    if found is None and state is not None and state.digest and not state.deleted_at:
-        # What only a fence made of an unknown ledger has no digest.
-        report.add(f"the metadata of ledger {ledger_id} is missing, but it was not deleted", ledger_id)
     if state is None:
-        if storage.metadata(ledger_id) is not None:
+        # Made meanwhile, it has one by now.
+        if found is not None and storage.state(ledger_id) is None and storage.metadata(ledger_id) is not None:
             report.add(f"ledger {ledger_id} has metadata, but the store has no state for it", ledger_id)
         return
     before = len(report.problems)
@@ -178,12 +177,15 @@ def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
         # Collected meanwhile, or another ledger by now: what was read of it belongs to no one state.
         del report.problems[before:]
         return
-    if now is not None and not now.deleted_at:
+    if found is None and state.digest and not now.deleted_at:
+        # What only a fence made of an unknown ledger has no digest.
+        report.add(f"the metadata of ledger {ledger_id} is missing, but it was not deleted", ledger_id)
+    if not now.deleted_at:
         # Of a deleted ledger entries go a part at a time.
         for entry_id in missing:
             report.add(f"entry {ledger_id}:{entry_id} was stored, but is missing", ledger_id, entry_id)
     # Collected or added to meanwhile: the numbers are of another moment, and say nothing.
-    if now is not None and now.pack() == state.pack():
+    if now.pack() == state.pack():
         _verify_count(ledger_id, state, count, report)
         if beyond is not None:
             message = f"entry {ledger_id}:{beyond} is there, but the last one that was stored is {state.last_entry}"

@@ -494,7 +494,9 @@ def test_beside_a_writing_thread(open_store: Callable[..., Any]) -> None:
 
 def recreated(store: Any) -> None:
     store.delete_ledger(77)
-    store.create_ledger_adv(77, digest="hmac", password=b"new").write_async(3, b"new")
+    again = store.create_ledger_adv(77, digest="hmac", password=b"new")
+    again.write(0, b"new")
+    again.write_async(3, b"new")
 
 
 def collected(store: Any) -> None:
