@@ -11,11 +11,12 @@ from functools import partial
 from itertools import chain
 
 from bookstand.cursor.cursor import Cursor
+from bookstand.cursor.reading import Wanted
 from bookstand.delivery.delayed import Delayed
 from bookstand.delivery.entry_sizes import EntrySizes, leading
 from bookstand.delivery.living import Living
 from bookstand.delivery.portions import Portions
-from bookstand.delivery.received import Portion, ReceivedMessage, opened_runs, size_of_batch
+from bookstand.delivery.received import Opened, Portion, ReceivedMessage, size_of_batch
 from bookstand.delivery.whereabouts import Whereabouts
 from bookstand.errors import BookstandError
 from bookstand.storage.position import EARLIEST, Position
@@ -71,13 +72,7 @@ class ComingNew:
         again = start <= self._where.read_before
         wanted = partial(self._wanted, again) if again or tracker.count else None
         try:
-            # Where one is delayed, others are, and are tracked many at a time.
-            if not self._sizes.are_known:
-                self._look_at_next()
-            count = self._sizes.entries_for(most)
-            read, any_read = self._living.read(count if wanted is None else max(count, self._read_at_once), wanted)
-            self._sizes.learn(read)
-            fresh, plain = read
+            (fresh, plain), any_read = self._read(most, wanted)
             if not plain:
                 if again:
                     # Batches of which every member is somewhere else are not tracked anew.
@@ -93,13 +88,29 @@ class ComingNew:
         # Of a batch all members may be somewhere else.
         return portions or (None if any_read else [])
 
-    def _look_at_next(self) -> None:
-        """It may be a batch, and they all may be: then few of them are enough."""
-        topic = self._cursor.topic
-        following = topic.extent.following(self._cursor.read_position.previous)
-        if following is not None:
-            ledger_id, entry_id = following
-            self._sizes.learn(opened_runs(topic.read_run(ledger_id, entry_id, entry_id), {}))
+    def _read(self, most: int, wanted: Wanted | None) -> tuple[Opened, bool]:
+        """As many entries as may have so many messages, and whether there were any at all."""
+        if self._sizes.are_known:
+            return self._read_some(most, wanted)
+        # The first may be a batch, and they all may be: then few of them are enough.
+        first, any_read = self._living.read(1, wanted)
+        self._sizes.learn(first)
+        left = most - sum(size_of_batch(entry) or 1 for entry in first.entries)
+        if left <= 0 or not any_read:
+            return first, any_read
+        try:
+            rest, _ = self._read_some(left, wanted)
+        except BookstandError:
+            # The next call tells of it.
+            return first, True
+        return Opened(first.entries + rest.entries, first.plain and rest.plain), True
+
+    def _read_some(self, most: int, wanted: Wanted | None) -> tuple[Opened, bool]:
+        count = self._sizes.entries_for(most)
+        # Where one is delayed, others are, and are tracked many at a time.
+        read, any_read = self._living.read(count if wanted is None else max(count, self._read_at_once), wanted)
+        self._sizes.learn(read)
+        return read, any_read
 
     def _is_still_to_come(self, entry: ReceivedMessage) -> bool:
         """What was read may have been acknowledged since, or given back by somebody who remembers it from before."""

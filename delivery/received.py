@@ -8,10 +8,10 @@ from typing import NamedTuple, TypeGuard
 
 from bookstand.delivery.message_id import Member, MessageId
 from bookstand.errors import MalformedError, MalformedMessageError
-from bookstand.ledger.compression import NAMES, unpack
+from bookstand.ledger.compression import MAX_UNPACKED, NAMES, unpack
 from bookstand.ledger.framing import open_alike
 from bookstand.ledger.managed import EntryRun, TopicEntry
-from bookstand.ledger.members import members, metadata_of
+from bookstand.ledger.members import LEAST_MEMBER_BYTES, members, metadata_of
 from bookstand.ledger.message import MessageMetadata, SingleMessageMetadata
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
@@ -186,8 +186,14 @@ def _opened(positions: Iterable[Position], data: Sequence[bytes], known: Known) 
 
 
 def size_of_batch(entry: ReceivedMessage) -> int:
-    """How many messages the entry has; 0 for one that is no batch."""
-    return 0 if entry.metadata is None else entry.metadata.num_messages_in_batch or 0
+    """How many messages the entry has; 0 for one that is no batch, and for one that says that it has more than there is
+    room for."""
+    metadata = entry.metadata
+    count = None if metadata is None else metadata.num_messages_in_batch
+    if metadata is None or not count:
+        return 0
+    room = metadata.uncompressed_size or 0 if metadata.compression else len(entry.data) - entry._payload_at
+    return count if 0 < count * LEAST_MEMBER_BYTES <= min(room, MAX_UNPACKED) else 0
 
 
 def expires_at(entry: ReceivedMessage, time_to_live: int, given_time: int | None) -> int | None:

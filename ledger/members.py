@@ -22,6 +22,8 @@ MEMBER = Layout(
     ("SingleMessageMetadata", "size bytes", ""),
     ("payload", "as many as the metadata says", ""),
 )
+LEAST_MEMBER_BYTES = U32.size + 2
+"""Of one that has no payload: what it says of itself is at least the payload's size."""
 _SEQUENCE_ID = 8
 """The field's number; of those that are mostly there it comes last."""
 _SEQUENCE_TAG = tag_bytes(_SEQUENCE_ID, VARINT)[0]

@@ -11,7 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookstand.errors import DigestMismatchError
+from bookstand.ledger.framing import join
+from bookstand.ledger.message import MessageMetadata
 from tests.delivery.subscription_kit import MEMORY, MODES, Desk, topic_config, words
+from tests.kit import change_entry
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=25)
 """Of batches; 0 for a message by itself."""
@@ -89,3 +93,45 @@ def desk_with_delayed(store_path: Path) -> Iterator[Desk]:
         for _ in range(30):
             desk.topic.publish_batch([b"x"] * 10, deliver_after=1_000)
         yield desk
+
+
+# -- what is not as it should be ---------------------------------------------------------------------------------------
+
+
+def test_a_damaged_entry_that_nobody_wants_is_in_nobodys_way(store_path: Path) -> None:
+    """At the very place where reading begins, after a restart."""
+    with Desk(store_path, topic_config("buckets")) as desk:
+        delayed = [desk.topic.publish(b"delayed", deliver_after=3_600_000) for _ in range(10)]
+        desk.publish(*range(20))
+        assert len(desk.drain()) == 20
+        desk.topic.close()
+        desk.store.close()
+        change_entry(store_path, *delayed[0], lambda stored: stored[:-1] + b"?")
+        desk._open()
+        assert words(desk.drain()) == [str(number) for number in range(20)]
+
+
+def test_what_is_behind_the_first_goes_out_although_the_second_is_damaged(store_path: Path) -> None:
+    with Desk(store_path, topic_config(max_entries_per_ledger=100)) as desk:
+        second = desk.publish("first", "second", "third")[1]
+        desk.topic.close()
+        desk.store.close()
+        change_entry(store_path, *second, lambda stored: stored[:-1] + b"?")
+        desk._open()
+        assert words(desk.sub.receive(10, timeout=0)) == ["first"]
+        with pytest.raises(DigestMismatchError, match=f"entry {second}"):
+            desk.sub.receive(10, timeout=0)
+
+
+@pytest.mark.parametrize("claimed", [-5, -1, 0, 1 << 20, (1 << 31) - 1])
+def test_a_batch_that_says_what_cannot_be_is_one_message(store_path: Path, claimed: int) -> None:
+    with Desk(store_path) as desk:
+        metadata = MessageMetadata("p", 0, 1, num_messages_in_batch=claimed)
+        for _ in range(3):
+            desk.topic.ledger.append_entry(join(metadata, b"abc"))
+        desk.publish("x", "y")
+        found = desk.drain(max=3)
+        assert [message.batch_index for message in found] == [-1] * 5
+        assert words(found)[3:] == ["x", "y"]
+        desk.sub.ack_many(found).result()
+        assert (desk.sub.stats.backlog, desk.sub.stats.out) == (0, 0)
