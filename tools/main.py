@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -77,6 +78,9 @@ def _run(app: typer.Typer, words: Sequence[str]) -> int:
 
     if not check_streams():
         return output.failure("OSError", "there is no standard output to write to", FAILED, False)
+    if "_BOOKSTAND_COMPLETE" in os.environ:
+        # A shell takes each line for a word that fits: what is said of one must not be wrapped.
+        os.environ["COLUMNS"] = "10000"
     if isinstance(sys.stdout, TextIOWrapper):
         # What the terminal has no letters for is printed in another way, and stops nothing.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -139,7 +143,14 @@ def application() -> typer.Typer:
 
         def __init__(self, name: str) -> None:
             self.before = f"{name} "
-            super().__init__(name=name, no_args_is_help=True, rich_markup_mode=None, context_settings=manual.SETTINGS)
+            meant = ", ".join(other for other in COMMANDS if other.startswith(self.before))
+            super().__init__(
+                name=name,
+                short_help=meant,
+                no_args_is_help=True,
+                rich_markup_mode=None,
+                context_settings=manual.SETTINGS,
+            )
 
     class Commands(Words):
         """All of them."""

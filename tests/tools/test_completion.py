@@ -21,8 +21,11 @@ PATHS: list[str] = []
 """Nothing is said: the shell completes paths."""
 
 LINES = {
-    "bookstand ": [*COMMANDS, "spark"],
-    "bookstand re": ["repair"],
+    "bookstand ": [*dict.fromkeys(name.split()[0] for name in COMMANDS), "spark"],
+    "bookstand re": ["report", "repair"],
+    "bookstand mig": ["migrate"],
+    "bookstand migrate ": ["cursors", "snapshots"],
+    "bookstand migrate cursors --take": ["--take-over"],
     "bookstand import": ["import-bookie"],
     "bookstand spark ": list(JOBS),
     "bookstand spark re": ["rebuild-delayed", "recut"],
@@ -79,8 +82,9 @@ def test_what_a_command_is_for_is_told() -> None:
     )
     told = dict(row.split("\t") for row in out.splitlines())
     for name, what in COMMANDS.items():
-        assert told[name]
-        assert what.startswith(told[name].rstrip("."))
+        assert told[name.split()[0]]
+        assert name.startswith("migrate ") or what.startswith(told[name].rstrip("."))
+    assert told["migrate"] == "migrate cursors, migrate snapshots"
 
 
 def script(shell: str, home: Path, *options: str) -> str:
@@ -134,4 +138,4 @@ echo "${{COMPREPLY[@]}}"
         timeout=PATIENCE,
         check=True,
     )
-    assert done.stdout.splitlines() == ["complete -o default -F _bookstand_completion bookstand", "repair"]
+    assert done.stdout.splitlines() == ["complete -o default -F _bookstand_completion bookstand", "report repair"]
