@@ -33,7 +33,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
     )
     page = (ROOT / "docs" / "tutorial.md").read_text()
     with Shell(tmp_path, variables) as shell:
-        assert walk(page, shell) == 6
+        assert walk(page, shell) == 7
         where = shell.run("python -c 'import bookstand; print(bookstand.__file__)'").strip()
     # The one that was installed, not the checkout.
     assert where.startswith(str(tmp_path / "bank" / ".venv")), where
