@@ -174,7 +174,7 @@ class DiskView(View):
                 {
                     "bookie": self.disks.bookies[file.bookie].name,
                     "file": self._shortened(file.path),
-                    "offset": int(found.offsets[row]),
+                    "offset": int(found.records[row]),
                     "bytes": int(found.sizes[row]),
                     "lac": int(found.lacs[row]),
                     "verdict": "good" if found.verdicts[row] == GOOD else "unchecked",
