@@ -153,6 +153,23 @@ def test_a_store_that_has_only_nodes_is_not_called_empty(tmp_path: Path) -> None
     assert "Nodes 1" in shown.words("nav")
 
 
+def test_a_long_path_stands_below_the_title(tmp_path: Path) -> None:
+    place = tmp_path / "a-folder-below-others" / "accounts"
+    bookstand.open(place).close()
+    shown = page_on(place)
+    assert shown.words("h1") == "Store accounts"
+    assert shown.words("p", **{"class": "quiet path"}) == str(place)
+    assert f"<title>store {place}" in shown.text
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_few_ledgers_have_no_picture(count: int, tmp_path: Path) -> None:
+    with bookstand.open(tmp_path / "few") as store:
+        for _ in range(count):
+            store.create_ledger().append(b"one")
+    assert ("By size and age" in page_on(tmp_path / "few").text) == (count == 5)
+
+
 def test_its_tables_have_what_was_collected(here: Path) -> None:
     shown = page_on(Path("my-store"))
     ledgers = {row[0]: row for row in shown.rows("ledgers")}
