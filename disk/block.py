@@ -24,6 +24,10 @@ BAD = 2
 NO_DIGEST = -1
 
 
+LENGTH_BYTES = 4
+"""Each record begins with its length."""
+
+
 class Block(NamedTuple):
     """Entries that lie behind one another in a file, in its order. Entry ``i`` is stored as
     ``data[starts[i] : starts[i] + sizes[i]]``."""
@@ -31,7 +35,7 @@ class Block(NamedTuple):
     data: bytes
     starts: Column
     sizes: Column
-    # Where the stored entries begin in the file: four bytes behind their records.
+    # Where the stored entries begin in the file: behind the lengths of their records.
     offsets: Column
     ledger_ids: Column
     entry_ids: Column

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bookstand.disk import entry_log, journal
-from bookstand.disk.block import GOOD, NO_DIGEST, Block, Digests
+from bookstand.disk.block import GOOD, LENGTH_BYTES, NO_DIGEST, Block, Digests
 from bookstand.disk.bookie import BookieDisk, id_of
 from bookstand.disk.damage import Damage, Report
 from bookstand.disk.fetching import Fetcher
@@ -89,6 +89,11 @@ class Copies:
     def rows(self, which: Any) -> Copies:
         """Some of them: by a slice, a mask, or indices."""
         return Copies(self.ledger_id, *(getattr(self, column.name)[which] for column in fields(self)[1:]))
+
+    @property
+    def records(self) -> Column:
+        """Where their records begin, which is what is told of where they are."""
+        return self.offsets - LENGTH_BYTES
 
     def firsts(self) -> Column:
         """Which rows are the best copy of their entry."""
@@ -335,7 +340,7 @@ class Catalog:
         """A ledger has one digest: what does not match where most others do is damaged."""
         for copies in self.blocks(ledger_id):
             wrong = copies.rows(copies.digest_sizes == NO_DIGEST)
-            places = (wrong.entry_ids.tolist(), wrong.files.tolist(), wrong.offsets.tolist())
+            places = (wrong.entry_ids.tolist(), wrong.files.tolist(), wrong.records.tolist())
             for entry_id, file, offset in zip(*places, strict=True):
                 what = "it matches no digest, and other entries of its ledger do; it is left out"
                 self._report(Damage(str(self.files[file].path), offset, what, ledger_id, entry_id))
@@ -365,8 +370,8 @@ class Catalog:
         self._report(
             Damage(
                 str(self.files[int(other.files)].path),
-                int(other.offsets),
-                f"its payload is not that of the copy in {self.files[int(best.files)].path} at {int(best.offsets)}, "
+                int(other.records),
+                f"its payload is not that of the copy in {self.files[int(best.files)].path} at {int(best.records)}, "
                 f"which counts; the {checked}",
                 ledger_id,
                 int(other.entry_ids),

@@ -39,6 +39,12 @@ BROKERS_OWN = ("pulsar.", "__compaction")
 """Cursors with such names are the broker's own; nobody is delivered to by them."""
 
 
+class _NoEntryError(SnapshotDamagedError):
+    def __init__(self, what: str, entry_id: int) -> None:
+        super().__init__(f"{what}: entry {entry_id} is missing or damaged")
+        self.entry_id = entry_id
+
+
 class DiskSegment(NamedTuple):
     """One segment of a bucket: in which entry it is, its times and bitmaps as the metadata has them, and its rows."""
 
@@ -71,6 +77,9 @@ class DiskBucket:
         entries = self._entries()
         try:
             metadata = self._metadata(entries)
+        except _NoEntryError as error:
+            self.report(str(error), error.entry_id)
+            return
         except SnapshotDamagedError as error:
             self.report(str(error))
             return
@@ -150,7 +159,7 @@ class _Entries:
         if entry is not None and entry.entry_id == entry_id:
             return entry.payload
         self._place = _NOWHERE
-        raise SnapshotDamagedError(f"{self._what}: entry {entry_id} is missing or damaged")
+        raise _NoEntryError(self._what, entry_id)
 
 
 class DelayedIndex:

@@ -175,7 +175,7 @@ class DiskLedger:
     def _report_unread(self, copy: Copies, error: DigestMismatchError) -> None:
         path = str(self._catalog.files[int(copy.files[0])].path)
         what = f"this copy cannot be read: {error}"
-        self._report(Damage(path, int(copy.offsets[0]), what, self.id, int(copy.entry_ids[0])))
+        self._report(Damage(path, int(copy.records[0]), what, self.id, int(copy.entry_ids[0])))
 
 
 def _slot(stored: bytes, digest: Digest) -> Any:

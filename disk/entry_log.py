@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bookstand.disk.block import Block, Digests
+from bookstand.disk.block import LENGTH_BYTES, Block, Digests
 from bookstand.disk.damage import Damage, Report
 from bookstand.disk.files import File
-from bookstand.disk.judging import LENGTH_BYTES, Judge
+from bookstand.disk.judging import Judge
 from bookstand.disk.scanning import IDS, LENGTH, Scan
 from bookstand.proto.layout import Layout
 

@@ -30,6 +30,10 @@ UNKNOWN = "UNKNOWN"
 """The state of a ledger without metadata."""
 
 
+NO_DISK_OF = "there is no disk of"
+"""How the doubt begins that other disks may know more."""
+
+
 class Ranges(Sequence[tuple[int, int]]):
     """Ranges of ids, (first, last) both included, ascending and not touching; as small as two numbers each."""
 
@@ -172,6 +176,11 @@ def ack_quorum_of(metadata: LedgerMetadata | None) -> int:
     return 1 if metadata is None else max(1, metadata.ack_quorum_size)
 
 
+def entries_are(ranges: Ranges, one: str = "is", several: str = "are") -> str:
+    """``entry 3 is``, ``entries 3–5 are``."""
+    return f"entry {ranges} {one}" if ranges.ids == 1 else f"entries {ranges} {several}"
+
+
 def extent(
     found: Survey,
     metadata: LedgerMetadata | None,
@@ -217,7 +226,7 @@ def extent(
     missing = _with_tail(found, last)
     if absent:
         doubts.append(
-            f"there is no disk of {', '.join(absent)}: what is missing may be there"
+            f"{NO_DISK_OF} {', '.join(absent)}: what is missing may be there"
             + ("" if state == CLOSED else ", and the end may lie further on")
         )
     few = found.too_few.upto(last)

@@ -131,8 +131,8 @@ class Plan:
     def _why_unlisted(self, ledger_id: int) -> str:
         dump = self.disks.dump
         if dump is not None and ledger_path(ledger_id) in dump.nodes:
-            return "its metadata cannot be read"
-        return "it is not in the metadata: it was deleted, and its entries are not collected yet"
+            return "the metadata cannot be read"
+        return "not in the metadata, so deleted and not collected yet"
 
     def _make_up(self, ledger: DiskLedger) -> LedgerMetadata:
         """Metadata for a ledger that has lost it: closed at the end of what the disks hold of it without doubt."""

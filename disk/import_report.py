@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from bookstand.disk.damage import Damage
-from bookstand.disk.extent import Ranges
+from bookstand.disk.extent import Ranges, entries_are
 from bookstand.disk.import_plan import LeftOut
 
 
@@ -25,9 +25,9 @@ class LedgerNote(NamedTuple):
     def __str__(self) -> str:
         said = list(self.doubts)
         if self.missing:
-            said.insert(0, f"entries {self.missing} are on none of the disks")
+            said.insert(0, f"{entries_are(self.missing)} on none of the disks")
         if self.too_few:
-            said.append(f"entries {self.too_few} have fewer copies than an acknowledgment takes")
+            said.append(f"{entries_are(self.too_few, 'has', 'have')} fewer copies than an acknowledgment takes")
         return f"ledger {self.ledger_id}: {'; '.join(said)}"
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bookstand.disk import checksums
-from bookstand.disk.block import BAD, GOOD, NO_DIGEST, UNCHECKED, Digests
+from bookstand.disk.block import BAD, GOOD, LENGTH_BYTES, NO_DIGEST, UNCHECKED, Digests
 from bookstand.disk.files import File
 from bookstand.storage.digest import CrcDigest, Digest, HmacDigest, digest_for
 from bookstand.storage.entry import EXPLICIT_LAC, HEADER, HEADER_BYTES, encode_explicit_lac
@@ -20,7 +20,6 @@ from bookstand.storage.entry import EXPLICIT_LAC, HEADER, HEADER_BYTES, encode_e
 _EXPLICIT_LAC = EXPLICIT_LAC.struct
 
 # A record's length, and the header of the entry behind it.
-LENGTH_BYTES = 4
 HEAD_BYTES = LENGTH_BYTES + HEADER_BYTES
 
 # No ledger gets as far: at one entry in a microsecond, nine years; at a gibibyte in a second, two.

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from bookstand.disk.block import BAD, GOOD, Block, Digests
+from bookstand.disk.block import BAD, GOOD, LENGTH_BYTES, Block, Digests
 from bookstand.disk.damage import Damage
 from bookstand.disk.files import File
-from bookstand.disk.judging import HEAD_BYTES, LARGE, LARGEST_HELD, LENGTH_BYTES, Judge, Rows, column, headers, sensible
+from bookstand.disk.judging import HEAD_BYTES, LARGE, LARGEST_HELD, Judge, Rows, column, headers, sensible
 from bookstand.proto.layout import Layout
 from bookstand.storage.entry import HEADER_BYTES
 

@@ -9,6 +9,7 @@ Needs ``bookstand[test]``. ``python bookkeeper_stand_in.py`` runs the tests, and
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -86,4 +87,6 @@ def test_what_was_decided_survives_a_crash(bookstand_store, bookstand_open_store
 
 
 if __name__ == "__main__":
-    sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", __file__]))
+    # Without the configuration of a project that this file may lie in.
+    here = ["-c", os.devnull, "--rootdir", os.path.dirname(os.path.abspath(__file__))]
+    sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *here, __file__]))

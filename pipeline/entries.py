@@ -14,11 +14,11 @@ from zlib import compress, decompress
 import numpy as np
 from numpy.typing import NDArray
 
-from bookstand.disk.block import BAD, GOOD, NO_DIGEST, KnownDigests
+from bookstand.disk.block import BAD, GOOD, LENGTH_BYTES, NO_DIGEST, KnownDigests
 from bookstand.disk.damage import Damage
 from bookstand.disk.disk_ledger import DiskLedger
 from bookstand.disk.files import File
-from bookstand.disk.judging import LENGTH_BYTES, Judge, headers
+from bookstand.disk.judging import Judge, headers
 from bookstand.disk.judging import Rows as Placed
 from bookstand.disk.runs import Sorter
 from bookstand.disk.store_source import StoreLedger, StoreSource
@@ -354,10 +354,12 @@ def _run_of_file(
     data = file.read(begin, int(offsets[-1] + sizes[-1]) - begin)
     starts = offsets - begin
     there = (starts + sizes <= len(data)) & (sizes >= layout.HEADER_BYTES)
+    records = offsets - LENGTH_BYTES
     bad = np.flatnonzero(~there)
     if len(bad):
-        yield [Damage(file.name, at, "the file has ended before it since the read was planned") for at in offsets[bad]]
-        starts, sizes, offsets, good = starts[there], sizes[there], offsets[there], good[there]
+        what = "the file has ended before it since the read was planned"
+        yield [Damage(file.name, at, what) for at in records[bad].tolist()]
+        starts, sizes, records, good = starts[there], sizes[there], records[there], good[there]
     if not len(starts):
         return
     octets, fields = headers(data, starts)
@@ -367,7 +369,7 @@ def _run_of_file(
     if len(wrong):
         what = "it is not what it was when the read was planned"
         yield [
-            Damage(file.name, int(offsets[row]), what, int(fields[row, 0]), int(fields[row, 1]))
+            Damage(file.name, int(records[row]), what, int(fields[row, 0]), int(fields[row, 1]))
             for row in wrong.tolist()
         ]
         starts, sizes, fields = starts[right], sizes[right], fields[right]

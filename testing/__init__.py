@@ -9,7 +9,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.testing import machine, model, strategies, workloads
     from bookstand.testing.clock import VirtualClock
-    from bookstand.testing.crash_lab import CrashFoundError, CrashLab, every_crash
+    from bookstand.testing.crash_lab import (
+        CrashFoundError,
+        CrashLab,
+        RecordedCrashError,
+        RecordedCrashWarning,
+        every_crash,
+    )
     from bookstand.testing.faults import Faults, SimulatedCrash, UnfiredFaultsError
     from bookstand.testing.machine import LedgerMachine
 
@@ -22,6 +28,8 @@ __all__ = [
     # power cuts
     "CrashFoundError",
     "CrashLab",
+    "RecordedCrashError",
+    "RecordedCrashWarning",
     "every_crash",
     # Hypothesis, and what to compare with
     "LedgerMachine",
@@ -36,6 +44,8 @@ _HOMES = {
     "CrashLab": "crash_lab",
     "Faults": "faults",
     "LedgerMachine": "machine",
+    "RecordedCrashError": "crash_lab",
+    "RecordedCrashWarning": "crash_lab",
     "SimulatedCrash": "faults",
     "UnfiredFaultsError": "faults",
     "VirtualClock": "clock",

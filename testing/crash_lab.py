@@ -26,18 +26,19 @@ import os
 import random
 import shutil
 import tempfile
+import warnings
 from contextlib import closing, contextmanager
 from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
 from bookstand.errors import BookstandError, IncorrectParameterError
-from bookstand.testing import crash_modes, observer
+from bookstand.testing import crash_modes, crash_replay, observer
 from bookstand.testing.crash_check import Images, examine_store
+from bookstand.testing.crash_replay import ATTEMPTS, PowerCut
 from bookstand.testing.crash_states import Case, State, Walk, crash_states
 from bookstand.testing.exploring import Finding, examine_all
 from bookstand.testing.page_recorder import PageRecorder
-from bookstand.testing.private_folder import private_folder
 from bookstand.testing.recording import Recording
 
 TYPE_CHECKING = False
@@ -53,13 +54,7 @@ if TYPE_CHECKING:
 
 MODES = ("images", "simulated", "kill")
 RECORDERS = ("auto", "pages", "observed")
-VARIABLE = "BOOKSTAND_CRASH"
-"""The environment variable with the one crash to repeat; ``every_crash`` then tries nothing else."""
-
-_VERSION = "v1"
 _STORE = "store"
-# A workload with threads does not do the same things twice; so often it is tried to get the recording that is meant.
-_ATTEMPTS = 5
 # How many smaller cases are tried before a failing one is told.
 _SHRINKING = 300
 # Of how many states one is opened a second time after it was written to.
@@ -98,6 +93,20 @@ class CrashFoundError(BookstandError, AssertionError):
         super().__init__("\n".join(lines))
 
 
+class RecordedCrashError(CrashFoundError):
+    """A crash that was repeated as it had been recorded, for the program does other things now: this says nothing of
+    the program as it is. ``found`` is what the recorded crash has shown."""
+
+    def __init__(self, recorded: str, found: CrashFoundError) -> None:
+        super().__init__(found.problem, found.replay, found.acknowledged, [], found.tried)
+        self.found = found
+        self.args = (f"{recorded}\n\n{found}",)
+
+
+class RecordedCrashWarning(UserWarning):
+    """A recorded crash was repeated and nothing is wrong with it; the program as it is was not tried."""
+
+
 def every_crash(
     workload: Workload,
     check: Check,
@@ -125,6 +134,7 @@ def every_crash(
     ``recorder="pages"`` watches in this process, everywhere. ``"observed"`` watches from below another process: it
     needs Linux, a C compiler, and a workload that is a function of a module. ``"auto"`` is ``"pages"``.
     """
+    __tracebackhide__ = True
     if mode not in MODES:
         raise IncorrectParameterError(f"mode must be one of {MODES}, not {mode!r}")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
@@ -147,14 +157,21 @@ def _images(
     own_checks: bool,
     processes: int | None,
 ) -> Explored:
-    wanted = _wanted()
-    if wanted is None:
+    __tracebackhide__ = True
+    replay = crash_replay.wanted_cut()
+    if replay is None:
         recording = lab.record(workload, recorder)
         return lab.explore(recording, check, limit, open_options, own_checks=own_checks, processes=processes)
-    if "cut" not in wanted:
-        raise IncorrectParameterError(f"{VARIABLE} asks for a crash of another mode")
-    recording = lab.record_again(workload, wanted)
-    return lab.try_case(recording, _case_of(wanted), check, open_options, own_checks=own_checks)
+    recording, changed = lab.record_again(workload, replay)
+    try:
+        explored = lab.try_case(recording, replay.case, check, open_options, own_checks=own_checks)
+    except CrashFoundError as found:
+        if changed is None:
+            raise
+        raise RecordedCrashError(changed, found) from None
+    if changed is not None:
+        warnings.warn(f"nothing is wrong with the recorded crash. {changed}", RecordedCrashWarning, stacklevel=3)
+    return explored
 
 
 class CrashLab:
@@ -199,6 +216,7 @@ class CrashLab:
 
     def record(self, workload: Workload, recorder: str = "auto") -> Recording:
         """Run the workload once on an empty folder, and write down what it does to its files."""
+        __tracebackhide__ = True
         _check_recorder(recorder)
         if not callable(workload):
             raise IncorrectParameterError(f"a workload is a function of a path and acknowledge, not {workload!r}")
@@ -209,20 +227,17 @@ class CrashLab:
                 workload(os.path.join(place, _STORE), watching.acknowledge)
             return watching.recording
 
-    def record_again(self, workload: Workload, wanted: dict[str, str]) -> Recording:
-        """The recording in which a crash was found, made again; or the one that was kept."""
-        for _ in range(_ATTEMPTS):
-            recording = self.record(workload, wanted.get("recorder", "auto"))
-            if recording.shape == wanted["shape"]:
-                return recording
-        kept = _kept_recording(wanted["shape"])
-        if not os.path.exists(kept):
-            raise IncorrectParameterError(
-                f"{VARIABLE} is of another workload, or of one that does not do the same things twice (and {kept}, "
-                "which held what it did, is gone)"
-            )
-        with open(kept, "rb") as file:
-            return Recording.from_bytes(file.read())
+    def record_again(self, workload: Workload, replay: PowerCut) -> tuple[Recording, str | None]:
+        """The recording in which a crash was found, made again; or the one that was kept, and what there is to say of
+        that."""
+        __tracebackhide__ = True
+        counts = set()
+        for _ in range(ATTEMPTS):
+            recording = self.record(workload, replay.recorder)
+            if recording.shape == replay.shape:
+                return recording, None
+            counts.add(len(recording.operations))
+        return crash_replay.kept_recording(replay.shape, counts)
 
     # -- states ----------------------------------------------------------------------------------------------------
 
@@ -248,6 +263,7 @@ class CrashLab:
         processes: int | None = None,
     ) -> Explored:
         """Check every state; raises :class:`CrashFoundError` with the smallest failing case that was found."""
+        __tracebackhide__ = True
         began = monotonic()
         states = crash_states(recording, self.seed, limit)
         exploration = _Exploration(self, recording, check, open_options or {}, own_checks)
@@ -269,6 +285,7 @@ class CrashLab:
         own_checks: bool = True,
     ) -> Explored:
         """Check this one state."""
+        __tracebackhide__ = True
         began = monotonic()
         problem = _Exploration(self, recording, check, open_options or {}, own_checks).problem_of(case)
         if problem is not None:
@@ -276,7 +293,7 @@ class CrashLab:
         return Explored(1, monotonic() - began, recording)
 
     def _found(self, recording: Recording, case: Case, problem: str, how: str, tried: int) -> CrashFoundError:
-        _keep(recording)
+        crash_replay.keep(recording)
         operations = recording.operations
         details = [f"the power goes after {case.cut} of {len(operations)} file operations ({how})"]
         if case.cut:
@@ -287,7 +304,7 @@ class CrashLab:
         for tear in case.torn:
             part = f"the first {tear.part} bytes" if tear.unit == "b" else f"sectors {_sectors(tear.part)} of its page"
             details.append(f"on the disk in part: {operations[tear.operation]}: {part}")
-        replay = f'{VARIABLE}="{_VERSION}:recorder={recording.recorder};shape={recording.shape};{case}"'
+        replay = str(PowerCut(recording.recorder, recording.shape, case))
         return CrashFoundError(problem, replay, recording.acknowledged_by(case.cut), details, tried)
 
     # -- crashes without images --------------------------------------------------------------------------------------
@@ -303,13 +320,11 @@ class CrashLab:
         own_checks: bool,
     ) -> Explored:
         """The modes "simulated" and "kill" of :func:`every_crash`."""
+        __tracebackhide__ = True
         began = monotonic()
-        wanted = _wanted()
-        if wanted is not None and wanted.get("mode") != mode:
-            raise IncorrectParameterError(f"{VARIABLE} asks for a crash of another mode")
+        only = crash_replay.wanted_in_place(mode)
         count = 0
         with self._place(mode) as place:
-            only = wanted["at"] if wanted is not None else None
             chance = random.Random(self.seed)
             if mode == "kill" and observed:
                 crashes = crash_modes.killed_at_operations(workload, place, _STORE, limit, chance, only)
@@ -322,7 +337,7 @@ class CrashLab:
                     )
                     problem = crash_modes.problem_of(examine, in_child=mode == "kill")
                     if problem is not None:
-                        replay = f'{VARIABLE}="{_VERSION}:mode={mode};at={where}"'
+                        replay = crash_replay.line_in_place(mode, where)
                         raise CrashFoundError(
                             problem, replay, acknowledged, [f"crashed ({mode}) at {where}"], count + 1
                         )
@@ -427,33 +442,3 @@ def _memory() -> str | None:
 
 def _sectors(mask: int) -> str:
     return ", ".join(str(number) for number in range(mask.bit_length()) if mask >> number & 1) or "none"
-
-
-def _wanted() -> dict[str, str] | None:
-    """The crash that the environment asks for."""
-    text = os.environ.get(VARIABLE)
-    if not text:
-        return None
-    version, _, rest = text.strip().strip('"').partition(":")
-    wanted = dict(part.partition("=")[::2] for part in rest.split(";"))
-    if version != _VERSION or not ({"shape", "cut"} <= wanted.keys() or {"mode", "at"} <= wanted.keys()):
-        raise IncorrectParameterError(f"{VARIABLE}={text!r} describes no crash")
-    return wanted
-
-
-def _case_of(wanted: dict[str, str]) -> Case:
-    return Case.parse(";".join(f"{name}={wanted[name]}" for name in ("cut", "drop", "tear") if name in wanted))
-
-
-def _kept_recording(shape: str) -> str:
-    return os.path.join(private_folder(), f"{shape}.recording")
-
-
-def _keep(recording: Recording) -> None:
-    """So that the crash can be repeated even where the workload does not do the same things twice."""
-    try:
-        kept = recording.to_bytes()
-    except IncorrectParameterError:
-        return
-    with open(_kept_recording(recording.shape), "wb") as file:
-        file.write(kept)

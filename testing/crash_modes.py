@@ -13,7 +13,7 @@ from typing import TypeVar
 from bookstand.errors import IncorrectParameterError, StoreCrashedError, StoreError
 from bookstand.storage.hooks import Hooks, SimulatedCrash
 from bookstand.testing import observer
-from bookstand.testing.exploring import examine_all, fork
+from bookstand.testing.exploring import examine_all, fork, told
 from bookstand.testing.opening import watched_openings
 
 _T = TypeVar("_T")
@@ -163,6 +163,6 @@ def problem_of(examine: Callable[[], None], in_child: bool) -> str | None:
         return finding.message if finding is not None else None
     try:
         examine()
-    except Exception:
-        return traceback.format_exc()
+    except Exception as error:
+        return told(error)
     return None

@@ -18,6 +18,7 @@ from bookstand.errors import IncorrectParameterError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable
     from contextlib import AbstractContextManager
     from typing import BinaryIO
@@ -143,14 +144,20 @@ def _work(
         signal.alarm(0)
         board.stop()
         board.set(number, case, done + 1)
-        _write_all(outlet, pickle.dumps((case, _told(error))))
+        _write_all(outlet, pickle.dumps((case, told(error))))
         return 1
 
 
-def _told(error: BaseException) -> str:
-    """The message, and where it came from: the innermost frames are what matters."""
-    lines = traceback.format_exception(error)
-    return "".join(lines[:1] + lines[2:]) if len(lines) > 3 else "".join(lines)
+def told(error: BaseException) -> str:
+    """What to say of an error: the trace begins where it leaves this kit, for what comes after that is the user's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and _is_of_the_kit(trace):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
+
+
+def _is_of_the_kit(trace: types.TracebackType) -> bool:
+    return os.path.dirname(trace.tb_frame.f_code.co_filename) == os.path.dirname(__file__)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

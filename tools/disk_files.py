@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 
 from bookstand.disk import entry_log, journal
-from bookstand.disk.block import GOOD, Block, Digests
+from bookstand.disk.block import GOOD, LENGTH_BYTES, Block, Digests
 from bookstand.disk.catalog import LOG
 from bookstand.disk.damage import Damage
 from bookstand.disk.disks import Disks
 from bookstand.disk.journal import Special
-
-# A record begins with its length.
-_LENGTH_BYTES = 4
 
 Name = Callable[[Path], str]
 
@@ -71,7 +68,7 @@ def contents(disks: Disks, name: Name) -> Iterator[dict[str, Any]]:
     for ledger_id in catalog.ledger_ids:
         for copies in catalog.blocks(ledger_id):
             entries = np.bincount(copies.files)
-            sizes = np.bincount(copies.files, copies.sizes + _LENGTH_BYTES)
+            sizes = np.bincount(copies.files, copies.sizes + LENGTH_BYTES)
             for number in np.flatnonzero(entries).tolist():
                 before = found.get((number, ledger_id), (0, 0))
                 found[number, ledger_id] = before[0] + int(entries[number]), before[1] + int(sizes[number])
@@ -115,7 +112,7 @@ def _entry_records(block: Block) -> Iterator[dict[str, Any]]:
     columns = (block.offsets, block.ledger_ids, block.entry_ids, block.lacs, block.lengths, block.sizes, block.verdicts)
     for offset, ledger_id, entry_id, lac, length, stored, verdict in zip(*(c.tolist() for c in columns), strict=True):
         yield {
-            "offset": offset - _LENGTH_BYTES,
+            "offset": offset - LENGTH_BYTES,
             "what": "entry",
             "ledger": ledger_id,
             "entry": entry_id,

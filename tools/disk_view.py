@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from bookstand.disk.damage import Damage
 from bookstand.disk.delayed import time_of
 from bookstand.disk.disk_ledger import StoredEntry
 from bookstand.disk.disks import Disks, digests_of
-from bookstand.disk.extent import Ranges
+from bookstand.disk.extent import NO_DISK_OF, Ranges, entries_are
 from bookstand.disk.metadata_dump import MetadataDump
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.entry import HEADER_BYTES
@@ -59,7 +60,8 @@ class DiskView(View):
         super().__init__(target.path, self.disks)
         if self._absent:
             who = ", ".join(sorted(self._absent))
-            self.notes.append(f"there is no disk of {who}: what is missing may be there (--disk)")
+            more = "what is missing may be there, and ledgers that are not closed may end further on (--disk)"
+            self.notes.append(f"{NO_DISK_OF} {who}: {more}")
 
     def close(self) -> None:
         self.disks.close()
@@ -133,10 +135,30 @@ class DiskView(View):
         metadata = ledger.metadata
         return metadata is not None and all(self._absent.isdisjoint(members) for _, members in metadata.ensembles)
 
+    @property
+    def damage(self) -> list[Damage]:
+        return [one for one in super().damage if not self._may_be_elsewhere(one)]
+
+    def _may_be_elsewhere(self, one: Damage) -> bool:
+        """Whether nothing is wrong but that an entry is on none of these disks, and others may have it. What is wrong
+        within a file has a place in it."""
+        if not self._absent or one.offset >= 0 or one.entry_id < 0:
+            return False
+        ledger = self.disks.ledger(one.ledger_id)
+        return not self._decides(ledger) and any(first <= one.entry_id <= last for first, last in ledger.extent.missing)
+
+    def _elsewhere(self) -> Iterator[str]:
+        """What buckets lack that other disks may have, a line each."""
+        counts = Counter(one.ledger_id for one in dict.fromkeys(self.disks.damage) if self._may_be_elsewhere(one))
+        for ledger_id, count in sorted(counts.items()):
+            what = self.content(self.disks.ledger(ledger_id))
+            whose = f"{what.kind} of {what.topic}, {what.cursor}" if what.topic else what.kind
+            yield f"ledger {ledger_id}, {whose}: {counted(count, 'entry')} of it cannot be had from these disks"
+
     def _marks(self, ledger: Ledger) -> list[str]:
         extent = ledger.extent
         found = []
-        bad = sum(1 for one in self.disks.damage if one.ledger_id == ledger.id)
+        bad = sum(1 for one in self.disks.damage if one.ledger_id == ledger.id and not self._may_be_elsewhere(one))
         if bad:
             found.append(f"{bad} damaged")
         if self._decides(ledger):
@@ -151,7 +173,7 @@ class DiskView(View):
             start, end = max(lost[0], first), lost[1] if last is None else min(lost[1], last)
             if start > end:
                 continue
-            what = f"{_entries(Ranges([(start, end)]))} on none of the disks"
+            what = f"{entries_are(Ranges([(start, end)]))} on none of the disks"
             if self._decides(ledger):
                 self.disks.damage.append(Damage(str(self.path), -1, what, ledger.id, start if start == end else -1))
             else:
@@ -174,7 +196,7 @@ class DiskView(View):
                 {
                     "bookie": self.disks.bookies[file.bookie].name,
                     "file": self._shortened(file.path),
-                    "offset": int(found.offsets[row]),
+                    "offset": int(found.records[row]),
                     "bytes": int(found.sizes[row]),
                     "lac": int(found.lacs[row]),
                     "verdict": "good" if found.verdicts[row] == GOOD else "unchecked",
@@ -200,7 +222,7 @@ class DiskView(View):
             if ledger.metadata is None:
                 unlisted += self.disks.dump is not None
                 if len(extent.missing):
-                    notes.append(f"ledger {ledger_id}: {extent.missing} is on none of the disks")
+                    notes.append(f"ledger {ledger_id}: {entries_are(extent.missing)} on none of the disks")
                 continue
             told = found if self._decides(ledger) else None
             for what in self._shortcomings(ledger):
@@ -209,10 +231,13 @@ class DiskView(View):
                 else:
                     notes.append(f"ledger {ledger_id}: {what}")
             if extent.state != CLOSED:
-                notes += [f"ledger {ledger_id}: {doubt}" for doubt in extent.doubts]
+                # Which disks are not here is said of all ledgers together.
+                doubts = [doubt for doubt in extent.doubts if not doubt.startswith(NO_DISK_OF)]
+                notes += [f"ledger {ledger_id}: {doubt}" for doubt in doubts]
         self.disks.damage.extend(found)
         disk_files.read_maps(self.disks)
         counts |= self._verify_topics(messages)
+        notes += self._elsewhere()
         if unlisted:
             notes.append(f"not in the metadata, so deleted and not collected yet: {counted(unlisted, 'ledger')}")
         if self.disks.dump is None:
@@ -222,20 +247,16 @@ class DiskView(View):
     def _shortcomings(self, ledger: Ledger) -> Iterator[str]:
         extent = ledger.extent
         if len(extent.missing):
-            yield f"{_entries(extent.missing)} on none of the disks"
+            yield f"{entries_are(extent.missing)} on none of the disks"
         if extent.state != CLOSED:
             return
         if len(extent.too_few):
             assert ledger.metadata is not None
-            yield f"{_entries(extent.too_few)} on fewer than {ledger.metadata.ack_quorum_size} bookies"
+            yield f"{entries_are(extent.too_few)} on fewer than {ledger.metadata.ack_quorum_size} bookies"
         for doubt in extent.doubts:
             # Those of what is missing have been told.
             if "says length" in doubt:
                 yield doubt
-
-
-def _entries(ranges: Ranges) -> str:
-    return f"entry {ranges} is" if ranges.ids == 1 else f"entries {ranges} are"
 
 
 def _disks_of_file(

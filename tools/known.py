@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from bookstand.disk.metadata_dump import Node
 from bookstand.storage.position import Position
 from bookstand.tools.messages import message_facts, message_of, payload_facts, value_facts
 from bookstand.tools.output import iso, readable
 from bookstand.tools.records import entry_record, node_record
 from bookstand.tools.view import LedgerFacts, View
+
+_BEGINNING = 80
+"""So many letters of a node's value are in a line."""
 
 
 def about(view: View) -> dict[str, Any]:
@@ -125,6 +129,19 @@ def topic(view: View, name: str) -> dict[str, Any]:
         "properties": dict(found.info.properties),
         "ledgers": ledgers,
         "cursors": cursors,
+    }
+
+
+def node_line(node: Node) -> dict[str, Any]:
+    """A node in a line, with the beginning of its value."""
+    value = readable(node.value)
+    return {
+        "path": node.path,
+        "version": node.version,
+        "created": iso(node.ctime),
+        "changed": iso(node.mtime),
+        "bytes": len(node.value),
+        "value": value if len(value) <= _BEGINNING else f"{value[: _BEGINNING - 1]}…",
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
@@ -23,7 +24,7 @@ from bookstand.disk.delayed import DelayedIndex
 from bookstand.disk.delayed import delayed as delayed_of
 from bookstand.disk.disk_ledger import StoredEntry
 from bookstand.disk.extent import Extent
-from bookstand.disk.metadata_dump import MetadataDump
+from bookstand.disk.metadata_dump import MetadataDump, Node
 from bookstand.disk.topics import DiskTopic, grouped
 from bookstand.disk.topics import topic as topic_of
 from bookstand.errors import IncorrectParameterError, NoSuchEntryError, NoSuchNodeError
@@ -307,10 +308,23 @@ class View(ABC):
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
-    def node(self, path: str) -> dict[str, Any]:
-        dump = self.source.dump
-        if dump is None:
+    @property
+    def node_count(self) -> int | None:
+        """How many there are; None: there is no metadata."""
+        return None if self.source.dump is None else len(self.source.dump.nodes)
+
+    def nodes(self) -> Iterator[Node]:
+        """All of them, by their paths."""
+        return map(itemgetter(1), sorted(self._dump.nodes.items()))
+
+    @property
+    def _dump(self) -> MetadataDump:
+        if self.source.dump is None:
             raise IncorrectParameterError("nodes are in the metadata: give the dump with --metadata")
+        return self.source.dump
+
+    def node(self, path: str) -> dict[str, Any]:
+        dump = self._dump
         node = dump.nodes.get(path)
         below = sorted(set(_children(dump, path)))
         if node is None and not below:

@@ -220,7 +220,7 @@ def test_payloads_that_differ_are_reported_and_the_latest_counts(tmp_path: Path,
     (found,) = damage
     assert (found.ledger_id, found.entry_id) == (1, 1)
     assert found.file.endswith("0.log")
-    assert found.offset == 1024 + 4 + len(old[0]) + 4
+    assert found.offset == 1024 + 4 + len(old[0]), "where its record begins"
     assert "1.log" in found.what
     assert ("digests of both are right" in found.what) == (digest is CRC32C)
 

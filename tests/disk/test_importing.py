@@ -435,7 +435,7 @@ def test_ledgers_whose_metadata_is_damaged(cluster: Cluster, target: Store) -> N
     cluster.ledger(7, [b"x", b"y"])
     cluster.node(ledger_path(7), b"BookieMetadataFormatVersion\t3\nnot so")
     report = run(cluster, target)
-    assert [str(one) for one in report.left_out] == ["ledger 7 with 2 entries: its metadata cannot be read"]
+    assert [str(one) for one in report.left_out] == ["ledger 7 with 2 entries: the metadata cannot be read"]
     assert run(cluster, target, unlisted=True).ledgers == 1
     assert payloads(target, 7) == [b"x", b"y"]
 

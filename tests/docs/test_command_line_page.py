@@ -89,7 +89,14 @@ EVERY |= {name.replace("damage[]", "damage"): what for name, what in EVERY.items
 NODE = "--node /managed-ledgers/acme/shop/persistent/orders"
 RUNS = {
     "ls": [
-        *("ls my-store", "ls my-store --topics", "ls my-store --files", "ls damaged-store", "ls nothing"),
+        *(
+            "ls my-store",
+            "ls my-store --topics",
+            "ls my-store --nodes",
+            "ls my-store --files",
+            "ls damaged-store",
+            "ls nothing",
+        ),
         *(f"ls bookie {DUMP} {what}" for what in ("", "--topics", "--files", "--contents", "--records")),
     ],
     "show": [

@@ -26,9 +26,20 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_programs_run(program: str, tmp_path: Path) -> None:
+    run(program, tmp_path)
+
+
+def test_the_first_program_can_be_run_again(tmp_path: Path) -> None:
+    """On the store that it has made."""
+    program = (ROOT / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    for _ in range(2):
+        run(program, tmp_path)
+
+
+def run(program: str, folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=120,

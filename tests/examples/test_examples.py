@@ -66,6 +66,23 @@ def test_it_runs(example: Path, tmp_path: Path) -> None:
     assert [left.name for left in tmp_path.iterdir() if not left.name.startswith("pytest-of-")] == []
 
 
+def test_the_one_for_pytest_needs_no_more_than_its_extra(tmp_path: Path) -> None:
+    """Though it lies in a checkout, whose configuration asks for plugins that the extra does not bring."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("BOOKSTAND_", "PYTEST_"))}
+    only = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "bookstand.testing.pytest_plugin"}
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "bookkeeper_stand_in.py"],
+        cwd=tmp_path,
+        env=kept | only | {"TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^3 passed", done.stdout, re.MULTILINE)
+
+
 def test_the_readme_names_each() -> None:
     readme = (ROOT / "README.md").read_text()
     assert set(re.findall(r"\(examples/(\w+)\.py\)", readme)) == PRINTS.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import traceback
 
 import lmdb
 import pytest
@@ -11,9 +12,16 @@ import pytest
 import bookstand
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.hooks import Hooks
-from bookstand.testing import crash_lab, observer
+from bookstand.testing import crash_replay, observer
 from bookstand.testing import recording as kinds
-from bookstand.testing.crash_lab import VARIABLE, CrashFoundError, CrashLab, every_crash
+from bookstand.testing.crash_lab import (
+    CrashFoundError,
+    CrashLab,
+    RecordedCrashError,
+    RecordedCrashWarning,
+    every_crash,
+)
+from bookstand.testing.crash_replay import VARIABLE
 from bookstand.testing.recording import Operation, Recording
 from tests.soak.crash_promises import check as keeps_promises
 from tests.soak.crash_work import Mixture
@@ -25,7 +33,7 @@ IN_PLACE = ["simulated", "kill"]
 def nothing_to_repeat(monkeypatch, tmp_path):
     """And what is found on purpose is not kept."""
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(crash_lab, "private_folder", lambda: str(tmp_path))
+    monkeypatch.setattr(crash_replay, "private_folder", lambda: str(tmp_path))
 
 
 @pytest.fixture
@@ -42,6 +50,14 @@ def entries(path, acknowledge):
         for number in range(5):
             entry_id = writer.append(b"entry %d" % number)
             acknowledge([writer.id, entry_id])
+
+
+def more_entries(path, acknowledge):
+    """What :func:`hasty` should do, and twice as much of it."""
+    with bookstand.open(path) as store:
+        writer = store.create_ledger()
+        for number in range(10):
+            acknowledge([writer.id, writer.append(b"entry %d" % number)])
 
 
 def hasty(path, acknowledge):
@@ -171,7 +187,7 @@ def test_what_was_found_is_repeated_alone(monkeypatch, mode):
 
 def test_a_crash_of_another_workload_is_not_repeated(monkeypatch):
     monkeypatch.setenv(VARIABLE, "v1:recorder=pages;shape=00000000;cut=5")
-    with pytest.raises(IncorrectParameterError, match="another workload"):
+    with pytest.raises(IncorrectParameterError, match=f"another workload.*is gone.*run the test without {VARIABLE}"):
         every_crash(entries, check)
 
 
@@ -187,7 +203,29 @@ def test_what_was_recorded_is_kept_for_workloads_that_never_do_the_same(monkeypa
 
     first = found_by(lambda: every_crash(changing, check))
     monkeypatch.setenv(VARIABLE, first.replay.partition("=")[2].strip('"'))
-    assert found_by(lambda: every_crash(changing, check)).replay == first.replay
+    again = found_by(lambda: every_crash(changing, check))
+    assert isinstance(again, RecordedCrashError)
+    assert again.replay == first.replay
+    assert str(again).endswith(str(again.found))
+
+
+def test_a_cured_program_is_told_that_it_was_not_tried(monkeypatch, tmp_path):
+    """The recording is of the program before the cure, and fails as it did."""
+    first = found_by(lambda: every_crash(hasty, check))
+    monkeypatch.setenv(VARIABLE, first.replay.partition("=")[2].strip('"'))
+    with CrashLab() as lab:
+        counts = [len(lab.record(workload).operations) for workload in (hasty, more_entries)]
+    again = found_by(lambda: every_crash(more_entries, check))
+    assert isinstance(again, RecordedCrashError)
+    top, _, rest = str(again).partition("\n\n")
+    assert f"{counts[0]} file operations then, {counts[1]} now" in top
+    assert f"the recorded crash, from {tmp_path}" in top
+    assert f"run the test without {VARIABLE}" in top
+    assert first.problem.splitlines()[-1] in rest
+    with pytest.warns(RecordedCrashWarning, match=f"nothing is wrong with the recorded crash[^$]*without {VARIABLE}"):
+        every_crash(more_entries, no_check)
+    monkeypatch.delenv(VARIABLE)
+    assert every_crash(more_entries, check).states > 200
 
 
 @pytest.mark.parametrize("text", ["nonsense", "v1:", "v2:shape=1;cut=1", "v1:shape=12345678"])
@@ -206,6 +244,18 @@ def test_a_store_that_ends_the_process_is_a_finding():
     assert "SIGBUS" in found.problem
     assert "in deadly" in found.problem, "where it was is told"
     assert len(found.acknowledged) == 3
+
+
+@pytest.mark.parametrize("mode", ["images", *IN_PLACE])
+def test_what_is_told_has_no_frames_of_the_kit(mode):
+    kit = os.path.dirname(crash_replay.__file__)
+    found = found_by(lambda: every_crash(hasty, check, mode=mode))
+    assert "in check" in found.problem
+    assert kit not in found.problem
+    frames = [frame for frame, _ in traceback.walk_tb(found.__traceback__)]
+    kits = [frame for frame in frames if frame.f_code.co_filename.startswith(kit)]
+    assert len(kits) >= 2
+    assert all(frame.f_locals["__tracebackhide__"] for frame in kits), "pytest leaves them out"
 
 
 def test_damage_is_found_without_a_check():

@@ -114,6 +114,8 @@ def test_nothing_is_changed(own: Path) -> None:
         (["ls", "my-store", "--nonsense"], WRONG_ARGUMENTS, "No such option"),
         (["ls", "my-store", "--topics", "--files"], WRONG_ARGUMENTS, "exclude each other"),
         (["ls", "my-store", "--topics", "--kind", "topic"], WRONG_ARGUMENTS, "topics are not chosen by --kind"),
+        (["ls", "my-store", "--nodes", "--topic", "x"], WRONG_ARGUMENTS, "nodes are not chosen by --topic"),
+        (["ls", "bookie", "--nodes"], WRONG_ARGUMENTS, "nodes are in the metadata: give the dump with --metadata"),
         (["ls", "bookie", "--records", "--topic", "x"], WRONG_ARGUMENTS, "records are not chosen by --topic"),
         (["ls", "bookie", "--files", "--ledger", "5"], WRONG_ARGUMENTS, "files are not chosen by --ledger"),
         (["ls", "bookie", "--entry", "5"], WRONG_ARGUMENTS, "ledgers are not chosen by --entry"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import bookstand
 from bookstand.tools.exit_codes import FINE
 from tests.disk.recordings import RECORDINGS, dump_path
 from tests.tools.kit import run
@@ -65,6 +66,51 @@ def test_contents_of_some(here: Path) -> None:
     assert {row["ledger"] for row in alone} == {
         row["ledger"] for row in every if row["file"] == "ledgers-1/current/0.log"
     }
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def only_nodes(tmp_path: Path) -> Path:
+    """A store with nodes and nothing else."""
+    path = tmp_path / "only-nodes"
+    with bookstand.open(path) as store:
+        store.nodes.put("/accounts/ann", b"100")
+        store.nodes.put("/accounts/ann", b"70")
+        store.nodes.put("/accounts/long", b"x" * 1000)
+        store.nodes.put("/accounts/binary", bytes(range(3)))
+    return path
+
+
+def test_a_store_that_has_only_nodes_does_not_look_empty(only_nodes: Path) -> None:
+    assert run("ls", only_nodes).out.splitlines()[1:] == ["no ledgers", "3 nodes: --nodes lists them"]
+    table = run("ls", only_nodes, "--nodes").out.splitlines()[1:]
+    assert table[0].split() == ["NODE", "VERSION", "SIZE", "VALUE"]
+    assert table[1].split() == ["/accounts/ann", "1", "2", "B", "70"]
+    assert table[-1] == "3 nodes"
+
+
+def test_nodes_are_told_with_the_beginning_of_their_values(only_nodes: Path) -> None:
+    found = {row["path"]: row for row in rows("nodes", only_nodes, "--nodes")}
+    assert list(found) == ["/accounts/ann", "/accounts/binary", "/accounts/long"]
+    assert (found["/accounts/ann"]["version"], found["/accounts/ann"]["value"]) == (1, "70")
+    assert found["/accounts/binary"]["value"] == "0x000102"
+    assert (found["/accounts/long"]["bytes"], found["/accounts/long"]["value"]) == (1000, "x" * 79 + "…")
+
+
+def test_nodes_of_disks_are_those_of_the_dump(here: Path) -> None:
+    found = rows("nodes", "bookie", "--nodes", *DUMP)
+    about = run("show", "bookie", *DUMP, "--json").json["about"]
+    assert len(found) == about["nodes"] > 50
+    assert "/ledgers/00/0000/L0005" in {row["path"] for row in found}
+    assert f"{len(found)} nodes: --nodes lists them" in run("ls", "bookie", *DUMP).out
+    assert "nodes" not in run("ls", "bookie").out
+    assert "nodes" not in run("ls", "bookie", *DUMP, "--topic", "plain").out
+
+
+def test_no_nodes(here: Path) -> None:
+    assert run("ls", "empty", "--nodes").out.splitlines()[1:] == ["no nodes"]
 
 
 # -- choosing ----------------------------------------------------------------------------------------------------------

@@ -9,12 +9,34 @@ from pathlib import Path
 
 import pytest
 
+import bookstand
+from bookstand.disk.exporting import export_topics
 from bookstand.tools.exit_codes import DAMAGE, FINE
 from tests.disk.recordings import DAMAGED, truth
 from tests.replay.disk_damaged import KINDS, LENGTH, entries_in, ids_at, state_of_journal, state_of_log
 from tests.tools.kit import run
 
 CASES = sorted({(line["kind"], line["case"]) for line in truth(DAMAGED, "expected")})
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["with metadata", "without"])
+def test_a_damaged_entry_is_where_its_record_begins(known: bool, tmp_path: Path) -> None:
+    """Whoever finds it: the digests of the entry itself, or those of its ledger's others."""
+    with bookstand.open(tmp_path / "store") as store, store.create_ledger() as writer:
+        for number in range(20):
+            writer.append(b"entry %02d" % number)
+        export_topics(store, tmp_path / "copy", ledgers=[writer.id])
+    dump = ("--metadata", tmp_path / "copy" / "metadata.jsonl.gz") if known else ()
+    records = run("ls", tmp_path / "copy", "--records", "--json", *dump).lines
+    (log,) = (tmp_path / "copy").glob("**/ledgers/current/0.log")
+    begins = {row["entry"]: row["offset"] for row in records if row["what"] == "entry" and row["file"].endswith(".log")}
+    copies = run("show", tmp_path / "copy", "0:3", "--json", *dump).json["entry"]["copies"]
+    assert begins[3] in {copy["offset"] for copy in copies}
+    data = bytearray(log.read_bytes())
+    data[data.index(b"entry 03")] ^= 1
+    log.write_bytes(data)
+    damage = run("verify", tmp_path / "copy", "--json", *dump).json["damage"]
+    assert [one["offset"] for one in damage if (one["ledger"], one["entry"]) == (0, 3)] == [begins[3]]
 
 
 @pytest.mark.parametrize(("kind", "case"), CASES, ids="-".join)

@@ -106,7 +106,7 @@ def test_what_it_prints(here: Path, tmp_path: Path) -> None:
     text = run("import-bookie", "bookie", tmp_path / "new", *DUMP).out
     assert text.startswith(f"store {tmp_path / 'new'}\n")
     assert "\nimported       87     5419" in text
-    assert "left out: 81 ledgers with 3788 entries: it is not in the metadata" in text
+    assert "left out: 81 ledgers with 3788 entries: not in the metadata, so deleted and not collected yet" in text
     assert "already there       87     5419" in run("import-bookie", "bookie", tmp_path / "new", *DUMP).out
     dry = run("import-bookie", "bookie", tmp_path / "new", *DUMP, "--dry-run").out
     assert dry.startswith(f"store {tmp_path / 'new'}, which was not changed\n")

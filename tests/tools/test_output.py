@@ -20,6 +20,7 @@ AT = "--at 2027-01-15T08:10:00Z"
 OF_THE_STORE = {
     "ls": "ls my-store",
     "ls-topics": "ls my-store --topics",
+    "ls-nodes": "ls my-store --nodes",
     "ls-files": "ls my-store --files",
     "show": "show my-store",
     "show-ledger": "show my-store 0",
@@ -51,6 +52,7 @@ OF_THE_STORE = {
 OF_DISKS = {
     "disk-ls": f"ls bookie {DUMP}",
     "disk-ls-topics": f"ls bookie {DUMP} --topics",
+    "disk-ls-nodes": f"ls bookie {DUMP} --nodes",
     "disk-ls-files": f"ls bookie {DUMP} --files",
     "disk-ls-contents": f"ls bookie {DUMP} --contents --ledger 5 --ledger 14",
     "disk-show-entry": f"show bookie 5:3 {DUMP}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -230,6 +231,39 @@ def test_nothing_is_wrong_with_them(place: Place) -> None:
     verdict = place.run("verify", "--messages")
     assert verdict["ok"]
     assert verdict["counts"]["cursors"] == len(truth(place.name, "cursors"))
+
+
+@pytest.mark.parametrize("bookie", [0, 1, 2])
+def test_what_other_disks_may_have_is_no_damage(bookie: int, unpacked: Callable[[str], Path]) -> None:
+    """Neither of ledgers nor of buckets; which disks are not here is said once."""
+    bookies = sorted(unpacked("f").iterdir())
+    alone = run("verify", bookies[bookie], "--metadata", dump_path("f"), "--json")
+    assert (alone.code, alone.json["damage"]) == (FINE, [])
+    notes = alone.json["notes"]
+    assert [number for number, note in enumerate(notes) if "there is no disk of" in note] == [0]
+    assert alone.json["counts"]["buckets"] == 2
+    of_buckets = [note for note in notes if "bucket" in note]
+    assert len(of_buckets) == 2
+    assert all("cannot be had from these disks" in note for note in of_buckets)
+    together = run("verify", unpacked("f"), "--metadata", dump_path("f"), "--json").json
+    assert not [note for note in together["notes"] if "bucket" in note or "there is no disk of" in note]
+
+
+def test_a_damaged_copy_of_a_bucket_is_damage_whatever_others_have(
+    tmp_path: Path, unpacked: Callable[[str], Path]
+) -> None:
+    shutil.copytree(unpacked("f") / "bookie-0", tmp_path / "bookie-0", symlinks=True)
+    dump = ("--metadata", dump_path("f"), "--json")
+    records = run("ls", tmp_path / "bookie-0", "--records", "--ledger", 10, "--entry", 3, *dump).lines
+    assert records
+    for row in records:
+        file = tmp_path / "bookie-0" / row["file"]
+        data = bytearray(file.read_bytes())
+        data[row["offset"] + row["bytes"] - 5] ^= 1
+        file.write_bytes(data)
+    damage = run("verify", tmp_path / "bookie-0", *dump).json["damage"]
+    assert {(one["ledger"], one["entry"]) for one in damage} == {(10, 3)}
+    assert {one["offset"] for one in damage} == {row["offset"] for row in records}
 
 
 @pytest.mark.parametrize("name", ["d", "f"])

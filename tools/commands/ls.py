@@ -1,4 +1,4 @@
-"""List what is at PATH: its ledgers, or its topics, or its files and what is in them.
+"""List what is at PATH: its ledgers, its topics, its nodes, or its files and what is in them.
 
 Of each ledger: what it is of, its state, how many entries and bytes it has, its last entry, its ensemble size, write
 quorum and ack quorum, and what is known to be wrong with it.
@@ -16,7 +16,7 @@ from bookstand.errors import IncorrectParameterError
 from bookstand.ledger.topic_name import fits
 from bookstand.tools import output
 from bookstand.tools.disk_view import DiskView
-from bookstand.tools.known import ledger_line
+from bookstand.tools.known import ledger_line, node_line
 from bookstand.tools.options import Json, Metadata, MoreDisks, Password, Place, damage_lines, document, looking_at
 from bookstand.tools.output import Column, counted, human
 from bookstand.tools.view import LedgerFacts, View
@@ -25,6 +25,7 @@ EXAMPLES = (
     "bookstand ls my-store",
     "bookstand ls my-store --kind cursor --state OPEN",
     "bookstand ls my-store --topics",
+    "bookstand ls my-store --nodes",
     "bookstand ls bookie --metadata metadata.jsonl.gz --topic '*/orders'",
     "bookstand ls bookie --files --kind journal",
     "bookstand ls bookie --contents --ledger 5",
@@ -53,6 +54,13 @@ _TOPICS = (
     Column("partitions", "PARTITIONS", right=True, rank=1),
     Column("last", "LAST", rank=2),
     Column("terminated", "TERMINATED AT", rank=3),
+)
+_NODES = (
+    Column("path", "NODE", least=20),
+    Column("version", "VERSION", right=True),
+    Column("bytes", "SIZE", right=True, show=output.size),
+    Column("changed", "CHANGED", show=output.time, rank=1),
+    Column("value", "VALUE", least=10),
 )
 _FILES = (
     Column("name", "NAME", least=20),
@@ -84,6 +92,7 @@ _CONTENTS = (
 _CHOICES = {
     "ledgers": {"topic", "kind", "state", "bookie", "ledger"},
     "topics": {"topic"},
+    "nodes": set(),
     "files": {"kind"},
     "contents": {"topic", "ledger"},
     "records": {"ledger", "entry", "start", "end"},
@@ -93,6 +102,7 @@ _CHOICES = {
 def run(
     path: Place,
     topics: Annotated[bool, typer.Option("--topics", help="List topics instead of ledgers.")] = False,
+    nodes: Annotated[bool, typer.Option("--nodes", help="List nodes, with the beginning of their values.")] = False,
     files: Annotated[
         bool, typer.Option("--files", help="List a bookie's files, or a store's files and sub-databases.")
     ] = False,
@@ -131,9 +141,9 @@ def run(
     password: Password = None,
     json: Json = False,
 ) -> None:
-    modes = {"topics": topics, "files": files, "contents": contents, "records": records}
+    modes = {"topics": topics, "nodes": nodes, "files": files, "contents": contents, "records": records}
     if sum(modes.values()) > 1:
-        raise IncorrectParameterError("--topics, --files, --contents and --records exclude each other")
+        raise IncorrectParameterError("--topics, --nodes, --files, --contents and --records exclude each other")
     mode = next((name for name, asked in modes.items() if asked), "ledgers")
     choices = {"topic": topic, "kind": kind, "state": state, "bookie": bookie, "ledger": ledger}
     for name, value in {**choices, "entry": entry, "start": start, "end": end}.items():
@@ -148,6 +158,10 @@ def run(
         elif files:
             rows = [row for row in view.files() if kind is None or row["kind"].endswith(kind.lower())]
             _print("files", _FILES, rows, view, json)
+        elif nodes:
+            _print("nodes", _NODES, list(map(node_line, view.nodes())), view, json)
+            if not json:
+                output.line(counted(view.node_count, "node") if view.node_count else "no nodes")
         elif topics:
             rows = list(_topic_rows(view, topic))
             _print("topics", _TOPICS, rows, view, json)
@@ -156,6 +170,8 @@ def run(
             _print("ledgers", _LEDGERS, rows, view, json)
             if not json:
                 _sum_up(rows)
+                if view.node_count and all(value is None for value in choices.values()):
+                    output.line(f"{counted(view.node_count, 'node')}: --nodes lists them")
 
 
 def _print(name: str, columns: tuple[Column, ...], rows: list[dict[str, Any]], view: View, json: bool) -> None:

@@ -40,6 +40,7 @@ _FACTS = (
     Fact("backlog", "backlog"),
     Fact("holes", "holes"),
     Fact("delayed", "delayed"),
+    Fact("nodes", "nodes"),
     Fact("output", "report"),
     Fact("output_bytes", "its size", output.size),
 )
@@ -99,6 +100,7 @@ def _write(report: Report, to: Path, json: bool) -> None:
         "backlog": report.backlog,
         "holes": report.holes,
         "delayed": report.waiting,
+        "nodes": report.node_count,
     }
     written = {"output": str(to), "output_bytes": size}
     if not json:

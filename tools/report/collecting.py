@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import heappop, heappush
+from itertools import islice
 from pathlib import Path
 from time import time
 
@@ -27,6 +28,8 @@ STRIP_BINS = 8192
 STRIPS = 48
 """So many subscriptions have such a map."""
 TIME_BINS = 160
+NODES = 2000
+"""So many nodes are told."""
 
 Caches = Mapping[tuple[str, str], Asked]
 
@@ -43,6 +46,9 @@ def collect(view: View, at: int | None = None, verify: bool = True, caches: Cach
     for name in view.topics():
         _collect_topic(view, name, report, all_times, maps, caches or {})
     report.times = all_times.result()
+    report.node_count = view.node_count
+    if report.node_count:
+        report.nodes = list(islice(view.nodes(), NODES))
     if view.names_topics:
         report.leftover = view.leftover_buckets()
     report.notes = view.notes if verdict is None else list(dict.fromkeys([*verdict.notes, *view.notes]))

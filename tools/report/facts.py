@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bookstand.disk.damage import Damage
+from bookstand.disk.metadata_dump import Node
 from bookstand.tools.report.binning import Histogram, Strip
 from bookstand.tools.report.ledgers import Ledgers
 from bookstand.tools.waiting import Waiting
@@ -108,12 +109,16 @@ class Report:
     delayed: list[Delayed] = field(default_factory=list)
     times: Histogram | None = None
     """When all is due that waits, of all subscriptions."""
+    nodes: list[Node] = field(default_factory=list)
+    """The first by their paths, of so many:"""
+    node_count: int | None = None
+    """None: there is no metadata."""
     leftover: list[int] = field(default_factory=list)
     """Ledgers of bucket snapshots that no subscription names."""
 
     @property
     def empty(self) -> bool:
-        return not (self.ledgers or self.topics or self.subscriptions)
+        return not (self.ledgers or self.topics or self.subscriptions or self.node_count)
 
     @property
     def backlog(self) -> int:

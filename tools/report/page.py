@@ -11,6 +11,7 @@ from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,9 @@ BEGINNING = "<!doctype html>\n<!-- A report of bookstand -->\n"
 
 _COLUMNS = 60
 """The most columns of the picture of ledgers."""
+
+_PICTURED = 5
+"""Of fewer ledgers there is no such picture: the table says it all."""
 
 _PER_SUBSCRIPTION = 8
 """So many subscriptions have a picture of their own of what waits."""
@@ -67,12 +71,18 @@ def page(report: Report) -> str:
         maps=maps,
         maps_left_out=len(report.subscriptions) - len(maps),
         kinds=report.ledgers.kinds(),
-        ledgers_picture=drawing.ledgers(report.ledgers.grid(_COLUMNS)) if len(report.ledgers) else None,
+        heading=_heading(report),
+        ledgers_picture=drawing.ledgers(report.ledgers.grid(_COLUMNS)) if len(report.ledgers) >= _PICTURED else None,
         due_pictures=_due_pictures(report),
         buckets_picture=_buckets_picture(report),
         measured=any(one.asked for one in report.subscriptions),
     )
     return text
+
+
+def _heading(report: Report) -> str:
+    """The title with the last name of the path only, which stands below it as a whole."""
+    return report.title.replace(report.path, Path(report.path).name or report.path, 1)
 
 
 def _policy(style: str, script: str) -> str:

@@ -25,7 +25,7 @@
   function moment(millis) {
     const date = new Date(Number(millis));
     if (Number.isNaN(date.getTime())) return `${millis} ms`;
-    return date.toISOString().replace(/\.000Z$/, "Z");
+    return date.toISOString().replace(/\.\d+Z$/, "Z");
   }
 
   const SHOWN = {

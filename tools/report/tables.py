@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from bookstand.tools.known import node_line
 from bookstand.tools.report import texts
 from bookstand.tools.report.drawing import ledgers_of
 from bookstand.tools.report.facts import Report, Subscription
@@ -172,6 +173,19 @@ _BUCKETS = Shape(
     5,
     "the first",
 )
+_NODES = Shape(
+    "nodes",
+    "Nodes",
+    (
+        Column("Node", NAME, lambda row: row["path"]),
+        Column("Version", INT, lambda row: row["version"]),
+        Column("Size", SIZE, lambda row: row["bytes"]),
+        Column("Value", TEXT, lambda row: row["value"]),
+    ),
+    0,
+    "the first by their paths",
+    down=False,
+)
 _DAMAGE = Shape(
     "damage",
     "Damage",
@@ -202,6 +216,7 @@ def tables(report: Report) -> Iterator[Table]:
     some = [one for one in waiting if one.messages or one.buckets]
     yield from _first(_WAITING, some, lambda one: one.messages)
     yield from _first(_BUCKETS, [(one, bucket) for one in waiting for bucket in one.buckets], lambda one: 0)
+    yield from _some(_NODES, list(map(node_line, report.nodes)), report.node_count or 0)
     yield from _first(_DAMAGE, report.damage, lambda one: 0)
 
 

@@ -77,6 +77,15 @@ def test_it_fits_screens_of_any_width_and_can_be_read(
     assert low == [], low[:5]
 
 
+@pytest.mark.parametrize("name", ["my-store", "bookie", "large"])
+def test_the_table_of_ledgers_need_not_be_scrolled(browser: Browser, pages: dict[str, Path], name: str) -> None:
+    browser.open(pages[name])
+    scroll = "document.querySelector('[data-table=ledgers] .scroll')"
+    assert browser.run(f"{scroll}.scrollWidth") <= browser.run(f"{scroll}.clientWidth")
+    (created,) = browser.run(f"[...{scroll}.querySelectorAll('tbody .time')].slice(0, 1).map((one) => one.textContent)")
+    assert len(created) == len("2027-01-15T08:00:00Z")
+
+
 # Every text that is seen, against what is behind it: those with a contrast below that of WCAG's level AA.
 CONTRASTS = """(() => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -129,7 +138,7 @@ def test_by_keyboard(browser: Browser, pages: dict[str, Path]) -> None:
     assert order[0] == ("a", "Skip to the report")
     assert order[1] == ("button", "Theme: system")
     links = [text.split()[0] for tag, text in order if tag == "a"][1:]
-    assert links == ["Ledgers", "Topics", "Acknowledgments", "Delayed", "Caches", "About", "Damage"]
+    assert links == ["Ledgers", "Topics", "Acknowledgments", "Delayed", "Caches", "Nodes", "About", "Damage"]
     assert "input" in [tag for tag, _ in order]
     positions = browser.run("[...document.querySelectorAll('[tabindex]')].every((one) => one.tabIndex <= 0)")
     assert positions, "the order of the page is the order of the keys"

@@ -97,6 +97,18 @@ def test_an_empty_store(here: Path) -> None:
     assert (report.backlog, report.waiting, report.damage) == (0, 0, [])
 
 
+def test_nodes_are_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bookstand.open(tmp_path / "only-nodes") as store:
+        for number in range(5):
+            store.nodes.put(f"/accounts/{number}", b"%d" % number)
+    report = report_on(tmp_path / "only-nodes")
+    assert not report.empty
+    assert (report.node_count, [node.value for node in report.nodes]) == (5, [b"0", b"1", b"2", b"3", b"4"])
+    monkeypatch.setattr(collecting, "NODES", 3)
+    report = report_on(tmp_path / "only-nodes")
+    assert (report.node_count, len(report.nodes)) == (5, 3)
+
+
 def test_a_damaged_store(here: Path) -> None:
     found = run("verify", "damaged-store", "--json").json["damage"]
     report = report_on(Path("damaged-store"))
