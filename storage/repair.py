@@ -1,16 +1,18 @@
 """Saves what can be saved of a damaged store: into a new one, with a list of what could not.
 
 The damaged store is only read, and not by LMDB, which believes what it reads (:mod:`bookstand.storage.salvage`). What
-is copied is decided in :mod:`bookstand.storage.repair_copying`. The new store is made in a folder of its
-name with :data:`UNFINISHED` behind it, and gets its name once it is whole, verified and synced: what a repair that was
-killed leaves is called unfinished.
+is copied is decided in :mod:`bookstand.storage.repair_copying`. The new store is made in the folder
+:data:`UNFINISHED` of the place that it is meant for, and its data file moves out of it once it is whole, verified and
+synced. So the place may be an empty disk, nothing is left to do in the end that a disk could refuse, and what a repair
+that was killed leaves is neither a store nor taken for an empty folder.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreInUseError, StoreNotFoundError
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UNFINISHED", "Loss", "NothingToSaveError", "RepairReport", "repair"]
 
-UNFINISHED = ".unfinished"
+UNFINISHED = "unfinished-repair"
 
 
 def repair(
@@ -52,23 +54,11 @@ def repair(
             Copying(found, report, passwords, None, saving).run()
             _check_unchanged(found, folder)
             return report
-        unfinished = _place_for(new)
-        try:
-            with files.os_errors(f"cannot make the folder {unfinished}"):
-                owners.make_folders(unfinished)
-            # Nothing is promised before the end: it is synced then, as a whole.
-            storage = open_storage(unfinished, durability="none")
-            try:
-                Copying(found, report, passwords, storage, saving).run()
-                _check_unchanged(found, folder)
-                _add_what_verify_finds(storage, report)
-            finally:
-                storage.close()
-            files.verify_structure(unfinished)
-            _finish(unfinished, new)
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
+        with _made_in(new) as storage:
+            Copying(found, report, passwords, storage, saving).run()
+            _check_unchanged(found, folder)
+            _add_what_verify_finds(storage, report)
+        _finish(new)
     return report
 
 
@@ -78,8 +68,8 @@ def repair(
 def _check_places(folder: str, new: str) -> None:
     if not os.path.isdir(folder) or not files.has_data_file(folder):
         raise StoreNotFoundError(f"there is no store at {folder}")
-    if os.path.exists(new) and (not os.path.isdir(new) or os.listdir(new)):
-        raise IncorrectParameterError(f"{new} for what is saved is there already, and not empty")
+    if os.path.lexists(new) and not (os.path.isdir(new) and set(os.listdir(new)) <= {UNFINISHED}):
+        raise IncorrectParameterError(f"{new} for what is saved is there already, and no empty folder")
     within = os.path.realpath(folder)
     if os.path.commonpath([within, os.path.realpath(new)]) == within:
         raise IncorrectParameterError(f"{new} for what is saved lies in the store {folder}, which is not changed")
@@ -102,25 +92,55 @@ def _check_unchanged(found: Salvage, folder: str) -> None:
         raise StoreInUseError(f"store {folder} was written to while it was read")
 
 
-def _place_for(new: str) -> str:
-    """The folder that the new store is made in, which is not there; what an earlier repair left of it goes."""
-    unfinished = os.path.abspath(new) + UNFINISHED
-    with files.os_errors(f"cannot clear the folder {unfinished}"):
-        if os.path.lexists(unfinished):
-            if not os.path.isdir(unfinished) or not all(map(files.is_ours, os.listdir(unfinished))):
-                raise NotAStoreError(f"{unfinished} is there already, and nothing that a repair left")
-            if owners.Survey(unfinished).writers:
-                raise StoreInUseError(f"another repair is writing to {unfinished}")
-            shutil.rmtree(unfinished)
-    return unfinished
+@contextmanager
+def _made_in(new: str) -> Iterator[Storage]:
+    """The storage that becomes the one in ``new``. It is closed and looked at in the end; if anything fails, nothing is
+    left of it."""
+    was_there, made = os.path.isdir(new), False
+    unfinished = os.path.join(new, UNFINISHED)
+    try:
+        with files.os_errors(f"cannot make the folder {unfinished}"):
+            if not was_there:
+                owners.make_folders(os.path.abspath(new))
+            with owners.FolderLock(new):
+                _clear(unfinished)
+                os.mkdir(unfinished)
+                made = True
+                # Nothing is promised before the end: it is synced then, as a whole.
+                storage = open_storage(unfinished, durability="none")
+        try:
+            yield storage
+        finally:
+            storage.close()
+        files.verify_structure(unfinished)
+    except BaseException:
+        if made:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        if not was_there:
+            # Only if it is empty.
+            with suppress(OSError):
+                os.rmdir(new)
+        raise
 
 
-def _finish(unfinished: str, new: str) -> None:
-    with files.os_errors(f"cannot finish the store {new}"):
+def _clear(unfinished: str) -> None:
+    """Away with what an earlier repair left."""
+    if not os.path.lexists(unfinished):
+        return
+    if not os.path.isdir(unfinished) or not all(map(files.is_ours, os.listdir(unfinished))):
+        raise NotAStoreError(f"{unfinished} is there already, and nothing that a repair left")
+    if owners.Survey(unfinished).writers:
+        raise StoreInUseError(f"another repair is writing to {unfinished}")
+    shutil.rmtree(unfinished)
+
+
+def _finish(new: str) -> None:
+    unfinished = os.path.join(new, UNFINISHED)
+    with files.os_errors(f"what is saved is whole in {unfinished}, but cannot become the store {new}"):
         files.sync_file(data_file(unfinished))
-        owners.sync_folder(unfinished)
-        os.rename(unfinished, new)
-        owners.sync_folder(os.path.dirname(os.path.abspath(new)))
+        os.rename(data_file(unfinished), data_file(new))
+        owners.sync_folder(new)
+    shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _add_what_verify_finds(storage: Storage, report: RepairReport) -> None:

@@ -53,7 +53,7 @@ def repaired(damaged: Path, new: Path) -> RepairReport:
     before = {path.name: path.read_bytes() for path in damaged.iterdir()}
     report = repair(damaged, new)
     assert {path.name: path.read_bytes() for path in damaged.iterdir()} == before
-    assert not Path(f"{new}{UNFINISHED}").exists()
+    assert not (new / UNFINISHED).exists()
     return report
 
 

@@ -19,6 +19,7 @@ from bookstand.errors import (
     BookstandError,
     IncorrectParameterError,
     NotAStoreError,
+    StoreError,
     StoreFormatError,
     StoreInUseError,
     StoreNotFoundError,
@@ -102,7 +103,6 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(store: Store) -> None:
     damaged, new = store.damaged([["write", 20 * PAGE, "00" * PAGE], ["write", 30 * PAGE + 3000, "ff" * 40]])
     told = repair(damaged, new, dry_run=True)
     assert not new.exists()
-    assert not Path(f"{new}{UNFINISHED}").exists()
     done = repaired(damaged, new)
     assert done.losses == told.losses
     assert {**done.as_dict(), "dry_run": True} == told.as_dict()
@@ -457,10 +457,10 @@ def test_places(store: Store) -> None:
         repair(damaged, damaged / "new")
     new.mkdir()
     (new / "mine").touch()
-    with pytest.raises(IncorrectParameterError, match="is there already, and not empty"):
+    with pytest.raises(IncorrectParameterError, match="is there already, and no empty folder"):
         repair(damaged, new)
     (new / "mine").unlink()
-    unfinished = Path(f"{new}{UNFINISHED}")
+    unfinished = new / UNFINISHED
     unfinished.mkdir()
     (unfinished / "mine").touch()
     with pytest.raises(NotAStoreError, match="nothing that a repair left"):
@@ -468,6 +468,39 @@ def test_places(store: Store) -> None:
     (unfinished / "mine").unlink()
     assert repair(damaged, new).whole
     assert not unfinished.exists()
+
+
+@pytest.mark.parametrize("link", [False, True], ids=["folder", "link"])
+def test_a_folder_that_is_there_stays_the_same(store: Store, link: bool) -> None:
+    """It may be a disk that is mounted there, or a link to one: another folder could not take its place."""
+    damaged, new = store.copy()
+    folder = Path(f"{new}-disk") if link else new
+    folder.mkdir()
+    if link:
+        new.symlink_to(folder)
+    before = folder.stat().st_ino
+    assert check(store, repaired(damaged, new), new) == SHAPE.entries + SHAPE.nodes
+    assert (folder.stat().st_ino, new.is_symlink()) == (before, link)
+    assert set(os.listdir(new)) <= {"data.mdb", "lock.mdb"}
+
+
+def test_a_store_beside_the_new_one_is_left_alone(store: Store) -> None:
+    damaged, new = store.copy()
+    beside = Path(f"{new}.unfinished")
+    shutil.copytree(store.path, beside)
+    assert repaired(damaged, new).whole
+    assert contents(beside) == contents(store.path)
+
+
+def test_a_new_store_that_cannot_get_its_name_stays(store: Store) -> None:
+    damaged, new = store.copy()
+
+    def get_in_the_way(done: int, total: int) -> None:
+        (new / "data.mdb").mkdir(exist_ok=True)
+
+    with pytest.raises(StoreError, match=f"is whole in {new}/{UNFINISHED}, but cannot become the store {new}: "):
+        repair(damaged, new, saving=get_in_the_way)
+    assert contents(new / UNFINISHED) == contents(store.path)
 
 
 def test_a_store_that_is_written_to(store: Store) -> None:
@@ -494,9 +527,9 @@ def test_a_repair_that_is_killed_says_that_it_is_unfinished(store: Store) -> Non
     damaged, new = store.copy()
     done = subprocess.run([sys.executable, "-c", KILLED, str(damaged), str(new)], timeout=PATIENCE)
     assert done.returncode == -9
-    assert not new.exists()
-    unfinished = Path(f"{new}{UNFINISHED}")
-    assert (unfinished / "data.mdb").exists()
+    assert (new / UNFINISHED / "data.mdb").exists()
+    with pytest.raises(NotAStoreError, match=f"holds other files .{UNFINISHED}, .* and no store"):
+        bookstand.open(new)
     report = repaired(damaged, new)
     assert report.whole
     assert check(store, report, new) == SHAPE.entries + SHAPE.nodes
@@ -511,7 +544,6 @@ def test_a_repair_that_is_interrupted_leaves_nothing(store: Store) -> None:
     with pytest.raises(KeyboardInterrupt):
         repair(damaged, new, saving=interrupt)
     assert not new.exists()
-    assert not Path(f"{new}{UNFINISHED}").exists()
 
 
 def test_losses_in_words() -> None:

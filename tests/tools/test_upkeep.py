@@ -14,7 +14,6 @@ import pytest
 import bookstand
 from bookstand.storage.environment import data_file
 from bookstand.storage.pages import newest_commit
-from bookstand.storage.repair import UNFINISHED
 from bookstand.tools.exit_codes import DAMAGE, FAILED, FINE, INTERRUPTED, NOT_THERE, WRONG_ARGUMENTS
 from tests.kit import PATIENCE
 from tests.tools import kit
@@ -277,7 +276,7 @@ def test_ctrl_c(large: Path, tmp_path: Path, line: str) -> None:
     command, *words = line.split()
     child = start(command, *words, folder=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     deadline = time.monotonic() + PATIENCE
-    begun = [tmp_path / "new", tmp_path / f"new{UNFINISHED}", tmp_path / "store" / "creating-copy"]
+    begun = [tmp_path / "new", tmp_path / "store" / "creating-copy"]
     while child.poll() is None and not any(path.exists() for path in begun) and time.monotonic() < deadline:
         time.sleep(0.005)
     child.send_signal(signal.SIGINT)
@@ -288,7 +287,7 @@ def test_ctrl_c(large: Path, tmp_path: Path, line: str) -> None:
         assert err.endswith("bookstand: interrupted\n")
         assert not (tmp_path / "new").exists()
         if command == "repair":
-            assert "the repair is not finished: there is no new; run it again" in err
+            assert "the repair is not finished: there is no store at new; run it again" in err
     made = {"new"} if code == FINE and "new" in words else set()
     assert {path.name for path in tmp_path.iterdir()} == {"store"} | made
     for name in ("store", "new"):

@@ -1,8 +1,8 @@
 """Save what can be saved of a damaged store into a new one, and list what cannot: entries, ledgers, nodes, cursors.
 
 The damaged store is not changed. Its file is read page by page, and past pages that cannot be read; entries are saved
-if their digests are right. What is lost reads as lost in the new store, which is made in a folder named NEW.unfinished,
-and is called NEW once it is whole and verified. What was stopped is run again.
+if their digests are right. What is lost reads as lost in the new store, which is made in the folder unfinished-repair
+of NEW, and is a store once it is whole and verified. What was stopped is run again.
 
 Exit code 0: all is saved. 1: something is lost. 4: there was nothing to be saved, and NEW is not made.
 """
@@ -47,7 +47,7 @@ def run(
             looking, saving = _halves(progress)
             report = repair(folder, new, passwords=words, dry_run=dry_run, looking=looking, saving=saving)
     except KeyboardInterrupt:
-        output.note(f"the repair is not finished: there is no {new}; run it again")
+        output.note(f"the repair is not finished: there is no store at {new}; run it again")
         raise
     affected = [] if dry_run or report.whole else _affected(new, report, words)
     if json:
