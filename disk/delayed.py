@@ -40,6 +40,8 @@ BROKERS_OWN = ("pulsar.", "__compaction")
 
 
 class _NoEntryError(SnapshotDamagedError):
+    """An entry of a bucket is missing, or its copies are damaged."""
+
     def __init__(self, what: str, entry_id: int) -> None:
         super().__init__(f"{what}: entry {entry_id} is missing or damaged")
         self.entry_id = entry_id

@@ -234,6 +234,8 @@ def test_copies_of_an_entry(here: Path) -> None:
     for copy in entry["copies"]:
         with open(Path("bookie") / copy["file"], "rb") as file:
             file.seek(copy["offset"])
+            # A record is its length, and behind it what is stored.
+            assert int.from_bytes(file.read(4), "big") == copy["bytes"]
             stored = file.read(copy["bytes"])
         assert int.from_bytes(stored[:8], "big") == 5
         assert int.from_bytes(stored[8:16], "big") == 3
