@@ -205,18 +205,27 @@ def _whole_despite_its_size(name: str) -> bool:
         return False
 
 
-def verify_structure(path: str) -> None:
-    """LMDB's trees, page by page, without LMDB: raises :class:`StoreDamagedError` with what was found first."""
+def structure_problem(path: str) -> str | None:
+    """LMDB's trees and the list of free pages, page by page, without LMDB: what was found first, if anything is wrong.
+    Whoever goes on with LMDB reads until the process ends, or writes over pages that are in use."""
     from lmdb.verify import VerifyError, verify
 
     name = data_file(path)
     try:
         problems = verify(name, subdir=False)  # type: ignore[no-untyped-call]
     except VerifyError as error:
-        raise StoreDamagedError(f"{name} is damaged: {error}") from error
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise StoreDamagedError(f"{name} is damaged: {problems[0]}{more}")
+        problems = [error]
+    if not problems:
+        return None
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{name} is damaged: {problems[0]}{more}"
+
+
+def verify_structure(path: str) -> None:
+    """Raise :class:`StoreDamagedError` with what :func:`structure_problem` finds."""
+    problem = structure_problem(path)
+    if problem is not None:
+        raise StoreDamagedError(f"{problem}: bookstand repair saves what can be saved")
 
 
 def probe_in_subprocess(path: str) -> None:

@@ -15,9 +15,9 @@ from bookstand.pipeline.local import LocalRunner
 from bookstand.pipeline.summary import Summary
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE, FAILED, FINE, code_of_failure
-from bookstand.tools.options import progress_bar
+from bookstand.tools.options import progress_bar, store_at
 from bookstand.tools.output import Column, Row, counted
-from bookstand.tools.target import check_store, find, topics_meant
+from bookstand.tools.target import topics_meant
 
 Store = Annotated[str, typer.Argument(metavar="STORE", help="The store.")]
 Cursors = Annotated[
@@ -57,9 +57,9 @@ def run_job(
     store: str, make: Callable[[str], Job], topics: Sequence[str], cursors: Sequence[str], dry_run: bool
 ) -> Outcome:
     """``make`` is given the store's path. Topics and cursors that were asked for have to be there."""
-    check_store(store)
-    path = str(find(store).path)
-    with bookstand.open(path, create=False, read_only=True) as opened:
+    path = store_at(store)
+    # Who writes to a file whose list of free pages is damaged writes over what is in use.
+    with bookstand.open(path, create=False, read_only=True, check="structure") as opened:
         topics_meant(opened, topics)
         if opened.storage.node(IMPORT_NODE) is not None:
             raise IllegalOperationError("the store has an unfinished import: it is to be finished first")

@@ -50,12 +50,6 @@ def check_bookies(paths: Sequence[str]) -> None:
             raise NotAStoreError(f"{path} is no bookie's folder")
 
 
-def check_store(path: str) -> None:
-    target = find(path)
-    if target.kind != STORE:
-        raise NotAStoreError(f"{path} is a {target.kind}, and no store")
-
-
 def topics_meant(store: Store, patterns: Sequence[str]) -> list[str]:
     """Names of topics, each once, by their names, the ends of their names, or patterns. Of each there is one at
     least."""

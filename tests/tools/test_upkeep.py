@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from bookstand.storage.environment import data_file
 from bookstand.storage.pages import newest_commit
 from bookstand.tools.exit_codes import DAMAGE, FAILED, FINE, INTERRUPTED, NOT_THERE, WRONG_ARGUMENTS
 from tests.kit import PATIENCE
+from tests.page_damage import spoil_free_list, zero_leaf
 from tests.tools import kit
 from tests.tools.child import Terminal, finished, start, without_control
 from tests.tools.kit import run
@@ -198,6 +200,26 @@ def test_a_newer_store(own: Path) -> None:
     result = run("upgrade", "my-store")
     assert result.code == NOT_THERE
     assert "open it with a newer one" in result.err
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+@pytest.mark.parametrize("spoil", [spoil_free_list, zero_leaf])
+@pytest.mark.parametrize("command", ["upgrade", "migrate cursors", "migrate snapshots"])
+def test_a_damaged_file_is_not_written_to(
+    own: Path, command: str, spoil: Callable[[Path], None], dry_run: tuple[str, ...]
+) -> None:
+    """There is something to be done, and LMDB would do it on pages that are in use."""
+    more = {"migrate cursors": ("--to", "snapshot"), "migrate snapshots": ("--least", "5")}.get(command, ())
+    if command == "upgrade":
+        with bookstand.open("my-store", metadata_format=2) as store:
+            store.create_ledger().close()
+    spoil(own / "my-store")
+    before = (own / "my-store" / "data.mdb").read_bytes()
+    result = run(*command.split(), "my-store", *more, *dry_run)
+    assert (result.code, result.out) == (DAMAGE, "")
+    assert "data.mdb is damaged" in result.err
+    assert result.err.endswith(": bookstand repair saves what can be saved\n")
+    assert (own / "my-store" / "data.mdb").read_bytes() == before
 
 
 # -- repair ------------------------------------------------------------------------------------------------------------
