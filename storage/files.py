@@ -123,7 +123,13 @@ def has_data_file(path: str) -> bool:
 def _write_superblock(path: str) -> None:
     # sync=False: nobody knows the file yet, and it is synced as a whole before it gets its name.
     env = lmdb.open(
-        path, subdir=False, lock=False, sync=False, map_size=1 << 20, max_dbs=len(keys.DATABASES), lib_version=0
+        os.fsencode(path),
+        subdir=False,
+        lock=False,
+        sync=False,
+        map_size=1 << 20,
+        max_dbs=len(keys.DATABASES),
+        lib_version=0,
     )
     try:
         databases = {name: env.open_db(name) for name in keys.DATABASES}
@@ -239,6 +245,8 @@ def probe_in_subprocess(path: str) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            encoding="utf-8",
+            errors="surrogateescape",
             check=False,
             timeout=patience,
         )

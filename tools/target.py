@@ -27,7 +27,7 @@ def open_view(
     """What lies there, open to be looked at; a context manager. All but the path is for bookies: ``disks`` are further
     ones of the same cluster."""
     target = find(path)
-    words = [password.encode() for password in passwords]
+    words = [os.fsencode(password) for password in passwords]
     if target.kind == STORE:
         if metadata is not None or disks:
             what = "no other disks have parts of it" if disks else "which has its metadata itself: no dump is needed"
