@@ -289,6 +289,7 @@ def test_an_import_from_the_command_line(
         ["stats", "/nowhere"],
         ["export", "{store}", "--output", "{out}", "--table", "x"],
         ["verify", "{store}", "--unit", "x"],
+        ["recut", "{store}", "--step-seconds", "nan"],
         ["rebuild-delayed", "{store}", "--table", "{out}/no.parquet"],
     ],
 )
