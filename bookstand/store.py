@@ -65,9 +65,9 @@ def open(
         read_only: Change nothing; what would is refused with −104.
         durability: ``"commit"``: what was confirmed survives kill -9 and power loss. ``"none"`` is for throw-away
             stores: a crash may destroy the file.
-        check: How closely a store is looked at that was not closed in good order: ``"fast"``, its structure;
-            ``"full"``, every entry as well, and always; ``"subprocess"``, all of it in another process first, for files
-            that are not trusted.
+        check: How closely the file is looked at before it is believed: ``"fast"``, its structure if the store was not
+            closed in good order; ``"structure"``, that always; ``"full"``, always, and every entry as well;
+            ``"subprocess"``, all of it in another process first, for files that are not trusted.
         max_entry_bytes: The largest entry, its header and digest included.
         explicit_lac_interval: Seconds after which the last-add-confirmed of writers that stand still is told. None:
             never.

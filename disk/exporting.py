@@ -104,6 +104,7 @@ def export_topics(
     plan.choose(topics, ledgers)
     chosen = set(plan.ledgers)
     target = Path(os.path.abspath(folder))
+    _check_text(target / bookie)
     begin = unstaged if dry_run else staged
     with os_errors(f"cannot export to {target}"), begin(target, (METADATA, bookie)) as place:
         if old_form:
@@ -140,6 +141,14 @@ def _check_names(what: str, given: object, kind: type) -> None:
     for one in given:
         if not isinstance(one, kind) or isinstance(one, bool):
             raise IncorrectParameterError(f"{what} are given as a list of {kind.__name__}, with no {one!r} in it")
+
+
+def _check_text(place: Path) -> None:
+    """A cookie has the places of its disk, and all that it has is text."""
+    try:
+        str(place).encode()
+    except UnicodeEncodeError:
+        raise IncorrectParameterError(f"{place} is no UTF-8, as the places in a bookie's cookie have to be") from None
 
 
 def _check_bookie(name: str) -> None:

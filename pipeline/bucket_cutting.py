@@ -13,6 +13,17 @@ from bookstand.delivery.indexes import Indexes, Numbers, together
 from bookstand.delivery.snapshot import Snapshot, seal
 from bookstand.errors import IncorrectParameterError, StoreDamagedError
 
+_LONGEST_STEP = (1 << 53) // 1000
+"""Seconds."""
+
+
+def step_millis(seconds: float) -> int:
+    """What a segment may last, in ms."""
+    # What is no number is in no range.
+    if not 0.001 <= seconds <= _LONGEST_STEP:
+        raise IncorrectParameterError(f"a segment has the times of 0.001 to {_LONGEST_STEP} seconds, not of {seconds}")
+    return round(seconds * 1000)
+
 
 class Cut(NamedTuple):
     """How buckets are cut, and their segments: the tracker's settings by other names."""

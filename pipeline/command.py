@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bookstand.disk.target import BOOKIE, dump_beside, find
 from bookstand.errors import BookstandError, IncorrectParameterError, MissingExtraError, StoreNotFoundError
-from bookstand.pipeline.bucket_cutting import Cut
+from bookstand.pipeline.bucket_cutting import Cut, step_millis
 from bookstand.pipeline.job import Job, Progress, Runner, execute
 from bookstand.pipeline.places import Place, bookies, stores
 from bookstand.pipeline.summary import Summary
@@ -125,7 +126,7 @@ def _cut(options: argparse.Namespace) -> Cut:
     usual = Cut()
     return Cut(
         usual.least if options.least is None else options.least,
-        round(options.step_seconds * 1000),
+        step_millis(options.step_seconds),
         options.most_in_segment,
         options.precision_bits,
     )
@@ -228,7 +229,7 @@ def _make_import(options: argparse.Namespace) -> Job:
         if name in clusters:
             raise IncorrectParameterError(f"two clusters would become the store {name!r}")
         clusters[name] = bookies(folder, options.metadata or _dump_in(folder))
-    return Import(clusters, options.output, options.unlisted, tuple(word.encode() for word in options.password))
+    return Import(clusters, options.output, options.unlisted, tuple(map(os.fsencode, options.password)))
 
 
 def _dump_in(folder: str) -> str | None:

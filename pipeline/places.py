@@ -95,13 +95,14 @@ def _local(path: str) -> str:
 
 
 @contextmanager
-def opened(place: Place, passwords: Sequence[bytes] = ()) -> Iterator[Disks]:
-    """Its ledgers and nodes as :class:`Disks` has them, whatever it is; nothing is fenced, recovered or written."""
+def opened(place: Place, passwords: Sequence[bytes] = (), check: str = "fast") -> Iterator[Disks]:
+    """Its ledgers and nodes as :class:`Disks` has them, whatever it is; nothing is fenced, recovered or written.
+    ``check``: how closely a store's file is looked at first."""
     if place.kind == STORE:
         from bookstand.disk.store_source import StoreSource
         from bookstand.storage.storage import open_storage
 
-        storage = open_storage(place.paths[0], create=False, read_only=True)
+        storage = open_storage(place.paths[0], create=False, read_only=True, check=check)
         try:
             yield cast("Disks", StoreSource(storage, passwords))
         finally:

@@ -16,7 +16,8 @@ def each_topic(stores: Sequence[str], wanted: Collection[str], problems: list[st
     other topic or store. ``wanted``: only these, by their names, the ends of their names, or patterns."""
     for store in stores:
         try:
-            with opened(Place(STORE, (store,))) as disks:
+            # Whoever asks will write to it: where the list of free pages is damaged, over what is in use.
+            with opened(Place(STORE, (store,)), check="structure") as disks:
                 for topic in topics(disks):
                     if not wanted or any(fits(topic.name, one) for one in wanted):
                         yield store, topic

@@ -13,6 +13,7 @@ from bookstand.storage.environment import DATA_FILE, data_file
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.lmdb_errors import reraise
 from bookstand.storage.meta_page import META_PAGES
+from bookstand.storage.pages import pages_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def copied_so_far(folder: str) -> int:
 
 
 def gain_of(storage: Storage) -> tuple[int, int, int]:
-    """What compacting would give back, by and large: (bytes of the file, of these no longer in use, bytes of entries of
-    deleted ledgers)."""
+    """What compacting would give back, by and large: (bytes of the file, of these no longer in use, bytes of the pages
+    with entries of deleted ledgers)."""
     size = os.path.getsize(data_file(storage.path))
     sizes = list(storage.sizes())
     page_size = next(size // pages for _, _, pages, size, _ in sizes if pages)
@@ -40,7 +41,10 @@ def gain_of(storage: Storage) -> tuple[int, int, int]:
     of_deleted = 0
     for key in storage.meta_keys(keys.META_DELETED):
         _, ledger_id = keys.parse_deletion(key)
-        of_deleted += sum(len(entry) for _, some in storage.runs(ledger_id, keys.MAX_ENTRY_ID) for entry in some)
+        of_deleted += page_size * sum(
+            pages_of(map(len, some), keys.ENTRY_KEY.size, page_size)
+            for _, some in storage.runs(ledger_id, keys.MAX_ENTRY_ID)
+        )
     return size, max(0, size - in_use), of_deleted
 
 
@@ -52,13 +56,21 @@ def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:
         if not os.path.isdir(folder):
             os.mkdir(folder)
             owners.sync_folder(os.path.dirname(os.path.abspath(folder)))
-        if os.listdir(folder):
-            raise IncorrectParameterError(f"the folder {folder} for the backup is not empty")
-        if storage.hooks is not None:
-            storage.point("backup.before")
-        _copy(storage, folder, compact=False)
+        # Two backups into one folder go one after the other, and the second one is refused.
+        with owners.FolderLock(folder):
+            if not all(_is_left_over(folder, name) for name in os.listdir(folder)):
+                raise IncorrectParameterError(f"the folder {folder} for the backup is not empty")
+            if storage.hooks is not None:
+                storage.point("backup.before")
+            _copy(storage, folder, compact=False)
     except OSError as error:
         files.raise_os_error(error, f"cannot back up store {storage.path} to {folder}")
+
+
+def _is_left_over(folder: str, name: str) -> bool:
+    """What a backup that was killed has left, which the next one clears."""
+    path = os.path.join(folder, name)
+    return name == _COPYING and os.path.isdir(path) and set(os.listdir(path)) <= {DATA_FILE}
 
 
 def compact(storage: Storage, now: int) -> int:

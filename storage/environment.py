@@ -110,7 +110,7 @@ class Environment:
     def _open(self) -> None:
         try:
             env = lmdb.open(
-                self.path,
+                os.fsencode(self.path),
                 map_size=self._map_size,
                 readonly=self.read_only,
                 create=False,
@@ -141,7 +141,7 @@ class Environment:
         while True:
             try:
                 # The format first: a later one may have other sub-databases.
-                check_format(self.path, _format_record(env))
+                check_format(self.path, _format_record(self.path, env))
                 return dict(self._each_database(env))
             except lmdb.MapResizedError:
                 # Another process commits to a file that is larger than the map asked for.
@@ -301,7 +301,8 @@ class Environment:
         while True:
             self._gate.enter()
             try:
-                self._current().copy(destination, compact=compact)
+                # As bytes, which the stubs do not know of: a string has to be UTF-8.
+                self._current().copy(os.fsencode(destination), compact=compact)  # type: ignore[arg-type]
                 return
             except lmdb.MapResizedError:
                 # What it has begun is in the way of the next attempt.
@@ -336,7 +337,7 @@ def values(found: Iterator[bytes | memoryview]) -> Iterator[bytes]:
     return found  # type: ignore[return-value]
 
 
-def _format_record(env: lmdb.Environment) -> bytes | None:
+def _format_record(path: str, env: lmdb.Environment) -> bytes | None:
     try:
         meta = env.open_db(keys.META, create=False)
     except lmdb.NotFoundError:
@@ -344,7 +345,7 @@ def _format_record(env: lmdb.Environment) -> bytes | None:
     with env.begin() as transaction:
         found = transaction.get(keys.META_FORMAT, None, meta)
     if found is None:
-        raise StoreDamagedError(f"store {env.path()} is damaged: record 'format' of meta is missing")
+        raise StoreDamagedError(f"store {path} is damaged: record 'format' of meta is missing")
     return found
 
 

@@ -123,7 +123,13 @@ def has_data_file(path: str) -> bool:
 def _write_superblock(path: str) -> None:
     # sync=False: nobody knows the file yet, and it is synced as a whole before it gets its name.
     env = lmdb.open(
-        path, subdir=False, lock=False, sync=False, map_size=1 << 20, max_dbs=len(keys.DATABASES), lib_version=0
+        os.fsencode(path),
+        subdir=False,
+        lock=False,
+        sync=False,
+        map_size=1 << 20,
+        max_dbs=len(keys.DATABASES),
+        lib_version=0,
     )
     try:
         databases = {name: env.open_db(name) for name in keys.DATABASES}
@@ -205,18 +211,27 @@ def _whole_despite_its_size(name: str) -> bool:
         return False
 
 
-def verify_structure(path: str) -> None:
-    """LMDB's trees, page by page, without LMDB: raises :class:`StoreDamagedError` with what was found first."""
+def structure_problem(path: str) -> str | None:
+    """LMDB's trees and the list of free pages, page by page, without LMDB: what was found first, if anything is wrong.
+    Whoever goes on with LMDB reads until the process ends, or writes over pages that are in use."""
     from lmdb.verify import VerifyError, verify
 
     name = data_file(path)
     try:
         problems = verify(name, subdir=False)  # type: ignore[no-untyped-call]
     except VerifyError as error:
-        raise StoreDamagedError(f"{name} is damaged: {error}") from error
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise StoreDamagedError(f"{name} is damaged: {problems[0]}{more}")
+        problems = [error]
+    if not problems:
+        return None
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{name} is damaged: {problems[0]}{more}"
+
+
+def verify_structure(path: str) -> None:
+    """Raise :class:`StoreDamagedError` with what :func:`structure_problem` finds."""
+    problem = structure_problem(path)
+    if problem is not None:
+        raise StoreDamagedError(f"{problem}: bookstand repair saves what can be saved")
 
 
 def probe_in_subprocess(path: str) -> None:
@@ -230,6 +245,8 @@ def probe_in_subprocess(path: str) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            encoding="utf-8",
+            errors="surrogateescape",
             check=False,
             timeout=patience,
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from bookstand.errors import StoreFormatError
@@ -139,6 +140,27 @@ def _node(page: bytes, offset: int, upper: int) -> Node | None:
         return None
     key, value = page[start:end], page[end : end + stored]
     return Node(key, value, size, _PAGE.unpack(value)[0] if flags & _BIG else None, bool(flags & _TREE_BELOW))
+
+
+def pages_of(sizes: Iterable[int], key_size: int, page_size: int) -> int:
+    """How many pages values of these sizes take that were written one behind the other: large ones have pages of their
+    own, and the rest is on leaves. Branches are few, and not counted."""
+    room = page_size - _HEADER.size
+    # As LMDB reckons: a leaf has two nodes at least.
+    largest = (room // 2 & -2) - _OFFSET.size
+    own = leaves = 0
+    free = 0
+    for size in sizes:
+        node = _NODE.size + key_size + size
+        if node > largest:
+            own += -(-(_HEADER.size + size) // page_size)
+            node = _NODE.size + key_size + _PAGE.size
+        node += node % 2 + _OFFSET.size
+        if node > free:
+            leaves += 1
+            free = room
+        free -= node
+    return own + leaves
 
 
 def number_of(page: bytes) -> int:

@@ -15,7 +15,8 @@ def main(path: str) -> int:
     try:
         open_storage(path, create=False, read_only=True, check="full").close()
     except BookstandError as error:
-        print(f"{type(error).__name__}: {error}")
+        # With the path as it is, whatever its bytes.
+        sys.stdout.buffer.write(f"{type(error).__name__}: {error}\n".encode(errors="surrogateescape"))
         return 1
     return 0
 

@@ -329,11 +329,9 @@ class Copying:
         if self._found.doubts or any(self._found.breaks.values()):
             # What is wrong with it is known: it has been told, or sums, counts or a witness have settled it.
             return
-        try:
-            files.verify_structure(self._report.source)
-        except StoreDamagedError as damage:
-            if self._report.whole:
-                self._lose("store", f"whether all is as it was committed last cannot be told: {damage}")
+        problem = files.structure_problem(self._report.source)
+        if problem is not None and self._report.whole:
+            self._lose("store", f"whether all is as it was committed last cannot be told: {problem}")
 
     def _losses_of(self, database: bytes) -> Iterator[Loss]:
         name = database.decode()

@@ -51,7 +51,12 @@ if TYPE_CHECKING:
 
 
 DURABILITIES = ("commit", "none")
-CHECKS = ("fast", "full", "subprocess")
+CHECKS = ("fast", "structure", "full", "subprocess")
+# Those that look at the structure of every file.
+_CLOSE = ("structure", "full")
+
+# A look at the structure that meets a commit half written is repeated; damage is there every time.
+_LOOKS = 3
 
 # How often a waiting reader looks for what other processes have committed.
 WATCH_INTERVAL = 0.01
@@ -162,6 +167,8 @@ class Storage(Reads):
         self._owner: owners.Owner | None = None
         self._witness: Witness | None = None
         self._lengthened = False
+        # Of a new one there is nothing to see.
+        self._structure_seen = created
         abandoned = [] if created else self._examine(check)
         if read_only and not os.access(path, os.W_OK) and owners.Survey(path).writers:
             raise StoreInUseError(
@@ -174,6 +181,8 @@ class Storage(Reads):
             if witness:
                 self._witness = Witness(path)
                 self._witness.check(lambda: self._environment.last_commit)
+            if check in _CLOSE and not self._structure_seen:
+                self.check_structure()
             if (check == "full" and not created) or self._lengthened:
                 self._check_everything()
             if hooks is not None:
@@ -203,13 +212,14 @@ class Storage(Reads):
         """Look at the files before LMDB does; returns the markers of processes that did not close the store."""
         others = owners.Survey(self.path)
         if others.writers:
-            # Its pages change while we would look at them; whoever opens it alone next will look.
+            # Its pages change while we would look at them, as long as nothing keeps those that we read.
             return []
         self._lengthened = files.size_gate(self.path, self.read_only)
         if not self.read_only:
             files.remove_leftovers(self.path)
-        if others.died_writing or check == "full":
+        if others.died_writing or check in _CLOSE:
             files.verify_structure(self.path)
+            self._structure_seen = True
         return others.died_writing + others.died_reading
 
     def _announce(self) -> owners.Owner | None:
@@ -224,7 +234,7 @@ class Storage(Reads):
     def _check_everything(self) -> None:
         from bookstand.storage.verify import verify
 
-        report = verify(self)
+        report = verify(self, structure=False)
         if not report.ok:
             raise StoreDamagedError(f"store {self.path} is damaged: {report.problems[0].message}")
 
@@ -241,6 +251,8 @@ class Storage(Reads):
             raise StoreInUseError(f"store {self.path} is open in this process with other hooks")
         if witness and self._witness is None:
             raise StoreInUseError(f"store {self.path} is open in this process without a witness")
+        if check in _CLOSE:
+            self.check_structure()
         if check == "full":
             self._check_everything()
         if hooks is not None:
@@ -499,6 +511,17 @@ class Storage(Reads):
     def others(self) -> owners.Survey:
         """Which other processes have the store open."""
         return owners.Survey(self.path, besides=self._owner)
+
+    def check_structure(self) -> None:
+        """:class:`StoreDamagedError` if LMDB could not read all of the file, or not write to it without destroying
+        something. Others may write meanwhile: the read transaction keeps every page of the newest commit and of later
+        ones as it is."""
+        self.check_usable()
+        with self._environment.read():
+            for _ in range(_LOOKS - 1):
+                if files.structure_problem(self.path) is None:
+                    return
+            files.verify_structure(self.path)
 
     def replace_data_file(self, write_anew: Callable[[], None]) -> None:
         """Call ``write_anew``, which puts another data file in place of this one, and go on with that.

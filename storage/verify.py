@@ -59,10 +59,18 @@ class Report:
         return "\n".join([repr(self), *(problem.message for problem in self.problems)])
 
 
-def verify(storage: Storage) -> Report:
-    """Look at everything while others go on: what is being added meanwhile is not looked at."""
+def verify(storage: Storage, structure: bool = True) -> Report:
+    """Look at everything while others go on: what is being added meanwhile is not looked at.
+
+    Where the ``structure`` of the file is damaged nothing else is read: LMDB might end the process. Only who has just
+    looked at it leaves that out.
+    """
     report = Report()
     storage.check_usable()
+    if structure:
+        _reported(report, storage.check_structure)
+        if not report.ok:
+            return report
     with_state = _ledgers(storage, keys.STATE, report)
     with_metadata = _ledgers(storage, keys.LEDGERS, report)
     for ledger_id in sorted(with_state | with_metadata):

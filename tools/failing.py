@@ -1,5 +1,5 @@
 """How a command ends that does not end well: one line on stderr, with ``--json`` an object on stdout too, and a true
-exit code. Never a traceback for what is no fault of ours."""
+exit code. Never a traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from bookstand.errors import BookstandError
 from bookstand.tools import output
-from bookstand.tools.exit_codes import FINE, INTERRUPTED, WRONG_ARGUMENTS, code_of
+from bookstand.tools.exit_codes import FAILED, FINE, INTERRUPTED, WRONG_ARGUMENTS, code_of
 
 
 @contextmanager
@@ -33,10 +33,14 @@ def told(json: bool) -> Iterator[None]:
         # On one line, whatever the message holds.
         what = " ".join(str(error).split()) or type(error).__name__
         raise _ended(type(error).__name__, what, code_of(error), json) from error
+    except (typer.Exit, typer.Abort):
+        raise
     except Exception as error:
-        if not hasattr(error, "format_message"):
-            raise
-        raise _misused(error, json) from None
+        if hasattr(error, "format_message"):
+            raise _misused(error, json) from None
+        # A fault of ours: without this, Python would end with the code of damage.
+        what = " ".join(f"unexpected {type(error).__name__}: {error}".split())
+        raise _ended(type(error).__name__, what, FAILED, json) from error
 
 
 def _misused(error: Exception, json: bool) -> typer.Exit:

@@ -17,9 +17,8 @@ from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE, FAILED, FINE, code_of_failure
 from bookstand.tools.options import progress_bar
 from bookstand.tools.output import Column, Row, counted
-from bookstand.tools.target import check_store, find, topics_meant
+from bookstand.tools.target import topics_meant
 
-Store = Annotated[str, typer.Argument(metavar="STORE", help="The store.")]
 Cursors = Annotated[
     list[str] | None,
     typer.Option(
@@ -48,24 +47,30 @@ class Outcome(NamedTuple):
 
     @property
     def code(self) -> int:
-        codes = {DAMAGE if one["damaged"] else FAILED for one in self.left}
-        codes |= {code_of_failure(one["why"]) for one in self.failed}
-        return max(codes | {DAMAGE for _ in self.problems}, default=FINE)
+        codes = {code_of_failure(one["why"]) for one in self.failed}
+        return max(codes | {code_of_left(self.left, self.problems)})
 
 
-def run_job(
-    store: str, make: Callable[[str], Job], topics: Sequence[str], cursors: Sequence[str], dry_run: bool
-) -> Outcome:
-    """``make`` is given the store's path. Topics and cursors that were asked for have to be there."""
-    check_store(store)
-    path = str(find(store).path)
-    with bookstand.open(path, create=False, read_only=True) as opened:
+def code_of_left(left: Sequence[Row], problems: Sequence[str]) -> int:
+    """``left``: cursors that stay as they were, with what :func:`bookstand.pipeline.in_use.left_for` says of them."""
+    codes = {DAMAGE if one["damaged"] else FAILED for one in left}
+    return max(codes | {DAMAGE for _ in problems}, default=FINE)
+
+
+def left_line(one: Row) -> str:
+    return f"left as it is: {output.topic(one['topic'])} : {one['cursor']}: {one['why']}"
+
+
+def run_job(path: str, job: Job, topics: Sequence[str], cursors: Sequence[str], dry_run: bool) -> Outcome:
+    """``job`` is on the store at ``path``. Topics and cursors that were asked for have to be there."""
+    # Who writes to a file whose list of free pages is damaged writes over what is in use.
+    with bookstand.open(path, create=False, read_only=True, check="structure") as opened:
         topics_meant(opened, topics)
         if opened.storage.node(IMPORT_NODE) is not None:
             raise IllegalOperationError("the store has an unfinished import: it is to be finished first")
     with progress_bar("looking at topics", counts=True) as progress:
         # What was done before would be the same again, and is left alone for that.
-        summary = execute(make(path), LocalRunner(), dry_run=dry_run, again=True, progress=progress)
+        summary = execute(job, LocalRunner(), dry_run=dry_run, again=True, progress=progress)
     found = _outcome(summary, path)
     if not any(found) and (topics or cursors):
         raise NoSuchNodeError(f"there is nothing to migrate of {' and '.join([*topics, *cursors])}")
@@ -118,7 +123,7 @@ def _print(store: str, found: Outcome, dry_run: bool, columns: Sequence[Column],
         + (f", {same} already as wanted" if same else "")
     )
     for one in found.left:
-        output.paragraph(f"left as it is: {output.topic(one['topic'])} : {one['cursor']}: {one['why']}")
+        output.paragraph(left_line(one))
     for one in found.failed:
         output.paragraph(f"left as it is: {output.topic(one['topic'])}: {one['why'].partition(': ')[2]}")
     for problem in found.problems:

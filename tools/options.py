@@ -137,7 +137,7 @@ def store_at(path: str) -> str:
     """The folder of the store there; whatever else is there is refused."""
     found = find(path)
     if found.kind != STORE:
-        raise NotAStoreError(f"{path} is no store")
+        raise NotAStoreError(f"{path} is a {found.kind}, and no store")
     return os.fspath(found.path)
 
 

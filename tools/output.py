@@ -284,11 +284,17 @@ def note(text: str) -> None:
 
 
 def document(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=_escaped()))
+    _print_json(value, indent=2)
 
 
 def json_line(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=_escaped(), separators=(",", ":")))
+    _print_json(value, separators=(",", ":"))
+
+
+def _print_json(value: Any, **layout: Any) -> None:
+    """Bytes that are no text, as a path may have, are escaped as Python's reader of JSON takes them back."""
+    text = json.dumps(value, ensure_ascii=_escaped(), **layout)
+    print(text.encode(errors="backslashreplace").decode())
 
 
 def _escaped() -> bool:

@@ -18,7 +18,7 @@ from bookstand.storage import entry as layout
 from bookstand.storage import keys, owners
 from bookstand.storage.digest import digest_for
 from bookstand.storage.environment import data_file
-from bookstand.storage.files import verify_structure
+from bookstand.storage.verify import verify
 from bookstand.tools.output import counted
 from bookstand.tools.view import Ledger, Verdict, View
 
@@ -35,7 +35,7 @@ class StoreView(View):
     def __init__(self, path: Path, passwords: Sequence[bytes] = ()) -> None:
         others = owners.Survey(os.fspath(path)) if path.is_dir() else None
         self._others = (others.writers, others.readers) if others is not None else (0, 0)
-        self.store = bookstand.open(path, create=False, read_only=True)
+        self.store = bookstand.open(path, create=False, read_only=True, check="structure")
         self._storage = self.store.storage
         self._source = StoreSource(self._storage, passwords)
         super().__init__(path, self._source)
@@ -136,13 +136,8 @@ class StoreView(View):
         return Cursor.open(self.store.managed_ledger(topic, create=False), cursor, create=False, at_marker=marker)
 
     def verify(self, messages: bool = False) -> Verdict:
-        if not self._others[0]:
-            # While it is written to, its pages change.
-            try:
-                verify_structure(os.fspath(self.path))
-            except StoreDamagedError as error:
-                self._source.report(str(error))
-        report = self.store.verify()
+        # Its structure was looked at when it was opened.
+        report = verify(self._storage, structure=False)
         for problem in report.problems:
             ledger_id = NOWHERE if problem.ledger_id is None else problem.ledger_id
             entry_id = NOWHERE if problem.entry_id is None else problem.entry_id
@@ -155,6 +150,4 @@ class StoreView(View):
             notes.append(f"deleted and not collected yet, which compacting does: {counted(len(deleted), 'ledger')}")
         if IMPORT_NODE in self._source.dump.nodes:
             notes.append("an import of bookies' disks is not finished: run it again")
-        if self._others[0]:
-            notes.append("the store is being written to: the structure of its file was not looked at")
         return Verdict(self.damage, notes, counts)

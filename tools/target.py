@@ -27,7 +27,7 @@ def open_view(
     """What lies there, open to be looked at; a context manager. All but the path is for bookies: ``disks`` are further
     ones of the same cluster."""
     target = find(path)
-    words = [password.encode() for password in passwords]
+    words = [os.fsencode(password) for password in passwords]
     if target.kind == STORE:
         if metadata is not None or disks:
             what = "no other disks have parts of it" if disks else "which has its metadata itself: no dump is needed"
@@ -48,12 +48,6 @@ def check_bookies(paths: Sequence[str]) -> None:
     for path in paths:
         if find(path).kind != BOOKIE:
             raise NotAStoreError(f"{path} is no bookie's folder")
-
-
-def check_store(path: str) -> None:
-    target = find(path)
-    if target.kind != STORE:
-        raise NotAStoreError(f"{path} is a {target.kind}, and no store")
 
 
 def topics_meant(store: Store, patterns: Sequence[str]) -> list[str]:

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bookstand.cursor.migrating import PAGES, migrate_cursor
-from bookstand.errors import BookstandError
+from bookstand.errors import BookstandError, StoreInUseError
+from bookstand.pipeline.in_use import check_not_held, left_for
 from bookstand.storage.keys import FORMAT_VERSION
 from bookstand.storage.metadata import CURRENT_FORMAT
 from bookstand.store import Store
@@ -34,6 +35,9 @@ class UpgradeReport:
     """Ledgers whose metadata stays as it is: it has neither digest nor password, and the newest format needs them."""
     cursors: list[dict[str, str]] = field(default_factory=list)
     """Cursors that were snapshots: ``topic``, ``cursor``, ``before``, ``after``."""
+    left: list[dict[str, Any]] = field(default_factory=list)
+    """Cursors that stay as they are: ``topic``, ``cursor``, ``why``, and whether they are ``held`` by another process
+    or ``damaged``."""
     problems: list[str] = field(default_factory=list)
     """What could not be read, and stays as it is."""
 
@@ -66,7 +70,9 @@ def look(store: Store, topics: Iterable[str], progress: Progress | None = None) 
 
 def upgrade(store: Store, found: UpgradeReport, progress: Progress | None = None) -> UpgradeReport:
     """Rewrite what :func:`look` has found, and nothing else: topics that are opened for writing get new ledgers."""
-    report = UpgradeReport(False, kept=found.kept, problems=list(found.problems))
+    if store.storage.others().writers:
+        raise StoreInUseError(f"store {store.storage.path} is being written to by another process")
+    report = UpgradeReport(False, kept=found.kept, left=list(found.left), problems=list(found.problems))
     total = len(found.metadata) + len(found.cursors)
     for one in found.metadata:
         metadata = store.ledger_metadata(one["ledger"])
@@ -74,15 +80,17 @@ def upgrade(store: Store, found: UpgradeReport, progress: Progress | None = None
         report.metadata.append(one)
         if progress is not None:
             progress(len(report.metadata), total)
-    for cursor in found.cursors:
+    for number, cursor in enumerate(found.cursors, 1):
         topic, name = cursor["topic"], cursor["cursor"]
         try:
+            # Nothing keeps another process from opening the store meanwhile.
+            check_not_held(store.storage, topic, name)
             migrate_cursor(store.managed_ledger(topic, create=False), name, PAGES)
             report.cursors.append(cursor)
         except BookstandError as error:
-            report.problems.append(_of_cursor(topic, name, error))
+            report.left.append({"topic": topic, "cursor": name, **left_for(error)})
         if progress is not None:
-            progress(len(report.metadata) + len(report.cursors), total)
+            progress(len(report.metadata) + number, total)
     return report
 
 
@@ -105,13 +113,10 @@ def _look_at_cursors(store: Store, topic: str, report: UpgradeReport) -> None:
         return
     for name in names:
         try:
+            check_not_held(store.storage, topic, name)
             found = migrate_cursor(ledgers, name, PAGES, dry_run=True)
         except BookstandError as error:
-            report.problems.append(_of_cursor(topic, name, error))
+            report.left.append({"topic": topic, "cursor": name, **left_for(error)})
             continue
         if found.changed:
             report.cursors.append({"topic": topic, "cursor": name, "before": found.before, "after": found.after})
-
-
-def _of_cursor(topic: str, name: str, error: BookstandError) -> str:
-    return f"cursor {name!r} of topic {topic}: {error}"

@@ -36,7 +36,9 @@ class Life:
         cpu_before = _cpu_seconds_of_children()
         self.books.begin_life()
         reading, writing = os.pipe()
-        process = subprocess.Popen([*self._arguments, str(writing)], pass_fds=[writing], start_new_session=True)
+        process = subprocess.Popen(
+            [*self._arguments, str(writing)], pass_fds=[writing], start_new_session=True, stderr=subprocess.PIPE
+        )
         os.close(writing)
         listener = Listener()
         killed = False
@@ -66,12 +68,13 @@ class Life:
                         killed = True
         finally:
             process.kill()
-            code = process.wait()
+            _, said = process.communicate()
+            code = process.returncode
             os.close(reading)
             self.seconds = monotonic() - started
             self.cpu_seconds = _cpu_seconds_of_children() - cpu_before
         if code and not killed:
-            raise SystemExit(f"FAILED: the process that works ended with {code}.")
+            raise SystemExit(f"FAILED: the process that works ended with {code}: {_last_line(said)}")
         return killed
 
     def _weigh(self, process: int) -> None:
@@ -82,6 +85,11 @@ class Life:
         except (OSError, StopIteration):
             return
         self.peak_memory = max(self.peak_memory, self.memory)
+
+
+def _last_line(said: bytes) -> str:
+    """Of a traceback, the one that says what it is about."""
+    return said.decode(errors="replace").strip().rpartition("\n")[2] or "it said nothing"
 
 
 def _cpu_seconds_of_children() -> float:

@@ -145,3 +145,5 @@ if __name__ == "__main__":
         work(_path, int(_messages), Teller(int(_descriptor)))
     except BrokenPipeError:
         sys.exit("nobody listens any more")
+    except bookstand.BookstandError as error:
+        sys.exit(str(error))

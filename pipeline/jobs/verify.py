@@ -19,8 +19,6 @@ from bookstand.disk.topics import topics
 from bookstand.errors import StoreDamagedError
 from bookstand.pipeline.places import STORE, Place, opened
 from bookstand.pipeline.unit import Plan, Result, Unit
-from bookstand.storage.files import verify_structure
-from bookstand.storage.owners import Survey
 from bookstand.storage.storage import open_storage
 from bookstand.storage.verify import verify
 
@@ -53,10 +51,13 @@ class Verify:
         found: dict[str, None] = {}
         counts = {"ledgers": 0, "entries": 0, "bytes": 0}
         if kind == STORE:
-            found |= dict.fromkeys(_structure(paths[0]))
-            storage = open_storage(paths[0], create=False, read_only=True)
             try:
-                report = verify(storage)
+                storage = open_storage(paths[0], create=False, read_only=True, check="structure")
+            except StoreDamagedError as error:
+                # What else is wrong with it LMDB is not let read.
+                return Result(unit.name, counts, (str(error),))
+            try:
+                report = verify(storage, structure=False)
             finally:
                 storage.close()
             counts = {"ledgers": report.ledgers, "entries": report.entries, "bytes": report.bytes}
@@ -70,17 +71,6 @@ class Verify:
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
         return [result for _, result in done]
-
-
-def _structure(store: str) -> list[str]:
-    """What is wrong with the pages of the file. While it is written to, they change, and are not looked at."""
-    if Survey(store).writers:
-        return []
-    try:
-        verify_structure(store)
-    except StoreDamagedError as error:
-        return [str(error)]
-    return []
 
 
 def _read_ledgers(disks: Disks) -> dict[str, int]:

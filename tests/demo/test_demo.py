@@ -19,6 +19,7 @@ from bookstand.demo import life, plan, run
 from bookstand.demo.books import Books
 from bookstand.demo.result import inspect
 from bookstand.demo.worker import topic_config
+from tests.kit import PATIENCE
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 MOVEMENTS = re.compile(r"\r|\x1b\[[0-9;?]*[A-Za-ln-z]")
@@ -117,10 +118,21 @@ def test_too_few_messages_are_refused() -> None:
 
 
 def test_a_process_that_fails_is_a_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What it said of it is said on."""
     (tmp_path / "store").write_text("no folder")
-    with pytest.raises(SystemExit, match="FAILED: the process that works ended with 1"):
+    says = "FAILED: the process that works ended with 1: .*/store is not a folder, so it is no store"
+    with pytest.raises(SystemExit, match=says):
         life.Life(str(tmp_path / "store"), Books(run.FEWEST)).live(lambda _: False)
-    assert "Error" in capfd.readouterr().err
+    assert capfd.readouterr().err == ""
+
+
+def test_a_full_disk_is_named(small_disk: Path) -> None:
+    done = subprocess.run(
+        command(200_000), capture_output=True, text=True, check=False, env=environment(small_disk), timeout=PATIENCE
+    )
+    assert done.returncode == 1
+    assert "no space left" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_process_that_hangs_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from bookstand.pipeline.schemas import table_of
 from tests.delivery.bucket_kit import MEMORY
 from tests.disk.recordings import RECORDINGS, dump_path, recording
 from tests.kit import change_entry
+from tests.page_damage import spoil_free_list, zero_leaf
 from tests.pipeline import kit
 
 HERE = LocalRunner()
@@ -243,6 +244,29 @@ def test_jobs_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "problem:" in printed
 
 
+@pytest.mark.parametrize("spoil", [zero_leaf, spoil_free_list])
+@pytest.mark.parametrize(
+    "job", ["verify", "recut --least 5", "migrate-cursors --to snapshot", "rebuild-delayed --least 5"]
+)
+def test_a_store_with_damaged_pages_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], job: str, spoil: Callable[[Path], None]
+) -> None:
+    """And costs no other one its turn."""
+    for name in ("bad", "good"):
+        kit.fill(tmp_path / name, topics=1)
+    assert main(["rebuild-delayed", str(tmp_path / "*"), "--least", "50"]) == FINE
+    capsys.readouterr()
+    spoil(tmp_path / "bad")
+    before = (tmp_path / "bad" / "data.mdb").read_bytes()
+    assert main([*job.split(), str(tmp_path / "*"), "--json"]) == NOT_ALL
+    summary = json.loads(capsys.readouterr().out)
+    (told,) = {str(problem) for problem in summary["problems"]}
+    assert "bad/data.mdb is damaged" in told
+    assert "bookstand repair saves what can be saved" in told
+    assert any("good" in one["unit"] and "failure" not in one for one in summary["results"])
+    assert (tmp_path / "bad" / "data.mdb").read_bytes() == before
+
+
 def test_an_import_from_the_command_line(
     tmp_path: Path, unpacked: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,6 +289,7 @@ def test_an_import_from_the_command_line(
         ["stats", "/nowhere"],
         ["export", "{store}", "--output", "{out}", "--table", "x"],
         ["verify", "{store}", "--unit", "x"],
+        ["recut", "{store}", "--step-seconds", "nan"],
         ["rebuild-delayed", "{store}", "--table", "{out}/no.parquet"],
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from bookstand.storage.digest import digest_for
 from bookstand.storage.entry import encode
 from bookstand.storage.hooks import Hooks
 from tests import kit
+from tests.page_damage import spoil_free_list, zero_leaf
 
 damaged = pytest.mark.damaged
 
@@ -569,3 +572,54 @@ def test_a_ledger_of_which_a_part_is_collected(store_path: Path) -> None:
         report = store.verify()
         assert report.ok, report.problems
         assert (report.ledgers, report.entries) == (0, 0)
+
+
+# -- the pages of the file ---------------------------------------------------------------------------------------------
+
+
+def large(path: Path) -> None:
+    with bookstand.open(path) as store, store.create_ledger() as writer:
+        writer.append_many([b"x" * 500] * 100)
+
+
+@pytest.mark.parametrize("spoil", [zero_leaf, spoil_free_list])
+def test_a_damaged_page_is_named_before_it_is_read(store_path: Path, spoil: Callable[[Path], None]) -> None:
+    large(store_path)
+    damaged_since = bookstand.open(store_path, read_only=True)
+    spoil(store_path)
+    with damaged_since:
+        (problem,) = damaged_since.verify().problems
+    assert f"{store_path}/data.mdb is damaged: " in problem.message
+    assert problem.message.endswith(": bookstand repair saves what can be saved")
+    for check in ("structure", "full"):
+        with pytest.raises(errors.StoreDamagedError, match=re.escape(problem.message)):
+            bookstand.open(store_path, check=check)
+
+
+COMMITTER = """
+import sys
+import bookstand
+
+with bookstand.open(sys.argv[1], durability="none") as store:
+    while True:
+        print(flush=True)
+        with store.create_ledger() as writer:
+            writer.append_many([b"x" * 700] * 50)
+        store.delete_ledger(writer.id)
+        store.compact()
+"""
+
+
+def test_pages_are_looked_at_while_another_process_changes_them(store_path: Path) -> None:
+    """None that is looked at is written over meanwhile: nothing is found where nothing is wrong."""
+    large(store_path)
+    committer = subprocess.Popen([sys.executable, "-c", COMMITTER, store_path], stdout=subprocess.PIPE)
+    try:
+        assert committer.stdout is not None
+        for _ in range(30):
+            committer.stdout.readline()
+            with bookstand.open(store_path, read_only=True, check="structure") as store:
+                store.storage.check_structure()
+    finally:
+        committer.kill()
+        committer.communicate(timeout=kit.PATIENCE)

@@ -77,6 +77,14 @@ def test_a_store_that_is_written_to(own: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["my-store/data.mdb", "my-store/", "./my-store"])
+@pytest.mark.parametrize("words", ["export-bookie {} new", "upgrade {}", "migrate cursors {}"])
+def test_ways_to_name_a_store_that_is_worked_on(own: Path, place: str, words: str) -> None:
+    result = run(*words.format(place).split())
+    assert (result.code, result.err) == (FINE, "")
+    assert result.out.startswith("store my-store\n")
+
+
+@pytest.mark.parametrize("place", ["my-store/data.mdb", "my-store/", "./my-store"])
 def test_ways_to_name_a_store(here: Path, place: str) -> None:
     assert run("ls", place, "--json").json["ledgers"] == run("ls", "my-store", "--json").json["ledgers"]
 

@@ -10,6 +10,7 @@ import pytest
 
 from bookstand.tools.exit_codes import DAMAGE, FINE, MEANINGS, NOT_THERE
 from bookstand.tools.main import COMMANDS
+from tests.page_damage import spoil_free_list, zero_leaf
 from tests.tools import kit
 from tests.tools.kit import run
 
@@ -28,6 +29,8 @@ CODES = {
     "empty": FINE,
     "damaged": DAMAGE,
     "cut": DAMAGE,
+    "zeroed": DAMAGE,
+    "free-list": DAMAGE,
     "newer": NOT_THERE,
     "folder": NOT_THERE,
     "text": NOT_THERE,
@@ -35,7 +38,11 @@ CODES = {
     "empty-file": NOT_THERE,
 }
 """By place: a store with something of everything; one without ledgers; one with damaged and lost entries; one whose
-file was cut short; one of a newer format; and what is no store."""
+file was cut short, of which a page is zeros, and whose list of free pages has one in use; one of a newer format; and
+what is no store."""
+
+SPOILT = {"cut": kit.cut_file, "zeroed": zero_leaf, "free-list": spoil_free_list, "newer": kit.make_newer}
+STORES = ("healthy", "empty", "damaged", *SPOILT)
 
 # What reads no entries, or others, does not see what is wrong with these.
 _UNSEEN = {"damaged": FINE}
@@ -50,7 +57,7 @@ CALLS: dict[str, Call | None] = {
     "stats": Call(),
     "report": Call(("--output", "page.html")),
     # A store is no bookie.
-    "import-bookie": Call(("new",), dict.fromkeys(("healthy", "empty", "damaged", "cut", "newer"), NOT_THERE)),
+    "import-bookie": Call(("new",), dict.fromkeys(STORES, NOT_THERE)),
     "export-bookie": Call(("new",)),
     "migrate cursors": Call(codes=_UNSEEN),
     "migrate snapshots": Call(codes=_UNSEEN),
@@ -73,7 +80,7 @@ def places(bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """One's own, for some commands write."""
     for name, source in (("healthy", "my-store"), ("empty", "empty"), ("damaged", "damaged-store")):
         kit.copied(bench / source, tmp_path / name)
-    for name, change in (("cut", kit.cut_file), ("newer", kit.make_newer)):
+    for name, change in SPOILT.items():
         change(kit.copied(bench / "my-store", tmp_path / name))
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").touch()

@@ -229,6 +229,10 @@ def test_a_damaged_bucket_costs_no_other_topic(store: Path) -> None:
         (["migrate", "snapshots", "my-store", "--least", "0"], WRONG_ARGUMENTS, "--least"),
         (["migrate", "snapshots", "my-store", "--most-in-segment", "0"], WRONG_ARGUMENTS, "from 1 message up"),
         (["migrate", "snapshots", "my-store", "--step-seconds", "0"], WRONG_ARGUMENTS, "--step-seconds"),
+        *(
+            (["migrate", "snapshots", "my-store", "--step-seconds", seconds], WRONG_ARGUMENTS, "0.001")
+            for seconds in ("inf", "nan", "1e300")
+        ),
         (["migrate", "snapshots", "my-store", "--precision-bits", "63"], WRONG_ARGUMENTS, "--precision-bits"),
     ],
 )

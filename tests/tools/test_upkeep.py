@@ -7,15 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bookstand
 from bookstand.storage.environment import data_file
 from bookstand.storage.pages import newest_commit
+from bookstand.tools import upgrading
+from bookstand.tools.commands import upgrade
 from bookstand.tools.exit_codes import DAMAGE, FAILED, FINE, INTERRUPTED, NOT_THERE, WRONG_ARGUMENTS
 from tests.kit import PATIENCE
+from tests.page_damage import spoil_free_list, zero_leaf
 from tests.tools import kit
 from tests.tools.child import Terminal, finished, start, without_control
 from tests.tools.kit import run
@@ -76,6 +81,21 @@ def test_a_backup_never_overwrites(own: Path) -> None:
     assert not (own / "new").exists()
 
 
+def test_what_a_killed_backup_left_is_cleared(own: Path) -> None:
+    left = own / "copy" / "creating-copy"
+    left.mkdir(parents=True)
+    (left / "data.mdb").write_bytes(b"half")
+    assert run("backup", "my-store", "copy").code == FINE
+    assert sorted(os.listdir("copy")) == ["data.mdb"]
+    assert run("verify", "copy").code == FINE
+    # Of somebody else nothing is.
+    other = own / "other" / "creating-copy"
+    other.mkdir(parents=True)
+    (other / "mine").write_text("mine")
+    assert run("backup", "my-store", "other").code == WRONG_ARGUMENTS
+    assert (other / "mine").read_text() == "mine"
+
+
 # -- compact -----------------------------------------------------------------------------------------------------------
 
 
@@ -106,6 +126,19 @@ def test_compacting_gives_back_what_it_says(wasteful: Path) -> None:
     assert payloads("store", 0) == [b"kept"] * 10
     again = run("compact", "store", "--json").json
     assert (again["gained"], again["free"], again["of_deleted"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("size", [100, 1300, 1900, 2100, 5000])
+def test_a_dry_run_counts_the_pages_of_entries(tmp_path: Path, size: int) -> None:
+    """Large ones take whole pages."""
+    path = tmp_path / "store"
+    with bookstand.open(path) as store:
+        with store.create_ledger() as writer:
+            writer.append_many([b"x" * size] * (2_000_000 // size))
+        store.delete_ledger(writer.id)
+    told = run("compact", path, "--dry-run", "--json").json
+    gained = run("compact", path, "--json").json["gained"]
+    assert abs(told["free"] + told["of_deleted"] - gained) < gained / 20
 
 
 READER = """
@@ -193,11 +226,92 @@ def test_a_store_that_another_process_writes_to_is_not_upgraded(own: Path) -> No
     assert "is being written to" in result.err
 
 
+UPGRADED_MEANWHILE = """
+import bookstand, sys
+
+with bookstand.open("old-store") as store:
+    topic = store.managed_ledger(sys.argv[1])
+    topic.append(b"more")
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def another(own: Path) -> Iterator[Callable[[], None]]:
+    """Has another process open a store in older forms, and its topic."""
+    kit.fill_old(own / "old-store")
+    processes: list[subprocess.Popen[str]] = []
+
+    def begin() -> None:
+        arguments = [sys.executable, "-c", UPGRADED_MEANWHILE, kit.ORDERS]
+        processes.append(subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        assert processes[0].stdout is not None
+        processes[0].stdout.readline()
+
+    yield begin
+    for process in processes:
+        process.communicate("", timeout=PATIENCE)
+
+
+def test_who_comes_while_it_looks_is_not_written_past(
+    own: Path, monkeypatch: pytest.MonkeyPatch, another: Callable[[], None]
+) -> None:
+    def looked(*arguments: Any) -> upgrading.UpgradeReport:
+        report = upgrading.look(*arguments)
+        another()
+        return report
+
+    monkeypatch.setattr(upgrade, "look", looked)
+    result = run("upgrade", "old-store")
+    assert (result.code, result.out) == (FAILED, "")
+    assert "old-store is being written to by another process" in result.err
+
+
+def test_a_cursor_that_another_process_may_have_is_left(own: Path, another: Callable[[], None]) -> None:
+    another()
+    dry = run("upgrade", "old-store", "--dry-run", "--json")
+    assert dry.code == FAILED
+    (left,) = dry.json["left"]
+    assert (left["cursor"], left["held"], left["damaged"]) == ("billing", True, False)
+    assert dry.json["cursors"] == []
+    assert "left as it is: acme/shop/orders : billing: cursor 'billing'" in run("upgrade", "old-store", "--dry-run").out
+
+
+def test_a_cursor_is_left_to_who_comes_while_it_upgrades(own: Path, another: Callable[[], None]) -> None:
+    with bookstand.open("old-store") as store:
+        found = upgrading.look(store, [kit.ORDERS])
+        comes = iter([another])
+        report = upgrading.upgrade(store, found, lambda done, total: next(comes, lambda: None)())
+    assert (len(found.cursors), report.cursors) == (1, [])
+    assert [(one["cursor"], one["held"]) for one in report.left] == [("billing", True)]
+
+
 def test_a_newer_store(own: Path) -> None:
     kit.make_newer(own / "my-store")
     result = run("upgrade", "my-store")
     assert result.code == NOT_THERE
     assert "open it with a newer one" in result.err
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+@pytest.mark.parametrize("spoil", [spoil_free_list, zero_leaf])
+@pytest.mark.parametrize("command", ["upgrade", "migrate cursors", "migrate snapshots"])
+def test_a_damaged_file_is_not_written_to(
+    own: Path, command: str, spoil: Callable[[Path], None], dry_run: tuple[str, ...]
+) -> None:
+    """There is something to be done, and LMDB would do it on pages that are in use."""
+    more = {"migrate cursors": ("--to", "snapshot"), "migrate snapshots": ("--least", "5")}.get(command, ())
+    if command == "upgrade":
+        with bookstand.open("my-store", metadata_format=2) as store:
+            store.create_ledger().close()
+    spoil(own / "my-store")
+    before = (own / "my-store" / "data.mdb").read_bytes()
+    result = run(*command.split(), "my-store", *more, *dry_run)
+    assert (result.code, result.out) == (DAMAGE, "")
+    assert "data.mdb is damaged" in result.err
+    assert result.err.endswith(": bookstand repair saves what can be saved\n")
+    assert (own / "my-store" / "data.mdb").read_bytes() == before
 
 
 # -- repair ------------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def run(
     was_there = Path(to).exists()
     try:
         with (
-            bookstand.open(folder, create=False, read_only=True) as source,
+            bookstand.open(folder, create=False, read_only=True, check="structure") as source,
             watched(lambda: copied_so_far(to), os.path.getsize(data_file(folder)), "copying the store"),
         ):
             source.backup(to)

@@ -13,7 +13,6 @@ import bookstand
 from bookstand.storage import owners
 from bookstand.storage.backup import copied_so_far, gain_of
 from bookstand.storage.environment import data_file
-from bookstand.storage.files import verify_structure
 from bookstand.tools import output
 from bookstand.tools.options import DryRun, Json, StorePlace, store_at, watched
 from bookstand.tools.output import Fact
@@ -38,10 +37,8 @@ def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
     folder = store_at(store)
     others = owners.Survey(folder)
     in_use = bool(others.writers or others.readers)
-    if not others.writers:
-        # A damaged page would end in the new file, or end the process.
-        verify_structure(folder)
-    with bookstand.open(folder, create=False, read_only=dry_run) as opened:
+    # A damaged page would end in the new file, or end the process.
+    with bookstand.open(folder, create=False, read_only=dry_run, check="structure") as opened:
         size, free, of_deleted = gain_of(opened.storage)
         if not dry_run:
             with watched(lambda: copied_so_far(folder), size - free, "writing the store anew"):

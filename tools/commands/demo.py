@@ -3,7 +3,7 @@ does one come early, or twice?
 
 A process publishes and consumes, and is killed with SIGKILL; another one goes on from what the store kept. Books of
 every message are kept outside, and compared in the end. The store is a throw-away one. Exit code 0 says that nothing
-was lost, and 4 that something was.
+was lost; 4 that something was, or that the demo could not be carried out, as on a full disk.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def run(
             }
         )
     elif report is not None:
-        print(f"\nA report on the store as the cut left it, for a browser: {report}")
+        print(f"\nA report on the store as the cut left it, for a browser: {output.plain(str(report))}")
     if outcome.wrong:
         raise typer.Exit(FAILED)
 

@@ -20,9 +20,9 @@ from bookstand.disk.exporting import ExportReport, export_topics
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE
 from bookstand.tools.findings import damage_facts, damage_line
-from bookstand.tools.options import DryRun, Json, Topics, progress_bar, some_ledgers
+from bookstand.tools.options import DryRun, Json, StorePlace, Topics, progress_bar, some_ledgers, store_at
 from bookstand.tools.output import Column, counted
-from bookstand.tools.target import check_store, topics_meant
+from bookstand.tools.target import topics_meant
 
 EXAMPLES = (
     "bookstand export-bookie my-store exported --dry-run",
@@ -43,7 +43,7 @@ _COUNTS = (
 
 
 def run(
-    store: Annotated[str, typer.Argument(metavar="STORE", help="The store.")],
+    store: StorePlace,
     folder: Annotated[
         str, typer.Argument(metavar="FOLDER", help="Where the disk comes to be: an empty folder, or a new one.")
     ],
@@ -63,9 +63,9 @@ def run(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    check_store(store)
+    source = store_at(store)
     with (
-        bookstand.open(store, create=False, read_only=True) as opened,
+        bookstand.open(source, create=False, read_only=True, check="structure") as opened,
         progress_bar("writing the disk", counts=True) as progress,
     ):
         report = export_topics(
@@ -80,9 +80,9 @@ def run(
             progress=progress,
         )
     if json:
-        output.document({"kind": "export", "store": store, "folder": folder, "dry_run": dry_run, **_facts(report)})
+        output.document({"kind": "export", "store": source, "folder": folder, "dry_run": dry_run, **_facts(report)})
     else:
-        _print(report, store, Path(folder), dry_run)
+        _print(report, source, Path(folder), dry_run)
     if report.damage:
         raise typer.Exit(DAMAGE)
 

@@ -8,6 +8,7 @@ know were deleted, and are left out unless --unlisted is given, or there is no m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +56,7 @@ def run(
     beside = dump_beside(Path(disks[0])) if metadata is None else None
     if beside is not None:
         output.note(f"{beside} may be the metadata: give it with --metadata")
-    passwords = [word.encode() for word in password or ()]
+    passwords = [os.fsencode(word) for word in password or ()]
     with progress_bar("reading the disks") as reading:
         source = Disks.open(disks, metadata, passwords, progress=reading)
     try:
@@ -78,10 +79,10 @@ def run(
 @contextmanager
 def _store(path: str, dry_run: bool) -> Iterator[bookstand.Store]:
     if not dry_run:
-        with bookstand.open(path) as store:
+        with bookstand.open(path, check="structure") as store:
             yield store
     elif Path(data_file(path)).exists():
-        with bookstand.open(path, create=False, read_only=True) as store:
+        with bookstand.open(path, create=False, read_only=True, check="structure") as store:
             yield store
     else:
         if Path(path).exists() and (not Path(path).is_dir() or any(Path(path).iterdir())):

@@ -15,8 +15,8 @@ import typer
 from bookstand.cursor.migrating import PAGES
 from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
 from bookstand.tools import output
-from bookstand.tools.migration import Cursors, Store, TakeOver, became, run_job, show
-from bookstand.tools.options import DryRun, Json, Topics
+from bookstand.tools.migration import Cursors, TakeOver, became, run_job, show
+from bookstand.tools.options import DryRun, Json, StorePlace, Topics, store_at
 from bookstand.tools.output import Column, Row
 
 EXAMPLES = (
@@ -38,7 +38,7 @@ _COLUMNS = (
 
 
 def run(
-    store: Store,
+    store: StorePlace,
     to: Annotated[
         str, typer.Option(metavar="FORM", help="pages, or snapshot, which every reader of Pulsar's understands.")
     ] = PAGES,
@@ -49,10 +49,9 @@ def run(
     json: Json = False,
 ) -> None:
     topics, cursors = tuple(topic or ()), tuple(cursor or ())
-    found = run_job(
-        store, lambda path: MigrateCursors((path,), to, topics, cursors, take_over), topics, cursors, dry_run
-    )
-    show("migrate cursors", store, found, dry_run, json, _COLUMNS, _row, to=to)
+    path = store_at(store)
+    found = run_job(path, MigrateCursors((path,), to, topics, cursors, take_over), topics, cursors, dry_run)
+    show("migrate cursors", path, found, dry_run, json, _COLUMNS, _row, to=to)
 
 
 def _row(facts: Row) -> Row:

@@ -12,11 +12,11 @@ from typing import Annotated
 
 import typer
 
-from bookstand.pipeline.bucket_cutting import Cut
+from bookstand.pipeline.bucket_cutting import Cut, step_millis
 from bookstand.pipeline.jobs.recut import Recut
 from bookstand.tools import output
-from bookstand.tools.migration import Cursors, Store, TakeOver, became, run_job, show
-from bookstand.tools.options import DryRun, Json, Topics
+from bookstand.tools.migration import Cursors, TakeOver, became, run_job, show
+from bookstand.tools.options import DryRun, Json, StorePlace, Topics, store_at
 from bookstand.tools.output import Column, Row
 
 EXAMPLES = (
@@ -37,7 +37,7 @@ _USUAL = Cut()
 
 
 def run(
-    store: Store,
+    store: StorePlace,
     least: Annotated[
         int | None,
         typer.Option(
@@ -64,13 +64,11 @@ def run(
     json: Json = False,
 ) -> None:
     topics, cursors = tuple(topic or ()), tuple(cursor or ())
-    cut = Cut(_USUAL.least if least is None else least, round(step_seconds * 1000), most_in_segment, precision_bits)
-
-    def make(path: str) -> Recut:
-        return Recut((path,), cut, least is not None, topics, cursors, take_over=take_over)
-
-    found = run_job(store, make, topics, cursors, dry_run)
-    show("migrate snapshots", store, found, dry_run, json, _COLUMNS, _row)
+    cut = Cut(_USUAL.least if least is None else least, step_millis(step_seconds), most_in_segment, precision_bits)
+    path = store_at(store)
+    job = Recut((path,), cut, least is not None, topics, cursors, take_over=take_over)
+    found = run_job(path, job, topics, cursors, dry_run)
+    show("migrate snapshots", path, found, dry_run, json, _COLUMNS, _row)
 
 
 def _row(facts: Row) -> Row:

@@ -9,6 +9,7 @@ Exit code 0: all is saved. 1: something is lost. 4: there was nothing to be save
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -41,7 +42,7 @@ def run(
     json: Json = False,
 ) -> None:
     folder = store_at(store)
-    words = [word.encode() for word in password or ()]
+    words = [os.fsencode(word) for word in password or ()]
     try:
         with progress_bar("repairing") as progress:
             looking, saving = _halves(progress)

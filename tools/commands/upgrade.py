@@ -3,7 +3,8 @@
 There is one format of stores so far. Older forms within it are ledgers' metadata in BookKeeper's formats 1 and 2, and
 cursors as Pulsar's snapshots, which become pages and markers; "bookstand spark migrate-cursors" takes cursors back.
 Each record is changed whole or not at all; what was stopped is run again. A store that other processes write to is
-refused, and so is one of a newer format.
+refused, and so is one of a newer format. A cursor is left as it is that is damaged, or that another process may have
+open that came meanwhile; the exit code tells.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import bookstand
 from bookstand.errors import StoreInUseError
 from bookstand.storage import owners
 from bookstand.tools import output
-from bookstand.tools.exit_codes import DAMAGE
+from bookstand.tools.exit_codes import FINE
+from bookstand.tools.migration import code_of_left, left_line
 from bookstand.tools.options import DryRun, Json, StorePlace, progress_bar, some_ledgers, store_at
 from bookstand.tools.store_view import StoreView
 from bookstand.tools.upgrading import UpgradeReport, look, upgrade
@@ -44,8 +46,9 @@ def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
         output.document({"kind": "upgrade", "path": folder, **report.as_dict()})
     else:
         _print(folder, report)
-    if report.problems:
-        raise typer.Exit(DAMAGE)
+    code = code_of_left(report.left, report.problems)
+    if code != FINE:
+        raise typer.Exit(code)
 
 
 def _upgraded(folder: str, found: UpgradeReport) -> UpgradeReport:
@@ -72,6 +75,8 @@ def _print(folder: str, report: UpgradeReport) -> None:
         output.paragraph(
             f"note: without digest and password in their metadata, and left so: {some_ledgers(report.kept)}"
         )
+    for left in report.left:
+        output.paragraph(left_line(left))
     for problem in report.problems:
         output.paragraph(f"damage: {problem}")
     if not report.changed:

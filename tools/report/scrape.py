@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from bookstand.cursor.metrics import FAMILIES
-from bookstand.errors import IncorrectParameterError, MissingExtraError
+from bookstand.errors import IncorrectParameterError, MissingExtraError, StoreNotFoundError
 from bookstand.tools.report.facts import Asked
 
 _HITS, _MISSES = FAMILIES["cache_hits"].name, FAMILIES["cache_misses"].name
@@ -20,6 +21,8 @@ def read(path: str) -> Mapping[tuple[str, str], Asked]:
         raise MissingExtraError(
             "reading metrics needs prometheus-client: pip install 'bookstand[metrics]'"
         ) from missing
+    if not os.path.exists(path):
+        raise StoreNotFoundError(f"there is no page of metrics at {path}")
     counts: dict[tuple[str, str], dict[str, int]] = {}
     try:
         for family in text_string_to_metric_families(Path(path).read_text()):

@@ -32,7 +32,8 @@ def check(file: Path) -> None:
 def write(file: Path, page: str) -> int:
     """How many bytes it has."""
     check(file)
-    data = page.encode()
+    # What is no text, a path may have.
+    data = page.encode(errors="backslashreplace")
     # Through a link to the file that it names.
     target = file.resolve()
     with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}-", delete=False) as part:

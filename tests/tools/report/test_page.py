@@ -319,7 +319,7 @@ def test_what_a_running_process_says_of_its_caches(folder: Path) -> None:
     assert [row[-3:] for row in shown.rows("caches")] == [[30, 10, 0.75]]
     assert "--metrics" not in shown.words("section", id="caches")
     missing = run("report", "my-store", "--metrics", "nowhere.txt")
-    assert (missing.code, "nowhere.txt" in missing.err) == (FAILED, True)
+    assert (missing.code, "nowhere.txt" in missing.err) == (NOT_THERE, True)
 
 
 @pytest.mark.parametrize(("place", "code"), [("nothing", NOT_THERE), ("something", NOT_THERE)])
