@@ -6,14 +6,16 @@ import base64
 import gzip
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.replay import wire
-from tests.replay.wire_frames import lines
+from tests.replay import wire_bookie
+from tests.replay.outcome import Outcome
+from tests.replay.traces import files_of
+from tests.replay.wire_frames import is_recording, lines
 
 RECORDED = Path(__file__).resolve().parent.parent / "data" / "wire"
 
@@ -22,13 +24,22 @@ def recorded(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in gzip.decompress((RECORDED / f"{name}.jsonl.gz").read_bytes()).splitlines()]
 
 
+def of_bookies(folder: Path) -> Iterator[Outcome]:
+    """What is sent to ZooKeeper is another test's matter."""
+    for path in files_of([folder]):
+        if path.name == wire_bookie.RAW_FRAMES:
+            yield from wire_bookie.replay_raw_frames(path)
+        elif is_recording(path):
+            yield from wire_bookie.replay_recording(path)
+
+
 def replayed(folder: Path, name: str, records: list[dict[str, Any]]) -> list[Any]:
     (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    return [outcome for outcome in wire.replay([folder]) if outcome.verdict != "equal"]
+    return [outcome for outcome in of_bookies(folder) if outcome.verdict != "equal"]
 
 
 def test_every_request_to_a_bookie_is_answered_alike() -> None:
-    found = list(wire.replay([RECORDED]))
+    found = list(of_bookies(RECORDED))
     assert [outcome for outcome in found if outcome.verdict != "equal"] == []
     requests = {
         name: sum(line.event == "sent" for line in lines(RECORDED / f"{name}.jsonl.gz", "bk"))
@@ -79,10 +90,10 @@ def test_an_answer_that_nobody_got_is_noticed(tmp_path: Path) -> None:
 
 def test_a_connection_that_was_to_be_closed_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "raw-frames.txt").write_text("read 0  0202000000000000000bdb280000000000000000 -> closed\n")
-    (read,) = [each for each in wire.replay([tmp_path]) if each.name == "raw-frames:1"]
+    (read,) = [each for each in of_bookies(tmp_path) if each.name == "raw-frames:1"]
     assert read.verdict == "different"
 
 
 def test_no_recording_is_no_sample(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"scenario": "x"}\n')
-    assert list(wire.replay([tmp_path])) == []
+    assert list(of_bookies(tmp_path)) == []
