@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
-from bookstand.errors import BookstandError, IncorrectParameterError, ServerAddressError
+from bookstand.errors import BookstandError, IncorrectParameterError
 from bookstand.ledger.ledger_path import ROOT
 from bookstand.server.bookie.desk import Limits
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.registration import Address, Registration
+from bookstand.server.listening import Address, listening
+from bookstand.server.registration import Registration
 from bookstand.server.zookeeper.server import ZooKeeperServer
 from bookstand.storage.log import logger
 from bookstand.storage.state import MAX_BOOKIES
@@ -49,10 +50,10 @@ class Cluster:
         taken = [port for port in (*ports, zookeeper[1]) if port]
         if len(set(taken)) < len(taken):
             raise IncorrectParameterError(f"each needs a port of its own, not {', '.join(map(str, sorted(taken)))}")
-        for listening in (host, zookeeper[0]):
-            if listening in _ANY and advertise is None:
+        for place in (host, zookeeper[0]):
+            if place in _ANY and advertise is None:
                 raise IncorrectParameterError(
-                    f"clients cannot be told to connect to {listening or 'all addresses'}: say which host to advertise"
+                    f"clients cannot be told to connect to {place or 'all addresses'}: say which host to advertise"
                 )
         if ":" in (advertise or host):
             raise IncorrectParameterError(f"a bookie's name cannot have {advertise or host}: advertise a host's name")
@@ -96,12 +97,12 @@ class Cluster:
     async def start(self) -> None:
         ports = [port or self._port_before(number) for number, port in enumerate(self._ports, 1)]
         self.bookies = BookieServer(self._storage, ports, self._host, self._limits)
-        with _listening("the bookies"):
+        with listening("the bookies"):
             await self.bookies.start()
         try:
             # Before anybody can ask who is there.
             self.names = await asyncio.to_thread(self._registration.announce, self.bookie_addresses)
-            with _listening("ZooKeeper"):
+            with listening("ZooKeeper"):
                 await self.zookeeper.start()
         except BaseException:
             await self.stop()
@@ -153,12 +154,3 @@ class Cluster:
                 logger().warning("store %s: bookies could not be listed anew: %s", self._storage.path, error)
             else:
                 self.read_only = full
-
-
-@contextmanager
-def _listening(who: str) -> Iterator[None]:
-    """That there is no listening at an address is an error that says who wanted to."""
-    try:
-        yield
-    except OSError as error:
-        raise ServerAddressError(f"{who} cannot listen: {error.strerror or error}") from error

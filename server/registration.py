@@ -15,11 +15,10 @@ from bookstand.errors import IncorrectParameterError, MalformedError
 from bookstand.ledger.cluster import AVAILABLE, COOKIES, HIERARCHICAL, INSTANCE_ID, LAYOUT, READ_ONLY, service_info
 from bookstand.ledger.cookie import Cookie, parse, serialize
 from bookstand.ledger.ledger_path import ROOT
+from bookstand.server.listening import Address
 from bookstand.storage import keys
 from bookstand.storage.changes import ANY_VERSION, Change, DeleteNode, PutNode, Staging
 from bookstand.storage.storage import Storage
-
-Address = tuple[str, int]
 
 _FOLDER = "bookstand/"
 """What a cookie of ours names as its journal and its ledger folder, before the number of the bookie in the store."""

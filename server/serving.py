@@ -11,10 +11,12 @@ from typing import Any, Self
 
 import bookstand
 from bookstand.errors import IncorrectParameterError, StoreInUseError
+from bookstand.server.admin import metrics_routes, routes
 from bookstand.server.bookie.desk import Limits
 from bookstand.server.cluster import Cluster
+from bookstand.server.endpoint import Endpoint
 from bookstand.server.faults import ServerFaults
-from bookstand.server.registration import Address
+from bookstand.server.listening import address_of, joined
 from bookstand.server.running import Running
 
 ANY_PORT = "127.0.0.1:0"
@@ -35,6 +37,8 @@ class Server:
         advertise: The host that clients are told, if it is another one.
         limits: Of what bookies take.
         faults: Rules of the test kit, one line each.
+        admin: Where state, figures and faults may be had over HTTP, as ``host:port``.
+        metrics: Where figures alone may be.
         options: Of ``bookstand.open``, where it is a folder.
     """
 
@@ -49,6 +53,8 @@ class Server:
         advertise: str | None = None,
         limits: Limits | None = None,
         faults: Sequence[str] = (),
+        admin: str | None = None,
+        metrics: str | None = None,
         **options: Any,
     ) -> None:
         if isinstance(store, bookstand.Store) and options:
@@ -58,6 +64,10 @@ class Server:
         ports = [0] * bookies if bookie_ports is None else bookie_ports
         self._arguments = ports, address_of(zookeeper), host, advertise, limits
         self._rules = faults
+        self._admin = None if admin is None else address_of(admin)
+        self._metrics = None if metrics is None else address_of(metrics)
+        self.admin_url: str | None = None
+        self.metrics_url: str | None = None
         self._ended = Event()
         self.store: bookstand.Store
         self.cluster: Cluster
@@ -82,6 +92,11 @@ class Server:
             stack.callback(self.faults.release)
             for source in (self.cluster.bookies, self.cluster.zookeeper):
                 self.store._client.add_metrics(source)
+            if self._admin is not None:
+                self.admin_url = stack.enter_context(Endpoint("admin", self._admin, routes(self))).url
+            if self._metrics is not None:
+                endpoint = Endpoint("metrics", self._metrics, metrics_routes(self.store))
+                self.metrics_url = f"{stack.enter_context(endpoint).url}/metrics"
             self._stack = stack.pop_all()
 
     def stop(self) -> None:
@@ -140,6 +155,8 @@ class Server:
             "metadata_service_uri": self.metadata_service_uri,
             "metadata_store_url": self.metadata_store_url,
             "zookeeper": self.zookeeper,
+            "admin": self.admin_url,
+            "metrics": self.metrics_url,
             "bookies": [{"name": name, "address": address} for name, address in bookies],
             "read_only": self.cluster.read_only,
             "sessions": [f"{session:#x}" for session in self.cluster.zookeeper.sessions()],
@@ -166,15 +183,3 @@ serve = Server
 async def _called(function: Any, argument: int) -> bool:
     """In the loop's thread."""
     return bool(function(argument))
-
-
-def address_of(text: str) -> Address:
-    """Host and port of ``host:port``."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise IncorrectParameterError(f"an address is written host:port, with a port up to 65535, not {text!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def joined(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"

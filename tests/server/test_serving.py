@@ -20,7 +20,8 @@ from bookstand.ledger.cluster import service_info
 from bookstand.ledger.cookie import parse as parse_cookie
 from bookstand.ledger.ledger_path import ledger_path
 from bookstand.server import serve
-from bookstand.server.serving import Server, address_of
+from bookstand.server.listening import address_of
+from bookstand.server.serving import Server
 from bookstand.storage.digest import digest_for, master_key
 from bookstand.storage.entry import encode
 from bookstand.storage.metadata import CLOSED, LedgerMetadata, serialize
