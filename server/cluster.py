@@ -11,7 +11,7 @@ from bookstand.errors import BookstandError, IncorrectParameterError
 from bookstand.ledger.ledger_path import ROOT
 from bookstand.server.bookie.desk import Limits
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.listening import Address, listening
+from bookstand.server.listening import LOOPBACK, Address, listening
 from bookstand.server.registration import Registration
 from bookstand.server.zookeeper.server import ZooKeeperServer
 from bookstand.storage.log import logger
@@ -41,7 +41,7 @@ class Cluster:
         clock: Clock,
         ports: Sequence[int],
         zookeeper: Address,
-        host: str = "127.0.0.1",
+        host: str = LOOPBACK,
         advertise: str | None = None,
         limits: Limits | None = None,
     ) -> None:

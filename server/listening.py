@@ -8,13 +8,16 @@ from contextlib import contextmanager
 from bookstand.errors import IncorrectParameterError, ServerAddressError
 
 Address = tuple[str, int]
+LOOPBACK = "127.0.0.1"
 
 
 def address_of(text: str) -> Address:
-    """Host and port of ``host:port``."""
+    """Host and port of ``host:port``; a port alone is one of this machine's own."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    if (colon and not host) or not port.isdecimal() or int(port) > 65535:
         raise IncorrectParameterError(f"an address is written host:port, with a port up to 65535, not {text!r}")
+    if not colon:
+        return LOOPBACK, int(port)
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

@@ -16,10 +16,9 @@ from bookstand.server.bookie.desk import Limits
 from bookstand.server.cluster import Cluster
 from bookstand.server.endpoint import Endpoint
 from bookstand.server.faults import ServerFaults
-from bookstand.server.listening import address_of, joined
+from bookstand.server.listening import LOOPBACK, address_of, joined
 from bookstand.server.running import Running
 
-ANY_PORT = "127.0.0.1:0"
 _LOOK_INTERVAL = 0.2
 
 
@@ -32,7 +31,7 @@ class Server:
         store: Its folder, or a Store, which stays open then.
         bookies: How many there are.
         bookie_ports: One for each instead, in the order of their numbers. 0 is the one it had before, if it is free.
-        zookeeper: Where ZooKeeper listens, as ``host:port``. 0 is any free port.
+        zookeeper: Where ZooKeeper listens, as ``host:port``, or a port alone. 0 is any free one.
         host: What bookies listen at.
         advertise: The host that clients are told, if it is another one.
         limits: Of what bookies take.
@@ -48,8 +47,8 @@ class Server:
         bookies: int = 3,
         *,
         bookie_ports: Sequence[int] | None = None,
-        zookeeper: str = ANY_PORT,
-        host: str = "127.0.0.1",
+        zookeeper: str = "0",
+        host: str = LOOPBACK,
         advertise: str | None = None,
         limits: Limits | None = None,
         faults: Sequence[str] = (),

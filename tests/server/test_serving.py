@@ -312,8 +312,8 @@ def test_a_port_that_is_taken(store_path: Path) -> None:
     [
         ({"bookies": 0}, "from 1 to"),
         ({"bookie_ports": [3181, 3181]}, "a port of its own"),
-        ({"bookie_ports": [2181], "zookeeper": "127.0.0.1:2181"}, "a port of its own"),
-        ({"zookeeper": "2181"}, "host:port"),
+        ({"bookie_ports": [2181], "zookeeper": "2181"}, "a port of its own"),
+        ({"zookeeper": ":2181"}, "host:port"),
         ({"zookeeper": "127.0.0.1:99999"}, "host:port"),
         ({"host": "0.0.0.0"}, "which host to advertise"),
         ({"zookeeper": "0.0.0.0:0"}, "which host to advertise"),

@@ -16,15 +16,16 @@ from typing import Annotated
 import typer
 
 from bookstand.errors import IncorrectParameterError
+from bookstand.server.listening import LOOPBACK
 from bookstand.server.serving import Server
 from bookstand.testing.faults import Faults
 from bookstand.tools import output
 from bookstand.tools.options import Json
 
 EXAMPLES = (
-    "bookstand serve my-store --zookeeper 127.0.0.1:0",
-    "bookstand serve my-store --zookeeper 127.0.0.1:0 --bookies 1 --metrics 127.0.0.1:0 --json",
-    "bookstand serve my-store --zookeeper 127.0.0.1:0 --admin 127.0.0.1:0 --fault 'delay@append=0.01'",
+    "bookstand serve my-store --zookeeper 0",
+    "bookstand serve my-store --zookeeper 0 --bookies 1 --metrics 0 --json",
+    "bookstand serve my-store --zookeeper 0 --admin 0 --fault delay@append=0.01",
 )
 
 _NOBODY_ASKED = "nobody is asked who he is: whoever reaches these ports reads and writes the store"
@@ -46,9 +47,13 @@ def run(
         ),
     ] = None,
     zookeeper: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where ZooKeeper listens; port 0: at any free one.")
-    ] = "127.0.0.1:2181",
-    host: Annotated[str, typer.Option(metavar="HOST", help="At which address bookies listen.")] = "127.0.0.1",
+        str,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Where ZooKeeper listens. Port 0 is any free one.",
+        ),
+    ] = "2181",
+    host: Annotated[str, typer.Option(metavar="HOST", help="At which address bookies listen.")] = LOOPBACK,
     advertise: Annotated[
         str | None,
         typer.Option(metavar="HOST", help="By which host clients find all of it, if not those.", show_default=False),
@@ -56,12 +61,12 @@ def run(
     admin: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Where state, figures and faults may be had over HTTP.", show_default=False
+            metavar="[HOST:]PORT", help="Where state, figures and faults may be had over HTTP.", show_default=False
         ),
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where Prometheus may have figures.", show_default=False),
+        typer.Option(metavar="[HOST:]PORT", help="Where Prometheus may have figures.", show_default=False),
     ] = None,
     fault: Annotated[
         list[str] | None,
