@@ -19,7 +19,6 @@ import org.apache.bookkeeper.client.LedgerEntry;
 import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.client.LedgerHandleAdv;
 import org.apache.bookkeeper.client.api.LedgerEntries;
-import org.apache.bookkeeper.client.api.ReadHandle;
 import org.apache.bookkeeper.client.api.WriteFlag;
 import org.apache.bookkeeper.client.api.WriteHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
@@ -172,11 +171,9 @@ public final class Client {
         steps.put("read 0..4", () -> count(writer.readEntries(0, 4)));
         steps.put("readUnconfirmed 5..5", () -> count(writer.readUnconfirmedEntries(5, 5)));
         steps.put("batchRead 0 count 10 size 1e6", () -> {
-            ReadHandle handle = first.newOpenLedgerOp().withLedgerId(writer.getId()).withPassword(PASSWORD)
-                    .withRecovery(false).execute().get();
             int count = 0;
             try (LedgerEntries entries =
-                    handle.batchReadAsync(0, 10, 1_000_000).get(HANGING_SECONDS, TimeUnit.SECONDS)) {
+                    writer.batchReadAsync(0, 10, 1_000_000).get(HANGING_SECONDS, TimeUnit.SECONDS)) {
                 for (Object entry : entries) {
                     count++;
                 }
