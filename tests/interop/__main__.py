@@ -1,4 +1,5 @@
-"""Let the original's classes read what bookstand writes, and its client use what bookstand serves: ``python -m tests.interop [seed]``. Needs Maven and a JDK."""
+"""Let the original's classes read what bookstand writes, and its client use what bookstand serves:
+``python -m tests.interop [seed]``. Needs Maven and a JDK."""
 
 from __future__ import annotations
 
