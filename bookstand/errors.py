@@ -327,6 +327,10 @@ class StoreAccessError(StoreError):
     """The operating system refuses access to the store's files."""
 
 
+class ServerAddressError(StoreError):
+    """A server cannot listen where it should: the port is taken, or not allowed, or the host is none."""
+
+
 class DiskFullError(StoreError):
     """No space left; the store answers reads, and takes writes again once there is space."""
 

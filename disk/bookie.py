@@ -24,10 +24,11 @@ from bookstand.disk.bookie_folder import (
     read_last_mark,
     unreadable,
 )
-from bookstand.disk.cookie import Cookie, read_cookie
+from bookstand.disk.cookie import read_cookie
 from bookstand.disk.damage import Damage, Report
 from bookstand.disk.index_file import IndexFile, read_index
 from bookstand.errors import IncorrectParameterError
+from bookstand.ledger.cookie import Cookie
 from bookstand.storage.files import raise_os_error
 
 __all__ = [

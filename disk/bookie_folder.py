@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from bookstand.disk import cookie as cookies
 from bookstand.disk import index_file
-from bookstand.disk.cookie import Cookie, read_cookie
+from bookstand.disk.cookie import read_cookie
 from bookstand.disk.damage import Damage, Report
+from bookstand.ledger.cookie import Cookie
 from bookstand.proto.layout import Layout
 
 CURRENT = "current"

@@ -10,16 +10,18 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bookstand.disk import cookie as cookies
 from bookstand.disk import journal
 from bookstand.disk.bookie_folder import CURRENT, Mark, mark_bytes
 from bookstand.disk.catalog import Progress
-from bookstand.disk.cookie import Cookie
+from bookstand.disk.cookie import FILE as COOKIE_FILE
 from bookstand.disk.damage import Report
 from bookstand.disk.entry_log_writer import EntryLogWriter
 from bookstand.disk.export_plan import Plan
 from bookstand.disk.metadata_dump import Node, ledger_path
 from bookstand.disk.stored_ledger import StoredLedger
+from bookstand.ledger import cluster
+from bookstand.ledger import cookie as cookies
+from bookstand.ledger.cookie import Cookie
 from bookstand.storage.files import sync_file
 from bookstand.storage.metadata import LedgerMetadata, serialize
 
@@ -27,7 +29,6 @@ _JOURNAL, _LEDGERS = "journal", "ledgers"
 _JOURNAL_ID = 1
 # Those of DbLedgerStorage: empty, but a bookie's tools build them in the place of what is there.
 _DATABASES = ("ledgers", "locations")
-_LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 
 
 class BookieWriter:
@@ -47,7 +48,7 @@ class BookieWriter:
     def write(self, plan: Plan, log_bytes: int, report: Report, progress: Progress | None) -> EntryLogWriter:
         for current in (self._journal, self._ledgers):
             current.mkdir(parents=True)
-            _write(current / cookies.FILE, self.cookie)
+            _write(current / COOKIE_FILE, self.cookie)
         for name in _DATABASES:
             (self._ledgers / name).mkdir()
         with EntryLogWriter(self._ledgers, log_bytes) as logs:
@@ -134,10 +135,10 @@ def nodes_of(plan: Plan, disk: BookieWriter) -> list[Node]:
 def _nodes(plan: Plan, disk: BookieWriter) -> Iterator[Node]:
     yield from plan.nodes.values()
     yield from disk.ledger_nodes
-    yield Node("/ledgers/LAYOUT", _LAYOUT)
-    yield Node("/ledgers/INSTANCEID", disk.instance_id.encode())
-    yield Node(f"/ledgers/cookies/{disk.name}", disk.cookie)
-    yield Node("/ledgers/available/readonly", b"")
+    yield Node(cluster.LAYOUT, cluster.HIERARCHICAL)
+    yield Node(cluster.INSTANCE_ID, disk.instance_id.encode())
+    yield Node(f"{cluster.COOKIES}/{disk.name}", disk.cookie)
+    yield Node(cluster.READ_ONLY, b"")
     yield Node("/ledgers/idgen", b"")
     # A new service begins to count anew, and Pulsar takes the ids of a topic's ledgers for their order. Where this node
     # is, new ids begin behind its number, which is the upper half of theirs.

@@ -414,6 +414,13 @@ class Storage(Reads):
         if not self.committer.idle:
             self.committer.flush()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a write has found the disk full, and there is no space yet."""
+        if self.hooks is not None:
+            self._disk.kept_full = self.hooks.disk_is_full()
+        return self._disk.refusal() is not None
+
     def check_writable(self) -> None:
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)

@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "compact": "Give back the space that a store no longer needs.",
         "repair": "Save what can be saved of a damaged store, and say what cannot.",
         "upgrade": "Write a store's records in their newest forms.",
+        "serve": "Serve a store to clients of BookKeeper and ZooKeeper in any language.",
         "demo": "Deliver a million messages with the power cut in the middle.",
     }
 )

@@ -36,6 +36,7 @@ class BookieConnection(FramedConnection):
         self._gathering = adds.Gathering()
         self._adds_in_progress = 0
         self._partial_held = 0
+        self._held = False
         self._long_polls: set[Callable[[], None]] = set()
         self._view: CopyReads | None = None
         self._arrived = 0.0
@@ -54,8 +55,19 @@ class BookieConnection(FramedConnection):
         self._long_polls.clear()
         self.desk.closed(self)
 
+    def hold(self) -> None:
+        """Take no more requests; what was taken is answered."""
+        self._held = True
+        self.proceed()
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether nothing that was taken is still to be answered, reads that wait for something to come aside."""
+        unsent = self._answer_bytes or self.transport.get_write_buffer_size()
+        return self.closed or not (self._adds_in_progress or unsent)
+
     def has_room(self) -> bool:
-        return self._writable and self._adds_in_progress < self.desk.limits.connection_bytes
+        return not self._held and self._writable and self._adds_in_progress < self.desk.limits.connection_bytes
 
     def buffer_updated(self, nbytes: int) -> None:
         self.desk.figures.received += nbytes

@@ -58,6 +58,16 @@ class BookieServer:
         """Host and port of each bookie."""
         return [server.sockets[0].getsockname()[:2] for server in self._servers]
 
+    async def drain(self, seconds: float) -> None:
+        """Take no more requests, and wait for so long at most until what was taken is answered."""
+        connections = [connection for desk in self._desks for connection in desk.connections]
+        for connection in connections:
+            connection.hold()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while loop.time() < until and not all(connection.has_answered for connection in connections):
+            await asyncio.sleep(0.005)
+
     async def stop(self) -> None:
         """Stop listening, and close all connections. What has arrived and was not answered may be stored."""
         self._storage.clients.discard(self)

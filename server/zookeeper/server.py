@@ -9,12 +9,14 @@ from functools import partial
 from bookstand.errors import BookstandError
 from bookstand.ledger.client import COLLECTED_AT_ONCE, COLLECTION_GRACE_MILLIS
 from bookstand.server.framing import SCRATCH_BYTES
+from bookstand.server.zookeeper import kept
 from bookstand.server.zookeeper.batch import Begin, CloseSession, RemoveUnused
 from bookstand.server.zookeeper.connection import ZooKeeperConnection
 from bookstand.server.zookeeper.reading import StrangeError
 from bookstand.server.zookeeper.rounds import Rounds
 from bookstand.server.zookeeper.state import Left, State
 from bookstand.server.zookeeper.writes import is_unused
+from bookstand.storage import keys
 from bookstand.storage.changes import Change
 from bookstand.storage.log import logger
 
@@ -64,6 +66,8 @@ class ZooKeeperServer:
         self._listener: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep = 0
+        self.failed = False
+        """Whether the store is gone, or another server's by now: nobody is answered any more."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -104,6 +108,11 @@ class ZooKeeperServer:
             # They go in later turns of the loop.
             await asyncio.sleep(0)
 
+    def is_replaced(self) -> bool:
+        """Whether another server has taken over the store; for one that has been stopped, or has nothing to do."""
+        body = self._storage.meta(keys.META_SERVER)
+        return body is not None and kept.parse_server(body).zxid != self._state.tree.zxid
+
     def _stop_listening(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -113,6 +122,7 @@ class ZooKeeperServer:
     def _fail(self, error: BaseException) -> None:
         """The store is not there any more: nobody can be answered."""
         logger().error("the ZooKeeper server at port %d stops: %s", self._state.port, error)
+        self.failed = True
         self._stop_listening()
         if self._rounds is not None:
             self._rounds.stopped = True

@@ -131,6 +131,7 @@ RUNS = {
     "compact": ["compact my-store --dry-run", "compact my-store"],
     "repair": ["repair damaged-store some", "repair empty all --dry-run"],
     "upgrade": ["upgrade my-store", "upgrade old-store"],
+    "serve": ["serve my-store --zookeeper 0 --bookies 1 --admin 0 --metrics 0 --fault delay@read=0.01"],
     "demo": ["demo --messages 5000"],
 }
 # What the recorded disks and the store have no case of.

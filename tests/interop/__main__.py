@@ -1,4 +1,5 @@
-"""Let the original's classes read what bookstand writes: ``python -m tests.interop [seed]``. Needs Maven and a JDK."""
+"""Let the original's classes read what bookstand writes, and its client use what bookstand serves:
+``python -m tests.interop [seed]``. Needs Maven and a JDK."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import random
 import sys
 from collections.abc import Iterator
 
-from tests.interop import cursors, delayed, disk, questions, shell
+from tests.interop import cursors, delayed, disk, questions, shell, wire
 from tests.interop.java import ask, missing_tools
 from tests.interop.questions import Question
 
@@ -16,6 +17,7 @@ PROGRAMS = {
     "pulsar.xml": cursors.GROUPS,
     "delayed.xml": delayed.GROUPS,
     "disk.xml": disk.GROUPS,
+    "wire.xml": wire.GROUPS,
 }
 """Which of the Java programs is asked what."""
 

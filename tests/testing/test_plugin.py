@@ -29,6 +29,41 @@ def output(result: pytest.RunResult) -> str:
 # -- what works ------------------------------------------------------------------------------------------------------
 
 
+def test_the_store_is_served(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest, sys
+        from kazoo.client import KazooClient
+
+        def test_no_server_is_loaded_for_those_who_have_none(bookstand_store):
+            assert "bookstand.server.serving" not in sys.modules
+
+        @pytest.mark.bookstand_serve(bookies=2)
+        def test_server(bookstand_server, bookstand_store):
+            client = KazooClient(hosts=bookstand_server.zookeeper)
+            client.start(timeout=60)
+            client.create("/a", b"x")
+            assert bookstand_store.nodes.get("/a") == (b"x", 0)
+            assert sorted(client.get_children("/ledgers/available")) == sorted([*bookstand_server.bookies, "readonly"])
+            assert len(bookstand_server.bookies) == 2
+            client.stop()
+            client.close()
+
+        def test_faults(bookstand_faults, bookstand_server):
+            bookstand_faults.fail("nodes.put", -6, path="/a")
+            client = KazooClient(hosts=bookstand_server.zookeeper)
+            client.start(timeout=60)
+            with pytest.raises(Exception):
+                client.create("/a", b"x")
+            client.stop()
+            client.close()
+        """,
+        "--strict-markers",
+    )
+    result.assert_outcomes(passed=3)
+
+
 def test_a_store_is_there_and_is_closed_afterwards(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,

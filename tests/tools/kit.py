@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from bookstand.storage.record import seal
 from bookstand.testing.clock import VirtualClock
 from bookstand.tools.main import application
 from tests import kit
+from tests.tools import child
 
 START = 1_800_000_000_000
 """2027-01-15T08:00:00Z"""
@@ -52,6 +54,8 @@ def run(*arguments: object, columns: int | None = None) -> Result:
     own, and what it prints with ``--json`` is JSON, however it ends."""
     environment = {"COLUMNS": "" if columns is None else str(columns)}
     words = list(map(str, arguments))
+    if words[:1] == ["serve"] and not {"--help", "-h"} & set(words):
+        return _stopped_once_it_serves(words, columns)
     result = CliRunner().invoke(application(), words, env=environment, prog_name="bookstand")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -61,6 +65,19 @@ def run(*arguments: object, columns: int | None = None) -> Result:
     if "--json" in words:
         assert (found.lines if "cat" in words or "--records" in words else [found.json]) != [] or not found.out
     return found
+
+
+def _stopped_once_it_serves(words: list[str], columns: int | None) -> Result:
+    """What does not end by itself runs in a child, which is told to stop when it has said where it is."""
+    running = child.start(*words, columns=columns, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out = ""
+    for line in running.stdout:
+        out += line
+        if line.startswith(("nobody is asked", '{"kind":"serve"')):
+            running.terminate()
+            break
+    code, rest, err = child.finished(running)
+    return Result(code, out + rest, err)
 
 
 def fill(path: Path) -> None:

@@ -1,0 +1,156 @@
+"""A store as a cluster: its bookies and ZooKeeper in one loop, and what clients expect to find there."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+
+from bookstand.errors import BookstandError, IncorrectParameterError
+from bookstand.ledger.ledger_path import ROOT
+from bookstand.server.bookie.desk import Limits
+from bookstand.server.bookie.server import BookieServer
+from bookstand.server.listening import LOOPBACK, Address, listening
+from bookstand.server.registration import Registration
+from bookstand.server.zookeeper.server import ZooKeeperServer
+from bookstand.storage.log import logger
+from bookstand.storage.state import MAX_BOOKIES
+from bookstand.storage.storage import Storage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.storage.clock import Clock
+
+DRAIN_SECONDS = 5.0
+"""For so long at most what has arrived is answered when a cluster is stopped."""
+
+_LOOK_INTERVAL = 0.2
+# Addresses that stand for all of a machine's, and are none that a client could be told.
+_ANY = ("", "0.0.0.0", "::")
+
+
+class Cluster:
+    """``await start()`` listens, ``await stop()`` ends it; the store stays open. ``ports`` has one for each bookie; 0
+    is the one that it had before, and any free one if that is taken or there was none. ``advertise`` is the host that
+    clients are told; without it the one that is listened at."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        ports: Sequence[int],
+        zookeeper: Address,
+        host: str = LOOPBACK,
+        advertise: str | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        if not 0 < len(ports) <= MAX_BOOKIES:
+            raise IncorrectParameterError(f"a store has from 1 to {MAX_BOOKIES} bookies, not {len(ports)}")
+        taken = [port for port in (*ports, zookeeper[1]) if port]
+        if len(set(taken)) < len(taken):
+            raise IncorrectParameterError(f"each needs a port of its own, not {', '.join(map(str, sorted(taken)))}")
+        for place in (host, zookeeper[0]):
+            if place in _ANY and advertise is None:
+                raise IncorrectParameterError(
+                    f"clients cannot be told to connect to {place or 'all addresses'}: say which host to advertise"
+                )
+        if ":" in (advertise or host):
+            raise IncorrectParameterError(f"a bookie's name cannot have {advertise or host}: advertise a host's name")
+        self._storage = storage
+        self._host = host
+        self._ports = ports
+        self._advertise = advertise
+        self._limits = limits
+        self._registration = Registration(storage)
+        self.read_only = False
+        """Whether bookies are listed as those that take no adds."""
+        self._watching: asyncio.Task[None] | None = None
+        self.bookies = BookieServer(storage, ports, host, limits)
+        self.zookeeper = ZooKeeperServer(storage, clock, *zookeeper)
+        self.names: list[str] = []
+        """The bookies' names, by which ledgers know them."""
+
+    @property
+    def zookeeper_address(self) -> Address:
+        host, port = self.zookeeper.address
+        return self._advertise or host, port
+
+    @property
+    def bookie_addresses(self) -> list[Address]:
+        return [(self._advertise or host, port) for host, port in self.bookies.addresses]
+
+    @property
+    def metadata_service_uri(self) -> str:
+        """What BookKeeper's clients are configured with."""
+        host, port = self.zookeeper_address
+        return f"zk+hierarchical://{host}:{port}{ROOT}"
+
+    @property
+    def metadata_store_url(self) -> str:
+        """What Pulsar's brokers are configured with."""
+        host, port = self.zookeeper_address
+        return f"zk:{host}:{port}"
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        ports = [port or self._port_before(number) for number, port in enumerate(self._ports, 1)]
+        self.bookies = BookieServer(self._storage, ports, self._host, self._limits)
+        with listening("the bookies"):
+            await self.bookies.start()
+        try:
+            # Before anybody can ask who is there.
+            self.names = await asyncio.to_thread(self._registration.announce, self.bookie_addresses)
+            with listening("ZooKeeper"):
+                await self.zookeeper.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._watching = asyncio.create_task(self._watch_the_disk())
+
+    def _port_before(self, number: int) -> int:
+        before = self._registration.address_before(number)
+        if before is None or before[0] != (self._advertise or self._host) or before[1] in self._ports:
+            return 0
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self._host, before[1]))
+            except OSError:
+                return 0
+        return before[1]
+
+    async def stop(self) -> None:
+        """What has arrived is answered, and all connections are closed."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+        await self.bookies.drain(DRAIN_SECONDS)
+        await self.bookies.stop()
+        await self.zookeeper.stop()
+        await self._withdraw()
+
+    async def _withdraw(self) -> None:
+        try:
+            # Otherwise it is another server's bookies that are listed.
+            if not self.zookeeper.is_replaced():
+                await asyncio.to_thread(self._registration.withdraw)
+        except BookstandError as error:
+            # They are gone all the same, and whoever serves the store next sees to it.
+            logger().warning("store %s: that its bookies are gone could not be written: %s", self._storage.path, error)
+
+    async def _watch_the_disk(self) -> None:
+        """Bookies whose disk is full are listed as such, as the original's are."""
+        while True:
+            await asyncio.sleep(_LOOK_INTERVAL)
+            full = self._storage.is_full
+            if full == self.read_only:
+                continue
+            try:
+                await asyncio.to_thread(self._registration.set_read_only, full)
+            except BookstandError as error:
+                logger().warning("store %s: bookies could not be listed anew: %s", self._storage.path, error)
+            else:
+                self.read_only = full

@@ -1,0 +1,142 @@
+"""A small HTTP endpoint in threads of its own: a table of what is answered.
+
+It is for people and programs on the same machine. Pages in their browsers are kept out: a request that changes
+something has to say that it is JSON, which a page of another origin may not, and the host that is asked for has to be
+an address.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from threading import Thread
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from urllib.parse import parse_qsl, urlsplit
+
+from bookstand.errors import BookstandError
+from bookstand.server.listening import Address, joined, listening
+
+JSON = "application/json"
+_MOST_BYTES = 1 << 16
+_TIMEOUT = 10.0
+
+
+class Answer(NamedTuple):
+    body: bytes
+    content_type: str = JSON
+
+
+Route = Callable[[Mapping[str, Any]], Answer]
+"""Called with what the request says: its query, and the members of the JSON object in its body."""
+Routes = Mapping[str, Mapping[str, Route]]
+"""By path and method."""
+
+
+def as_json(value: object) -> Answer:
+    return Answer(json.dumps(value, ensure_ascii=False).encode() + b"\n")
+
+
+class Endpoint:
+    """``with Endpoint("metrics", address, routes) as endpoint:`` it listens inside the block, at :attr:`url`."""
+
+    def __init__(self, who: str, address: Address, routes: Routes) -> None:
+        with listening(f"the endpoint for {who}"):
+            try:
+                self._server = ThreadingHTTPServer(address, _handler(routes))
+            except OSError as error:
+                raise OSError(error.errno, f"{error.strerror or error} at {joined(address)}") from error
+        self._server.daemon_threads = True
+        self._thread = Thread(target=self._server.serve_forever, args=(0.05,), name=f"bookstand-{who}", daemon=True)
+        host, port = self._server.server_address[:2]
+        self.url = f"http://{joined((str(host), port))}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: HTTPStatus, what: str) -> None:
+        super().__init__(what)
+        self.status = status
+
+
+def _handler(routes: Routes) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = _TIMEOUT
+
+        def _answer(self) -> None:
+            try:
+                _check_host(self.headers.get("Host", ""))
+                self._send(HTTPStatus.OK, self._route()(self._said()))
+            except _RefusedError as error:
+                # What of the request was not read cannot be told from the next one.
+                self.close_connection = True
+                self._send(error.status, _failure("RefusedError", str(error)))
+            except BookstandError as error:
+                self._send(HTTPStatus.BAD_REQUEST, _failure(type(error).__name__, str(error)))
+
+        do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - as the library calls them
+
+        def _route(self) -> Route:
+            methods = routes.get(urlsplit(self.path).path)
+            if methods is None:
+                raise _RefusedError(HTTPStatus.NOT_FOUND, f"there is {', '.join(routes)}")
+            if self.command not in methods:
+                raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"there is {', '.join(methods)} of it")
+            return methods[self.command]
+
+        def _said(self) -> dict[str, Any]:
+            said: dict[str, Any] = dict(parse_qsl(urlsplit(self.path).query))
+            size = self.headers.get("Content-Length", "0")
+            if not size.isdecimal() or int(size) > _MOST_BYTES:
+                raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {_MOST_BYTES} bytes")
+            if self.command == "POST" and self.headers.get_content_type() != JSON:
+                raise _RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"what is posted is {JSON}")
+            body = self.rfile.read(int(size))
+            if body:
+                try:
+                    found = json.loads(body)
+                except ValueError as error:
+                    raise _RefusedError(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from None
+                if not isinstance(found, dict):
+                    raise _RefusedError(HTTPStatus.BAD_REQUEST, "the body is a JSON object")
+                said |= found
+            return said
+
+        def _send(self, status: HTTPStatus, answer: Answer) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", answer.content_type)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Requests are nobody's business but the client's."""
+
+    return Handler
+
+
+def _failure(kind: str, what: str) -> Answer:
+    return as_json({"error": {"kind": kind, "message": what}})
+
+
+def _check_host(host: str) -> None:
+    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        ip_address(name)
+    except ValueError:
+        if name != "localhost":
+            raise _RefusedError(HTTPStatus.FORBIDDEN, f"it is asked for by its address, not as {host!r}") from None

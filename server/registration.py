@@ -1,0 +1,140 @@
+"""What says in a store's nodes that it is a cluster: its layout, its name, and which bookies are there.
+
+Bookies that are served are nodes below ``available`` as long as they are, without a session. A bookie keeps its name,
+under which ledgers know it, in its cookie: it is the address that it had at first. Where it listens now, its node below
+``available`` says, so that ledgers are found again after the ports have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from bookstand.errors import IncorrectParameterError, MalformedError
+from bookstand.ledger.cluster import AVAILABLE, COOKIES, HIERARCHICAL, INSTANCE_ID, LAYOUT, READ_ONLY, service_info
+from bookstand.ledger.cookie import Cookie, parse, serialize
+from bookstand.ledger.ledger_path import ROOT
+from bookstand.server.listening import Address
+from bookstand.storage import keys
+from bookstand.storage.changes import ANY_VERSION, Change, DeleteNode, PutNode, Staging
+from bookstand.storage.storage import Storage
+
+_FOLDER = "bookstand/"
+"""What a cookie of ours names as its journal and its ledger folder, before the number of the bookie in the store."""
+
+
+class Registration:
+    """Of one store's bookies, which are numbered from 1 on. All methods wait for the disk."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._names = self._names_in_cookies()
+        self._places: dict[str, bytes] = {}
+        """By the names of the bookies that are served, what is said of them."""
+
+    def address_before(self, number: int) -> Address | None:
+        """Where a bookie listened at first."""
+        name = self._names.get(number)
+        if name is None:
+            return None
+        host, _, port = name.rpartition(":")
+        return host, int(port)
+
+    def announce(self, addresses: Sequence[Address]) -> list[str]:
+        """Bookies listen at these addresses, by their numbers; returns their names."""
+        names = dict(self._names)
+        for number, (host, port) in enumerate(addresses, 1):
+            listening = f"{host}:{port}"
+            other = next((other for other, name in names.items() if name == listening and other != number), None)
+            if other is not None:
+                raise IncorrectParameterError(
+                    f"store {self._storage.path}: {listening} is the name of bookie {other}, and cannot be where "
+                    f"bookie {number} listens"
+                )
+            names.setdefault(number, listening)
+        served = {names[number]: service_info(*address) for number, address in enumerate(addresses, 1)}
+        self._storage.apply(Change(*self._missing(names), _Presence(served, {}, names.values())))
+        self._names, self._places = names, served
+        return list(served)
+
+    def set_read_only(self, read_only: bool) -> None:
+        """Whether the bookies take no adds."""
+        there, gone = ({}, self._places) if read_only else (self._places, {})
+        self._storage.apply(Change(_Presence(there, gone, self._names.values())))
+
+    def withdraw(self) -> None:
+        """None of them is there any more."""
+        self._storage.apply(Change(_Presence({}, {}, self._names.values())))
+
+    # -- what there is -------------------------------------------------------------------------------------------------
+
+    def _names_in_cookies(self) -> dict[int, str]:
+        names = {}
+        for name in self._storage.names_below(keys.NODES, COOKIES):
+            found = self._storage.node(f"{COOKIES}/{name}")
+            number = None if found is None else _number_in(found[0])
+            if number is not None:
+                names[number] = name
+        return names
+
+    def _missing(self, names: Mapping[int, str]) -> list[PutNode]:
+        """What a cluster's initialiser and bookies that start make, as far as it is not there."""
+        found = self._storage.node(INSTANCE_ID)
+        instance = str(uuid4()) if found is None else found[0].decode(errors="replace")
+        wanted = {
+            ROOT: b"",
+            LAYOUT: HIERARCHICAL,
+            INSTANCE_ID: instance.encode(),
+            AVAILABLE: b"",
+            READ_ONLY: b"",
+            COOKIES: b"",
+            **self._cookies(names, instance),
+        }
+        return [PutNode(path, value, ANY_VERSION) for path, value in wanted.items() if self._storage.node(path) is None]
+
+    def _cookies(self, names: Mapping[int, str], instance: str) -> dict[str, bytes]:
+        """Of bookies that have none."""
+        made = {}
+        for number, name in names.items():
+            if number in self._names:
+                continue
+            path, folder = f"{COOKIES}/{name}", f"{_FOLDER}{number}"
+            if self._storage.node(path) is not None:
+                raise IncorrectParameterError(
+                    f"store {self._storage.path} has the cookie of another bookie that is called {name}: let bookie "
+                    f"{number} listen elsewhere"
+                )
+            made[path] = serialize(Cookie(name, (folder,), (folder,), instance))
+        return made
+
+
+class _Presence:
+    """Bookies are where they belong, and nowhere else. A full store does not refuse it: what comes takes the place of
+    what goes."""
+
+    def __init__(self, available: Mapping[str, bytes], read_only: Mapping[str, bytes], names: Any) -> None:
+        self._wanted = {
+            **{f"{AVAILABLE}/{name}": None for name in names},
+            **{f"{READ_ONLY}/{name}": None for name in names},
+            **{f"{AVAILABLE}/{name}": value for name, value in available.items()},
+            **{f"{READ_ONLY}/{name}": value for name, value in read_only.items()},
+        }
+
+    def apply(self, staging: Staging) -> None:
+        for path, value in self._wanted.items():
+            found = staging.versioned(keys.NODES, path.encode())
+            if value is None and found is not None:
+                DeleteNode(path, ANY_VERSION).apply(staging)
+            elif value is not None and (found is None or found[0] != value):
+                PutNode(path, value, ANY_VERSION).apply(staging)
+
+
+def _number_in(data: bytes) -> int | None:
+    """Of which bookie of the store a cookie is; None: of none."""
+    try:
+        (folder,) = parse(data).journal_folders
+    except (MalformedError, ValueError):
+        return None
+    number = folder.removeprefix(_FOLDER)
+    return int(number) if folder.startswith(_FOLDER) and number.isdecimal() else None

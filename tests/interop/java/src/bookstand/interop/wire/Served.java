@@ -1,0 +1,68 @@
+package bookstand.interop.wire;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+
+/** A process that serves a store. */
+final class Served {
+
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    final String uri;
+    final String admin;
+    private final Process process;
+
+    /** The command says where it is on one line of JSON. */
+    Served(String command) throws IOException {
+        List<String> words = new ArrayList<>(Arrays.asList(command.split(" ")));
+        process = new ProcessBuilder(words).redirectError(ProcessBuilder.Redirect.INHERIT).start();
+        BufferedReader out =
+                new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8));
+        String line = out.readLine();
+        if (line == null) {
+            throw new IOException("nothing is served by " + command);
+        }
+        JsonNode said = JSON.readTree(line);
+        uri = said.get("metadata_service_uri").asText();
+        admin = said.get("admin").asText();
+    }
+
+    /** Cut all connections to ZooKeeper; how many there were. */
+    int cutSessions() throws IOException, InterruptedException {
+        HttpClient client = HttpClient.newHttpClient();
+        HttpRequest state = HttpRequest.newBuilder(URI.create(admin + "/state")).build();
+        JsonNode sessions =
+                JSON.readTree(client.send(state, HttpResponse.BodyHandlers.ofString()).body()).get("sessions");
+        int cut = 0;
+        for (JsonNode session : sessions) {
+            HttpRequest request = HttpRequest.newBuilder(URI.create(admin + "/sessions/disconnect"))
+                    .header("Content-Type", "application/json")
+                    .POST(HttpRequest.BodyPublishers.ofString("{\"session\": " + session + "}"))
+                    .build();
+            cut += client.send(request, HttpResponse.BodyHandlers.discarding()).statusCode() == 200 ? 1 : 0;
+        }
+        return cut;
+    }
+
+    /** SIGTERM; the exit code. */
+    int stop() throws InterruptedException {
+        process.destroy();
+        if (!process.waitFor(60, TimeUnit.SECONDS)) {
+            process.destroyForcibly();
+            throw new IllegalStateException("it does not stop");
+        }
+        return process.exitValue();
+    }
+}
