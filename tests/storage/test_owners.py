@@ -11,7 +11,8 @@ import pytest
 import bookstand
 from bookstand import errors
 from bookstand.storage import owners
-from tests.kit import PATIENCE, ChildRefusedError, data_file, eventually
+from tests.kit import PATIENCE, ChildRefusedError, eventually
+from tests.page_damage import spoil_free_list
 
 
 def markers(path, prefix="open-"):
@@ -106,11 +107,7 @@ def test_what_died_is_looked_at_by_the_next_even_if_one_is_alive(store_path, chi
     assert len(markers(store_path)) == 1
     copied = memory_path / "copied"
     shutil.copytree(store_path, copied)
-    # All pages but the two of the header, for some may be free.
-    size = data_file(copied).stat().st_size
-    with data_file(copied).open("r+b") as stream:
-        stream.seek(2 * 4096)
-        stream.write(b"\xff" * (size - 2 * 4096))
+    spoil_free_list(copied)
     with pytest.raises(errors.StoreDamagedError):
         bookstand.open(copied)
     with bookstand.open(store_path) as store:
