@@ -28,7 +28,7 @@ EXAMPLES = (
     "bookstand serve my-store --zookeeper 0 --admin 0 --fault delay@append=0.01",
 )
 
-_NOBODY_ASKED = "nobody is asked who he is: whoever reaches these ports reads and writes the store"
+_NOBODY_ASKED = "nobody is asked who he is: whoever reaches these ports may write"
 
 
 def run(
@@ -89,6 +89,7 @@ def run(
         metrics=metrics,
         faults=fault or (),
         hooks=Faults.from_environment(),
+        check="structure",
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.end())
