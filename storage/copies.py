@@ -24,12 +24,16 @@ from __future__ import annotations
 from bookstand.errors import StoreDamagedError
 from bookstand.proto.layout import Layout
 from bookstand.storage.digest import MASTER_KEY_BYTES
+from bookstand.storage.keys import COPY_ENTRY, COPY_LEDGER, ENTRY_KEY, LEDGER_KEY
+from bookstand.storage.state import MAX_BOOKIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.storage.state import LedgerState
 
 SAME, OWN, ABSENT = b"=", b"+", b"-"
+# As much of a mark as tells whether it may be one: of a copy of its own the ids as well.
+MARK_BYTES = 1 + ENTRY_KEY.size
 
 COPY = Layout(
     "what a bookie of a server remembers of a ledger",
@@ -90,6 +94,30 @@ def unpack(name: str, body: bytes) -> LedgerCopy:
     copy.last_entry = None if last_entry == _NO_ENTRY else last_entry
     copy.explicit_lac = body[_LAYOUT.size :]
     return copy
+
+
+def ids_of(key: bytes) -> bytes:
+    """The ids in the key of a mark, as they stand at the front of an entry. Negative ones are in no entry's key."""
+    return key[: LEDGER_KEY.size] + key[COPY_LEDGER.size :]
+
+
+def position_of(key: bytes) -> tuple[int, int | None]:
+    """Ledger and entry id of a key of ``copies``; the latter is None where it is of the ledger as a whole."""
+    if len(key) == COPY_LEDGER.size:
+        return COPY_LEDGER.unpack(key)[0], None
+    ledger_id, _, entry_id = COPY_ENTRY.unpack(key)
+    return ledger_id, entry_id
+
+
+def may_be_mark(key: bytes, begin: bytes) -> bool:
+    """Whether a value that begins so may be the mark under the key."""
+    own = begin[:1] == OWN and begin[1:] == ids_of(key)
+    return (own or begin in (SAME, ABSENT)) and 0 < COPY_ENTRY.unpack(key)[1] <= MAX_BOOKIES
+
+
+def may_be_copy(key: bytes, body: bytes) -> bool:
+    """Whether the body of a sealed record may be what a bookie remembers of a ledger."""
+    return len(body) >= _LAYOUT.size and 0 < COPY_LEDGER.unpack(key)[1] <= MAX_BOOKIES
 
 
 def is_home(ledger: LedgerState | None, bookie: int) -> bool:

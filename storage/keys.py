@@ -42,10 +42,12 @@ META_NEXT_INCARNATION = b"next-incarnation"
 META_SUMS = {LEDGERS: b"sum-of-ledgers", NODES: b"sum-of-nodes"}
 META_RECORDS = (META_FORMAT, META_STORE_ID, META_NEXT_LEDGER, META_NEXT_INCARNATION, *META_SUMS.values())
 # What the ZooKeeper protocol's server keeps beside the nodes and ledgers themselves (bookstand.server.zookeeper.kept):
-# one of its own, one for each session, and what is known of each znode apart from its value, under the znode's path.
+# one of its own, one for each session, and what is known of each znode apart from its value, under the znode's path. In
+# place of the path's first slash stands a byte with which no path begins: a page that nothing leads to any more shows
+# by its keys whether it is one of these or one of nodes.
 META_SERVER = b"zookeeper"
 META_SESSION = b"session-"
-META_ZNODE = b"/"
+META_ZNODE = b":"
 # What the next ids and incarnations are stored in.
 COUNTER_BYTES = 8
 # One for each deleted ledger whose entries are not collected yet, in the order in which they were deleted.
@@ -57,6 +59,8 @@ DELETION = Layout(
     ("ledger id", "Q", ""),
 )
 _DELETION = DELETION.struct
+# What else a server may have in `meta`: all keys that begin so.
+META_OF_SERVERS = (META_SERVER, META_SESSION, META_ZNODE)
 
 # Version of everything this page and the modules it names describe. Its record is not sealed: whatever a later format
 # changes, this one must stay able to read that it is later.
@@ -87,6 +91,20 @@ def path_of(key: bytes) -> str:
         return key.decode()
     except UnicodeDecodeError:
         raise _impossible(NODES, key) from None
+
+
+def znode_key(path: str) -> bytes:
+    return META_ZNODE + path.encode()[1:]
+
+
+def znode_path(key: bytes) -> str:
+    return path_of(b"/" + key[1:])
+
+
+def beginning_below(database: bytes, path: str) -> bytes:
+    """With what the keys begin of all that is below a path: of nodes, or of znodes in ``meta``."""
+    below = path.rstrip("/") + "/"
+    return znode_key(below) if database == META else below.encode()
 
 
 def copy_name(key: bytes) -> str:

@@ -83,9 +83,9 @@ class Reads:
         return takewhile(lambda key: key.startswith(prefix), self.keys_of(keys.META, prefix))
 
     def names_below(self, database: bytes, path: str) -> list[str]:
-        """Names of the level below a path, for a sub-database that has paths for keys, in their order. What lies deeper
-        is passed over, not read."""
-        prefix = path.rstrip("/").encode() + b"/"
+        """Names of the level below a path, of nodes or of znodes in ``meta``, in their order. What lies deeper is
+        passed over, not read."""
+        prefix = keys.beginning_below(database, path)
         found: dict[bytes, None] = {}
         start: bytes | None = prefix
         while start is not None:
@@ -204,8 +204,7 @@ class Reads:
             if len(key) == keys.COPY_LEDGER.size:
                 copies.unpack(name, record.unseal(keys.COPIES, key, found))
                 return
-            # The ids, as they stand at the front of an entry. Negative ones are in no entry's key.
-            ids = key[: keys.LEDGER_KEY.size] + key[keys.COPY_LEDGER.size :]
+            ids = copies.ids_of(key)
             stored: bytes | None = transaction.get(ids, None, databases[keys.ENTRIES])  # type: ignore[assignment]
         copy = copies.resolve(found, stored, False, name)
         if copy is not None and copy[: len(ids)] != ids:

@@ -10,7 +10,7 @@ import google_crc32c
 
 from bookstand.errors import StoreDamagedError
 from bookstand.proto.layout import Layout
-from bookstand.storage.keys import copy_name
+from bookstand.storage.keys import META_ZNODE, copy_name
 
 SEALED = Layout("a sealed record", ("CRC32C", "I", "of the key and the body"), ("body", "the rest", ""))
 VERSIONED = Layout("the body of a record that has a version", ("version", "q", ""), ("value", "the rest", ""))
@@ -68,6 +68,8 @@ def describe(database: bytes, key: bytes) -> str:
     if database in (b"ledgers", b"state"):
         what = "metadata" if database == b"ledgers" else "state"
         return f"{what} of ledger {int.from_bytes(key, 'big')}"
+    if database == b"meta" and key.startswith(META_ZNODE):
+        return f"what is kept of znode {'/' + key[1:].decode('utf-8', 'replace')!r}"
     if database == b"copies":
         return copy_name(key)
     return f"record {key.decode('ascii', 'replace')!r} of {database.decode()}"

@@ -40,6 +40,7 @@ def repair(
     dry_run: bool = False,
     looking: Progress | None = None,
     saving: Progress | None = None,
+    verifying: Progress | None = None,
 ) -> RepairReport:
     """Copy what can be saved into a new store. ``passwords`` are tried on ledgers that have lost theirs. ``dry_run``:
     write nothing, and say what would be saved.
@@ -57,7 +58,7 @@ def repair(
         with _made_in(new) as storage:
             Copying(found, report, passwords, storage, saving).run()
             _check_unchanged(found, folder)
-            _add_what_verify_finds(storage, report)
+            _add_what_verify_finds(storage, report, found.file.bytes, verifying)
         _finish(new)
     return report
 
@@ -143,10 +144,11 @@ def _finish(new: str) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _add_what_verify_finds(storage: Storage, report: RepairReport) -> None:
+def _add_what_verify_finds(storage: Storage, report: RepairReport, file_bytes: int, progress: Progress | None) -> None:
     """What is told to be lost reads as lost; anything else would be new."""
     storage.flush()
     is_told = report.entry_is_lost()
-    for problem in verify(storage).problems:
+    told = None if progress is None else lambda done: progress(min(done, file_bytes), file_bytes)
+    for problem in verify(storage, structure=False, progress=told).problems:
         if not is_told(problem.ledger_id, problem.entry_id):
             report.losses.append(Loss("store", f"verifying the new store: {problem.message}", problem.ledger_id))

@@ -1,4 +1,5 @@
-"""What a damaged store still has, into a new one: ledgers, then nodes, and what is lost into the report.
+"""What a damaged store still has, into a new one: ledgers, then nodes, then what servers keep beside them
+(:mod:`bookstand.storage.repair_serving`), and what is lost into the report.
 
 Entries, metadata and nodes are byte for byte as they were, versions included; what becomes of each ledger is decided in
 :mod:`bookstand.storage.repair_ledger`. Ledgers that were deleted are not copied.
@@ -23,15 +24,17 @@ from bookstand.storage.changes import Change
 from bookstand.storage.nodes import check_path
 from bookstand.storage.repair_ledger import LedgerRepair
 from bookstand.storage.repair_report import Loss, RepairReport
+from bookstand.storage.repair_serving import kept_by_servers
 from bookstand.storage.restoring import (
     RaiseCounter,
     RestoreEntries,
+    RestoreSealed,
     RestoreState,
-    RestoreStoreId,
     RestoreVersioned,
 )
-from bookstand.storage.salvage import Break, Found, Progress, Salvage
+from bookstand.storage.salvage import Found, Progress, Salvage
 from bookstand.storage.state import LedgerState, unpack
+from bookstand.storage.trees import Break
 from bookstand.storage.witness import Witness
 
 if TYPE_CHECKING:
@@ -77,6 +80,8 @@ class Copying:
         taken = max((state.incarnation for state in self._states.values() if state is not None), default=-1)
         self._next_incarnation = max(self._counter(keys.META_NEXT_INCARNATION), taken + 1)
         self._next_ledger = self._counter(keys.META_NEXT_LEDGER)
+        self._saved: set[int] = set()
+        self._left_out: set[int] = set()
 
     def run(self) -> None:
         if all(next(self._found.records(database), None) is None for database in keys.DATABASES):
@@ -89,7 +94,9 @@ class Copying:
         self._raise(keys.META_NEXT_INCARNATION, self._next_incarnation)
         store_id = self._meta.get(keys.META_STORE_ID)
         if store_id is not None:
-            self._add(RestoreStoreId(store_id), len(store_id))
+            self._add(RestoreSealed(keys.META, keys.META_STORE_ID, store_id), len(store_id))
+        for operation, size in kept_by_servers(self._found, self._report, self._saved, self._left_out, self._met):
+            self._add(operation, size)
         self._commit()
         self._report.losses += self._losses_of_the_store(Witness.told(self._report.source))
         self._doubt()
@@ -100,9 +107,10 @@ class Copying:
         records = {}
         for key, bodies in self._found.sealed(keys.META):
             self._met[keys.META] += 1
-            if bodies:
-                records[key] = bodies[0]
-            elif key != keys.META_FORMAT:
+            if bodies and not key.startswith(keys.META_OF_SERVERS):
+                # Of several, that of a counter is the highest.
+                records[key] = max(bodies)
+            elif not bodies and key != keys.META_FORMAT:
                 self._lose("store", f"{record.describe(keys.META, key)} is damaged")
         for key in keys.META_RECORDS:
             if key not in records and key != keys.META_FORMAT:
@@ -173,6 +181,7 @@ class Copying:
         stored = self._newest(bodies or [])
         if stored is None and (known.deleted_at if known is not None else ledger_id in self._deleted):
             self._report.deleted_ledgers += 1
+            self._left_out.add(ledger_id)
             for _ in entries:
                 pass
             return
@@ -196,6 +205,7 @@ class Copying:
         if one.unchecked and one.behind >= 0:
             self._report.unchecked.append(ledger_id)
         self._add(RestoreState(ledger_id, one.state(self._next_incarnation)), record.VERSION.size)
+        self._saved.add(ledger_id)
         self._next_incarnation += known is None
         self._next_ledger = max(self._next_ledger, ledger_id + 1)
         if stored is not None and parsed is not None:

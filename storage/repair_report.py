@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 class Loss(NamedTuple):
     """Something that is not in the new store as it was. ``what`` is ``"entries"``, ``"state"`` or ``"metadata"`` of a
-    ledger, ``"node"``, or ``"store"`` where it cannot be said whose it is."""
+    ledger, ``"copy"`` for what a bookie of a server has of it, ``"node"``, or ``"store"`` where it cannot be said whose
+    it is."""
 
     what: str
     why: str
@@ -62,7 +63,7 @@ class RepairReport:
         return sum(
             loss.last_entry - loss.first_entry + 1
             for loss in self.losses
-            if loss.first_entry is not None and loss.last_entry is not None
+            if loss.what == "entries" and loss.first_entry is not None and loss.last_entry is not None
         )
 
     @property

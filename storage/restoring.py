@@ -120,16 +120,31 @@ class RestoreVersioned:
         staging.put(self.database, self.key, record.seal_versioned(self.key, self.version, self.value))
 
 
-class RestoreStoreId:
-    """The store is the one that had this id."""
+class RestoreSealed:
+    """A sealed record with the body that it had: one of the store about itself, or of a server."""
 
-    __slots__ = ("store_id",)
+    __slots__ = ("body", "database", "key")
 
-    def __init__(self, store_id: bytes) -> None:
-        self.store_id = store_id
+    def __init__(self, database: bytes, key: bytes, body: bytes) -> None:
+        self.database = database
+        self.key = key
+        self.body = body
 
     def apply(self, staging: Staging) -> None:
-        staging.put(keys.META, keys.META_STORE_ID, record.seal(keys.META_STORE_ID, self.store_id))
+        staging.put(self.database, self.key, record.seal(self.key, self.body))
+
+
+class RestoreMark:
+    """What a bookie of a server was sent of an entry."""
+
+    __slots__ = ("key", "mark")
+
+    def __init__(self, key: bytes, mark: bytes) -> None:
+        self.key = key
+        self.mark = mark
+
+    def apply(self, staging: Staging) -> None:
+        staging.marks[self.key] = self.mark
 
 
 class RaiseCounter:

@@ -7,7 +7,6 @@ that was found so may be an older one than the last, or one that was deleted sin
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from heapq import merge
@@ -15,17 +14,16 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from bookstand.errors import StoreDamagedError
-from bookstand.storage import keys, record
+from bookstand.storage import copies, keys, record
 from bookstand.storage.environment import check_format
 from bookstand.storage.meta_page import META_PAGES
 from bookstand.storage.metadata import begins_like_metadata
-from bookstand.storage.pages import NO_PAGE, Branch, Leaf, Node, PageFile, Tree, number_of, parse_page, parse_tree
+from bookstand.storage.pages import NO_PAGE, Leaf, Node, PageFile, Tree, parse_page
+from bookstand.storage.places import Places
+from bookstand.storage.roots import last_state
 from bookstand.storage.state import STATE_BYTES
+from bookstand.storage.trees import Break, Spans, trees_at, unsealed, walk
 
-_DEEPEST = 32
-# So many states of the file are compared where its header does not say which is the last.
-_MOST_ROOTS = 16
 _LEAVES_KEPT = 64
 _TOLD_EVERY = 4_096
 # No release will ever have a format of such a number: it is damage.
@@ -35,89 +33,11 @@ Progress = Callable[[int, int], None]
 """Told how many bytes of the file of how many have been looked at."""
 
 
-class Break(NamedTuple):
-    """Of keys from ``low`` up to ``high`` (None: to the last), not included, some may be missing."""
-
-    low: bytes
-    high: bytes | None
-    page: int | None
-    why: str
-
-
-class Spans:
-    """The keys of some breaks, without those that lie in others."""
-
-    def __init__(self, breaks: list[Break]) -> None:
-        self._lows: list[bytes] = []
-        self._highs: list[bytes | None] = []
-        for low, high, *_ in sorted(breaks, key=itemgetter(0)):
-            last = self._highs[-1] if self._highs else b""
-            if self._highs and (last is None or low <= last):
-                self._highs[-1] = None if last is None or high is None else max(last, high)
-            else:
-                self._lows.append(low)
-                self._highs.append(high)
-
-    def __contains__(self, key: bytes) -> bool:
-        place = bisect_right(self._lows, key) - 1
-        if place < 0:
-            return False
-        high = self._highs[place]
-        return high is None or key < high
-
-
 class Found(NamedTuple):
     key: bytes
     in_place: Node | None
     elsewhere: list[Node]
     """What was found under the key on pages that do not belong to the tree, or not there."""
-
-
-def walk(file: PageFile, root: int, report: Callable[[Break], None]) -> Iterator[Node]:
-    """The records of a tree, by ascending keys. Whatever a page says, no key comes twice: each may only have the keys
-    that those above it leave to it."""
-    waiting: list[tuple[bytes, bytes | None, int, int]] = [] if root == NO_PAGE else [(b"", None, root, 0)]
-    while waiting:
-        low, high, number, depth = waiting.pop()
-        page = None if number < META_PAGES or depth == _DEEPEST else file.page(number)
-        found = None if page is None else parse_page(page)
-        if page is not None and found is not None and number_of(page) != number:
-            report(Break(low, high, number, f"says that it is page {number_of(page)}"))
-        if isinstance(found, Leaf):
-            yield from _in_order(found, low, high, number, report)
-        elif isinstance(found, Branch) and found.children:
-            waiting += reversed(_below(found, low, high, number, depth, report))
-        else:
-            report(Break(low, high, number, "is not to be had" if page is None else "is no page of a tree"))
-
-
-def _in_order(leaf: Leaf, low: bytes, high: bytes | None, number: int, report: Callable[[Break], None]) -> list[Node]:
-    good: list[Node] = []
-    stray: list[bytes] = []
-    for node in leaf.nodes:
-        behind = good[-1].key if good else None
-        fits = low <= node.key and (high is None or node.key < high) and (behind is None or behind < node.key)
-        if fits:
-            good.append(node)
-        else:
-            stray.append(node.key)
-    if leaf.broken or stray or not leaf.nodes:
-        highest = None if high is None else max([high, *(key + b"\0" for key in stray)])
-        report(Break(min([low, *stray]), highest, number, "has records that cannot be in their place"))
-    return good
-
-
-def _below(
-    branch: Branch, low: bytes, high: bytes | None, number: int, depth: int, report: Callable[[Break], None]
-) -> list[tuple[bytes, bytes | None, int, int]]:
-    starts = [(low, branch.children[0][1])]
-    for key, page in branch.children[1:]:
-        if starts[-1][0] < key and (high is None or key < high):
-            starts.append((key, page))
-    if branch.broken or len(starts) < len(branch.children):
-        report(Break(low, high, number, "has branches that cannot be in their place"))
-    ends = [*(start for start, _ in starts[1:]), high]
-    return [(start, end, page, depth + 1) for (start, page), end in zip(starts, ends, strict=True)]
 
 
 class Salvage:
@@ -136,7 +56,7 @@ class Salvage:
             """Whether its header leads to what is not bookstand's."""
             self.breaks: dict[bytes, list[Break]] = {}
             # Where records were found that are not in their place: which node of which page.
-            self._elsewhere: dict[bytes, dict[bytes, list[tuple[int, int]]]] = {name: {} for name in keys.DATABASES}
+            self._elsewhere = {name: Places() for name in keys.DATABASES}
             self._leaf = lru_cache(_LEAVES_KEPT)(self._leaf_at)
             self.trees = self._newest_trees()
             self._check_format()
@@ -161,8 +81,7 @@ class Salvage:
         tree = self.trees.get(database)
         root = NO_PAGE if tree is None else tree.root
         in_place = ((node.key, 0, node) for node in walk(self.file, root, lambda _: None))
-        elsewhere = self._elsewhere[database]
-        others = ((key, 1, self._leaf(page)[place]) for key in sorted(elsewhere) for page, place in elsewhere[key])
+        others = ((key, 1, self._leaf(page)[place]) for key, page, place in self._elsewhere[database])
         for key, some in groupby(merge(in_place, others, key=itemgetter(0, 1)), key=itemgetter(0)):
             nodes = [(rank, node) for _, rank, node in some]
             first = nodes[0][1] if nodes[0][0] == 0 else None
@@ -172,20 +91,17 @@ class Salvage:
         return self.file.value(node)
 
     def sealed(self, database: bytes) -> Iterator[tuple[bytes, list[bytes]]]:
-        """The bodies of the records under each key that are as they were sealed: that in its place, or else all
-        others."""
-        for key, in_place, elsewhere in self.records(database):
-            body = None if in_place is None else self._unsealed(database, key, in_place)
-            others = elsewhere if body is None else []
-            bodies = [body, *(self._unsealed(database, key, node) for node in others)]
-            yield key, [one for one in bodies if one is not None]
+        """Of each key the :meth:`bodies`."""
+        for found in self.records(database):
+            yield found.key, self.bodies(database, found)
 
-    def _unsealed(self, database: bytes, key: bytes, node: Node) -> bytes | None:
-        value = self.file.value(node)
-        try:
-            return None if value is None else record.unseal(database, key, value)
-        except StoreDamagedError:
-            return None
+    def bodies(self, database: bytes, found: Found) -> list[bytes]:
+        """Of the records under a key that are as they were sealed: that in its place, or else all others."""
+        for nodes in ([] if found.in_place is None else [found.in_place], found.elsewhere):
+            bodies = [body for node in nodes if (body := unsealed(self.file, database, found.key, node)) is not None]
+            if bodies:
+                return bodies
+        return []
 
     # -- the trees ---------------------------------------------------------------------------------------------------
 
@@ -197,7 +113,7 @@ class Salvage:
         if in_turn and newest is not None:
             self.commit = newest.transaction
             breaks: list[Break] = []
-            trees = self._trees(newest.root, breaks.append)
+            trees = trees_at(self.file, newest.root, breaks.append)
             if trees and not breaks:
                 # Those that it does not name are looked for page by page.
                 return trees
@@ -210,18 +126,10 @@ class Salvage:
         else:
             self.doubts.append("none of its two header pages can be read")
         of_metas = {meta.root: meta.transaction for meta in metas}
-        root, trees = self._best(sorted({*of_metas, *self._possible_roots()}), newest.root if newest else NO_PAGE)
+        roots = sorted({*of_metas, *self._possible_roots()})
+        root, trees = last_state(self.file, roots, newest.root if newest else NO_PAGE)
         self.commit = of_metas.get(root)
         return trees
-
-    def _trees(self, root: int, report: Callable[[Break], None] = lambda _: None) -> dict[bytes, Tree]:
-        """By their names, as far as they can be read. One that is larger than the file is none."""
-        found = {}
-        for node in walk(self.file, root, report):
-            tree = parse_tree(node.value) if node.is_tree and node.key in keys.DATABASES else None
-            if tree is not None and (tree.root == NO_PAGE or META_PAGES <= tree.root < self.file.pages):
-                found[node.key] = tree
-        return found
 
     def _possible_roots(self) -> Iterator[int]:
         """Pages that look as if all others hung on them: of the last commit, and of earlier ones."""
@@ -229,40 +137,6 @@ class Salvage:
             names = {node.key for node in leaf.nodes if node.is_tree}
             if names and names <= set(keys.DATABASES):
                 yield number
-
-    def _best(self, roots: list[int], told: int) -> tuple[int, dict[bytes, Tree]]:
-        """The newest that is whole; the one that the header leads to if it is newer; where there is neither, the
-        newest."""
-        candidates = [(self._age(trees), root, trees) for root in roots if (trees := self._trees(root))]
-        candidates.sort(key=itemgetter(0), reverse=True)
-        for number, (_, root, trees) in enumerate(candidates):
-            if root == told or (number < _MOST_ROOTS and self._is_whole(trees)):
-                return root, trees
-        return candidates[0][1:] if candidates else (NO_PAGE, {})
-
-    def _is_whole(self, trees: dict[bytes, Tree]) -> bool:
-        breaks: list[Break] = []
-        for tree in trees.values():
-            for _ in walk(self.file, tree.root, breaks.append):
-                if breaks:
-                    return False
-        return not breaks and len(trees) == len(keys.DATABASES)
-
-    def _age(self, trees: dict[bytes, Tree]) -> tuple[int, int, int]:
-        """Later commits have higher ids, versions and numbers of entries, by and large."""
-        ids = versions = 0
-        for name, tree in trees.items():
-            if name in (keys.META, keys.LEDGERS, keys.NODES):
-                for node in walk(self.file, tree.root, lambda _: None):
-                    body = self._unsealed(name, node.key, node)
-                    if body is None:
-                        continue
-                    if name != keys.META:
-                        versions += 1 + int.from_bytes(body[: record.VERSION.size], "big", signed=True)
-                    elif node.key in (keys.META_NEXT_LEDGER, keys.META_NEXT_INCARNATION):
-                        ids += int.from_bytes(body, "big")
-        entries = trees.get(keys.ENTRIES)
-        return ids, versions, 0 if entries is None else entries.records
 
     def _check_format(self) -> None:
         for key, in_place, _ in self.records(keys.META):
@@ -292,7 +166,9 @@ class Salvage:
             for place, node in enumerate(leaf.nodes):
                 name = self._database_of(node)
                 if name is not None and node.key in spans[name]:
-                    self._elsewhere[name].setdefault(node.key, []).append((number, place))
+                    self._elsewhere[name].add(node.key, number, place)
+        for places in self._elsewhere.values():
+            places.sort()
 
     def _leaf_at(self, number: int) -> list[Node]:
         page = self.file.page(number)
@@ -318,12 +194,16 @@ class Salvage:
             return None
         if len(key) == keys.ENTRY_KEY.size and self.file.begins(node, len(key)) == key:
             return keys.ENTRIES
-        body = self._unsealed(keys.META, key, node)
+        if len(key) == keys.COPY_ENTRY.size and copies.may_be_mark(key, self.file.begins(node, copies.MARK_BYTES)):
+            return keys.COPIES
+        body = unsealed(self.file, keys.META, key, node)
         if body is None:
             return None
+        if len(key) == keys.COPY_LEDGER.size and copies.may_be_copy(key, body):
+            return keys.COPIES
         if key.startswith(b"/"):
             return keys.NODES
-        if key in keys.META_RECORDS or key.startswith(keys.META_DELETED):
+        if key in keys.META_RECORDS or key.startswith((keys.META_DELETED, *keys.META_OF_SERVERS)):
             return keys.META
         if len(key) != keys.LEDGER_KEY.size:
             return None

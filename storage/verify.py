@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import namedtuple
 
 from bookstand.errors import DigestMismatchError, MetadataSerializationError, StoreDamagedError
+from bookstand.storage import copies, keys, record
 from bookstand.storage import entry as layout
-from bookstand.storage import keys, record
 from bookstand.storage import metadata as metadata_format
 from bookstand.storage.batch import decode_entries
 from bookstand.storage.digest import digest_for
@@ -35,7 +35,9 @@ else:
 class Report:
     """What :func:`verify` found."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Callable[[int], None] | None = None) -> None:
+        """``progress`` is told how many bytes of entries have been looked at."""
+        self._progress = progress
         self.problems: list[Problem] = []
         self.ledgers = 0
         self.entries = 0
@@ -46,6 +48,13 @@ class Report:
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.problems
+
+    def count(self, stored: list[bytes]) -> None:
+        """Note entries that have been looked at."""
+        self.entries += len(stored)
+        self.bytes += sum(map(len, stored))
+        if self._progress is not None:
+            self._progress(self.bytes)
 
     def add(self, message: str, ledger_id: int | None = None, entry_id: int | None = None) -> None:
         """Note a problem."""
@@ -59,13 +68,13 @@ class Report:
         return "\n".join([repr(self), *(problem.message for problem in self.problems)])
 
 
-def verify(storage: Storage, structure: bool = True) -> Report:
+def verify(storage: Storage, structure: bool = True, progress: Callable[[int], None] | None = None) -> Report:
     """Look at everything while others go on: what is being added meanwhile is not looked at.
 
-    Where the ``structure`` of the file is damaged nothing else is read: LMDB might end the process. Only who has just
-    looked at it leaves that out.
+    Where the ``structure`` of the file is damaged nothing else is read: LMDB might end the process. Only who looks at
+    it himself leaves that out.
     """
-    report = Report()
+    report = Report(progress)
     storage.check_usable()
     if structure:
         _reported(report, storage.check_structure)
@@ -124,8 +133,12 @@ def _verify_copies(storage: Storage, report: Report) -> None:
     that it is said to be."""
     for key in storage.keys_of(keys.COPIES):
         name = _reported(report, keys.copy_name, key)
-        if name is not None:
-            _reported(report, storage.check_copy, key, name)
+        if name is None:
+            continue
+        try:
+            storage.check_copy(key, name)
+        except StoreDamagedError as damage:
+            report.add(str(damage), *copies.position_of(key))
 
 
 def _verify_sum(storage: Storage, database: bytes, report: Report) -> None:
@@ -219,12 +232,11 @@ def _verify_entries(
         missing += [gone for gone in range(expected, min(first, expected + 100)) if state.must_have(gone)]
         expected = first + len(stored)
         count += len(stored)
-        report.bytes += sum(map(len, stored))
+        report.count(stored)
         good = _verify_digests(ledger_id, first, stored, digest, report)
         if state.in_order:
             length = _verify_lengths(ledger_id, good, length, report)
     missing += [gone for gone in range(expected, min(state.last_entry + 1, expected + 100)) if state.must_have(gone)]
-    report.entries += count
     return count, missing
 
 

@@ -264,6 +264,9 @@ class _Database:
         if not self._transaction.delete(key, db=self._handle):
             raise KeyError(key)
 
+    def drop(self) -> None:
+        self._transaction.drop(self._handle)
+
     def items(self) -> list[tuple[bytes, bytes]]:
         return [(bytes(key), bytes(value)) for key, value in self._transaction.cursor(db=self._handle)]
 

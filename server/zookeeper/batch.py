@@ -145,7 +145,7 @@ class Begin:
             server = server._replace(zxid=server.zxid + 1)
         else:
             for path, znode in kept.BUILT_IN.items():
-                key = kept.znode_key(path)
+                key = keys.znode_key(path)
                 staging.put(keys.META, key, kept.pack_znode(key, znode))
             server = kept.Server(0, self._first_session)
         staging.put(keys.META, keys.META_SERVER, kept.pack_server(server))

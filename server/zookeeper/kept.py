@@ -1,8 +1,9 @@
 """What the server keeps beside values: sealed records in the store's ``meta``, durable with the write they belong to.
 
-Every znode has a record under its path, ledgers and znodes that are there only for what is below them included. Its
-value and its version are those of the ledger's metadata or of the node with its path: they are kept once, and ``seal``
-is the seal of that record as the server last saw it, by which what others have written shows.
+Every znode has a record under its path (with another byte in place of the first slash), ledgers and znodes that are
+there only for what is below them included. Its value and its version are those of the ledger's metadata or of the node
+with its path: they are kept once, and ``seal`` is the seal of that record as the server last saw it, by which what
+others have written shows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SESSION = Layout(
     ("password", f"{PASSWORD_BYTES}s", ""),
 )
 ZNODE = Layout(
-    "what is under a znode's path in `meta`",
+    "what is under a znode's path in `meta`, `:` in place of its first slash",
     ("flags", "B", "bit 0: a node or a ledger holds the value; 1: the value is null"),
     ("czxid", "q", ""),
     ("mzxid", "q", ""),
@@ -161,10 +162,6 @@ def next_version(version: int) -> int:
     """After -2 comes 0: -1 stands for any version."""
     following = _int32(version + 1)
     return 0 if following == -1 else following
-
-
-def znode_key(path: str) -> bytes:
-    return path.encode()
 
 
 def pack_znode(key: bytes, znode: Znode) -> bytes:

@@ -75,7 +75,7 @@ class Tree:
         self.zxid = 0
 
     def find(self, path: str) -> Looked | None:
-        key = kept.znode_key(path)
+        key = keys.znode_key(path)
         place = place_of(path)
         sealed = self._storage.sealed(keys.META, key)
         value = self._storage.sealed(place.database, place.key)
@@ -104,7 +104,7 @@ class Tree:
 
     def count_below(self, path: str) -> int:
         """All of them, at whatever depth."""
-        prefix = path.rstrip("/").encode() + b"/"
+        prefix = keys.beginning_below(keys.META, path)
         return sum(key != prefix for key in self._storage.meta_keys(prefix))
 
 

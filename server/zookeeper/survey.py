@@ -34,7 +34,7 @@ def survey(storage: Storage) -> Survey:
     seals: dict[str, int] = {}
     damaged: set[str] = set()
     for key, sealed in storage.records(keys.META, keys.META_ZNODE):
-        path = keys.path_of(key)
+        path = keys.znode_path(key)
         try:
             znode = kept.unpack_znode(key, sealed)
         except StoreDamagedError as damage:

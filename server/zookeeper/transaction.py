@@ -60,7 +60,7 @@ class Transaction:
 
     def find(self, path: str) -> Found | None:
         """The znode, as it is in the store."""
-        key = kept.znode_key(path)
+        key = keys.znode_key(path)
         place = place_of(path)
         sealed = self.staging.get(keys.META, key)
         value = self.staging.get(place.database, place.key)
@@ -83,7 +83,7 @@ class Transaction:
         return found
 
     def save(self, path: str, znode: Znode) -> None:
-        key = kept.znode_key(path)
+        key = keys.znode_key(path)
         self.staging.put(keys.META, key, kept.pack_znode(key, znode))
 
     # -- what others have written ------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Transaction:
             self.mortal.append(path)
 
     def _unlink(self, path: str, znode: Znode) -> None:
-        self.staging.put(keys.META, kept.znode_key(path), None)
+        self.staging.put(keys.META, keys.znode_key(path), None)
         self.changes.append(Change(EventType.DELETED, path))
         if znode.is_ephemeral:
             self.ephemerals.append((znode.owner, path, False))

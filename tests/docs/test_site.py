@@ -28,7 +28,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 # Rooms whose bytes are stored somewhere.
 STORED = ("proto", "storage", "ledger", "cursor", "delivery", "disk", "server.zookeeper")
 # What these pack stays in memory.
-IN_MEMORY = {"delivery.blocks", "delivery.time_index"}
+IN_MEMORY = {"delivery.blocks", "delivery.time_index", "storage.places"}
 
 
 # -- the build ---------------------------------------------------------------------------------------------------------

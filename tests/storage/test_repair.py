@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,8 +29,10 @@ from bookstand.errors import (
 from bookstand.storage import keys, record
 from bookstand.storage.meta_page import parse_meta
 from bookstand.storage.metadata import MADE_UP
+from bookstand.storage.places import Places
 from bookstand.storage.repair import UNFINISHED, Loss, NothingToSaveError, repair
-from bookstand.storage.salvage import Break, Salvage, Spans
+from bookstand.storage.salvage import Salvage
+from bookstand.storage.trees import Break, Spans
 from tests import kit
 from tests.kit import PATIENCE
 from tests.soak import damaged_files
@@ -315,6 +319,26 @@ def test_the_page_that_all_others_hang_on(store: Store) -> None:
     assert not report.whole
 
 
+def test_a_header_that_is_lost_of_a_file_with_many_states(tmp_path: Path) -> None:
+    """Each state's trees are as large as the file, nearly: they are not gone through for each of them."""
+    path = tmp_path / "store"
+    with bookstand.open(path, durability="none") as store:
+        for _ in range(1_000):
+            store.create_ledger()
+        # As long as somebody reads, no page is used anew.
+        with store.create_ledger() as writer, store.storage.copies(1):
+            for number in range(300):
+                writer.append(b"x")
+                store.nodes.put("/often", b"%d" % number)
+    trials.edit(str(path / "data.mdb"), [["write", 0, "00" * 2 * PAGE]])
+    with Salvage(str(path / "data.mdb")) as found:
+        assert len(list(found._possible_roots())) > 300
+        assert found.file.bytes_read < 4 * found.file.bytes
+        (often,) = (body for key, (body,) in found.sealed(keys.NODES) if key == b"/often")
+        assert often[record.VERSION.size :] == b"299"
+    assert repair(path, tmp_path / "new").entries == 300
+
+
 def test_a_file_that_was_rolled_back(store: Store) -> None:
     damaged, new = store.damaged([["cut", 0], ["write", 0, store.target.earlier[-3].hex()]])
     report = repaired(damaged, new)
@@ -384,6 +408,37 @@ def test_pages_of_which_there_is_no_other(store: Store, name: bytes) -> None:
     lost_nodes = SHAPE.nodes if name == b"nodes" else 0
     assert check(store, report, new) == SHAPE.entries + SHAPE.nodes - lost_nodes
     assert any(f"{name.decode()}: page" in str(loss) for loss in report.losses)
+
+
+def test_what_is_found_elsewhere_takes_little_memory(tmp_path: Path) -> None:
+    """Of each entry its key, and where it is."""
+    path, count = tmp_path / "store", 60_000
+    with bookstand.open(path, durability="none") as store, store.create_ledger() as writer:
+        writer.append_many([b""] * count)
+    zero_page(path, root_of(path, b"entries"))
+    tracemalloc.start()
+    try:
+        with Salvage(str(path / "data.mdb")) as found:
+            entries = sum(1 for one in found.records(keys.ENTRIES) if one.elsewhere)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert entries == count
+    assert peak < 60 * count
+
+
+def test_places_by_ascending_keys() -> None:
+    chance = random.Random(3)
+    expected = sorted(
+        (chance.choice([b"", b"\0", b"\0\0"]) + bytes(chance.choices(b"\0a\xff", k=chance.randrange(4))), page, place)
+        for page in range(200)
+        for place in range(3)
+    )
+    places = Places()
+    for key, page, place in expected[::-1]:
+        places.add(key, page, place)
+    places.sort()
+    assert list(places) == expected
 
 
 def test_records_that_are_gone_without_a_trace(store: Store) -> None:
@@ -544,6 +599,18 @@ def test_a_repair_that_is_interrupted_leaves_nothing(store: Store) -> None:
     with pytest.raises(KeyboardInterrupt):
         repair(damaged, new, saving=interrupt)
     assert not new.exists()
+
+
+def test_progress_of_each_part(store: Store) -> None:
+    damaged, new = store.copy()
+    told: dict[str, list[tuple[int, int]]] = {"looking": [], "saving": [], "verifying": []}
+    parts = {name: lambda done, total, some=some: some.append((done, total)) for name, some in told.items()}
+    repair(damaged, new, **parts)
+    size = (damaged / "data.mdb").stat().st_size
+    for some in told.values():
+        assert some == sorted(some)
+        assert {total for _, total in some} == {size}
+    assert told["verifying"][-1] == told["saving"][-1]
 
 
 def test_losses_in_words() -> None:

@@ -45,8 +45,16 @@ def run(
     words = [os.fsencode(word) for word in password or ()]
     try:
         with progress_bar("repairing") as progress:
-            looking, saving = _halves(progress)
-            report = repair(folder, new, passwords=words, dry_run=dry_run, looking=looking, saving=saving)
+            looking, saving, verifying = (_part(progress, number, 2 if dry_run else 3) for number in range(3))
+            report = repair(
+                folder,
+                new,
+                passwords=words,
+                dry_run=dry_run,
+                looking=looking,
+                saving=saving,
+                verifying=verifying,
+            )
     except KeyboardInterrupt:
         output.note(f"the repair is not finished: there is no store at {new}; run it again")
         raise
@@ -68,11 +76,11 @@ def run(
         raise typer.Exit(DAMAGE)
 
 
-def _halves(progress: Progress | None) -> tuple[Progress | None, Progress | None]:
-    """One bar for two parts of the work, each of which goes through the file once."""
+def _part(progress: Progress | None, number: int, parts: int) -> Progress | None:
+    """One bar for all parts of the work, each of which goes through the file once."""
     if progress is None:
-        return None, None
-    return lambda done, total: progress(done // 2, total), lambda done, total: progress((total + done) // 2, total)
+        return None
+    return lambda done, total: progress((number * total + done) // parts, total)
 
 
 def _affected(new: str, report: RepairReport, passwords: list[bytes]) -> list[Damage]:

@@ -156,7 +156,7 @@ def test_damage_is_told_and_is_no_absence(open_store: Any, store_path: Path) -> 
         for path in ("/value", "/stat", "/fine"):
             client.create(path, b"x")
     with store_kit.raw(store_path, write=True) as database:
-        for name, key in ((keys.NODES, b"/value"), (keys.META, b"/stat")):
+        for name, key in ((keys.NODES, b"/value"), (keys.META, keys.znode_key("/stat"))):
             found = database(name)[key]
             database(name)[key] = found[:-1] + bytes([found[-1] ^ 1])
     store = open_store()
