@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from threading import Event
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
@@ -67,7 +67,8 @@ class Server:
         self._metrics = None if metrics is None else address_of(metrics)
         self.admin_url: str | None = None
         self.metrics_url: str | None = None
-        self._ended = Event()
+        # An Event may not be set by a handler of signals: it would wait for the thread that it interrupts.
+        self._ended: SimpleQueue[None] = SimpleQueue()
         self.store: bookstand.Store
         self.cluster: Cluster
         self.faults: ServerFaults
@@ -104,14 +105,20 @@ class Server:
 
     def end(self) -> None:
         """Have :meth:`wait` return; from any thread, and from handlers of signals."""
-        self._ended.set()
+        self._ended.put(None)
 
     def wait(self) -> None:
         """Until somebody calls :meth:`end`. Raises what became of the store if it cannot be served any more."""
-        while not self._ended.wait(_LOOK_INTERVAL):
-            self.store.storage.check_usable()
-            if self.cluster.zookeeper.failed:
-                raise StoreInUseError(f"store {self.store.path} is served by another process by now")
+        while True:
+            try:
+                self._ended.get(timeout=_LOOK_INTERVAL)
+            except Empty:
+                self.store.storage.check_usable()
+                if self.cluster.zookeeper.failed:
+                    raise StoreInUseError(f"store {self.store.path} is served by another process by now") from None
+            else:
+                self.end()
+                return
 
     def __enter__(self) -> Self:
         self.start()

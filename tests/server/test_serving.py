@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import signal
 import socket
 import struct
+import subprocess
+import sys
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
@@ -324,3 +328,19 @@ def test_a_port_that_is_taken(store_path: Path) -> None:
 def test_arguments_that_make_no_sense(store_path: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(errors.IncorrectParameterError, match=says):
         Server(store_path, **options).start()
+
+
+def test_a_signal_may_come_at_any_moment(store: Any) -> None:
+    """Also while the thread that waits has what the handler needs."""
+    sending = f"import os\nwhile True: os.kill({os.getpid()}, {signal.SIGUSR1:d})"
+    with serve(store) as server:
+        handled: list[None] = []
+        before = signal.signal(signal.SIGUSR1, lambda *_: handled.append(server.end()))  # type: ignore[func-returns-value]
+        sender = subprocess.Popen([sys.executable, "-c", sending])
+        try:
+            while len(handled) < 5_000:
+                server.wait()
+        finally:
+            sender.kill()
+            sender.wait()
+            signal.signal(signal.SIGUSR1, before)

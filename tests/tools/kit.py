@@ -71,12 +71,17 @@ def _stopped_once_it_serves(words: list[str], columns: int | None) -> Result:
     """What does not end by itself runs in a child, which is told to stop when it has said where it is."""
     running = child.start(*words, columns=columns, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out = ""
-    for line in running.stdout:
-        out += line
-        if line.startswith(("nobody is asked", '{"kind":"serve"')):
-            running.terminate()
-            break
-    code, rest, err = child.finished(running)
+    with running:
+        try:
+            for line in running.stdout:
+                out += line
+                if line.startswith(("nobody is asked", '{"kind":"serve"')):
+                    running.terminate()
+                    break
+            code, rest, err = child.finished(running)
+        except BaseException:
+            running.kill()
+            raise
     return Result(code, out + rest, err)
 
 
