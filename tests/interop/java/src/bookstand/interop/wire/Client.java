@@ -56,7 +56,12 @@ public final class Client {
                     clients.clear();
                     answer.put("result", "0");
                 },
-                "stop", (request, answer) -> answer.put("result", String.valueOf(served.stop())),
+                "stop", (request, answer) -> {
+                    for (Client client : clients.values()) {
+                        client.leave();
+                    }
+                    answer.put("result", String.valueOf(served.stop()));
+                },
                 "step", (request, answer) -> {
                     String version = request.get("version");
                     Client client = clients.computeIfAbsent(version, made -> new Client(made.equals("v2")));
@@ -72,6 +77,16 @@ public final class Client {
         kinds();
         asks();
         stripes();
+    }
+
+    /** Threads of clients that are open would keep the program from ending. */
+    private void leave() throws Exception {
+        for (BookKeeper client : new BookKeeper[] {first, second}) {
+            if (client != null) {
+                client.close();
+            }
+        }
+        first = second = null;
     }
 
     private String run(String name) {
@@ -125,8 +140,7 @@ public final class Client {
             return null;
         });
         steps.put("close clients", () -> {
-            first.close();
-            second.close();
+            leave();
             return null;
         });
         steps.put("after a cut connection to ZooKeeper: create, add, close", () -> {
