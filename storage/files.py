@@ -209,6 +209,8 @@ def _whole_despite_its_size(name: str) -> bool:
         return not verify(name, subdir=False)  # type: ignore[no-untyped-call]
     except VerifyError:
         return False
+    except OSError as error:
+        raise_os_error(error, f"cannot read {name}")
 
 
 def structure_problem(path: str) -> str | None:
@@ -221,6 +223,8 @@ def structure_problem(path: str) -> str | None:
         problems = verify(name, subdir=False)  # type: ignore[no-untyped-call]
     except VerifyError as error:
         problems = [error]
+    except OSError as error:
+        raise_os_error(error, f"cannot read {name}")
     if not problems:
         return None
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
