@@ -22,8 +22,6 @@ OTHERWISE = {
     # Of the disk only which bookies have one can be compared.
     "v3 getBookieInfo": "1",
     "v2 getBookieInfo": "1",
-    # The recorded client asked for four, as its frame says; here it is the writer, who may read all five.
-    "v2 batchRead 0 count 10 size 1e6": "5",
 }
 # What there is no client for here.
 OF_THE_ORIGINAL_S_SERVERS = ("setup", "DROP")

@@ -162,10 +162,16 @@ public final class Client {
             while (!v2 && other.readExplicitLastConfirmed() < 0 && System.currentTimeMillis() < until) {
                 Thread.sleep(50);
             }
-            long lac = v2 ? 0 : other.readExplicitLastConfirmed();
+            long lac = v2 ? -1 : other.readExplicitLastConfirmed();
             other.close();
             ledger.close();
             client.close();
+            if (v2) {
+                // It has no request for an explicit LAC: what is left of the ledger tells.
+                LedgerHandle closed = second.openLedger(ledger.getId(), DigestType.CRC32C, PASSWORD);
+                lac = closed.getLastAddConfirmed();
+                closed.close();
+            }
             return lac;
         });
     }
