@@ -6,7 +6,9 @@ that is left is consumed, and compared with what was told: nothing is lost or ea
 acknowledged durably, and what is a dead letter is among the dead letters.
 
 In a long campaign the rounds are of one store and one of the processes is never killed, so that it can be seen whether
-its memory and the store's file grow, where everything is consumed and trimmed again and again.
+its memory and the store's file grow, where everything is consumed and trimmed again and again. Its rounds and its
+publishers keep to a pace: what was deleted stays in the file for a while, so that the file of a campaign that gets on
+faster because other programs have ended would grow.
 """
 
 from __future__ import annotations
@@ -43,6 +45,10 @@ LONG_TURN = 1.5
 """Seconds for which a process has the topic that is measured."""
 LONG_SECONDS = 60.0
 """A campaign of so many seconds keeps its store."""
+LONG_ROUND = 10.0
+"""Seconds from the begin of a round of a campaign that is measured to the next, at least."""
+PACE = 100.0
+"""Messages that a publisher of such a campaign has for a second."""
 MOST_GROWTH = 1.1
 """Of the last quarter's peak beyond the third quarter's."""
 ENOUGH_SAMPLES = 24
@@ -147,7 +153,7 @@ class Campaign:
 
     def __init__(self, lasting: bool = False) -> None:
         self.lasting = lasting
-        self.began = time.monotonic()
+        self.began = self._next_round = time.monotonic()
         self._begin_a_store()
         self.processes: list[Process] = []
         self.told = Told()
@@ -168,6 +174,9 @@ class Campaign:
     # -- a round -------------------------------------------------------------------------------------------------------
 
     def round(self, seed: int, turns: int = TURNS) -> Done:
+        if self.lasting:
+            time.sleep(max(0.0, self._next_round - time.monotonic()))
+            self._next_round = time.monotonic() + LONG_ROUND
         chance = random.Random(seed)
         tick, strict = chance.choice([1, 20, 100]), chance.random() < 0.5
         settings = {
@@ -231,7 +240,9 @@ class Campaign:
         process = self.processes[number]
         measured = self.lasting and number == 0
         self.life += 1
-        process.send({"take": self.life, "path": str(self.store), "seed": seed, "mode": mode, "settings": settings})
+        pace = PACE if self.lasting else None
+        command = {"take": self.life, "path": str(self.store), "seed": seed, "mode": mode, "settings": settings}
+        process.send(command | {"pace": pace})
         self._holder = process
         time.sleep(LONG_TURN if measured else span)
         if end == "kill" and not measured:

@@ -1,8 +1,8 @@
 """``python -m tests.soak.topics_process``: takes a topic when it is told to, works on it in all ways, and tells.
 
-Commands come as lines of JSON: ``{"take": life, "path": …, "seed": …, "mode": …, "settings": {…}}`` to take the topic
-from whoever has it, ``"leave"`` to close it in good order. A life ends with that, or when another process takes the
-topic, or by a kill.
+Commands come as lines of JSON: ``{"take": life, "path": …, "seed": …, "mode": …, "settings": {…}, "pace": …}`` to take
+the topic from whoever has it, ``"leave"`` to close it in good order. A life ends with that, or when another process
+takes the topic, or by a kill. ``pace``: how many messages a publisher has for each second, or null.
 
 Each line on standard output is ``[life, what, stamp, …]``. Stamps are of a clock that all processes share. What is told
 *before* has an end in -ing and may have happened if the process dies now; what is told *after* is promised.
@@ -83,6 +83,9 @@ MOST_REFUSALS = 20
 # More than so many entries that are not acknowledged, and publishers wait for consumers.
 _BACKLOG = 1_000
 
+# What a publisher that keeps to a pace has at once.
+_HEAD_START = 60
+
 
 def config_of(mode: str, settings: dict[str, Any]) -> TopicConfig:
     return TopicConfig(**(MODES[mode] | {"max_entries_per_ledger": 40} | settings))
@@ -134,6 +137,7 @@ class Life:
         self.mouth = mouth
         self.number: int = command["take"]
         self.seed: int = command["seed"]
+        self.pace: float | None = command["pace"]
         self.config = config_of(command["mode"], command["settings"])
         self.over = threading.Event()
         self.leaving = False
@@ -229,13 +233,18 @@ class Publisher:
         self.random = life.random("publisher", number)
         self.prefix = f"{life.seed}.{life.number}.{number}"
         self.count = 0
+        self.began = time.monotonic()
 
     def step(self) -> None:
-        if self.life.subs["dead"].backlog > _BACKLOG or self.life.subs["shared"].backlog > _BACKLOG:
+        if self.is_ahead() or any(self.life.subs[name].backlog > _BACKLOG for name in ("dead", "shared")):
             self.life.over.wait(0.02)
             return
         self.random.choice([self.one, self.one, self.window, self.many, self.batch])()
         self.life.over.wait(self.random.random() * 0.02)
+
+    def is_ahead(self) -> bool:
+        pace = self.life.pace
+        return pace is not None and self.count > _HEAD_START + pace * (time.monotonic() - self.began)
 
     def names(self, most: int) -> list[str]:
         first, self.count = self.count, self.count + self.random.randint(1, most)
