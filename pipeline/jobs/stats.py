@@ -7,9 +7,8 @@ hour when they are due. The summary's facts are the sum over all places; the res
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +19,9 @@ from bookstand.disk.content import content_of
 from bookstand.disk.cursors import DiskCursor, cursors
 from bookstand.disk.delayed import BROKERS_OWN, DelayedIndex, add, positions_of
 from bookstand.disk.topics import topics
+from bookstand.pipeline.jobs.survey import Survey
 from bookstand.pipeline.places import Place, opened
-from bookstand.pipeline.unit import Plan, Result, Unit
+from bookstand.pipeline.unit import Result
 
 if TYPE_CHECKING:
     from bookstand.disk.disks import Disks
@@ -33,30 +33,16 @@ _LARGEST = {"backlogs", "holes"}
 
 
 @dataclass(frozen=True)
-class Stats:
+class Stats(Survey):
     """``buckets_only``: of delayed messages those in buckets alone, so that no messages are read."""
 
-    places: tuple[Place, ...]
     buckets_only: bool = False
 
     name = "stats"
 
-    def work(self) -> None:
-        return None
-
-    def plan(self) -> Plan:
-        return Plan([Unit(place.name, {"place": list(place)}) for place in self.places])
-
-    def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
-        return {}
-
-    def preview(self) -> Stats:
-        return self
-
-    def do(self, unit: Unit, folder: Path) -> Result:
-        kind, paths, metadata = unit.of["place"]
-        with opened(Place(kind, tuple(paths), metadata)) as disks:
-            facts = {**_ledgers(disks), **self._topics(unit.name, disks)}
+    def look(self, name: str, place: Place) -> Result:
+        with opened(place) as disks:
+            facts = {**_ledgers(disks), **self._topics(name, disks)}
             problems = tuple(dict.fromkeys(one.what for one in disks.damage))
         counts = {
             "ledgers": sum(facts["ledgers"].values()),
@@ -66,7 +52,7 @@ class Stats:
             "cursors": facts["cursors"],
             "delayed": sum(facts["due"].values()),
         }
-        return Result(unit.name, counts, problems, facts=facts)
+        return Result(name, counts, problems, facts=facts)
 
     def _topics(self, place: str, disks: Disks) -> dict[str, Any]:
         due: Counter[str] = Counter()
@@ -113,9 +99,6 @@ class Stats:
         for some in index.rows_of_topic(held):
             due.update(_hours(some.timestamps))
             kept["in the topic alone"] += some.size
-
-    def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
-        return [result for _, result in done]
 
 
 def _ledgers(disks: Disks) -> dict[str, Any]:

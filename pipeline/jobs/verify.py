@@ -7,9 +7,6 @@ and the buckets of delayed messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bookstand.disk.cursors import cursors
@@ -17,8 +14,9 @@ from bookstand.disk.damage import Damage
 from bookstand.disk.delayed import DelayedIndex
 from bookstand.disk.topics import topics
 from bookstand.errors import StoreDamagedError
+from bookstand.pipeline.jobs.survey import Survey
 from bookstand.pipeline.places import STORE, Place, opened
-from bookstand.pipeline.unit import Plan, Result, Unit
+from bookstand.pipeline.unit import Result
 from bookstand.storage.storage import open_storage
 from bookstand.storage.verify import verify
 
@@ -26,51 +24,32 @@ if TYPE_CHECKING:
     from bookstand.disk.disks import Disks
 
 
-@dataclass(frozen=True)
-class Verify:
+class Verify(Survey):
     """Reads everything, and says what is wrong with it."""
-
-    places: tuple[Place, ...]
 
     name = "verify"
 
-    def work(self) -> None:
-        return None
-
-    def plan(self) -> Plan:
-        return Plan([Unit(place.name, {"place": list(place)}) for place in self.places])
-
-    def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
-        return {}
-
-    def preview(self) -> Verify:
-        return self
-
-    def do(self, unit: Unit, folder: Path) -> Result:
-        kind, paths, metadata = unit.of["place"]
+    def look(self, name: str, place: Place) -> Result:
         found: dict[str, None] = {}
         counts = {"ledgers": 0, "entries": 0, "bytes": 0}
-        if kind == STORE:
+        if place.kind == STORE:
             try:
-                storage = open_storage(paths[0], create=False, read_only=True, check="structure")
+                storage = open_storage(place.paths[0], create=False, read_only=True, check="structure")
             except StoreDamagedError as error:
                 # What else is wrong with it LMDB is not let read.
-                return Result(unit.name, counts, (str(error),))
+                return Result(name, counts, (str(error),))
             try:
                 report = verify(storage, structure=False)
             finally:
                 storage.close()
             counts = {"ledgers": report.ledgers, "entries": report.entries, "bytes": report.bytes}
             found |= dict.fromkeys(problem.message for problem in report.problems)
-        with opened(Place(kind, tuple(paths), metadata)) as disks:
-            if kind != STORE:
+        with opened(place) as disks:
+            if place.kind != STORE:
                 counts = _read_ledgers(disks)
             counts |= _read_topics(disks)
-            found |= dict.fromkeys(one.what if kind == STORE else str(one) for one in disks.damage)
-        return Result(unit.name, counts, tuple(found))
-
-    def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
-        return [result for _, result in done]
+            found |= dict.fromkeys(one.what if place.kind == STORE else str(one) for one in disks.damage)
+        return Result(name, counts, tuple(found))
 
 
 def _read_ledgers(disks: Disks) -> dict[str, int]:

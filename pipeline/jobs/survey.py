@@ -1,0 +1,41 @@
+"""Jobs that look at places, one by one, and change nothing: what is told of each is all that comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from bookstand.pipeline.places import Place
+from bookstand.pipeline.unit import Plan, Result, Unit
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What :class:`bookstand.pipeline.job.Job` asks, but for a name and :meth:`look`."""
+
+    places: tuple[Place, ...]
+
+    def look(self, name: str, place: Place) -> Result:
+        """At the place of this name."""
+        raise NotImplementedError
+
+    def work(self) -> Path | None:
+        return None
+
+    def plan(self) -> Plan:
+        return Plan([Unit(place.name, {"place": list(place)}) for place in self.places])
+
+    def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
+        return {}
+
+    def preview(self) -> Self:
+        return self
+
+    def do(self, unit: Unit, folder: Path) -> Result:
+        kind, paths, metadata = unit.of["place"]
+        return self.look(unit.name, Place(kind, tuple(paths), metadata))
+
+    def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
+        return [result for _, result in done]
