@@ -29,9 +29,9 @@ from bookstand.ledger.topic_name import cursor_node_of, ledger_labels
 from bookstand.ledger.transaction import Transaction
 from bookstand.ledger.writer import LedgerWriter
 from bookstand.proto import wire
-from bookstand.storage.changes import NodeMovedError
 from bookstand.storage.digest import digest_for
 from bookstand.storage.entry import HEADER_BYTES
+from bookstand.storage.node_changes import NodeMovedError
 from bookstand.storage.nodes import Nodes
 from bookstand.storage.pending import Pending
 

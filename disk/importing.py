@@ -33,7 +33,8 @@ from bookstand.errors import (
     NotEnoughBookiesError,
 )
 from bookstand.ledger.arguments import as_positive
-from bookstand.storage.changes import MUST_NOT_EXIST, Change, DeleteNode, PutNode
+from bookstand.storage.changes import MUST_NOT_EXIST, Change
+from bookstand.storage.node_changes import DeleteNode, PutNode
 from bookstand.storage.restoring import RaiseNextLedger, RestoreEntries
 
 if TYPE_CHECKING:

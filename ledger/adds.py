@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bookstand.ledger.writing import Writer
-    from bookstand.storage.changes import AddEntries
+    from bookstand.storage.entry_changes import AddEntries
     from bookstand.storage.pending import Pending
 
 # Bytes that one Add may gather. Who submits more commits it, so that a caller who never waits is held back.

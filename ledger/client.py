@@ -22,8 +22,9 @@ from bookstand.ledger import arguments
 from bookstand.ledger.arguments import MISSING
 from bookstand.ledger.defaults import LedgerDefaults
 from bookstand.storage import metadata as metadata_format
-from bookstand.storage.changes import Change, CreateLedger, DeleteLedger, LeftoverEntriesError, UpdateLedger
+from bookstand.storage.changes import Change
 from bookstand.storage.digest import digest_for, digest_name, master_key
+from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger, LeftoverEntriesError, UpdateLedger
 from bookstand.storage.log import logger
 from bookstand.storage.metadata import CLOSED, FORMATS, LedgerMetadata
 

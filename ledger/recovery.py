@@ -15,7 +15,8 @@ from bookstand.errors import (
     UnauthorizedAccessError,
 )
 from bookstand.ledger.reader import LedgerReader
-from bookstand.storage.changes import Change, Fence
+from bookstand.storage.changes import Change
+from bookstand.storage.entry_changes import Fence
 from bookstand.storage.metadata import CLOSED, IN_RECOVERY, OPEN
 
 

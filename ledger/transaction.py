@@ -12,16 +12,10 @@ from bookstand.ledger.arguments import MISSING
 from bookstand.ledger.client import COLLECTED_AT_ONCE
 from bookstand.ledger.writer import LedgerWriter
 from bookstand.storage import metadata as metadata_format
-from bookstand.storage.changes import (
-    Change,
-    CreateLedger,
-    DeleteLedger,
-    DeleteNode,
-    PutNode,
-    RequireNode,
-    ReserveLedger,
-)
+from bookstand.storage.changes import Change
 from bookstand.storage.committer import Submission
+from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger, ReserveLedger
+from bookstand.storage.node_changes import DeleteNode, PutNode, RequireNode
 from bookstand.storage.nodes import check_path, check_value, check_version
 from bookstand.storage.pending import Completion, Pending, pending_on
 

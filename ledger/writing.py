@@ -26,9 +26,10 @@ from bookstand.errors import (
 )
 from bookstand.ledger.adds import Add, Gathering
 from bookstand.ledger.handle import LedgerHandle
-from bookstand.storage.changes import AddEntries, Change, SetExplicitLac
+from bookstand.storage.changes import Change
 from bookstand.storage.committer import call_all
 from bookstand.storage.entry import HEADER_BYTES
+from bookstand.storage.entry_changes import AddEntries, SetExplicitLac
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.metadata import CLOSED, IN_RECOVERY
 from bookstand.storage.pending import Completion, Pending, completed, pending_on

@@ -17,7 +17,8 @@ from bookstand.ledger.cookie import Cookie, parse, serialize
 from bookstand.ledger.ledger_path import ROOT
 from bookstand.server.listening import Address
 from bookstand.storage import keys
-from bookstand.storage.changes import ANY_VERSION, Change, DeleteNode, PutNode, Staging
+from bookstand.storage.changes import ANY_VERSION, Change, Staging
+from bookstand.storage.node_changes import DeleteNode, PutNode
 from bookstand.storage.storage import Storage
 
 _FOLDER = "bookstand/"

@@ -9,8 +9,9 @@ from operator import itemgetter
 from bookstand.errors import IncorrectParameterError, LedgerFencedError
 from bookstand.storage import copies, keys, state
 from bookstand.storage.batch import Encoded
-from bookstand.storage.changes import close_gap, next_incarnation
+from bookstand.storage.changes import TakesSpace
 from bookstand.storage.copies import ABSENT, OWN, SAME, LedgerCopy
+from bookstand.storage.entry_changes import close_gap, next_incarnation
 from bookstand.storage.state import NO_HOME_YET, LedgerState
 
 TYPE_CHECKING = False
@@ -27,7 +28,7 @@ _LONGEST_BODY = 256
 _KEY_OF = itemgetter(slice(keys.ENTRY_KEY.size))
 
 
-class AddCopies:
+class AddCopies(TakesSpace):
     """Entries of one ledger that one bookie was sent under one master key, as they came; result: None.
 
     As on a bookie, what is there already stays, and the add is confirmed. ``recovery`` passes the fence. ``lac`` is the

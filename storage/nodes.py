@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bookstand.errors import IncorrectParameterError, NoSuchNodeError
 from bookstand.storage import keys
-from bookstand.storage.changes import ANY_VERSION, MUST_NOT_EXIST, Change, DeleteNode, PutNode
+from bookstand.storage.changes import ANY_VERSION, MUST_NOT_EXIST, Change
+from bookstand.storage.node_changes import DeleteNode, PutNode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -23,10 +23,11 @@ from bookstand.errors import (
     WriteOnReadOnlyError,
 )
 from bookstand.storage import files, keys, owners
-from bookstand.storage.changes import AddEntries, Change, CollectEntries
+from bookstand.storage.changes import Change
 from bookstand.storage.committer import Committer, Submission
 from bookstand.storage.copy_reading import CopyReads
 from bookstand.storage.diskspace import DiskSpace
+from bookstand.storage.entry_changes import AddEntries, CollectEntries
 from bookstand.storage.environment import FIRST_MAP_SIZE, Environment
 from bookstand.storage.forking import ForkGuard
 from bookstand.storage.hooks import Hooks, SimulatedCrash

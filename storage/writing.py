@@ -8,9 +8,10 @@ import lmdb
 
 from bookstand.errors import BookstandError, OutcomeUnknownError
 from bookstand.storage import keys, record
-from bookstand.storage.changes import TAKES_SPACE, AddEntries, Staging
+from bookstand.storage.changes import Staging, TakesSpace
 from bookstand.storage.copying import AddCopies
 from bookstand.storage.diskspace import DiskSpace
+from bookstand.storage.entry_changes import AddEntries
 from bookstand.storage.environment import Environment, values
 from bookstand.storage.lmdb_errors import translate
 from bookstand.storage.state import LedgerState, added, unpack
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 _COMMITS_BETWEEN_LOOKS = 128
 
 _ADDS = (AddEntries, AddCopies)
-_TAKES_SPACE = (*TAKES_SPACE, AddCopies)
 
 # States of ledgers kept from one commit to the next.
 _KEPT_STATES = 1_000
@@ -262,7 +262,7 @@ class Writing:
     def attempt(self, operations: Sequence[Operation], full: BookstandError | None) -> Outcome:
         """Apply one change, or refuse it and leave no trace. ``full`` is what to say to changes that take space."""
         try:
-            if full is not None and any(isinstance(operation, _TAKES_SPACE) for operation in operations):
+            if full is not None and any(isinstance(operation, TakesSpace) for operation in operations):
                 raise full
             operation = operations[0] if len(operations) == 1 else None
             if type(operation) is AddEntries:

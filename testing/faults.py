@@ -12,9 +12,11 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from bookstand.errors import BookstandError, IncorrectParameterError, OutcomeUnknownError
-from bookstand.storage.changes import Change, PutNode, UpdateLedger
+from bookstand.storage.changes import Change
 from bookstand.storage.hooks import Hooks, SimulatedCrash
+from bookstand.storage.ledger_changes import UpdateLedger
 from bookstand.storage.lmdb_errors import disk_full
+from bookstand.storage.node_changes import PutNode
 from bookstand.storage.storage import Storage
 from bookstand.testing.clock import RealClock, VirtualClock
 from bookstand.testing.held import Held, Stall, Waiting

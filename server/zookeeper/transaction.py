@@ -16,8 +16,10 @@ from bookstand.server.zookeeper.paths import ROOT, parent_of
 from bookstand.server.zookeeper.places import Place, place_of
 from bookstand.server.zookeeper.protocol import Code, EventType, ZooKeeperError
 from bookstand.storage import keys, metadata, record
-from bookstand.storage.changes import CollectEntries, CreateLedger, DeleteLedger, Staging, UpdateLedger
+from bookstand.storage.changes import Staging
 from bookstand.storage.digest import master_key
+from bookstand.storage.entry_changes import CollectEntries
+from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger, UpdateLedger
 from bookstand.storage.state import NO_HOME_YET
 
 TYPE_CHECKING = False

@@ -31,7 +31,7 @@ from bookstand.server.zookeeper.records import (
     Stat,
 )
 from bookstand.server.zookeeper.transaction import Found, Transaction
-from bookstand.storage.changes import ReserveLedger
+from bookstand.storage.ledger_changes import ReserveLedger
 
 
 class Writer(NamedTuple):

@@ -14,8 +14,9 @@ from bookstand.delivery.topic import Topic
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
 from bookstand.ledger.records import decode_ledger_info, encode_ledger_info
 from bookstand.ledger.topic_name import node_of
-from bookstand.storage.changes import Change, Fence, SetExplicitLac
+from bookstand.storage.changes import Change
 from bookstand.storage.digest import DIGEST_NAMES, master_key
+from bookstand.storage.entry_changes import Fence, SetExplicitLac
 from bookstand.storage.metadata import CLOSED, IN_RECOVERY
 from bookstand.storage.position import Position
 

@@ -36,9 +36,10 @@ from bookstand.errors import (
 )
 from bookstand.ledger.records import decode_cursor_info, encode_cursor_info
 from bookstand.ledger.topic_name import cursor_node_of, node_of
-from bookstand.storage.changes import Change, SetExplicitLac
+from bookstand.storage.changes import Change
 from bookstand.storage.digest import DIGEST_NAMES, digest_for, master_key
 from bookstand.storage.entry import encode
+from bookstand.storage.entry_changes import SetExplicitLac
 from bookstand.storage.metadata import CLOSED
 from bookstand.storage.position import Position
 from tests.disk.exports import (

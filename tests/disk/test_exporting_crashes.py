@@ -16,8 +16,9 @@ from bookstand import Store
 from bookstand.disk.export_staging import UNFINISHED
 from bookstand.disk.exporting import export_topics
 from bookstand.errors import DiskFullError, NotEnoughBookiesError, StoreError, StoreInUseError
-from bookstand.storage.changes import Change, Fence
+from bookstand.storage.changes import Change
 from bookstand.storage.digest import master_key
+from bookstand.storage.entry_changes import Fence
 from tests.disk.exports import bytes_below, imported, same_ledgers
 from tests.disk.failing_exports import Case, Ended
 from tests.disk.full_store import ODD, PAGED, PLAIN, FullStore

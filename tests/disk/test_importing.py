@@ -176,7 +176,8 @@ def test_a_ledger_that_was_recovered_since(cluster: Cluster, target: Store) -> N
 
 def test_a_ledger_that_was_fenced_since(cluster: Cluster, target: Store) -> None:
     run(cluster, target)
-    from bookstand.storage.changes import Change, Fence
+    from bookstand.storage.changes import Change
+    from bookstand.storage.entry_changes import Fence
 
     target.storage.apply(Change(Fence(5, master_key(b""))))
     unchanged_by(target, lambda: run(cluster, target), ImportConflictError, "ledger 5 stands otherwise: its fenced")
@@ -209,7 +210,8 @@ def test_a_deleted_ledger_makes_way(cluster: Cluster, target: Store) -> None:
 
 
 def test_a_fence_that_came_before_the_ledger(cluster: Cluster, target: Store) -> None:
-    from bookstand.storage.changes import Change, Fence
+    from bookstand.storage.changes import Change
+    from bookstand.storage.entry_changes import Fence
 
     target.storage.apply(Change(Fence(3, master_key(b"whose"))))
     run(cluster, target)

@@ -26,9 +26,12 @@ from bookstand.storage import (
     batch,
     changes,
     entry,
+    entry_changes,
     environment,
     files,
     keys,
+    ledger_changes,
+    node_changes,
     owners,
     record,
     state,
@@ -573,7 +576,7 @@ def _admitting(patches: Patches, pretend: Callable[[Any, Any], tuple[str, Any] |
 
         return admit
 
-    patches.replace(changes.AddEntries, "admit", make)
+    patches.replace(entry_changes.AddEntries, "admit", make)
 
 
 @defect("a fence is not looked at", "ledger", "entries are added to a ledger that is fenced")
@@ -608,7 +611,7 @@ def _adding(patches: Patches, position: int, wrong: Callable[[tuple[Any, ...]], 
 
         return create
 
-    patches.replace(changes.AddEntries, "__init__", make)
+    patches.replace(entry_changes.AddEntries, "__init__", make)
 
 
 @defect("entries carry a wrong LAC", "ledger", "an entry says of itself that it is confirmed")
@@ -661,7 +664,7 @@ def _explicit_lac_of_another(patches: Patches) -> None:
 
         return apply
 
-    patches.replace(changes.SetExplicitLac, "apply", make)
+    patches.replace(entry_changes.SetExplicitLac, "apply", make)
 
 
 @defect("entries of a deleted ledger reappear", "ledger", "a ledger is created over the entries of a deleted one")
@@ -676,7 +679,7 @@ def _entries_reappear(patches: Patches) -> None:
 
         return apply
 
-    patches.replace(changes.CreateLedger, "apply", make)
+    patches.replace(ledger_changes.CreateLedger, "apply", make)
 
 
 @defect("a digest is not looked at", "ledger", "whatever bytes lie in the store are given as the entry")
@@ -769,7 +772,7 @@ def _nodes_without_versions(patches: Patches) -> None:
 
         return apply
 
-    patches.replace(changes.PutNode, "apply", make)
+    patches.replace(node_changes.PutNode, "apply", make)
 
 
 @defect("nodes are removed without versions", "metadata", "a node is removed whatever version was expected")
@@ -783,7 +786,7 @@ def _removed_without_versions(patches: Patches) -> None:
 
         return apply
 
-    patches.replace(changes.DeleteNode, "apply", make)
+    patches.replace(node_changes.DeleteNode, "apply", make)
 
 
 @defect("seals are not looked at", "metadata", "a record whose checksum does not match is believed")

@@ -14,18 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 import bookstand
 from bookstand import errors
 from bookstand.storage import metadata as metadata_format
-from bookstand.storage.changes import (
-    AddEntries,
-    Change,
-    CreateLedger,
-    DeleteLedger,
-    DeleteNode,
-    Fence,
-    PutNode,
-    ReserveLedger,
-    UpdateLedger,
-)
+from bookstand.storage.changes import Change
 from bookstand.storage.digest import digest_for, master_key
+from bookstand.storage.entry_changes import AddEntries, Fence
+from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger, ReserveLedger, UpdateLedger
+from bookstand.storage.node_changes import DeleteNode, PutNode
 from tests import kit
 
 PASSWORD = b"secret"

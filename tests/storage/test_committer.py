@@ -280,7 +280,8 @@ def test_a_callback_is_enough_for_the_background_to_commit(committer):
 
 def test_a_stored_change_needs_nobody_to_wait_for_it(open_store):
     """``submit`` alone is enough, whoever asks for the result and when."""
-    from bookstand.storage.changes import Change, PutNode
+    from bookstand.storage.changes import Change
+    from bookstand.storage.node_changes import PutNode
 
     store = open_store()
     pending = store.storage.submit(Change(PutNode("/a", b"1", None)))

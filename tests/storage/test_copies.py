@@ -11,10 +11,11 @@ import lmdb
 import pytest
 
 from bookstand.storage import keys
-from bookstand.storage.changes import Change, CreateLedger, DeleteLedger
+from bookstand.storage.changes import Change
 from bookstand.storage.copying import AddCopies, FenceCopy, TellCopyLac, highest_lac
 from bookstand.storage.digest import digest_for, master_key
 from bookstand.storage.entry import encode
+from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger
 from bookstand.storage.metadata import LedgerMetadata, serialize
 from bookstand.storage.state import NO_HOME_YET
 from tests.kit import refused

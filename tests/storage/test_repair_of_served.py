@@ -9,8 +9,9 @@ import pytest
 import bookstand
 from bookstand.server.zookeeper import kept
 from bookstand.storage import copies, keys
-from bookstand.storage.changes import Change, CreateLedger, DeleteLedger
+from bookstand.storage.changes import Change
 from bookstand.storage.copying import FenceCopy
+from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger
 from bookstand.storage.repair import repair
 from bookstand.storage.restoring import RestoreMark, RestoreSealed
 from bookstand.storage.state import NO_HOME_YET

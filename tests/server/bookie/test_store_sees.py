@@ -10,9 +10,10 @@ import pytest
 
 from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.server.bookie.server import BookieServer
-from bookstand.storage.changes import Change, CreateLedger, UpdateLedger
+from bookstand.storage.changes import Change
 from bookstand.storage.digest import digest_for, master_key
 from bookstand.storage.entry import encode
+from bookstand.storage.ledger_changes import CreateLedger, UpdateLedger
 from bookstand.storage.metadata import CLOSED, LedgerMetadata, serialize
 from bookstand.storage.state import NO_HOME_YET
 from tests.kit import refused
