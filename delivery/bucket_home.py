@@ -24,6 +24,9 @@ class Home(Protocol):
     def change(self, change: Change) -> None:
         """All of it in one commit, or nothing."""
 
+    def write_acknowledged(self) -> None:
+        """What has been acknowledged is durable on return."""
+
     def mark_delete(self) -> Position:
         """Nothing up to here is delivered any more."""
 
@@ -40,6 +43,9 @@ class CursorHome:
 
     def change(self, change: Change) -> None:
         self._cursor.change_properties(change)
+
+    def write_acknowledged(self) -> None:
+        self._cursor.flush()
 
     def mark_delete(self) -> Position:
         return self._cursor.mark_delete_position

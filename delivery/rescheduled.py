@@ -5,7 +5,8 @@
 
 A later entry tells more than an earlier one. The ledger is written anew, with those that wait still, when a tracker
 begins to write to it and when most of it is of messages that are gone; with the last of them the ledger goes. Each of
-that is one commit with the property.
+that is one commit with the property. What messages are gone by is durable before: one whose acknowledgment is lost in a
+crash would come at its own time, which may be earlier.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class Rescheduled:
             properties[PROPERTY] = str(writer.id)
             created[:] = [writer]
 
+        self._home.write_acknowledged()
         self._home.change(change)
         (self._writer,) = created
         self._stored = len(times)
@@ -109,6 +111,7 @@ class Rescheduled:
         for position in positions:
             self.times.pop(position, None)
         if not self.times and self.is_stored:
+            self._home.write_acknowledged()
             self._home.change(self.delete_in)
             self._writer = None
 

@@ -489,5 +489,8 @@ class _SharedHome:
     def change(self, change: Change) -> None:
         self._cursor.change_properties(change)
 
+    def write_acknowledged(self) -> None:
+        self._cursor.flush()
+
     def mark_delete(self) -> Position:
         return self._index._horizon()

@@ -27,6 +27,13 @@ def ledger_of(bench: BucketBench) -> int | None:
     return None if stored is None else int(stored)
 
 
+def ledgers_of_buckets(bench: BucketBench) -> list[int]:
+    """And of what was rescheduled: all that are neither the topic's nor where the cursor keeps its state."""
+    store, topic = bench.store, [ledger.ledger_id for ledger in bench.topic.ledgers]
+    state = [one for one in store.list_ledgers() if "pulsar/cursor" in store.ledger_metadata(one).custom_metadata]
+    return [one for one in store.list_ledgers() if one not in topic + state]
+
+
 MUTABLE, LOADED, ON_DISK = (12, 12), (6, 6), (9, 9)
 """Of 12 messages, ten milliseconds apart and five to a bucket with a segment each: where each of them is."""
 
@@ -58,7 +65,7 @@ def test_it_is_delivered_at_that_time_and_at_no_other(
     # With the last of them goes the ledger.
     assert ledger_of(bench) is None
     assert bench.snapshots == []
-    assert list(bench.store.list_ledgers()) == [ledger.ledger_id for ledger in bench.topic.ledgers]
+    assert ledgers_of_buckets(bench) == []
 
 
 def test_what_is_not_tracked_has_no_time(bench: BucketBench) -> None:

@@ -652,6 +652,31 @@ def test_what_is_rescheduled_comes_then(open_desk: Callable[..., Desk], mode: st
     assert desk.run_out(*moments) == sorted((time, str(number)) for number, time in wanted.items())
 
 
+@pytest.mark.parametrize("last_to_go", ["cancelled", "delivered", "given a time"])
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_cancelled_and_comes_all_the_same_has_its_time(
+    open_desk: Callable[..., Desk], mode: str, last_to_go: str
+) -> None:
+    """A crash comes before its acknowledgment is durable, whatever was done to the times that others were given."""
+    desk = open_desk(mode)
+    cancelled, other = desk.publish("cancelled", "other", at=100)
+    assert desk.read() == []
+    assert desk.sub.reschedule(cancelled, deliver_at=START + 500)
+    if last_to_go != "cancelled":
+        assert desk.sub.reschedule(other, deliver_at=START + 50)
+    desk.sub.cancel(cancelled)
+    if last_to_go == "delivered":
+        desk.go_to(50)
+        assert desk.read() == ["other"]
+    elif last_to_go == "given a time":
+        # So often that the record of such times is written anew.
+        for _ in range(1_100):
+            assert desk.sub.reschedule(other, deliver_at=START + 600)
+    desk.crash()
+    desk.go_to(400)
+    assert "cancelled" not in desk.read()
+
+
 def test_what_does_not_wait_cannot_be_rescheduled(desk: Desk) -> None:
     (now,) = desk.publish("now")
     (later,) = desk.publish("later", at=100)
