@@ -83,7 +83,7 @@ class Server:
             else:
                 self.store = stack.enter_context(bookstand.open(self._given, **self._options))
             storage, clock = self.store.storage, self.store._client.clock
-            self.faults = ServerFaults(storage)
+            self.faults = ServerFaults(storage, bookies=len(self._arguments[0]))
             for rule in self._rules:
                 self.faults.add(rule)
             self.cluster = Cluster(storage, clock, *self._arguments)
@@ -155,7 +155,7 @@ class Server:
 
     def state(self) -> dict[str, Any]:
         """Where it is, and who is there."""
-        bookies = zip(self.cluster.names, self.bookies, strict=True)
+        bookies = enumerate(zip(self.cluster.names, self.bookies, strict=True), 1)
         return {
             "path": self.store.path,
             "metadata_service_uri": self.metadata_service_uri,
@@ -163,7 +163,10 @@ class Server:
             "zookeeper": self.zookeeper,
             "admin": self.admin_url,
             "metrics": self.metrics_url,
-            "bookies": [{"name": name, "address": address} for name, address in bookies],
+            "bookies": [
+                {"name": name, "address": address, "running": self.cluster.bookies.is_open(number)}
+                for number, (name, address) in bookies
+            ],
             "read_only": self.cluster.read_only,
             "sessions": [f"{session:#x}" for session in self.cluster.zookeeper.sessions()],
             "rules": self.faults.as_json(),
@@ -172,6 +175,15 @@ class Server:
     def crash(self) -> None:
         """As if the process had died here: what was not committed is gone, and all connections are."""
         self.store.storage.crash()
+
+    def stop_bookie(self, number: int) -> None:
+        """Have one bookie be gone, as if its process had died: its connections are cut and others refused, and it is
+        not listed. What it has stays, and is there when it is started again."""
+        self._running.call(self.cluster.stop_bookie(number))
+
+    def start_bookie(self, number: int) -> None:
+        """Have it be there again, under its name and where it was."""
+        self._running.call(self.cluster.start_bookie(number))
 
     def expire(self, session_id: int) -> bool:
         """End a session of ZooKeeper as if nothing had been heard of it; False: there is none of this id."""

@@ -364,11 +364,14 @@ class Storage(Reads):
         # The same where they want to see single entries.
         self.entry_hooks = hooks if hooks is not None and hooks.sees_entries else None
 
-    def point(self, name: str, subject: Subject = None) -> None:
-        """Pass a point of ``hooks.POINTS``. Callers ask first whether there are hooks; they may be gone since."""
+    def point(self, name: str, subject: Subject = None, bookie: int | None = None) -> None:
+        """Pass a point of ``hooks.POINTS``, at a server's bookie or at none. Callers ask first whether there are hooks;
+        they may be gone since."""
         hooks = self.hooks
         if hooks is None:
             return
+        if bookie is not None:
+            hooks = hooks.of_bookie(bookie)
         self.check_usable()
         try:
             hooks.at(name, subject, self)

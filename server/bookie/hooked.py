@@ -53,7 +53,7 @@ class HookedAdd:
 
     def _pass(self, point: str) -> BaseException | None:
         try:
-            self._desk.bookie.storage.point(point, self._entry)
+            self._desk.bookie.point(point, self._entry)
         except (Exception, SimulatedCrash) as error:
             return error
         return None
