@@ -52,7 +52,7 @@ MUST_NOT_EXIST = -1
 class Staging:
     """What one change has written so far, over the view of the transaction."""
 
-    __slots__ = ("_view", "entries", "marks", "removed_entries", "single_entries", "states", "writes")
+    __slots__ = ("_view", "entries", "is_news", "marks", "removed_entries", "single_entries", "states", "writes")
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -64,6 +64,8 @@ class Staging:
         # Of bookies' copies; None: the mark is taken away.
         self.marks: dict[bytes, bytes | None] = {}
         self.removed_entries: list[bytes] = []
+        # Whether a server of the store is to be told of it; of what it writes itself it is not.
+        self.is_news = True
 
     def get(self, database: bytes, key: bytes) -> bytes | None:
         if (database, key) in self.writes:
@@ -88,14 +90,6 @@ class Staging:
         self.single_entries.update(inner.single_entries)
         self.marks.update(inner.marks)
         self.removed_entries += inner.removed_entries
-
-    def sums_changed(self) -> list[int]:
-        """What has been staged changes the sums of seals by so much (they are XORs)."""
-        changed = dict.fromkeys(keys.META_SUMS, 0)
-        for (database, key), value in self.writes.items():
-            if database in changed:
-                changed[database] ^= record.seal_of(self._view.get(database, key)) ^ record.seal_of(value)
-        return list(changed.values())
 
     def versioned(self, database: bytes, key: bytes) -> tuple[bytes, int] | None:
         sealed = self.get(database, key)

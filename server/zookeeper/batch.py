@@ -19,7 +19,7 @@ from bookstand.server.zookeeper.protocol import Code, Op, ZooKeeperError
 from bookstand.server.zookeeper.records import Failed
 from bookstand.server.zookeeper.transaction import Change, Transaction
 from bookstand.server.zookeeper.writes import WRITES, MultiRefusedError, Writer, delete_if_unused, multi
-from bookstand.storage import keys, record
+from bookstand.storage import keys, news, record
 from bookstand.storage.changes import Staging, TakesSpace
 from bookstand.storage.log import logger
 
@@ -72,13 +72,6 @@ Write = OpenSession | CloseSession | RemoveUnused | Adopt | Request
 Ephemerals = Mapping[int, Collection[str]]
 
 
-class Done(NamedTuple):
-    """``sums``: what the batch has changed of each sum of seals."""
-
-    outcomes: Sequence[Outcome]
-    sums: Sequence[int]
-
-
 # Requests that a full store still takes, for they make room.
 _MAKE_ROOM = frozenset({Op.DELETE, Op.CHECK})
 
@@ -96,8 +89,8 @@ def batch_of(writes: Sequence[Write], zxid: int, now: int, ephemerals: Ephemeral
 
 
 class Batch:
-    """An operation on the store, whose result is :class:`Done`. It may be applied again, if the first time does not
-    reach the disk.
+    """An operation on the store, whose result is the outcome of each write. It may be applied again, if the first time
+    does not reach the disk.
 
     ``zxid`` is the last that the server knows. Where the store has another one, another server has taken over.
     """
@@ -110,7 +103,8 @@ class Batch:
         self._now = now
         self._ephemerals = ephemerals
 
-    def apply(self, staging: Staging) -> Done:
+    def apply(self, staging: Staging) -> list[Outcome]:
+        staging.is_news = False
         sealed = staging.get(keys.META, keys.META_SERVER)
         if sealed is None:
             raise StoreDamagedError("the record of the ZooKeeper server is missing")
@@ -120,7 +114,7 @@ class Batch:
         running = _Running(staging, server, self._now, self._ephemerals)
         outcomes = [running.outcome(write) for write in self.writes]
         staging.put(keys.META, keys.META_SERVER, kept.pack_server(running.server))
-        return Done(outcomes, staging.sums_changed())
+        return outcomes
 
 
 class _GrowingBatch(Batch, TakesSpace):
@@ -149,6 +143,8 @@ class Begin:
                 staging.put(keys.META, key, kept.pack_znode(key, znode))
             server = kept.Server(0, self._first_session)
         staging.put(keys.META, keys.META_SERVER, kept.pack_server(server))
+        if staging.get(keys.META, keys.META_NEWS) is None:
+            staging.put(keys.META, keys.META_NEWS, news.pack_total(0))
         return server
 
 

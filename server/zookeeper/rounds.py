@@ -4,6 +4,9 @@ In a round every connection that has something to say is served in the order of 
 once; what writes joins the round's batch, which is one commit of the store. While that is under way nothing else is
 served: so no client sees what was written before it is told of it, and what arrives meanwhile makes the next batch. An
 answer to a write is sent when it is on the disk, after the events that it caused.
+
+What the server has to write itself, above all to take in what others have written, goes first; but clients that wait
+have their turn before it does so again.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ from bookstand.server.zookeeper import kept, records
 from bookstand.server.zookeeper.batch import (
     Adopt,
     CloseSession,
-    Done,
     OpenSession,
     Outcome,
     batch_of,
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from bookstand.server.zookeeper.connection import ZooKeeperConnection
     from bookstand.server.zookeeper.state import Left, State
 
+# Where something that others have written could not be taken in, nothing is done for so many seconds.
+PAUSE = 0.1
 # Looking at everything that others may have written takes no more than this part of the time, where it takes long.
 LOOK_SHARE = 0.1
 LONG_LOOK = 0.05
@@ -68,6 +72,8 @@ class Rounds:
         self.stopped = False
         self._idle = asyncio.Event()
         self._next_look = 0.0
+        self._paused_until = 0.0
+        self._clients_turn = False
         # A commit may or may not have happened.
         self._outcome_unknown = False
 
@@ -84,7 +90,10 @@ class Rounds:
     def schedule(self) -> None:
         if not self._scheduled and not self.busy and not self.stopped:
             self._scheduled = True
-            self._loop.call_soon(self._round)
+            if self._loop.time() < self._paused_until:
+                self._loop.call_at(self._paused_until, self._round)
+            else:
+                self._loop.call_soon(self._round)
 
     async def stop(self) -> None:
         """Returns when what was under way is answered; nothing else will be."""
@@ -104,15 +113,9 @@ class Rounds:
             if self._outcome_unknown:
                 self._work(state.restored, self._restored)
                 return
-            if self._loop.time() >= self._next_look and state.others_wrote():
-                begun = perf_counter()
-                self._work(partial(survey, state.storage), lambda found: self._looked(found, perf_counter() - begun))
+            if not self._clients_turn and self._own_turn():
                 return
-            if state.own_writes:
-                # First, for they may be what others have written, which nobody is to miss.
-                own, state.own_writes = state.own_writes[:BATCH_WRITES], state.own_writes[BATCH_WRITES:]
-                self._commit([Pending.own(write) for write in own])
-                return
+            self._clients_turn = False
             batch = Gathering()
             ready, self._ready = self._ready, {}
             for connection in ready:
@@ -125,6 +128,20 @@ class Rounds:
             self._commit(batch.writes)
         elif self._ready:
             self.schedule()
+
+    def _own_turn(self) -> bool:
+        """Whether there is something of the server's own to be done, and it is under way."""
+        state = self._state
+        if self._loop.time() >= self._next_look and state.others_wrote() and not state.hear():
+            begun = perf_counter()
+            self._work(partial(survey, state.storage), lambda found: self._looked(found, perf_counter() - begun))
+            return True
+        if not state.own_writes:
+            return False
+        own, state.own_writes = state.own_writes[:BATCH_WRITES], state.own_writes[BATCH_WRITES:]
+        self._clients_turn = bool(self._ready)
+        self._commit([Pending.own(write) for write in own])
+        return True
 
     def _serve(self, connection: ZooKeeperConnection, batch: Gathering) -> None:
         """Take its requests up to the first that must wait for the batch."""
@@ -167,13 +184,21 @@ class Rounds:
         if op is None:
             connection.answer(records.refusal(header.xid, state.tree.zxid, Code.UNIMPLEMENTED))
             connection.end()
-        elif op is Op.SYNC and state.others_wrote():
-            # Who syncs is to see what was written before, by whomever.
-            self._next_look = 0.0
+        elif op is Op.SYNC and self._is_behind(connection):
             return False
         else:
             answer_read(state, connection, op, header.xid, frame)
         return True
+
+    def _is_behind(self, connection: ZooKeeperConnection) -> bool:
+        """Who syncs is to see what was written before, by whomever."""
+        if connection.syncing is None:
+            connection.syncing = self._state.storage.news_total()
+        if self._state.adopted < connection.syncing:
+            self._next_look = 0.0
+            return True
+        connection.syncing = None
+        return False
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
@@ -205,16 +230,17 @@ class Rounds:
             lambda found: done(found.exception(), None if found.exception() is not None else found.result())
         )
 
-    def _committed(self, batch: list[Pending], error: BaseException | None, result: Done | None) -> None:
+    def _committed(self, batch: list[Pending], error: BaseException | None, outcomes: Sequence[Outcome] | None) -> None:
         self.busy = False
         self._idle.set()
-        if result is None:
+        if outcomes is None:
             assert error is not None
             self._not_committed(batch, error)
         else:
-            self._state.committed(result.sums)
-            for pending, outcome in zip(batch, result.outcomes, strict=True):
+            for pending, outcome in zip(batch, outcomes, strict=True):
                 self._finish(pending, outcome)
+            if not self._alone:
+                self._state.committed()
         self._state.flush()
         if self._alone and not self.stopped:
             self._commit([self._alone.popleft()])
@@ -223,7 +249,7 @@ class Rounds:
 
     def _not_committed(self, batch: Sequence[Pending], error: BaseException) -> None:
         """Nothing of the batch has happened, or nobody knows whether it has."""
-        if isinstance(error, DiskFullError) and len(batch) > 1:
+        if isinstance(error.__cause__, DiskFullError) and len(batch) > 1:
             # Some of it may be what makes room.
             self._alone.extend(batch)
             return
@@ -238,6 +264,9 @@ class Rounds:
                 connection.abort()
             self.schedule()
             return
+        if any(isinstance(pending.write, Adopt) for pending in batch):
+            self._state.not_adopted()
+            self._paused_until = self._loop.time() + PAUSE
         for pending in batch:
             self._finish(pending, Outcome(self._state.tree.zxid, error))
 
