@@ -150,10 +150,11 @@ class Cluster:
         await self._withdraw()
 
     async def _withdraw(self) -> None:
+        if not self.names:
+            # It did not come so far that it listed any: if there are some, they are another server's.
+            return
         try:
-            # Otherwise it is another server's bookies that are listed.
-            if not self.zookeeper.is_replaced():
-                await asyncio.to_thread(self._registration.withdraw)
+            await asyncio.to_thread(self._registration.withdraw)
         except BookstandError as error:
             # They are gone all the same, and whoever serves the store next sees to it.
             logger().warning("store %s: that its bookies are gone could not be written: %s", self._storage.path, error)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import bookstand
-from bookstand.errors import IncorrectParameterError, StoreInUseError
+from bookstand.errors import IncorrectParameterError
 from bookstand.server.admin import metrics_routes, routes
 from bookstand.server.bookie.desk import Limits
 from bookstand.server.cluster import Cluster
@@ -114,8 +114,8 @@ class Server:
                 self._ended.get(timeout=_LOOK_INTERVAL)
             except Empty:
                 self.store.storage.check_usable()
-                if self.cluster.zookeeper.failed:
-                    raise StoreInUseError(f"store {self.store.path} is served by another process by now") from None
+                if self.cluster.zookeeper.failure is not None:
+                    raise self.cluster.zookeeper.failure from None
             else:
                 self.end()
                 return

@@ -12,6 +12,7 @@ from bookstand.server.bookie.door import Door
 from bookstand.server.bookie.posting import PostOffice
 from bookstand.server.framing import SCRATCH_BYTES
 from bookstand.storage.metrics import Sample
+from bookstand.storage.owners import Role
 from bookstand.storage.storage import Storage
 
 
@@ -19,7 +20,7 @@ class BookieServer:
     """``await start()`` listens, one port for each bookie; ``await stop()`` ends it. The store stays open.
 
     Bookies are numbered from 1 on; which number a bookie has is what tells its copies in the store apart, so it must be
-    the same ones after a restart.
+    the same ones after a restart. One server at a time has a store's bookies.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class BookieServer:
         self._bookies = [(Bookie(storage, number), port) for number, port in enumerate(ports, 1)]
         self._limits = limits or Limits()
         self._doors: list[Door] = []
+        self._role: Role | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
@@ -41,6 +43,7 @@ class BookieServer:
             Door(Desk(bookie, office, load, self._limits, scratch, loop), self._host, port)
             for bookie, port in self._bookies
         ]
+        self._role = self._storage.take_role("bookies")
         try:
             for door in self._doors:
                 await door.open()
@@ -89,6 +92,7 @@ class BookieServer:
         """Stop listening, and close all connections. What has arrived and was not answered may be stored."""
         self._storage.clients.discard(self)
         await asyncio.gather(*(door.shut() for door in self._doors))
+        self._storage.resign(self._role)
 
     def storage_crashed(self, reason: BookstandError) -> None:
         """For tests: the store has died, and its bookies with it. From any thread."""

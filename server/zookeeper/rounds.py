@@ -18,7 +18,7 @@ from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
-from bookstand.errors import BookstandError, DiskFullError, OutcomeUnknownError, StoreInUseError
+from bookstand.errors import BookstandError, DiskFullError, OutcomeUnknownError
 from bookstand.server.zookeeper import kept, records
 from bookstand.server.zookeeper.batch import (
     Adopt,
@@ -216,7 +216,7 @@ class Rounds:
         """``then`` is called in the loop."""
         state = self._state
         writes = [pending.write for pending in batch]
-        operation = batch_of(writes, state.tree.zxid, state.clock.now(), state.tree.ephemerals)
+        operation = batch_of(writes, state.clock.now(), state.tree.ephemerals)
 
         def done(error: BaseException | None, results: list[Any] | None) -> None:
             self._loop.call_soon_threadsafe(then, batch, error, None if results is None else results[0])
@@ -254,7 +254,7 @@ class Rounds:
             self._alone.extend(batch)
             return
         logger().error("a commit through ZooKeeper's protocol failed: %s", error)
-        if not isinstance(error, BookstandError) or isinstance(error, StoreInUseError) or not self._state.is_usable:
+        if not isinstance(error, BookstandError) or not self._state.is_usable:
             self._failed(error)
             return
         if isinstance(error, OutcomeUnknownError):
