@@ -236,6 +236,10 @@ class Writing:
         # Positional arguments: py-lmdb takes twice as long over keywords.
         return self._transaction.get(key, None, self._databases[database])  # type: ignore[return-value]
 
+    def get_many(self, database: bytes, wanted: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Those that are there, in the order of the keys."""
+        return self._transaction.cursor(self._databases[database]).getmulti(wanted)  # type: ignore[return-value]
+
     def state(self, ledger_id: int) -> LedgerState | None:
         if ledger_id in self._states:
             return self._states[ledger_id]
@@ -290,9 +294,6 @@ class Writing:
         for encoded in staging.entries:
             self._add(encoded)
         entries = self._databases[keys.ENTRIES]
-        if staging.single_entries:
-            self._transaction.cursor(entries).putmulti(sorted(staging.single_entries.items()))
-            self.dirty = True
         for key in staging.removed_entries:
             self._transaction.delete(key, b"", entries)
             self.dirty = True
