@@ -24,6 +24,7 @@ from bookstand.ledger.cluster import service_info
 from bookstand.ledger.cookie import parse as parse_cookie
 from bookstand.ledger.ledger_path import ledger_path
 from bookstand.server import serve
+from bookstand.server.bookie.server import BookieServer
 from bookstand.server.listening import address_of
 from bookstand.server.running import Running
 from bookstand.server.serving import Server
@@ -359,6 +360,13 @@ def test_a_port_that_is_taken(store_path: Path) -> None:
 def test_arguments_that_make_no_sense(store_path: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(errors.IncorrectParameterError, match=says):
         Server(store_path, **options).start()
+
+
+def test_each_part_binds_this_machine_alone_unless_told_otherwise(store: Any) -> None:
+    """Also where a program starts one of them by itself."""
+    bookies, zookeeper = BookieServer(store.storage, [0]), ZooKeeperServer(store.storage, SystemClock(), port=0)
+    with Running(bookies, zookeeper):
+        assert [host for host, _ in (*bookies.addresses, zookeeper.address)] == ["127.0.0.1"] * 2
 
 
 def test_a_signal_may_come_at_any_moment(store: Any) -> None:
