@@ -137,13 +137,18 @@ class Reads:
         return 0 if sealed is None else news.unpack_total(sealed)
 
     def news_since(self, seen: int, total: int) -> list[tuple[bytes, bytes]] | None:
-        """Sub-databases and keys of the records that were changed by these; None if they are not all kept any more."""
+        """Sub-databases and keys of the records that were changed by these; None if they are not all kept any more, or
+        one of them is damaged."""
         found = []
         for number in range(seen + 1, total + 1):
             sealed = self._get(keys.META, news.key_of(number)) if total - seen <= keys.NEWS_KEPT else None
             if sealed is None:
                 return None
-            found.append(news.unpack(number, sealed))
+            try:
+                found.append(news.unpack(number, sealed))
+            except StoreDamagedError:
+                # What it said is found by a look at everything; the damage is named by `verify`.
+                return None
         return found
 
     def node_paths(self, prefix: str) -> Iterator[str]:

@@ -19,22 +19,19 @@ from time import perf_counter
 from typing import TypeVar
 
 from bookstand.errors import BookstandError, DiskFullError, OutcomeUnknownError
-from bookstand.server.zookeeper import kept, records
+from bookstand.server.zookeeper import records
 from bookstand.server.zookeeper.batch import (
     Adopt,
-    CloseSession,
-    OpenSession,
     Outcome,
     batch_of,
-    code_of,
 )
-from bookstand.server.zookeeper.greeting import attach, greet
+from bookstand.server.zookeeper.greeting import greet
 from bookstand.server.zookeeper.hooked import Committed, Hooked
 from bookstand.server.zookeeper.jute import JuteError
+from bookstand.server.zookeeper.outcomes import Outcomes
 from bookstand.server.zookeeper.pending import BATCH_WRITES, Gathering, Pending
 from bookstand.server.zookeeper.protocol import Code, Op
 from bookstand.server.zookeeper.reading import StrangeError
-from bookstand.server.zookeeper.records import Failed
 from bookstand.server.zookeeper.requests import WRITING, answer_read, op_of, refuse, write_of
 from bookstand.server.zookeeper.survey import Survey, survey
 from bookstand.storage.changes import Change
@@ -64,6 +61,7 @@ class Rounds:
         self._loop = loop
         self._failed = failed
         self._ready: dict[ZooKeeperConnection, None] = {}
+        self._outcomes = Outcomes(state, self._more)
         # Writes that are committed one by one, for together they were refused.
         self._alone: deque[Pending] = deque()
         self._scheduled = False
@@ -83,6 +81,10 @@ class Rounds:
         """It has requests."""
         self._ready[connection] = None
         self.schedule()
+
+    def _more(self, connection: ZooKeeperConnection) -> None:
+        """The same in the middle of a round, which looks at it by itself."""
+        self._ready[connection] = None
 
     def gone(self, connection: ZooKeeperConnection) -> None:
         self._ready.pop(connection, None)
@@ -132,7 +134,7 @@ class Rounds:
     def _own_turn(self) -> bool:
         """Whether there is something of the server's own to be done, and it is under way."""
         state = self._state
-        if self._loop.time() >= self._next_look and state.others_wrote() and not state.hear():
+        if self._loop.time() >= self._next_look and state.others.have_written() and not state.hear_others():
             begun = perf_counter()
             self._work(partial(survey, state.storage), lambda found: self._looked(found, perf_counter() - begun))
             return True
@@ -193,8 +195,8 @@ class Rounds:
     def _is_behind(self, connection: ZooKeeperConnection) -> bool:
         """Who syncs is to see what was written before, by whomever."""
         if connection.syncing is None:
-            connection.syncing = self._state.storage.news_total()
-        if self._state.adopted < connection.syncing:
+            connection.syncing = self._state.others.total
+        if self._state.others.adopted < connection.syncing:
             self._next_look = 0.0
             return True
         connection.syncing = None
@@ -238,7 +240,7 @@ class Rounds:
             self._not_committed(batch, error)
         else:
             for pending, outcome in zip(batch, outcomes, strict=True):
-                self._finish(pending, outcome)
+                self._outcomes.finish(pending, outcome)
             if not self._alone:
                 self._state.committed()
         self._state.flush()
@@ -265,58 +267,10 @@ class Rounds:
             self.schedule()
             return
         if any(isinstance(pending.write, Adopt) for pending in batch):
-            self._state.not_adopted()
+            self._state.others.forget()
             self._paused_until = self._loop.time() + PAUSE
         for pending in batch:
-            self._finish(pending, Outcome(self._state.tree.zxid, error))
-
-    def _finish(self, pending: Pending, outcome: Outcome) -> None:
-        """Tell watchers, then whoever asked."""
-        self._state.settle(outcome)
-        connection = pending.connection
-        failed = isinstance(outcome.result, Failed | BookstandError)
-        if failed and isinstance(pending.write, CloseSession):
-            session = self._state.sessions.get(pending.write.session_id)
-            if session is not None:
-                session.closing = False
-        if isinstance(outcome.result, OutcomeUnknownError) or (failed and pending.op is Op.CREATE_SESSION):
-            # The client is not told, for nobody knows; it finds out as when its connection breaks in the middle.
-            if connection is not None:
-                connection.abort()
-        elif not failed and isinstance(pending.write, OpenSession):
-            self._opened(pending, *outcome.result)
-        elif not failed and isinstance(pending.write, CloseSession):
-            self._closed(pending, outcome)
-        elif connection is not None:
-            self._answer(connection, pending, outcome)
-
-    def _answer(self, connection: ZooKeeperConnection, pending: Pending, outcome: Outcome) -> None:
-        result, code = outcome.result, Code.OK
-        if isinstance(result, BookstandError):
-            code = code_of(result)
-        elif isinstance(result, Failed):
-            code = Code(result.code)
-        if code is Code.OK:
-            connection.answer(records.reply(pending.xid, outcome.zxid, pending.op, result))
-        else:
-            connection.answer(records.refusal(pending.xid, outcome.zxid, code))
-        self._state.metrics.answered(pending.op, code, perf_counter() - pending.begun)
-
-    def _opened(self, pending: Pending, session_id: int, session: kept.Session) -> None:
-        live = self._state.sessions.add(session_id, session)
-        connection = pending.connection
-        if connection is not None and not connection.closed:
-            attach(self._state, connection, live)
-            if connection.frames:
-                self._ready[connection] = None
-            self._state.metrics.answered(Op.CREATE_SESSION, Code.OK, perf_counter() - pending.begun)
-
-    def _closed(self, pending: Pending, outcome: Outcome) -> None:
-        session = self._state.sessions.remove(outcome.result)
-        if pending.connection is not None:
-            self._answer(pending.connection, pending, outcome._replace(result=None))
-        if session is not None and session.connection is not None:
-            session.connection.end()
+            self._outcomes.finish(pending, Outcome(self._state.tree.zxid, error))
 
     # -- looking at everything ---------------------------------------------------------------------------------------
 

@@ -8,17 +8,17 @@ from bookstand.errors import BookstandError, StoreDamagedError
 from bookstand.server.zookeeper import kept
 from bookstand.server.zookeeper.batch import Adopt, CloseSession, Outcome, Write
 from bookstand.server.zookeeper.metrics import Metrics
+from bookstand.server.zookeeper.others import Others
 from bookstand.server.zookeeper.protocol import EventType
-from bookstand.server.zookeeper.reading import StrangeError, Tree
+from bookstand.server.zookeeper.reading import Tree
 from bookstand.server.zookeeper.sessions import Sessions
-from bookstand.server.zookeeper.survey import Survey, survey, znodes_of
+from bookstand.server.zookeeper.survey import Survey, survey
 from bookstand.server.zookeeper.watches import Watches
 from bookstand.storage import keys
-from bookstand.storage.log import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from bookstand.server.zookeeper.connection import ZooKeeperConnection
     from bookstand.storage.clock import Clock
@@ -56,8 +56,7 @@ class State:
         self.own_writes: list[Write] = []
         self.mortal: set[str] = set()
         self.znodes = 0
-        # How much of what others have changed was heard of, and how much of that is part of the tree.
-        self._heard = self.adopted = -1
+        self.others = Others(storage, self.tree)
 
     @property
     def outstanding(self) -> int:
@@ -110,51 +109,27 @@ class State:
         self.own_writes = [CloseSession(owner) for owner in found.ephemerals if owner not in left.sessions]
         self.surveyed(found)
 
-    # -- what others have written --------------------------------------------------------------------------------------
+    def surveyed(self, found: Survey) -> None:
+        """There was a look at everything: where others have written becomes part of the tree with the next commits."""
+        self.others.seen(found.news)
+        self._adopt(found.strange)
 
-    def others_wrote(self) -> bool:
-        return self.storage.news_total() != self._heard
-
-    def hear(self) -> bool:
-        """What others have written becomes part of the tree with the next commits; False: that can only be seen by a
-        look at everything."""
-        total = self.storage.news_total()
-        changed = self.storage.news_since(self._heard, total)
-        if changed is None:
+    def hear_others(self) -> bool:
+        """The same by what they have left word of; False: only a look at everything can tell."""
+        paths = self.others.hear()
+        if paths is None:
             return False
-        paths = (path for path, _ in znodes_of((database, key, None) for database, key in changed))
-        self._adopt(total, filter(self._is_strange, paths))
+        self._adopt(paths)
         return True
 
-    def surveyed(self, found: Survey) -> None:
-        """The same after such a look."""
-        self._adopt(found.news, found.strange)
-
-    def _adopt(self, heard: int, paths: Iterable[str]) -> None:
-        self._heard = heard
+    def _adopt(self, paths: Sequence[str]) -> None:
         self.own_writes += [Adopt([path]) for path in paths]
         self.committed()
 
-    def _is_strange(self, path: str) -> bool:
-        try:
-            self.tree.find(path)
-        except StrangeError:
-            return True
-        except StoreDamagedError as damage:
-            # Whoever asks for it is told.
-            logger().error("a znode cannot be served: %s", damage)
-        return False
-
     def committed(self) -> None:
-        """A commit has taken in what it was to."""
+        """There is no commit under way."""
         if not self.own_writes:
-            self.adopted = self._heard
-
-    def not_adopted(self) -> None:
-        """A commit has failed in which something was to become part of the tree: it is to be heard of again."""
-        self._heard = self.adopted
-
-    # -- commits -------------------------------------------------------------------------------------------------------
+            self.others.taken_in()
 
     def settle(self, outcome: Outcome) -> None:
         """A write is on the disk: those who watch what it changed are told."""
