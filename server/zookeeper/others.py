@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 class Others:
-    """Their changes are numbered by the store. ``adopted`` is up to which they are part of the tree."""
+    """Their changes are numbered by the store. ``heard`` is up to which the server knows of them, ``adopted`` up to
+    which they are part of the tree."""
 
     def __init__(self, storage: Storage, tree: Tree) -> None:
         self._storage = storage
         self._tree = tree
-        self._heard = self.adopted = -1
+        self.heard = self.adopted = -1
 
     @property
     def total(self) -> int:
@@ -27,15 +28,15 @@ class Others:
 
     def have_written(self) -> bool:
         """Whether there is something that was not heard of."""
-        return self.total != self._heard
+        return self.total != self.heard
 
     def hear(self) -> list[str] | None:
         """The paths where they have written, in that order; None: only a look at everything can tell."""
         total = self.total
-        changed = self._storage.news_since(self._heard, total)
+        changed = self._storage.news_since(self.heard, total)
         if changed is None:
             return None
-        self._heard = total
+        self.heard = total
         paths = (path for path, _ in znodes_of((database, key, None) for database, key in changed))
         return list(filter(self._is_strange, paths))
 
@@ -52,12 +53,12 @@ class Others:
 
     def seen(self, total: int) -> None:
         """There was a look at everything, which began when there were so many."""
-        self._heard = total
+        self.heard = total
 
     def taken_in(self) -> None:
         """All that was heard of is part of the tree."""
-        self.adopted = self._heard
+        self.adopted = self.heard
 
     def forget(self) -> None:
         """What was heard of could not be taken in: it is to be heard of again."""
-        self._heard = self.adopted
+        self.heard = self.adopted

@@ -194,10 +194,12 @@ class Rounds:
 
     def _is_behind(self, connection: ZooKeeperConnection) -> bool:
         """Who syncs is to see what was written before, by whomever."""
+        others = self._state.others
         if connection.syncing is None:
-            connection.syncing = self._state.others.total
-        if self._state.others.adopted < connection.syncing:
+            connection.syncing = others.total
+        if others.heard < connection.syncing:
             self._next_look = 0.0
+        if others.adopted < connection.syncing:
             return True
         connection.syncing = None
         return False

@@ -89,7 +89,7 @@ def test_a_read_that_waits_is_cut_and_may_wait_again(server: Server, wires: list
     assert wires[1].is_closed()
     server.start_bookie(2)
     with bookie_at(server.bookies[1]) as again:
-        again.send(kit.v3_long_poll(writer.id, 0, 60_000))
+        again.send(kit.v3_long_poll(writer.id, 0, 3_600_000))
         # The store's writer tells no bookie: it has to look for itself.
         writer.append(b"abc")
         assert again.v3().readResponse.maxLAC == 1

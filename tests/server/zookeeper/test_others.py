@@ -121,6 +121,20 @@ def test_more_news_than_are_kept(store: Any, watcher: Client) -> None:
     assert events(watcher, 1) == [(CHANGED, "/n/0")]
 
 
+def test_who_syncs_sees_what_was_written_before(store: Any, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the server lets some time pass, for its last look at everything took long."""
+    monkeypatch.setattr(rounds, "LONG_LOOK", 0.0)
+    monkeypatch.setattr(rounds, "LOOK_SHARE", 1e-9)
+    with store.transaction() as change:
+        for number in range(keys.NEWS_KEPT + 1):
+            change.put_node(f"/n/{number}", b"x")
+    assert client.call(Op.SYNC, "/") == "/"
+    store.nodes.put("/late", b"x")
+    assert "late" not in client.children("/")
+    assert client.call(Op.SYNC, "/") == "/"
+    assert "late" in client.children("/")
+
+
 def test_a_store_that_was_never_served_keeps_no_news(store: Any) -> None:
     store.nodes.put("/a", b"x")
     assert list(store.storage.meta_keys(keys.META_NEWS)) == []
