@@ -6,7 +6,6 @@ import struct
 from bisect import bisect_left
 from itertools import compress, islice, repeat
 from operator import itemgetter, lt
-from typing import NamedTuple
 
 from bookstand.errors import IncorrectParameterError, LedgerFencedError
 from bookstand.storage import copies, keys, state
@@ -81,10 +80,11 @@ class AddCopies:
     def _keep_apart(self, staging: Staging, copy: LedgerCopy, ids: Sequence[int], stored: Sequence[bytes]) -> None:
         marked = self._mark_keys(self.bookie, ids)
         there = staging.marks_among(marked)
-        new = {key: OWN + entry for key, entry in zip(marked, stored, strict=True) if key not in there}
-        if new:
-            staging.marks.update(new)
-            copy.added(len(new), max(keys.COPY_ENTRY.unpack(key)[2] for key in new))
+        new = [key not in there for key in marked]
+        if any(new):
+            own = [OWN + entry for entry in compress(stored, new)]
+            staging.marks.update(zip(compress(marked, new), own, strict=True))
+            copy.added(len(own), max(compress(ids, new)))
 
     def _add(self, staging: Staging, copy: LedgerCopy, ledger: LedgerState, sent: _Sent) -> None:
         if ledger.home == NO_HOME_YET:
@@ -143,12 +143,15 @@ class AddCopies:
         return list(map(keys.COPY_ENTRY.pack, repeat(self.ledger_id), repeat(bookie), ids))
 
 
-class _Sent(NamedTuple):
+class _Sent:
     """Entries by ascending ids, with their keys."""
 
-    ids: Sequence[int]
-    keys: Sequence[bytes]
-    stored: Sequence[bytes]
+    __slots__ = ("ids", "keys", "stored")
+
+    def __init__(self, ids: Sequence[int], keys: Sequence[bytes], stored: Sequence[bytes]) -> None:
+        self.ids = ids
+        self.keys = keys
+        self.stored = stored
 
     def only(self, chosen: Sequence[bool]) -> _Sent:
         if all(chosen):

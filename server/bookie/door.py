@@ -18,6 +18,7 @@ class Door:
     def __init__(self, desk: Desk, host: str, port: int) -> None:
         self.desk = desk
         self.address = host, port
+        self._host = host
         self._listener: asyncio.Server | None = None
         self._kept: list[socket.socket] = []
 
@@ -28,7 +29,7 @@ class Door:
     async def open(self) -> None:
         self._give_up_place()
         connect = partial(BookieConnection, self.desk)
-        self._listener = await self.desk.loop.create_server(connect, *self.address, backlog=_BACKLOG)
+        self._listener = await self.desk.loop.create_server(connect, self._host, self.address[1], backlog=_BACKLOG)
         self.address = self._listener.sockets[0].getsockname()[:2]
         self.desk.open()
 
