@@ -7,8 +7,7 @@ under which ledgers know it, in its cookie: it is the address that it had at fir
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 from uuid import uuid4
 
 from bookstand.errors import IncorrectParameterError, MalformedError
@@ -129,7 +128,7 @@ class _Presence:
     """Bookies are where they belong, and nowhere else. A full store does not refuse it: what comes takes the place of
     what goes."""
 
-    def __init__(self, available: Mapping[str, bytes], read_only: Mapping[str, bytes], names: Any) -> None:
+    def __init__(self, available: Mapping[str, bytes], read_only: Mapping[str, bytes], names: Collection[str]) -> None:
         self._wanted = {
             **{f"{AVAILABLE}/{name}": None for name in names},
             **{f"{READ_ONLY}/{name}": None for name in names},

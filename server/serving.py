@@ -60,8 +60,8 @@ class Server:
             raise IncorrectParameterError(f"the store is open already: there is no use for {', '.join(options)}")
         self._given = store
         self._options = options
-        ports = [0] * bookies if bookie_ports is None else bookie_ports
-        self._arguments = ports, address_of(zookeeper), host, advertise, limits
+        self._ports = [0] * bookies if bookie_ports is None else bookie_ports
+        self._arguments = address_of(zookeeper), host, advertise, limits
         self._rules = faults
         self._admin = None if admin is None else address_of(admin)
         self._metrics = None if metrics is None else address_of(metrics)
@@ -83,10 +83,10 @@ class Server:
             else:
                 self.store = stack.enter_context(bookstand.open(self._given, **self._options))
             storage, clock = self.store.storage, self.store._client.clock
-            self.faults = ServerFaults(storage, bookies=len(self._arguments[0]))
+            self.faults = ServerFaults(storage, bookies=len(self._ports))
             for rule in self._rules:
                 self.faults.add(rule)
-            self.cluster = Cluster(storage, clock, *self._arguments)
+            self.cluster = Cluster(storage, clock, self._ports, *self._arguments)
             self._running = stack.enter_context(Running(self.cluster))
             # What is stalled would keep it from being stopped.
             stack.callback(self.faults.release)

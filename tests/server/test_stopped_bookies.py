@@ -66,6 +66,23 @@ def test_its_connections_are_cut_and_others_go_on(server: Server, wires: list[Wi
         assert again.v2(kit.v2_add(stored(1, 1))).code == 0
 
 
+def test_it_is_stopped_at_one_entry(server: Server, wires: list[Wire]) -> None:
+    """What waited there when it was stopped has died with it."""
+    server.faults.add("stall@append(1:1)@bookie2")
+    for wire in wires:
+        assert wire.v2(kit.v2_add(stored(1, 0))).code == 0
+    wires[1].send(kit.v2_add(stored(1, 1)))
+    eventually(lambda: server.faults.as_json()[0]["fired"])
+    server.stop_bookie(2)
+    assert wires[1].is_closed()
+    assert wires[0].v2(kit.v2_add(stored(1, 1))).code == 0
+    server.start_bookie(2)
+    server.faults.clear()
+    with bookie_at(server.bookies[1]) as again:
+        assert again.v2(kit.v2_add(stored(1, 2))).code == 0
+        assert [again.v2(kit.v2_read(1, number)).code for number in range(3)] == [0, 2, 0]
+
+
 def test_clients_hear_of_it_from_zookeeper(server: Server, client: KazooClient) -> None:
     name = server.cluster.names[1]
     heard: list[list[str]] = []
