@@ -86,9 +86,12 @@ class Role:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except OSError as error:
                 with open(self._file, encoding="ascii", errors="replace") as taken:
-                    raise RoleTakenError(taken.read()) from None
+                    holder = taken.read()
+                if isinstance(error, BlockingIOError):
+                    raise RoleTakenError(holder) from None
+                raise
         # On a full disk it stays unsaid who it is.
         with suppress(OSError):
             os.ftruncate(self._file, 0)

@@ -77,12 +77,12 @@ class ZooKeeperServer:
 
     async def start(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
-        self._role = self._storage.take_role("ZooKeeper")
+        self._role = await asyncio.to_thread(self._storage.take_role, "ZooKeeper")
         try:
             self._state.restore(await asyncio.to_thread(self._begin))
             await self._listen(loop)
         except BaseException:
-            self._storage.resign(self._role)
+            await asyncio.to_thread(self._storage.resign, self._role)
             raise
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -114,7 +114,7 @@ class ZooKeeperServer:
         while self._state.connections:
             # They go in later turns of the loop.
             await asyncio.sleep(0)
-        self._storage.resign(self._role)
+        await asyncio.to_thread(self._storage.resign, self._role)
 
     def _stop_listening(self) -> None:
         if self._timer is not None:
