@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,38 +32,15 @@ from bookstand.storage.clock import SystemClock
 from bookstand.storage.digest import digest_for, master_key
 from bookstand.storage.entry import encode
 from bookstand.storage.metadata import CLOSED, LedgerMetadata, serialize
-from tests.kit import PATIENCE, ChildRefusedError, eventually
+from tests.kit import ChildRefusedError, eventually
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire
+from tests.server.kit import bookie_at, connected, leave
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "wire"
 PASSWORD = b"secret"
 KEY = master_key(PASSWORD)
 DIGEST = digest_for("crc32c", PASSWORD)
-
-
-@pytest.fixture
-def server(store_path: Path) -> Iterator[Server]:
-    with serve(store_path) as running:
-        yield running
-
-
-@pytest.fixture
-def kazoo(server: Server) -> Iterator[KazooClient]:
-    with_client = connected(server)
-    yield with_client
-    leave(with_client)
-
-
-def connected(server: Server) -> KazooClient:
-    client = KazooClient(hosts=server.zookeeper, timeout=30)
-    client.start(timeout=PATIENCE)
-    return client
-
-
-def leave(client: KazooClient) -> None:
-    client.stop()
-    client.close()
 
 
 def entry(ledger_id: int, number: int) -> bytes:
@@ -87,10 +63,6 @@ def create(client: KazooClient, names: list[str], write_quorum: int = 2) -> Ledg
     )
     client.create(ledger_path(metadata.ledger_id), serialize(metadata), makepath=True)
     return metadata
-
-
-def bookie_at(address: str) -> Wire:
-    return Wire(address_of(address))
 
 
 def find_bookie(client: KazooClient, name: str) -> Wire:

@@ -16,22 +16,9 @@ from bookstand.server.serving import Server
 from tests.kit import eventually
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire, stored
-from tests.server.test_serving import bookie_at, connected, leave
+from tests.server.kit import bookie_at, connected, leave
 
 AVAILABLE = "/ledgers/available"
-
-
-@pytest.fixture
-def server(store_path: Path) -> Iterator[Server]:
-    with serve(store_path) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[KazooClient]:
-    connection = connected(server)
-    yield connection
-    leave(connection)
 
 
 @pytest.fixture
@@ -83,18 +70,18 @@ def test_it_is_stopped_at_one_entry(server: Server, wires: list[Wire]) -> None:
         assert [again.v2(kit.v2_read(1, number)).code for number in range(3)] == [0, 2, 0]
 
 
-def test_clients_hear_of_it_from_zookeeper(server: Server, client: KazooClient) -> None:
+def test_clients_hear_of_it_from_zookeeper(server: Server, kazoo: KazooClient) -> None:
     name = server.cluster.names[1]
     heard: list[list[str]] = []
-    client.ChildrenWatch(AVAILABLE, lambda children: heard.append(sorted(children)))
+    kazoo.ChildrenWatch(AVAILABLE, lambda children: heard.append(sorted(children)))
     everybody = sorted([*server.cluster.names, "readonly"])
     without = [each for each in everybody if each != name]
     server.stop_bookie(2)
     eventually(lambda: heard[-1] == without)
-    info = client.get(f"{AVAILABLE}/{server.cluster.names[0]}")[0]
+    info = kazoo.get(f"{AVAILABLE}/{server.cluster.names[0]}")[0]
     server.start_bookie(2)
     eventually(lambda: heard == [everybody, without, everybody])
-    assert len(client.get(f"{AVAILABLE}/{name}")[0]) == len(info)
+    assert len(kazoo.get(f"{AVAILABLE}/{name}")[0]) == len(info)
 
 
 def test_a_read_that_waits_is_cut_and_may_wait_again(server: Server, wires: list[Wire]) -> None:
@@ -141,18 +128,18 @@ def test_a_stopped_bookie_is_there_after_a_restart(store_path: Path) -> None:
         leave(client)
 
 
-def test_a_stopped_bookie_stays_unlisted_when_the_disk_fills_up(server: Server, client: KazooClient) -> None:
+def test_a_stopped_bookie_stays_unlisted_when_the_disk_fills_up(server: Server, kazoo: KazooClient) -> None:
     first, second, third = server.cluster.names
     server.stop_bookie(2)
     server.faults.add("full@commit")
     with bookie_at(server.bookies[0]) as wire:
         assert wire.v2(kit.v2_add(stored(1, 0))).code == 105
-    eventually(lambda: sorted(client.get_children(f"{AVAILABLE}/readonly")) == sorted([first, third]))
+    eventually(lambda: sorted(kazoo.get_children(f"{AVAILABLE}/readonly")) == sorted([first, third]))
     server.start_bookie(2)
-    eventually(lambda: sorted(client.get_children(f"{AVAILABLE}/readonly")) == sorted([first, second, third]))
+    eventually(lambda: sorted(kazoo.get_children(f"{AVAILABLE}/readonly")) == sorted([first, second, third]))
     server.stop_bookie(2)
     server.faults.clear()
-    eventually(lambda: sorted(client.get_children(AVAILABLE)) == sorted([first, third, "readonly"]))
+    eventually(lambda: sorted(kazoo.get_children(AVAILABLE)) == sorted([first, third, "readonly"]))
 
 
 @pytest.mark.parametrize("number", [0, 4, -1])
