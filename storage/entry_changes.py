@@ -120,7 +120,9 @@ class AddEntries(TakesSpace):
         else:
             # As on a bookie, what is there already stays, and the add is confirmed.
             encoded = self.encode()
-            fresh = [pair for pair in encoded.pairs() if not staging.has_entry(pair[0])]
+            pairs = list(encoded.pairs())
+            there = staging.entries_among([key for key, _ in pairs])
+            fresh = [pair for pair in pairs if pair[0] not in there]
             state.added(ledger, self.first_entry, len(fresh), encoded.largest, self.last_add_confirmed)
             if fresh:
                 staging.entries.append(Encoded(fresh.__iter__, fresh[0][0], len(fresh), encoded.largest))
@@ -135,11 +137,21 @@ class AddEntries(TakesSpace):
 
 def close_gap(staging: Staging, ledger: LedgerState, ledger_id: int) -> None:
     """Where the gap that began behind ``unbroken`` is filled, what was stored beyond it counts as well."""
+    # How far that is nobody knows: twice as far is looked each time.
+    looked = 1
     while ledger.unbroken < ledger.last_entry:
-        following = ledger.unbroken + 1
-        if not staging.has_entry(keys.ENTRY_KEY.pack(ledger_id, following)):
+        first = ledger.unbroken + 1
+        wanted = [
+            keys.ENTRY_KEY.pack(ledger_id, entry_id)
+            for entry_id in range(first, min(first + looked, ledger.last_entry + 1))
+        ]
+        there = staging.entries_among(wanted)
+        if len(there) < len(wanted):
+            missing = next(number for number, key in enumerate(wanted) if key not in there)
+            ledger.unbroken = first + missing - 1
             return
-        ledger.unbroken = following
+        ledger.unbroken = first + len(wanted) - 1
+        looked *= 2
 
 
 class CollectEntries:
