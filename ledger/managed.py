@@ -186,12 +186,11 @@ class ManagedLedger:
 
     def _measure(self) -> Extent:
         """What is listed; where nobody may be fenced, the last ledger as far as it is known to go."""
-        ledgers = [(info.ledger_id, info.entries) for info in self._info.ledgers]
+        ledgers = self._info.ledgers
         if self.client.read_only and ledgers:
-            ledger_id = ledgers[-1][0]
-            reader = self.client.open(ledger_id, False, b"", None)
-            ledgers[-1] = ledger_id, reader.read_last_confirmed() + 1
-        return Extent(ledgers)
+            reader = self.client.open(ledgers[-1].ledger_id, False, b"", None)
+            ledgers[-1] = ledgers[-1]._replace(entries=reader.read_last_confirmed() + 1)
+        return Extent((info.ledger_id, info.entries) for info in ledgers)
 
     def as_taken_over(self) -> ManagedLedger:
         """Of a topic that was opened read-only: as it will be for whoever opens it for writing. Its last ledger has

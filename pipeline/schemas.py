@@ -175,7 +175,8 @@ DELAYED_BUCKETS = Table(
 
 DELAYED_INDEX = Table(
     "delayed_index",
-    "one row for each delayed message of each subscription",
+    "one row for each delayed message of each subscription; two, where a broker that died in the middle of merging "
+    "left it in two buckets",
     _TOPIC,
     _CURSOR,
     Column("bucket_ledger_id", "bigint", "the ledger of the bucket that has it; null: only the topic has it"),

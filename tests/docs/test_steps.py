@@ -16,6 +16,8 @@ from tests.kit import copied_tree
 HOW_TO = ROOT / "docs" / "how-to"
 WITHOUT_SPARK = ("cut-the-power", "look-at-disks", "replace-bookkeeper")
 ON_SPARK = "ask-spark"
+ON_PULSAR = "pulsar-on-bookstand"
+"""Needs a distribution of Pulsar: test_pulsar_page.py has the rest of it, and ``make interop`` a broker."""
 
 
 @pytest.mark.timeout(600)
@@ -60,7 +62,7 @@ def test_the_how_to_on_spark(tmp_path: Path) -> None:
 
 
 def test_every_how_to_is_tried() -> None:
-    assert {page.stem for page in HOW_TO.glob("*.md")} == {*WITHOUT_SPARK, ON_SPARK}
+    assert {page.stem for page in HOW_TO.glob("*.md")} == {*WITHOUT_SPARK, ON_SPARK, ON_PULSAR}
 
 
 # -- the walk itself ---------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -38,7 +39,11 @@ def ask(pom: str, requests: list[str]) -> list[dict[str, str]]:
         f"-Drequests={asked}",
         f"-Danswers={answered}",
     ]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    # What a standalone broker of Pulsar is to have in its environment.
+    variables = {**os.environ, "PULSAR_STANDALONE_USE_ZOOKEEPER": "1"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=variables)
+    # What the originals and served stores say is there for when an answer is different.
+    (BUILD / f"{Path(pom).stem}.log").write_text(done.stdout + done.stderr)
     if done.returncode != 0:
         raise RuntimeError(f"Maven ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     lines = answered.read_text("utf-8").removesuffix("\n").split("\n")

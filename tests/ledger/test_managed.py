@@ -337,6 +337,17 @@ def test_read_only_beside_a_writer(store: Any, store_path: Path, child: Callable
     topic.append_entry(b"the writer was not fenced")
 
 
+def test_read_only_the_open_ledger_is_told_as_far_as_it_is_confirmed(store: Any, store_path: Path) -> None:
+    topic = store.managed_ledger("t", max_entries_per_ledger=3)
+    for number in range(5):
+        topic.append_entry(b"%d" % number)
+    with bookstand.open(store_path, read_only=True) as looking:
+        seen = looking.managed_ledger("t")
+        # That the last one is confirmed nothing in the store says yet.
+        assert [one.entries for one in seen.ledgers] == [3, 1]
+        assert seen.last_confirmed == (seen.ledgers[-1].ledger_id, 0)
+
+
 def test_many_threads(store: Any) -> None:
     topic = store.managed_ledger("t", max_entries_per_ledger=7)
     positions: list[list[Position]] = [[] for _ in range(4)]

@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 
 import bookstand
+from bookstand.delivery.bucket_key import bucket_key
+from bookstand.delivery.indexes import Indexes
+from bookstand.delivery.snapshot import seal
+from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
 from bookstand.delivery.topic_config import TopicConfig
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
 from bookstand.pipeline.batches import DamagedDataError
@@ -113,6 +117,31 @@ def test_segments_that_are_not_due_are_not_read(tmp_path: Path) -> None:
     segments = {row["segment"] for row in whole}
     read = {number for part in parts for one in part.work.ranges for number in range(one.first, one.last + 1)}
     assert len(read) < len(segments)
+
+
+def test_a_merge_that_was_broken_off_leaves_messages_in_two_buckets(tmp_path: Path) -> None:
+    """The broker names the merged bucket first, and those that it is made of no longer after that."""
+    with bookstand.open(tmp_path / "store", clock=VirtualClock(NOW)) as store:
+        grow(store, 200)
+    (place,) = stores(tmp_path / "store")
+    asked = query("delayed_index")
+    before = all_of(plan(place, asked), asked)
+    rows_before = sorted((row["deliver_at_ms"], row["ledger_id"], row["entry_id"]) for row in before)
+    ledger_ids = [row[1] for row in rows_before]
+    merged = seal(Indexes.of(*zip(*rows_before, strict=True)), 300_000)
+    with bookstand.open(tmp_path / "store", clock=VirtualClock(NOW)) as store:
+        cursor = store.topic("orders").cursor("sub")
+        key = bucket_key(min(ledger_ids), max(ledger_ids))
+        storage = BucketSnapshotStorage(store._client)
+        first, *others = merged.entries
+        bucket = storage.create_bucket_snapshot(first, others, key, cursor.topic.name, "sub").result()
+        cursor.put_cursor_property(key, str(bucket))
+    after = all_of(plan(place, asked), asked)
+    both = {row["bucket_ledger_id"] for row in before} | {bucket}
+    assert len(both) > 2
+    assert {row["bucket_ledger_id"] for row in after} == both
+    rows_after = [(row["deliver_at_ms"], row["ledger_id"], row["entry_id"]) for row in after]
+    assert sorted(rows_after) == sorted(rows_before * 2)
 
 
 # -- places ------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 package bookstand.interop.wire;
 
 import bookstand.interop.Lines;
+import bookstand.interop.Served;
 import java.util.ArrayList;
 import java.util.Enumeration;
 import java.util.LinkedHashMap;

@@ -1,4 +1,4 @@
-package bookstand.interop.wire;
+package bookstand.interop;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -16,16 +16,17 @@ import java.util.List;
 import java.util.concurrent.TimeUnit;
 
 /** A process that serves a store. */
-final class Served {
+public final class Served {
 
+    private static final HttpClient CLIENT = HttpClient.newHttpClient();
     private static final ObjectMapper JSON = new ObjectMapper();
 
-    final String uri;
-    final String admin;
+    public final String uri;
+    public final String admin;
     private final Process process;
 
     /** The command says where it is on one line of JSON. */
-    Served(String command) throws IOException {
+    public Served(String command) throws IOException {
         List<String> words = new ArrayList<>(Arrays.asList(command.split(" ")));
         process = new ProcessBuilder(words).redirectError(ProcessBuilder.Redirect.INHERIT).start();
         BufferedReader out =
@@ -40,29 +41,47 @@ final class Served {
     }
 
     /** Cut all connections to ZooKeeper; how many there were. */
-    int cutSessions() throws IOException, InterruptedException {
-        HttpClient client = HttpClient.newHttpClient();
+    public int cutSessions() throws IOException, InterruptedException {
         HttpRequest state = HttpRequest.newBuilder(URI.create(admin + "/state")).build();
         JsonNode sessions =
-                JSON.readTree(client.send(state, HttpResponse.BodyHandlers.ofString()).body()).get("sessions");
+                JSON.readTree(CLIENT.send(state, HttpResponse.BodyHandlers.ofString()).body()).get("sessions");
         int cut = 0;
         for (JsonNode session : sessions) {
-            HttpRequest request = HttpRequest.newBuilder(URI.create(admin + "/sessions/disconnect"))
-                    .header("Content-Type", "application/json")
-                    .POST(HttpRequest.BodyPublishers.ofString("{\"session\": " + session + "}"))
-                    .build();
-            cut += client.send(request, HttpResponse.BodyHandlers.discarding()).statusCode() == 200 ? 1 : 0;
+            HttpRequest request = post("/sessions/disconnect", "{\"session\": " + session + "}");
+            cut += CLIENT.send(request, HttpResponse.BodyHandlers.discarding()).statusCode() == 200 ? 1 : 0;
         }
         return cut;
     }
 
     /** SIGTERM; the exit code. */
-    int stop() throws InterruptedException {
+    public int stop() throws InterruptedException {
         process.destroy();
         if (!process.waitFor(60, TimeUnit.SECONDS)) {
             process.destroyForcibly();
             throw new IllegalStateException("it does not stop");
         }
         return process.exitValue();
+    }
+
+    /** SIGKILL, in the middle of whatever it does. */
+    public void kill() throws InterruptedException {
+        process.destroyForcibly().waitFor();
+    }
+
+    /** The same, by itself, as it is asked to. */
+    public void crash() throws IOException, InterruptedException {
+        try {
+            CLIENT.send(post("/crash", "{\"mode\": \"kill\"}"), HttpResponse.BodyHandlers.discarding());
+        } catch (IOException e) {
+            // Nobody is left to answer.
+        }
+        process.waitFor();
+    }
+
+    private HttpRequest post(String path, String json) {
+        return HttpRequest.newBuilder(URI.create(admin + path))
+                .header("Content-Type", "application/json")
+                .POST(HttpRequest.BodyPublishers.ofString(json))
+                .build();
     }
 }
