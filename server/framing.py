@@ -18,9 +18,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 LENGTH_BYTES = 4
 SCRATCH_BYTES = 512 << 10
@@ -54,6 +55,8 @@ class Run(NamedTuple):
 
     def rows(self) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
         """The frames with their lengths, one a row."""
+        import numpy as np
+
         octets = np.frombuffer(self.data, np.uint8, self.frames * self.stride, self.start)
         return octets.reshape(self.frames, self.stride)
 
@@ -87,6 +90,8 @@ def _alike(data: bytes, at: int, stride: int, fits: int, prefix: bytes) -> int:
             break
     else:
         return count
+    import numpy as np
+
     # By growing steps, so that looking costs no more than there is to find.
     step = 8 * _COUNTED
     while count < fits:
