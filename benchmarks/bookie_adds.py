@@ -1,8 +1,8 @@
 """P25: durable adds of the original's client, 128 bytes each, 2 000 under way: CPU time of the server's process alone.
 
-The client is the same process for both, warm, and not throttled. The bookie has the original's own settings, its journal
-is synced, and its ZooKeeper is a process of its own, which does not count. What a bookie does later, when it flushes what
-its journal has, counts only as far as it falls into its own rounds.
+The client is the same process for both, warm, and not throttled. The bookie has the original's own settings, its
+journal is synced, and its ZooKeeper is a process of its own, which does not count. What a bookie does later, when it
+flushes what its journal has, counts only as far as it falls into its own rounds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What a served store is held against: a bookie of the original's, its ZooKeeper, and the original's client.
 
-The client is one process, whoever serves. Where there is no JDK or no Maven, all of it is missing.
+All are the originals' own programs with their own settings, but for where they are, that the disk may be almost full,
+and that nobody beside the bookie looks after lost copies. Where there is no JDK or no Maven, all of it is missing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from typing import NamedTuple
 from benchmarks.maven import JAVA, classpath
 from benchmarks.measure import ROOT, Missing
 
-ORIGINAL = "a bookie of BookKeeper 4.18.0"
+PATIENCE = 60.0
+_LOOK_INTERVAL = 0.002
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+_OURS = "bookstand.benchmarks.bookies"
+_ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_BOOKIE = "org.apache.bookkeeper.server.Main"
+_SHELL = "org.apache.bookkeeper.bookie.BookieShell"
 # As the original's scripts start it, but for a smaller heap and fewer words.
 _FLAGS = (
     "-Xmx512m",
@@ -30,18 +38,32 @@ _FLAGS = (
     "--add-opens=java.base/java.io=ALL-UNNAMED",
     f"-Dlog4j2.configurationFile={JAVA / 'log4j2.properties'}",
 )
-_PATIENCE = 60.0
-_TICKS = os.sysconf("SC_CLK_TCK")
+_SETTINGS = """
+metadataServiceUri=zk+hierarchical://127.0.0.1:{zookeeper}/ledgers
+journalDirectories={folder}/journal
+ledgerDirectories={folder}/ledgers
+allowLoopback=true
+advertisedAddress=127.0.0.1
+bookiePort={bookie}
+diskUsageThreshold=0.99
+diskUsageWarnThreshold=0.98
+autoRecoveryDaemonEnabled=false
+"""
 
 
 class Server(NamedTuple):
-    """A bookie that is ready: where its cluster is, and the process that alone counts."""
+    """Ports that are listened at, and the process of the bookie."""
 
-    uri: str
+    zookeeper: int
+    bookie: int
     pid: int
 
+    @property
+    def uri(self) -> str:
+        return f"zk+hierarchical://127.0.0.1:{self.zookeeper}/ledgers"
+
     def cpu(self) -> float:
-        """Seconds, user and system, that the process has taken so far with all of its threads."""
+        """Seconds, user and system, that the bookie's process has taken so far with all of its threads."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
         except OSError as error:
@@ -71,76 +93,88 @@ class Client:
 
 @contextmanager
 def client() -> Iterator[Client]:
-    with _process(_java("Client"), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with _process(_java(f"{_OURS}.Client"), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         yield Client(process)
 
 
 @contextmanager
 def ours(store: Path) -> Iterator[Server]:
     """``bookstand serve`` with one bookie, in a process of its own."""
-    command = [*serve_command(store), "--zookeeper", "0", "--json"]
-    with _process(command, stdout=subprocess.PIPE) as process:
+    command = [sys.executable, "-m", "bookstand.tools.main", "serve", str(store)]
+    with _process([*command, "--bookies", "1", "--zookeeper", "0", "--json"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
-        yield Server(said["metadata_service_uri"], process.pid)
+        addresses = (said["zookeeper"], said["bookies"][0]["address"])
+        zookeeper, bookie = (int(address.rpartition(":")[2]) for address in addresses)
+        yield Server(zookeeper, bookie, process.pid)
 
 
 @contextmanager
 def original(folder: Path) -> Iterator[Server]:
-    """A bookie of the original's with its ZooKeeper in a process of its own, whose CPU time is not the bookie's."""
-    zookeeper, bookie = free_ports(2)
-    with (
-        _process(original_command(folder, "zookeeper", zookeeper, bookie)) as first,
-        _listening(first, zookeeper),
-        _process(original_command(folder, "bookie", zookeeper, bookie)) as second,
-        _listening(second, bookie),
-    ):
-        yield Server(f"zk+hierarchical://127.0.0.1:{zookeeper}/ledgers", second.pid)
+    """ZooKeeper, the shell's ``initnewcluster`` and a bookie, one after the other, on a folder that is new. ZooKeeper
+    has a process of its own."""
+    zookeeper, bookie, settings = _settings(folder)
+    with _process(_java(_ZOOKEEPER, str(zookeeper), str(folder / "zookeeper"))) as first:
+        _wait_until_listening(first, zookeeper)
+        subprocess.run(_java(_SHELL, "-conf", str(settings), "initnewcluster"), capture_output=True, check=True)
+        with _process(_java(_BOOKIE, "--conf", str(settings))) as second:
+            _wait_until_listening(second, bookie)
+            yield Server(zookeeper, bookie, second.pid)
 
 
-def serve_command(store: Path) -> list[str]:
-    return [sys.executable, "-m", "bookstand.tools.main", "serve", str(store), "--bookies", "1"]
+@contextmanager
+def original_together(folder: Path) -> Iterator[Server]:
+    """A bookie and ZooKeeper in one process, on a folder that :func:`original` has left."""
+    zookeeper, bookie, settings = _settings(folder)
+    together = _java(f"{_OURS}.Together", str(zookeeper), str(folder / "zookeeper"), str(settings))
+    with _process(together) as process:
+        _wait_until_listening(process, zookeeper)
+        _wait_until_listening(process, bookie)
+        yield Server(zookeeper, bookie, process.pid)
 
 
-def original_command(folder: Path, parts: str, zookeeper: int, bookie: int) -> list[str]:
-    return _java("Server", str(folder), parts, str(zookeeper), str(bookie))
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
+def _settings(folder: Path) -> tuple[int, int, Path]:
+    """Ports of ZooKeeper and of the bookie, the same ones for all that a folder is for, and the bookie's settings."""
+    settings = folder / "bookie.conf"
+    if settings.exists():
+        lines = dict(line.split("=", 1) for line in settings.read_text().split())
+        zookeeper = lines["metadataServiceUri"].rpartition(":")[2].partition("/")[0]
+        return int(zookeeper), int(lines["bookiePort"]), settings
+    folder.mkdir(parents=True)
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    first, second = (probe.getsockname()[1] for probe in probes)
     for probe in probes:
         probe.close()
-    return ports
+    settings.write_text(_SETTINGS.format(folder=folder, zookeeper=first, bookie=second))
+    return first, second, settings
 
 
 def _java(program: str, *arguments: str) -> list[str]:
-    where = classpath("bookies.xml", "bookies")
-    return ["java", *_FLAGS, "-cp", where, f"bookstand.benchmarks.bookies.{program}", *arguments]
+    return ["java", *_FLAGS, "-cp", classpath("bookies.xml", "bookies"), program, *arguments]
 
 
 @contextmanager
 def _process(command: list[str], **streams: int) -> Iterator[subprocess.Popen[str]]:
+    """It is asked to end."""
     process = subprocess.Popen(command, cwd=ROOT, text=True, **streams)
     try:
         yield process
     finally:
-        process.kill()
-        process.communicate()
+        process.terminate()
+        try:
+            process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
 
 
-@contextmanager
-def _listening(process: subprocess.Popen[str], port: int) -> Iterator[None]:
-    """From when the process listens there."""
-    until = time.monotonic() + _PATIENCE
+def _wait_until_listening(process: subprocess.Popen[str], port: int) -> None:
+    until = time.monotonic() + PATIENCE
     while True:
-        if process.poll() is not None or time.monotonic() > until:
-            raise RuntimeError(f"nobody listens at port {port}: {' '.join(process.args[-5:])}")
         try:
             socket.create_connection(("127.0.0.1", port)).close()
         except ConnectionError:
-            time.sleep(0.05)
+            if process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"nobody listens at port {port}: {process.args!s:.300}") from None
+            time.sleep(_LOOK_INTERVAL)
         else:
-            break
-    yield
+            return
