@@ -7,7 +7,7 @@ import random
 import sys
 from collections.abc import Iterator
 
-from tests.interop import cursors, delayed, disk, questions, shell, wire
+from tests.interop import cursors, delayed, disk, junit, questions, shell, wire
 from tests.interop.java import ask, missing_tools
 from tests.interop.questions import Question
 
@@ -34,6 +34,9 @@ def main(seed: int = 1) -> int:
         for name, group in groups.items():
             failed += compare(name, group, answers)
             asked += len(group)
+    group = junit.questions()
+    failed += compare(junit.GROUP, group, junit.answers())
+    asked += len(group)
     print(f"interop: {asked} answers, {failed} different, seed {seed}")
     return 1 if failed else 0
 
