@@ -38,7 +38,7 @@ class BookieConnection(FramedConnection):
         self.desk = desk
         self._gathering = adds.Gathering()
         self._adds_in_progress = 0
-        self._partial_held = 0
+        self._held_bytes = 0
         self._held = False
         self._long_polls: set[Callable[[], None]] = set()
         self._view: CopyReads | None = None
@@ -52,7 +52,6 @@ class BookieConnection(FramedConnection):
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        self._hold_partial()
         for stop in list(self._long_polls):
             stop()
         self._long_polls.clear()
@@ -75,16 +74,15 @@ class BookieConnection(FramedConnection):
     def buffer_updated(self, nbytes: int) -> None:
         self.desk.figures.received += nbytes
         super().buffer_updated(nbytes)
-        self._hold_partial()
 
-    def _hold_partial(self) -> None:
-        """Frames that are not whole are held for their clients; not for too many of them."""
-        held, self._partial_held = self._partial_held, self.partial_bytes
+    def weigh(self) -> None:
+        """Frames that are not whole and answers that are not taken are held for clients; not for too many of them."""
+        before, self._held_bytes = self._held_bytes, self.held_bytes
         load = self.desk.load
-        load.bytes += self._partial_held - held
-        if self._partial_held > held and load.bytes > self.desk.limits.server_bytes:
-            self.refuse()
-            self._hold_partial()
+        load.bytes += self._held_bytes - before
+        if self._held_bytes > before and load.bytes > self.desk.limits.server_bytes:
+            self.desk.figures.refused += 1
+            self.abort()
 
     def proceed(self) -> None:
         self._arrived = monotonic()

@@ -98,7 +98,7 @@ def test_requests_that_arrive_octet_by_octet(client: Client) -> None:
 
 
 def test_half_frames_do_not_fill_the_memory(serving: Serving, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "PARTIAL_BYTES", 8 << 20)
+    monkeypatch.setattr(connection, "HELD_IN_ALL_BYTES", 8 << 20)
     before = resident_bytes()
     waiting = []
     half = MAX_FRAME.to_bytes(4, "big") + bytes(900_000)
@@ -111,13 +111,13 @@ def test_half_frames_do_not_fill_the_memory(serving: Serving, client: Client, mo
             except ConnectionError:
                 pass
         client.ping()
-        assert serving.do(lambda: serving.server._state.partial_bytes) <= 9 << 20
+        assert serving.do(lambda: serving.server._state.held_bytes) <= 9 << 20
         assert resident_bytes() - before < 40 << 20
         assert client.create("/a") == "/a"
     finally:
         for other in waiting:
             other.close()
-    eventually(lambda: serving.do(lambda: serving.server._state.partial_bytes) == 0)
+    eventually(lambda: serving.do(lambda: serving.server._state.held_bytes) == 0)
 
 
 def test_who_does_not_read_is_not_answered(serving: Serving, connect: Callable[..., Client]) -> None:
