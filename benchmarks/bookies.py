@@ -114,10 +114,10 @@ def original(folder: Path) -> Iterator[Server]:
     """ZooKeeper, the shell's ``initnewcluster`` and a bookie, one after the other, on a folder that is new. ZooKeeper
     has a process of its own."""
     zookeeper, bookie, settings = _settings(folder)
-    with _process(_java(_ZOOKEEPER, str(zookeeper), str(folder / "zookeeper"))) as first:
+    with _process(_java(_ZOOKEEPER, str(zookeeper), str(folder / "zookeeper")), stderr=subprocess.PIPE) as first:
         _wait_until_listening(first, zookeeper)
         subprocess.run(_java(_SHELL, "-conf", str(settings), "initnewcluster"), capture_output=True, check=True)
-        with _process(_java(_BOOKIE, "--conf", str(settings))) as second:
+        with _process(_java(_BOOKIE, "--conf", str(settings)), stderr=subprocess.PIPE) as second:
             _wait_until_listening(second, bookie)
             yield Server(zookeeper, bookie, second.pid)
 
@@ -127,7 +127,7 @@ def original_together(folder: Path) -> Iterator[Server]:
     """A bookie and ZooKeeper in one process, on a folder that :func:`original` has left."""
     zookeeper, bookie, settings = _settings(folder)
     together = _java(f"{_OURS}.Together", str(zookeeper), str(folder / "zookeeper"), str(settings))
-    with _process(together) as process:
+    with _process(together, stderr=subprocess.PIPE) as process:
         _wait_until_listening(process, zookeeper)
         _wait_until_listening(process, bookie)
         yield Server(zookeeper, bookie, process.pid)
@@ -174,7 +174,9 @@ def _wait_until_listening(process: subprocess.Popen[str], port: int) -> None:
             socket.create_connection(("127.0.0.1", port)).close()
         except ConnectionError:
             if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"nobody listens at port {port}: {process.args!s:.300}") from None
+                process.kill()
+                said = process.communicate()[1]
+                raise RuntimeError(f"nobody listens at port {port}: {said[-300:].strip()}") from None
             time.sleep(_LOOK_INTERVAL)
         else:
             return

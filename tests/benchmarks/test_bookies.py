@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -39,14 +40,14 @@ def test_an_original_s_ports_are_kept(tmp_path: Path) -> None:
     assert f"127.0.0.1:{first[0]}/" in first[2].read_text()
 
 
-@pytest.mark.parametrize("module", [bookie_adds, bookie_startup])
-def test_without_java_rows_are_missing(module: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("module", "row"), [(bookie_adds, "P25"), (bookie_startup, "P25s")])
+def test_without_java_a_row_is_missing(
+    module: ModuleType, row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     maven.classpath.cache_clear()
     monkeypatch.setenv("PATH", str(tmp_path))
-    selected = [row for row in rows.ROWS if f"benchmarks.{row.module}" == module.__name__]
-    assert selected
-    for figure in module.measure(selected, places.bench(quick=True, disk=str(tmp_path / "disk"))):
-        assert figure.value is None
-        assert not figure.failed
-        assert "missing: " in figure.note
-        assert "no java and no mvn here" in figure.note
+    (figure,) = module.measure([rows.BY_NAME[row]], places.bench(quick=True, disk=str(tmp_path / "disk")))
+    assert figure.value is None
+    assert not figure.failed
+    assert "missing: " in figure.note
+    assert "no java and no mvn here" in figure.note
