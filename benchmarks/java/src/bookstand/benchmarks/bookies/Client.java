@@ -1,7 +1,6 @@
 package bookstand.benchmarks.bookies;
 
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
+import bookstand.benchmarks.Rounds;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.Semaphore;
@@ -19,7 +18,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * many adds ("count") of so many "bytes", and how many of them under way at a time ("window"). A line of the same form
  * answers, in nanoseconds. Clients are kept, ledgers are new for each round.
  */
-public final class Client {
+public final class Client implements Rounds {
 
     private static final byte[] PASSWORD = {};
 
@@ -28,22 +27,19 @@ public final class Client {
     private Client() {
     }
 
-    public static void main(String[] arguments) throws Exception {
-        Client client = new Client();
-        BufferedReader asked = new BufferedReader(new InputStreamReader(System.in));
-        for (String line = asked.readLine(); line != null; line = asked.readLine()) {
-            Map<String, String> words = new HashMap<>();
-            for (String word : line.trim().split(" ")) {
-                int equals = word.indexOf('=');
-                words.put(word.substring(0, equals), word.substring(equals + 1));
-            }
-            System.out.println(client.round(words));
-            System.out.flush();
+    public static void main(String[] arguments) {
+        // The original's threads are not asked to end.
+        try {
+            new Client().answer();
+            System.exit(0);
+        } catch (Exception e) {
+            e.printStackTrace();
+            System.exit(1);
         }
-        System.exit(0);
     }
 
-    private String round(Map<String, String> asked) throws Exception {
+    @Override
+    public String round(Map<String, String> asked) throws Exception {
         int count = Integer.parseInt(asked.get("count"));
         byte[] payload = new byte[Integer.parseInt(asked.get("bytes"))];
         int window = Integer.parseInt(asked.get("window"));
