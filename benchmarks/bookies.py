@@ -137,7 +137,7 @@ def _settings(folder: Path) -> tuple[int, int, Path]:
     """Ports of ZooKeeper and of the bookie, the same ones for all that a folder is for, and the bookie's settings."""
     settings = folder / "bookie.conf"
     if settings.exists():
-        lines = dict(line.split("=", 1) for line in settings.read_text().split())
+        lines = dict(line.split("=", 1) for line in settings.read_text().strip().splitlines())
         zookeeper = lines["metadataServiceUri"].rpartition(":")[2].partition("/")[0]
         return int(zookeeper), int(lines["bookiePort"]), settings
     folder.mkdir(parents=True)
