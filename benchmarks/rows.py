@@ -104,6 +104,11 @@ def _wire(row: str, version: str, goal: Goal) -> Row:
     return Row(row, what, "x", "a bookie of BookKeeper 4.18.0, its own client", goal, "CPU us/add", "bookie_adds")
 
 
+def _start(row: str, where: str, against: str, goal: Goal | None = None) -> Row:
+    what = f"from a server's start {where} to its first durable add: speed"
+    return Row(row, what, "x", against, goal, "wall ms", "bookie_startup")
+
+
 def _memory(row: str, what: str) -> Row:
     return Row(row, f"private memory of {what}", "MiB above start", "-", at_most(64), "RssAnon MiB", "recovery")
 
@@ -312,6 +317,10 @@ ROWS: tuple[Row, ...] = (
     _log("P24-mixed", "200 bytes to 20 KiB"),
     _wire("P25", "version 2", at_least(1.5)),
     _wire("P25v3", "version 3", at_least(0.8)),
+    _start(
+        "P25s", "with nothing there", "ZooKeeper, initnewcluster and a bookie of the originals in turn", at_least(10)
+    ),
+    _start("P25s-again", "on what an earlier start has made", "a bookie and ZooKeeper of the originals in one process"),
     Row(
         "PMimport",
         "private memory of importing a bookie's disk of 1 GiB",

@@ -5,19 +5,15 @@ Each answers a round a line, so that the rounds of several can take turns, while
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
-from pathlib import Path
 
+from benchmarks.maven import classpath
 from benchmarks.measure import ROOT, Missing
 from benchmarks.time_index_work import Work
 
-_JAVA = Path(__file__).resolve().parent / "java"
-_BUILD = ROOT / "build" / "benchmarks"
 JAVA = ("published-java", "pip393-java")
 
 Answer = dict[str, int]
@@ -66,17 +62,4 @@ def _command(candidate: str) -> tuple[list[str], str]:
     # A heap that is there from the start, and the collector that asks least of what is not collected.
     flags = ["-Xms3g", "-Xmx3g", "-XX:+UseSerialGC"]
     structure = candidate.removesuffix("-java")
-    return ["java", *flags, "-cp", _classpath(), "bookstand.benchmarks.Published"], f"structure={structure} "
-
-
-@cache
-def _classpath() -> str:
-    """Of benchmarks/java, compiled by Maven, which brings fastutil and RoaringBitmap."""
-    absent = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
-    if absent:
-        raise Missing(f"no {' and no '.join(absent)} here")
-    command = ["mvn", "-q", "-B", "-f", str(_JAVA / "pom.xml"), "compile"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Missing(f"Maven could not build benchmarks/java: {(done.stdout + done.stderr).strip()[-300:]}")
-    return f"{_BUILD / 'classes'}:{(_BUILD / 'classpath.txt').read_text().strip()}"
+    return ["java", *flags, "-cp", classpath("pom.xml"), "bookstand.benchmarks.Published"], f"structure={structure} "

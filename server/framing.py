@@ -18,14 +18,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 LENGTH_BYTES = 4
 SCRATCH_BYTES = 512 << 10
 # What waits to be sent on a connection before no more of its requests are looked at.
-SENDING_HIGH_WATER = 1 << 20
+SENDING_HIGH_WATER = 256 << 10
 # Bytes of answers that are gathered before they are handed to the system.
 _FLUSH_BYTES = 256 << 10
 # How many frames of a run are counted one by one, before numpy pays.
@@ -54,6 +55,8 @@ class Run(NamedTuple):
 
     def rows(self) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
         """The frames with their lengths, one a row."""
+        import numpy as np
+
         octets = np.frombuffer(self.data, np.uint8, self.frames * self.stride, self.start)
         return octets.reshape(self.frames, self.stride)
 
@@ -87,6 +90,8 @@ def _alike(data: bytes, at: int, stride: int, fits: int, prefix: bytes) -> int:
             break
     else:
         return count
+    import numpy as np
+
     # By growing steps, so that looking costs no more than there is to find.
     step = 8 * _COUNTED
     while count < fits:
@@ -144,6 +149,10 @@ class FramedConnection(asyncio.BufferedProtocol):
             answers, self._answers, self._answer_bytes = self._answers, [], 0
             if not self.closed:
                 self.transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
+                self.weigh()
+
+    def weigh(self) -> None:
+        """What is held for the client may have changed."""
 
     def refuse(self) -> None:
         """Close it without an answer, as a bookie does with what it cannot make out."""
@@ -153,13 +162,14 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Have it go at once, and what has not been sent with it."""
-        self._drop()
         self.transport.abort()
+        self._drop()
 
     def _drop(self) -> None:
         self.closed = True
         self._backlog.clear()
         self._partial.clear()
+        self.weigh()
 
     def proceed(self) -> None:
         """Go on with what has arrived, as far as there is room."""
@@ -188,9 +198,10 @@ class FramedConnection(asyncio.BufferedProtocol):
     # -- what asyncio calls --------------------------------------------------------------------------------------------
 
     @property
-    def partial_bytes(self) -> int:
-        """Of a frame that has not arrived whole."""
-        return len(self._partial)
+    def held_bytes(self) -> int:
+        """What is kept for a client that may take its time: of a frame that has not arrived whole, and of answers that
+        it does not take."""
+        return len(self._partial) + (0 if self._writable else self.transport.get_write_buffer_size())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -204,13 +215,16 @@ class FramedConnection(asyncio.BufferedProtocol):
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.closed:
-            return
+        if not self.closed:
+            self._arrive(self._scratch[:nbytes])
+            self.weigh()
+
+    def _arrive(self, octets: memoryview) -> None:
         partial = self._partial
         if not partial:
-            data = bytes(self._scratch[:nbytes])
+            data = bytes(octets)
         else:
-            partial += self._scratch[:nbytes]
+            partial += octets
             if len(partial) < self._wanted:
                 return
             data = bytes(partial)
@@ -231,6 +245,7 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writable = True
+        self.weigh()
         if not self.closed:
             self.proceed()
 

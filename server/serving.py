@@ -11,10 +11,8 @@ from typing import Any, Self
 
 import bookstand
 from bookstand.errors import IncorrectParameterError
-from bookstand.server.admin import metrics_routes, routes
 from bookstand.server.bookie.desk import Limits
 from bookstand.server.cluster import Cluster
-from bookstand.server.endpoint import Endpoint
 from bookstand.server.faults import ServerFaults
 from bookstand.server.listening import LOOPBACK, address_of, joined
 from bookstand.server.running import Running
@@ -92,12 +90,21 @@ class Server:
             stack.callback(self.faults.release)
             for source in (self.cluster.bookies, self.cluster.zookeeper):
                 self.store._client.add_metrics(source)
-            if self._admin is not None:
-                self.admin_url = stack.enter_context(Endpoint("admin", self._admin, routes(self))).url
-            if self._metrics is not None:
-                endpoint = Endpoint("metrics", self._metrics, metrics_routes(self.store))
-                self.metrics_url = f"{stack.enter_context(endpoint).url}/metrics"
+            self._listen_for_http(stack)
             self._stack = stack.pop_all()
+
+    def _listen_for_http(self, stack: ExitStack) -> None:
+        """Where it is wanted; nobody else waits for the library to be loaded."""
+        if self._admin is None and self._metrics is None:
+            return
+        from bookstand.server.admin import metrics_routes, routes
+        from bookstand.server.endpoint import Endpoint
+
+        if self._admin is not None:
+            self.admin_url = stack.enter_context(Endpoint("admin", self._admin, routes(self))).url
+        if self._metrics is not None:
+            endpoint = Endpoint("metrics", self._metrics, metrics_routes(self.store))
+            self.metrics_url = f"{stack.enter_context(endpoint).url}/metrics"
 
     def stop(self) -> None:
         """What has arrived is answered; the store is closed, if it was opened here."""

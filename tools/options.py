@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,8 +15,9 @@ from bookstand.errors import NoSuchEntryError, NoSuchLedgerError, NoSuchNodeErro
 from bookstand.tools import output
 from bookstand.tools.exit_codes import DAMAGE
 from bookstand.tools.findings import DamageError, damage_facts, summary
-from bookstand.tools.target import STORE, find, open_view
-from bookstand.tools.view import View
+
+if TYPE_CHECKING:
+    from bookstand.tools.view import View
 
 Place = Annotated[
     str,
@@ -91,6 +92,8 @@ def looking_at(
 ) -> Iterator[View]:
     """What lies at a path. Unless JSON is wanted, it is said first; if damage is met, it is said at the end, and is the
     exit code. What is not found where there is damage may be what the damage hides."""
+    from bookstand.tools.target import open_view
+
     with progress_bar("reading the disks") as progress:
         view = open_view(path, disks or (), metadata, passwords or (), progress)
     with view:
@@ -135,6 +138,8 @@ def some_ledgers(ids: Iterable[int]) -> str:
 
 def store_at(path: str) -> str:
     """The folder of the store there; whatever else is there is refused."""
+    from bookstand.tools.target import STORE, find
+
     found = find(path)
     if found.kind != STORE:
         raise NotAStoreError(f"{path} is a {found.kind}, and no store")

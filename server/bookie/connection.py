@@ -11,7 +11,7 @@ from bookstand.errors import OutcomeUnknownError, StoreCrashedError
 from bookstand.server.bookie import adds, codes, requests_v2, requests_v3, v2, v3
 from bookstand.server.bookie.desk import Desk
 from bookstand.server.bookie.hooked import HookedAdd
-from bookstand.server.framing import LENGTH_BYTES, FramedConnection, Run
+from bookstand.server.framing import FramedConnection, Run
 from bookstand.storage.copy_reading import CopyReads
 from bookstand.storage.copying import FenceCopy
 from bookstand.storage.hooks import SimulatedCrash
@@ -19,6 +19,9 @@ from bookstand.storage.log import logger
 
 if TYPE_CHECKING:
     from bookstand.storage.changes import Operation
+
+SMALLEST_RUN = 8
+"""Of frames: where looking at them by the column pays."""
 
 # Runs in which ledgers take turns are looked at frame by frame, so many at a time.
 _ONE_BY_ONE = 64
@@ -35,7 +38,7 @@ class BookieConnection(FramedConnection):
         self.desk = desk
         self._gathering = adds.Gathering()
         self._adds_in_progress = 0
-        self._partial_held = 0
+        self._held_bytes = 0
         self._held = False
         self._long_polls: set[Callable[[], None]] = set()
         self._view: CopyReads | None = None
@@ -49,7 +52,6 @@ class BookieConnection(FramedConnection):
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        self._hold_partial()
         for stop in list(self._long_polls):
             stop()
         self._long_polls.clear()
@@ -72,16 +74,15 @@ class BookieConnection(FramedConnection):
     def buffer_updated(self, nbytes: int) -> None:
         self.desk.figures.received += nbytes
         super().buffer_updated(nbytes)
-        self._hold_partial()
 
-    def _hold_partial(self) -> None:
-        """Frames that are not whole are held for their clients; not for too many of them."""
-        held, self._partial_held = self._partial_held, self.partial_bytes
+    def weigh(self) -> None:
+        """Frames that are not whole and answers that are not taken are held for clients; not for too many of them."""
+        before, self._held_bytes = self._held_bytes, self.held_bytes
         load = self.desk.load
-        load.bytes += self._partial_held - held
-        if self._partial_held > held and load.bytes > self.desk.limits.server_bytes:
-            self.refuse()
-            self._hold_partial()
+        load.bytes += self._held_bytes - before
+        if self._held_bytes > before and load.bytes > self.desk.limits.server_bytes:
+            self.desk.figures.refused += 1
+            self.abort()
 
     def proceed(self) -> None:
         self._arrived = monotonic()
@@ -108,9 +109,12 @@ class BookieConnection(FramedConnection):
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def take(self, run: Run) -> int:
-        if run.frames >= adds.SMALLEST_RUN and not self.desk.hooked:
-            together = _adds_of(run)
-            if together is not None and len(together.entry_ids) >= adds.SMALLEST_RUN:
+        if run.frames >= SMALLEST_RUN and not self.desk.hooked:
+            # For those who send many at once: it takes as long to load as half of the server.
+            from bookstand.server.bookie.runs import adds_of
+
+            together = adds_of(run)
+            if together is not None and len(together.entry_ids) >= SMALLEST_RUN:
                 self._add(together)
                 return len(together.entry_ids)
         count = min(run.frames, _ONE_BY_ONE)
@@ -302,12 +306,3 @@ class BookieConnection(FramedConnection):
         self._adds_in_progress += size
         self.desk.load.bytes += size
         self.desk.figures.adds_in_progress += size
-
-
-def _adds_of(run: Run) -> adds.Adds | None:
-    begin = run.start + LENGTH_BYTES
-    if run.size > v2.ENTRY_START and run.data[begin + 1] == v2.ADD and run.data[begin] <= v2.NEWEST:
-        return adds.v2_run(run)
-    if run.data[begin : begin + 1] == v3.FIRST_OCTET:
-        return adds.v3_run(run)
-    return None

@@ -24,8 +24,8 @@ class Limits:
     """``frame_bytes``: of one frame, as ``nettyMaxFrameSizeBytes``; larger ones close the connection.
 
     ``connection_bytes``: of adds of one connection that are not answered yet; it is not read from beyond that.
-    ``server_bytes``: of all connections together, those of frames that have not arrived whole included; adds beyond
-    that are refused as too many, and connections closed in the middle of a frame.
+    ``server_bytes``: of all connections together, with frames that have not arrived whole and answers that clients do
+    not take; adds beyond that are refused as too many, and connections closed in the middle of a frame or an answer.
     ``long_polls``: of reads of one connection that wait for something to come; more are refused as too many.
     """
 
@@ -41,7 +41,8 @@ class Limits:
 
 
 class Load:
-    """Bytes that a server holds for its connections: adds that are not answered, frames that are not whole."""
+    """Bytes that a server holds for its connections: adds that are not answered, frames that are not whole, answers
+    that are not taken."""
 
     def __init__(self) -> None:
         self.bytes = 0

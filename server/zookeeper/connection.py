@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 HELD_FRAMES = 1_000
 HELD_BYTES = 4 << 20
 UNREAD_BYTES = 32 << 20
-# Of frames that have not arrived whole, over all connections.
-PARTIAL_BYTES = 64 << 20
+# Of frames that have not arrived whole, and of what waits for clients that do not read, over all connections.
+HELD_IN_ALL_BYTES = 256 << 20
 
 
 class ZooKeeperConnection(FramedConnection):
@@ -37,7 +37,7 @@ class ZooKeeperConnection(FramedConnection):
         self._state = state
         self._rounds = rounds
         self._silent = True
-        self._partial_held = 0
+        self._weight = 0
         self._held = 0
         self.frames: deque[bytes] = deque()
         self.session: Session | None = None
@@ -83,9 +83,6 @@ class ZooKeeperConnection(FramedConnection):
         if self.session is not None:
             self.session.heard(self._state.sessions.now())
         super().buffer_updated(nbytes)
-        self._hold_partial()
-        if self.partial_bytes and self._state.partial_bytes > PARTIAL_BYTES:
-            self.abort()
 
     def take(self, run: Run) -> int:
         for taken in range(run.frames):
@@ -140,10 +137,13 @@ class ZooKeeperConnection(FramedConnection):
         self.refuse()
 
     def _drop(self) -> None:
-        super()._drop()
         self.frames.clear()
-        self._hold_partial()
+        super()._drop()
 
-    def _hold_partial(self) -> None:
-        held, self._partial_held = self._partial_held, self.partial_bytes
-        self._state.partial_bytes += self._partial_held - held
+    def weigh(self) -> None:
+        before, self._weight = self._weight, self.held_bytes
+        if self.frames and not self._writable:
+            self._weight += self._held
+        self._state.held_bytes += self._weight - before
+        if self._weight > before and self._state.held_bytes > HELD_IN_ALL_BYTES:
+            self.abort()

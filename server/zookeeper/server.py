@@ -34,6 +34,8 @@ SWEEP_INTERVAL = 60_000
 # A connection that has not asked for a session after so many ms is closed.
 GREETING_TIME = 10_000
 _BACKLOG = 1024
+LAST_ANSWERS_SECONDS = 1.0
+"""For so long at most clients may take what they were answered when a server is stopped."""
 
 
 class ZooKeeperServer:
@@ -102,7 +104,7 @@ class ZooKeeperServer:
         return self._state.restored()
 
     async def stop(self) -> None:
-        """What is under way is answered before."""
+        """What is under way is answered before, to those who read."""
         self._storage.clients.discard(self)
         self._stop_listening()
         if self._rounds is not None:
@@ -111,9 +113,14 @@ class ZooKeeperServer:
             connection.end()
         if self._listener is not None:
             await self._listener.wait_closed()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LAST_ANSWERS_SECONDS
         while self._state.connections:
             # They go in later turns of the loop.
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+            if loop.time() > until:
+                for connection in list(self._state.connections):
+                    connection.abort()
         await asyncio.to_thread(self._storage.resign, self._role)
 
     def _stop_listening(self) -> None:

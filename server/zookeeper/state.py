@@ -51,8 +51,8 @@ class State:
         self.connections: dict[ZooKeeperConnection, None] = {}
         # Those with answers that are not sent yet.
         self.unflushed: dict[ZooKeeperConnection, None] = {}
-        # Of frames that have not arrived whole.
-        self.partial_bytes = 0
+        # Of frames that have not arrived whole, and of what waits for clients that do not read.
+        self.held_bytes = 0
         self.own_writes: list[Write] = []
         self.mortal: set[str] = set()
         self.znodes = 0

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from benchmarks import maven
 from benchmarks.measure import Missing
 from benchmarks.published import PUBLISHED_BUCKETS
 from benchmarks.time_index_children import children
@@ -66,9 +67,7 @@ def test_a_part_can_be_drained() -> None:
 
 def test_without_java_the_structure_is_missing_and_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda tool: None)
-    from benchmarks import time_index_children
-
-    time_index_children._classpath.cache_clear()
+    maven.classpath.cache_clear()
     with children("published-java") as made:
         found = made["published-java"]
     assert isinstance(found, Missing)

@@ -7,10 +7,11 @@ import re
 import sys
 import sysconfig
 from pathlib import Path
+from shutil import which
 
 import pytest
 
-from tests.docs.steps import ROOT, Shell, blocks, check_printed, complete, environment, pattern, walk
+from tests.docs.steps import ROOT, SHOWN, Shell, blocks, check_printed, complete, environment, pattern, walk
 from tests.kit import copied_tree
 
 HOW_TO = ROOT / "docs" / "how-to"
@@ -18,6 +19,8 @@ WITHOUT_SPARK = ("cut-the-power", "look-at-disks", "replace-bookkeeper")
 ON_SPARK = "ask-spark"
 ON_PULSAR = "pulsar-on-bookstand"
 """Needs a distribution of Pulsar: test_pulsar_page.py has the rest of it, and ``make interop`` a broker."""
+# `make interop` does what it says.
+IN_JAVA = "junit-on-bookstand"
 
 
 @pytest.mark.timeout(600)
@@ -49,6 +52,8 @@ def walked(page: Path, folder: Path, **more: str) -> int:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", WITHOUT_SPARK)
 def test_a_how_to(name: str, tmp_path: Path) -> None:
+    if "curl" in (HOW_TO / f"{name}.md").read_text() and which("curl") is None:
+        pytest.skip("there is no curl here")
     (tmp_path / "bookstand").symlink_to(ROOT)
     (tmp_path / "here").mkdir()
     assert walked(HOW_TO / f"{name}.md", tmp_path / "here") >= 1
@@ -62,7 +67,15 @@ def test_the_how_to_on_spark(tmp_path: Path) -> None:
 
 
 def test_every_how_to_is_tried() -> None:
-    assert {page.stem for page in HOW_TO.glob("*.md")} == {*WITHOUT_SPARK, ON_SPARK, ON_PULSAR}
+    assert {page.stem for page in HOW_TO.glob("*.md")} == {*WITHOUT_SPARK, ON_SPARK, ON_PULSAR, IN_JAVA}
+
+
+def test_what_is_shown_of_programs_in_java_is_theirs() -> None:
+    sources = [path.read_text() for path in (ROOT / "examples" / "junit").rglob("*.java")]
+    shown = [content for language, content in blocks((HOW_TO / f"{IN_JAVA}.md").read_text()) if language == SHOWN]
+    assert len(shown) >= 5
+    for content in shown:
+        assert any(content in source for source in sources), content
 
 
 # -- the walk itself ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tests.interop import broker, cursors, delayed, disk, questions, shell, wire
+from tests.interop import broker, cursors, delayed, disk, junit, questions, shell, wire
 from tests.interop.broker_told import Step
 from tests.interop.java import BUILD, ask, missing_tools
 from tests.interop.questions import Question
@@ -36,7 +36,7 @@ def main(seed: int = 1, *words: str) -> int:
         groups = {
             name: list(generate(random.Random(f"{seed} {name}")))
             for name, generate in generators.items()
-            if not words or any(word in name for word in words)
+            if is_wanted(name, words)
         }
         if not groups:
             continue
@@ -44,10 +44,18 @@ def main(seed: int = 1, *words: str) -> int:
         for name, group in groups.items():
             failed += compare(name, group, answers)
             asked += len(group)
+    if is_wanted(junit.GROUP, words):
+        group = junit.questions()
+        failed += compare(junit.GROUP, group, junit.answers())
+        asked += len(group)
     print(f"interop: {asked} answers, {failed} different, seed {seed}")
     if failed:
         print(f"What the originals said meanwhile: {BUILD}/*.log and {BUILD}/broker/broker.log")
     return 1 if failed else 0
+
+
+def is_wanted(group: str, words: Sequence[str]) -> bool:
+    return not words or any(word in group for word in words)
 
 
 def compare(name: str, group: Sequence[Question | Step], answers: Iterator[dict[str, str]]) -> int:

@@ -35,7 +35,7 @@ from tests.soak import disk_decoders, server_decoders, topic_decoders, zookeeper
 from tests.soak.decoder import Decoder
 from tests.soak.kinds import Done, Kind
 
-CASES = 14_500
+CASES = 22_000
 MEMORY = 1 << 30
 """What the child may have of address space above what it begins with: twenty times what it needs."""
 

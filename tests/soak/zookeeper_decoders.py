@@ -9,22 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from bookstand.errors import MalformedError
-from bookstand.server.framing import SCRATCH_BYTES
+from bookstand.server.framing import SCRATCH_BYTES, split
 from bookstand.server.zookeeper import kept, records
 from bookstand.server.zookeeper.batch import Begin
 from bookstand.server.zookeeper.connection import ZooKeeperConnection
 from bookstand.server.zookeeper.jute import BOOL, Codec, JuteError
 from bookstand.server.zookeeper.kept import OPEN_ACL
-from bookstand.server.zookeeper.protocol import CreateMode, Op, WatchMode
+from bookstand.server.zookeeper.protocol import MAX_FRAME, CreateMode, Op, WatchMode
 from bookstand.server.zookeeper.rounds import Rounds
 from bookstand.server.zookeeper.state import State
 from bookstand.storage import keys, record
 from bookstand.storage.changes import Change
 from bookstand.storage.clock import SystemClock
 from bookstand.storage.storage import open_storage
+from tests.server.test_framing import frames_of
 from tests.server.zookeeper.kit import multi_body
 from tests.soak.decoder import Decoder
-from tests.soak.server_decoders import Transport
+from tests.soak.server_decoders import FRAMES_SHARE, Transport
+
+# Of the client that is served beside those that are tried. No mutation comes to it by chance.
+_OTHERS_PATH = "/of-the-others"
 
 GREETING = records.CONNECT_REQUEST.encode(records.ConnectRequest(0, 0, 10_000, 0, bytes(16))) + BOOL.encode(False)
 
@@ -116,7 +120,7 @@ def _of_what_is_kept(rng: random.Random) -> dict[str, Decoder]:
 
 
 class _Served:
-    """A server without sockets: octets in, answers out."""
+    """A server without sockets: octets in, answers out. Whatever one client sends, another one's session goes on."""
 
     def __init__(self, folder: Path) -> None:
         self._storage = open_storage(folder, durability="none", map_size=32 << 20)
@@ -128,6 +132,11 @@ class _Served:
         self._state.restore(self._state.restored())
         self._failures: list[BaseException] = []
         self._rounds = Rounds(self._state, self._loop, self._failures.append)
+        self._others = self._connection()
+        self._send(self._others[0], GREETING)
+        self._go_on()
+        self._others[1].answers.clear()
+        self._others_writes = 0
 
     def request(self, body: bytes) -> bytes:
         """What a new session's request is answered; then the session ends, and all that is its."""
@@ -138,31 +147,64 @@ class _Served:
         return answers
 
     def frames(self, *bodies: bytes) -> bytes:
-        transport = Transport()
-        connection = ZooKeeperConnection(self._state, self._rounds, self._scratch)
-        connection.connection_made(transport)
+        connection, transport = self._connection()
+        self._send(connection, *bodies)
+        self._send_others()
+        self._go_on()
+        connection.connection_lost(None)
+        assert not self._failures
+        assert not self._rounds.busy
+        self._check_others()
+        assert self._state.held_bytes == 0
+        if not transport.answers:
+            raise MalformedError("the connection was closed")
+        return bytes(transport.answers)
+
+    def _connection(self) -> tuple[ZooKeeperConnection, Transport]:
+        made = ZooKeeperConnection(self._state, self._rounds, self._scratch), Transport()
+        made[0].connection_made(made[1])
+        return made
+
+    def _send(self, connection: ZooKeeperConnection, *bodies: bytes) -> None:
         data = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
         self._scratch[: len(data)] = data
         connection.buffer_updated(len(data))
+
+    def _go_on(self) -> None:
         for _ in range(12):
             # Greeting, request and end are a commit each, and each is told in a turn of its own.
             self._storage.flush()
             self._loop.call_soon(self._loop.stop)
             self._loop.run_forever()
-        connection.connection_lost(None)
-        assert not self._failures
-        assert not self._rounds.busy
-        if not transport.answers:
-            raise MalformedError("the connection was closed")
-        return bytes(transport.answers)
+
+    def _send_others(self) -> None:
+        """It writes a znode of its own, and reads it."""
+        self._others_writes += 1
+        data = b"%d" % self._others_writes
+        write, body = Op.SET_DATA, records.SetData(_OTHERS_PATH, data, -1)
+        if self._others_writes == 1:
+            write, body = Op.CREATE, records.Create(_OTHERS_PATH, data, OPEN_ACL, CreateMode.PERSISTENT)
+        asked = [(write, body), (Op.GET_DATA, records.PathAndWatch(_OTHERS_PATH, False))]
+        self._send(self._others[0], *(_request(7, op, body) for op, body in asked))
+
+    def _check_others(self) -> None:
+        octets = self._others[1].answers
+        written, read = frames_of(split(bytes(octets), MAX_FRAME)[0])
+        octets.clear()
+        assert records.REPLY_HEADER.decode(written).error == 0
+        assert records.REPLY_HEADER.decode(read).error == 0
+        data, _ = records.RESULTS[Op.GET_DATA].decode(read[16:])
+        assert data == b"%d" % self._others_writes
+
+
+def _request(xid: int, op: Op, body: Any) -> bytes:
+    return records.REQUEST_HEADER.encode(records.RequestHeader(xid, op)) + records.REQUESTS[op].encode(body)
 
 
 def _of_a_server(rng: random.Random, folder: Path) -> dict[str, Decoder]:
     served = _Served(folder / "zookeeper")
     header = records.REQUEST_HEADER
-    frames = [
-        header.encode(records.RequestHeader(7, op)) + records.REQUESTS[op].encode(body) for op, body in _requests(rng)
-    ]
+    frames = [_request(7, op, body) for op, body in _requests(rng)]
     frames.append(header.encode(records.RequestHeader(8, Op.MULTI)) + multi_body(_multi(rng)))
     frames.append(header.encode(records.RequestHeader(9, Op.GET_EPHEMERALS)) + records.STRING.encode("/"))
     frames.append(header.encode(records.RequestHeader(9, Op.GET_ALL_CHILDREN_NUMBER)) + records.STRING.encode("/"))
@@ -172,6 +214,6 @@ def _of_a_server(rng: random.Random, folder: Path) -> dict[str, Decoder]:
         records.CONNECT_REQUEST.encode(greeting),
     ]
     return {
-        "requests to a ZooKeeper server": Decoder(frames, served.request),
+        "requests to a ZooKeeper server": Decoder(frames, served.request, share=FRAMES_SHARE),
         "greetings to a ZooKeeper server": Decoder(greetings, served.frames),
     }

@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.server.bookie import adds, codes
-from bookstand.server.bookie.connection import _adds_of
+from bookstand.server.bookie import codes
+from bookstand.server.bookie.connection import SMALLEST_RUN
+from bookstand.server.bookie.runs import adds_of
 from bookstand.server.bookie.v3 import varint
 from bookstand.server.framing import Run, split
 from bookstand.storage.copying import highest_lac
@@ -56,7 +57,7 @@ def check(frames: list[bytes], expected: int) -> None:
 
 def check_run(run: Run) -> int:
     """Its first adds come to what they come to one by one; how many these are."""
-    found = _adds_of(run)
+    found = adds_of(run)
     if found is None:
         return 0
     expected = len(found.entry_ids)
@@ -126,6 +127,6 @@ def test_an_add_whose_entry_has_another_id_ends_a_run() -> None:
 
 
 def test_what_is_too_short_for_an_entry_is_no_run() -> None:
-    assert _adds_of(run_of([kit.v2_add(bytes(23))] * 10)) is None
-    assert _adds_of(run_of([kit.v2_read(1, 1)] * 10)) is None
-    assert adds.SMALLEST_RUN > 1
+    assert adds_of(run_of([kit.v2_add(bytes(23))] * 10)) is None
+    assert adds_of(run_of([kit.v2_read(1, 1)] * 10)) is None
+    assert SMALLEST_RUN > 1

@@ -24,8 +24,9 @@ from tests.server.bookie.kit import Wire, stored
 OK, TOO_MANY = 0, 106
 
 
-def private_bytes() -> int:
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+def private_bytes(process: int | str = "self") -> int:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
     return int(fields["RssAnon"].split()[0]) << 10
 
 
@@ -102,6 +103,30 @@ def test_who_does_not_read_is_not_read_from(serve: Callable[..., BookieServer], 
     assert [other.v2(kit.v2_read(1, 0)).code for _ in range(5)] == [OK] * 5
     assert private_bytes() - before < 64 << 20
     assert [slow.v2().body == entry for _ in range(20)] == [True] * 20
+
+
+def test_answers_that_are_not_taken_are_not_held_for_everybody(
+    serve: Callable[..., BookieServer], connect: Callable[..., Wire]
+) -> None:
+    server = serve(limits=Limits(server_bytes=16 << 20))
+    other = connect(server)
+    entry = stored(1, 0, bytes(4 << 20))
+    assert other.v2(kit.v2_add(entry)).code == OK
+    before = private_bytes()
+    slow = [connect(server) for _ in range(60)]
+    for wire in slow:
+        # So that the system holds little of it.
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.send(*[kit.v2_read(1, 0)] * 10)
+    (desk,) = server._desks
+    assert eventually(lambda: desk.figures.refused >= 40)
+    assert desk.load.bytes <= 16 << 20
+    assert private_bytes() - before < 64 << 20
+    assert other.v2(kit.v2_read(1, 0)).body == entry
+    for wire in slow:
+        wire.socket.close()
+    assert eventually(lambda: desk.load.bytes == 0)
+    assert other.v2(kit.v2_read(1, 0)).body == entry
 
 
 def test_adds_that_are_not_answered_hold_up_their_connection(

@@ -32,6 +32,10 @@ class Serving:
     def port(self) -> int:
         return self.server.address[1]
 
+    def stop(self) -> None:
+        """While the block goes on; what is left to do at its end is nothing."""
+        self._running.call(self.server.stop())
+
     def do(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in the server's thread."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bookstand.server.zookeeper import connection, records
+from bookstand.server.zookeeper import connection, records, server
 from bookstand.server.zookeeper.kept import OPEN_ACL
 from bookstand.server.zookeeper.protocol import MAX_FRAME, Code, Op, WatchMode
 from tests.server.zookeeper.kit import PATIENCE, Client, ClosedError, Serving, eventually
@@ -36,6 +36,7 @@ def test_a_thousand_connections(serving: Serving) -> None:
             pytest.skip(f"this machine lets a process have {hard} files open")
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     opened = [Client(serving.port) for _ in range(1_000)]
+    before = resident_bytes()
     try:
         for client in opened:
             client.connect()
@@ -45,6 +46,7 @@ def test_a_thousand_connections(serving: Serving) -> None:
             assert client.reply()[0].error == 0
         assert len(opened[0].children("/")) == 1_001
         assert len({client.session_id for client in opened}) == 1_000
+        assert resident_bytes() - before < 64 << 20
     finally:
         for client in opened:
             client.close()
@@ -57,6 +59,7 @@ def test_a_thousand_connections(serving: Serving) -> None:
         b"\x7f\xff\xff\xff",
         b"\xff\xff\xff\xff",
         (MAX_FRAME + 1).to_bytes(4, "big"),
+        (6 << 20).to_bytes(4, "big"),
         b"\0\0\0\x05\0\0",
         b"\0\0\0\x03abc",
         b"\0\0\0\0",
@@ -110,7 +113,7 @@ def test_a_frame_has_as_many_bytes_as_with_zookeeper(connect: Callable[..., Clie
 
 
 def test_half_frames_do_not_fill_the_memory(serving: Serving, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "PARTIAL_BYTES", 8 << 20)
+    monkeypatch.setattr(connection, "HELD_IN_ALL_BYTES", 8 << 20)
     before = resident_bytes()
     waiting = []
     half = MAX_FRAME.to_bytes(4, "big") + bytes(900_000)
@@ -123,13 +126,13 @@ def test_half_frames_do_not_fill_the_memory(serving: Serving, client: Client, mo
             except ConnectionError:
                 pass
         client.ping()
-        assert serving.do(lambda: serving.server._state.partial_bytes) <= 9 << 20
+        assert serving.do(lambda: serving.server._state.held_bytes) <= 9 << 20
         assert resident_bytes() - before < 40 << 20
         assert client.create("/a") == "/a"
     finally:
         for other in waiting:
             other.close()
-    eventually(lambda: serving.do(lambda: serving.server._state.partial_bytes) == 0)
+    eventually(lambda: serving.do(lambda: serving.server._state.held_bytes) == 0)
 
 
 def test_who_does_not_read_is_not_answered(serving: Serving, connect: Callable[..., Client]) -> None:
@@ -148,6 +151,38 @@ def test_who_does_not_read_is_not_answered(serving: Serving, connect: Callable[.
         header, body = greedy.reply()
         assert header.xid == number + 1
         assert len(body) > 500_000
+
+
+def test_answers_that_are_not_taken_are_not_held_for_everybody(
+    serving: Serving, connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HELD_IN_ALL_BYTES", 8 << 20)
+    other = connect()
+    other.create("/large", bytes(1_000_000))
+    request = records.REQUESTS[Op.GET_DATA].encode(records.PathAndWatch("/large", False))
+    before = resident_bytes()
+    greedy = [connect() for _ in range(60)]
+    for client in greedy:
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for _ in range(20):
+            client.send(Op.GET_DATA, request)
+    eventually(lambda: connections(serving) < 40)
+    assert serving.do(lambda: serving.server._state.held_bytes) <= 8 << 20
+    assert resident_bytes() - before < 64 << 20
+    assert len(other.get("/large")[0]) == 1_000_000
+    for client in greedy:
+        client.close()
+    eventually(lambda: serving.do(lambda: serving.server._state.held_bytes) == 0)
+
+
+def test_who_does_not_read_does_not_keep_the_server(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LAST_ANSWERS_SECONDS", 0.2)
+    with Serving(store.storage) as serving, Client(serving.port).connect() as greedy:
+        greedy.create("/large", bytes(1_000_000))
+        for _ in range(20):
+            greedy.send(Op.GET_DATA, records.REQUESTS[Op.GET_DATA].encode(records.PathAndWatch("/large", False)))
+        eventually(lambda: serving.do(lambda: serving.server._state.held_bytes) > 0)
+        serving.stop()
 
 
 def test_who_sends_faster_than_the_disk_is_not_read(serving: Serving, connect: Callable[..., Client]) -> None:

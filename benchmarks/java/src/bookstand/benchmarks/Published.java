@@ -4,12 +4,9 @@ import it.unimi.dsi.fastutil.longs.Long2ObjectAVLTreeMap;
 import it.unimi.dsi.fastutil.longs.Long2ObjectMap;
 import it.unimi.dsi.fastutil.longs.Long2ObjectOpenHashMap;
 import it.unimi.dsi.fastutil.longs.Long2ObjectSortedMap;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 import java.lang.management.ThreadMXBean;
 import java.util.Arrays;
-import java.util.HashMap;
 import java.util.Map;
 import org.roaringbitmap.longlong.Roaring64Bitmap;
 
@@ -21,7 +18,7 @@ import org.roaringbitmap.longlong.Roaring64Bitmap;
  * ("structure=pip393"). Messages are laid out in columns before the clock runs. Nanoseconds of CPU are those of this
  * thread: neither the collector nor the compiler is in them.
  */
-public final class Published {
+public final class Published implements Rounds {
     private static final int CHUNK = 1_000_000;
     private static final long START = 1_700_000_000_000L;
     private static final long FIRST_LEDGER = 10_000;
@@ -40,20 +37,11 @@ public final class Published {
     private Long2ObjectSortedMap<Long2ObjectMap<Roaring64Bitmap>> map;
 
     public static void main(String[] arguments) throws Exception {
-        Published published = new Published();
-        BufferedReader asked = new BufferedReader(new InputStreamReader(System.in));
-        for (String line = asked.readLine(); line != null; line = asked.readLine()) {
-            Map<String, String> words = new HashMap<>();
-            for (String word : line.trim().split(" ")) {
-                int equals = word.indexOf('=');
-                words.put(word.substring(0, equals), word.substring(equals + 1));
-            }
-            System.out.println(published.round(words));
-            System.out.flush();
-        }
+        new Published().answer();
     }
 
-    private String round(Map<String, String> asked) {
+    @Override
+    public String round(Map<String, String> asked) {
         boolean random = asked.get("workload").equals("random");
         boolean hash = asked.get("structure").equals("pip393");
         boolean measured = asked.getOrDefault("memory", "0").equals("1");

@@ -1,0 +1,182 @@
+"""What a served store is held against: a bookie of the original's, its ZooKeeper, and the original's client.
+
+All are the originals' own programs with their own settings, but for where they are, that the disk may be almost full,
+and that nobody beside the bookie looks after lost copies. Where there is no JDK or no Maven, all of it is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.maven import JAVA, classpath
+from benchmarks.measure import ROOT, Missing
+
+PATIENCE = 60.0
+_LOOK_INTERVAL = 0.002
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+_OURS = "bookstand.benchmarks.bookies"
+_ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_BOOKIE = "org.apache.bookkeeper.server.Main"
+_SHELL = "org.apache.bookkeeper.bookie.BookieShell"
+# As the original's scripts start it, but for a smaller heap and fewer words.
+_FLAGS = (
+    "-Xmx512m",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=10",
+    "-XX:+ParallelRefProcEnabled",
+    "-Dio.netty.leakDetectionLevel=disabled",
+    "--add-opens=java.base/java.io=ALL-UNNAMED",
+    f"-Dlog4j2.configurationFile={JAVA / 'log4j2.properties'}",
+)
+_SETTINGS = """
+metadataServiceUri=zk+hierarchical://127.0.0.1:{zookeeper}/ledgers
+journalDirectories={folder}/journal
+ledgerDirectories={folder}/ledgers
+allowLoopback=true
+advertisedAddress=127.0.0.1
+bookiePort={bookie}
+diskUsageThreshold=0.99
+diskUsageWarnThreshold=0.98
+autoRecoveryDaemonEnabled=false
+"""
+
+
+class Server(NamedTuple):
+    """Ports that are listened at, and the process of the bookie."""
+
+    zookeeper: int
+    bookie: int
+    pid: int
+
+    @property
+    def uri(self) -> str:
+        return f"zk+hierarchical://127.0.0.1:{self.zookeeper}/ledgers"
+
+    def cpu(self) -> float:
+        """Seconds, user and system, that the bookie's process has taken so far with all of its threads."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
+        except OSError as error:
+            raise Missing("the CPU time of a process is read from /proc, which is not here") from error
+        # Behind the name in brackets, which may hold anything.
+        fields = stat.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+class Client:
+    """The original's client: a line asks for a round of adds, a line answers. Its JVM is warm for all but the first."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def add(self, uri: str, version: int, count: int, size: int, window: int) -> float:
+        """How long it took until so many adds were confirmed, in seconds."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"uri={uri} version={version} count={count} bytes={size} window={window}\n")
+        self._process.stdin.flush()
+        answer = dict(word.partition("=")[::2] for word in self._process.stdout.readline().split())
+        if answer.get("adds") != str(count):
+            raise RuntimeError(f"the original's client has added {answer.get('adds', 'nothing')} of {count}")
+        return int(answer["wall"]) / 1e9
+
+
+@contextmanager
+def client() -> Iterator[Client]:
+    with _process(_java(f"{_OURS}.Client"), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield Client(process)
+
+
+@contextmanager
+def ours(store: Path) -> Iterator[Server]:
+    """``bookstand serve`` with one bookie, in a process of its own."""
+    command = [sys.executable, "-m", "bookstand.tools.main", "serve", str(store)]
+    with _process([*command, "--bookies", "1", "--zookeeper", "0", "--json"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        addresses = (said["zookeeper"], said["bookies"][0]["address"])
+        zookeeper, bookie = (int(address.rpartition(":")[2]) for address in addresses)
+        yield Server(zookeeper, bookie, process.pid)
+
+
+@contextmanager
+def original(folder: Path) -> Iterator[Server]:
+    """ZooKeeper, the shell's ``initnewcluster`` and a bookie, one after the other, on a folder that is new. ZooKeeper
+    has a process of its own."""
+    zookeeper, bookie, settings = _settings(folder)
+    with _process(_java(_ZOOKEEPER, str(zookeeper), str(folder / "zookeeper")), stderr=subprocess.PIPE) as first:
+        _wait_until_listening(first, zookeeper)
+        subprocess.run(_java(_SHELL, "-conf", str(settings), "initnewcluster"), capture_output=True, check=True)
+        with _process(_java(_BOOKIE, "--conf", str(settings)), stderr=subprocess.PIPE) as second:
+            _wait_until_listening(second, bookie)
+            yield Server(zookeeper, bookie, second.pid)
+
+
+@contextmanager
+def original_together(folder: Path) -> Iterator[Server]:
+    """A bookie and ZooKeeper in one process, on a folder that :func:`original` has left."""
+    zookeeper, bookie, settings = _settings(folder)
+    together = _java(f"{_OURS}.Together", str(zookeeper), str(folder / "zookeeper"), str(settings))
+    with _process(together, stderr=subprocess.PIPE) as process:
+        _wait_until_listening(process, zookeeper)
+        _wait_until_listening(process, bookie)
+        yield Server(zookeeper, bookie, process.pid)
+
+
+def _settings(folder: Path) -> tuple[int, int, Path]:
+    """Ports of ZooKeeper and of the bookie, the same ones for all that a folder is for, and the bookie's settings."""
+    settings = folder / "bookie.conf"
+    if settings.exists():
+        lines = dict(line.split("=", 1) for line in settings.read_text().strip().splitlines())
+        zookeeper = lines["metadataServiceUri"].rpartition(":")[2].partition("/")[0]
+        return int(zookeeper), int(lines["bookiePort"]), settings
+    folder.mkdir(parents=True)
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    first, second = (probe.getsockname()[1] for probe in probes)
+    for probe in probes:
+        probe.close()
+    settings.write_text(_SETTINGS.format(folder=folder, zookeeper=first, bookie=second))
+    return first, second, settings
+
+
+def _java(program: str, *arguments: str) -> list[str]:
+    return ["java", *_FLAGS, "-cp", classpath("bookies.xml", "bookies"), program, *arguments]
+
+
+@contextmanager
+def _process(command: list[str], **streams: int) -> Iterator[subprocess.Popen[str]]:
+    """It is asked to end."""
+    process = subprocess.Popen(command, cwd=ROOT, text=True, **streams)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+
+
+def _wait_until_listening(process: subprocess.Popen[str], port: int) -> None:
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionError:
+            if process.poll() is not None or time.monotonic() > until:
+                process.kill()
+                said = process.communicate()[1]
+                raise RuntimeError(f"nobody listens at port {port}: {said[-300:].strip()}") from None
+            time.sleep(_LOOK_INTERVAL)
+        else:
+            return
