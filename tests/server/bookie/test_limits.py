@@ -118,7 +118,7 @@ def test_answers_that_are_not_taken_are_not_held_for_everybody(
         # So that the system holds little of it.
         wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         wire.send(*[kit.v2_read(1, 0)] * 10)
-    (desk,) = server._desks
+    desk = kit.desk_of(server)
     assert eventually(lambda: desk.figures.refused >= 40)
     assert desk.load.bytes <= 16 << 20
     assert private_bytes() - before < 64 << 20
