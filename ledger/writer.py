@@ -12,7 +12,7 @@ from bookstand.errors import (
     OutcomeUnknownError,
 )
 from bookstand.ledger.adds import ENTRY_ROOM
-from bookstand.ledger.arguments import as_payload
+from bookstand.ledger.arguments import as_payload, as_payloads
 from bookstand.ledger.writing import Writer
 from bookstand.storage.batch import Sizes
 from bookstand.storage.metadata import CLOSED
@@ -191,9 +191,7 @@ class LedgerWriter(Writer):
 def parts_of(payloads: Iterable[bytes]) -> Iterator[tuple[list[bytes], Sizes]]:
     """The payloads as bytes, in lists that are worth a commit each, with their sizes."""
     if isinstance(payloads, list | tuple) and 0 < len(payloads) <= _MANY_ENTRIES:
-        part = list(payloads)
-        if list(map(type, part)).count(bytes) < len(part):
-            part = [data if type(data) is bytes else as_payload(data) for data in part]
+        part = as_payloads(payloads)
         sizes = Sizes(list(map(len, part)))
         if sizes.total <= _MANY_BYTES:
             yield part, sizes
