@@ -196,13 +196,15 @@ class Cursor:
 
     def ack_entries(self, positions: Iterable[Position]) -> Pending:
         """Acknowledge many entries of any ledgers at once: all of them, or where one cannot be none."""
-        by_ledger: dict[int, list[int]] = {}
-        for ledger_id, together in groupby(positions, _LEDGER_OF):
-            by_ledger.setdefault(ledger_id, []).extend(map(_ENTRY_OF, together))
-        if len(by_ledger) == 1:
-            return self.ack_many(*by_ledger.popitem())
-        if not by_ledger:
+        given = list(positions)
+        if not given:
             return completed()
+        first_ledger = given[0][0]
+        if list(map(_LEDGER_OF, given)).count(first_ledger) == len(given):
+            return self.ack_many(first_ledger, map(_ENTRY_OF, given))
+        by_ledger: dict[int, list[int]] = {}
+        for ledger_id, together in groupby(given, _LEDGER_OF):
+            by_ledger.setdefault(ledger_id, []).extend(map(_ENTRY_OF, together))
         return self._change(lambda: self._state.ack_ledgers(by_ledger))
 
     def ack_batch(self, position: Position, indexes: Iterable[int], batch_size: int) -> Pending:

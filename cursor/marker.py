@@ -94,11 +94,10 @@ def encode_marker(
         if not -_OUT_OF_RANGE <= value < _OUT_OF_RANGE:
             raise IncorrectParameterError(f"property {name!r} is {value}, which does not fit into 64 bits")
     parts = len(prepared.nodes)
-    identity = record.Identity(cursor, record.NODES, generation, 0, 0, parts)
     entries = []
     for part, nodes in enumerate(prepared.nodes[:-1]):
         out = record.begin(mark_delete, record.NODES)
-        entries.append(_seal(out, nodes, identity._replace(part=part)))
+        entries.append(_seal(out, nodes, record.Identity(cursor, record.NODES, generation, 0, part, parts)))
     out = record.begin(mark_delete, record.MARKER)
     out += record.encode_properties(properties)
     wire.write_number(out, _TIME, time_ms)
@@ -107,7 +106,8 @@ def encode_marker(
     wire.write_number(out, _PAGE_ENTRIES, page_entries)
     wire.write_number(out, _STATE_SIZE, state_size(prepared, properties))
     wire.write_bytes(out, _ROOT, prepared.root)
-    entries.append(_seal(out, prepared.nodes[-1], identity._replace(kind=record.MARKER, part=parts - 1)))
+    identity = record.Identity(cursor, record.MARKER, generation, 0, parts - 1, parts)
+    entries.append(_seal(out, prepared.nodes[-1], identity))
     return entries
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice
 from threading import Lock
 
+from bookstand.cursor.ahead import Ahead
 from bookstand.cursor.bringing import Bringing
 from bookstand.cursor.live import LiveState
 from bookstand.errors import BookstandError
@@ -24,6 +25,9 @@ _READ_AT_ONCE = 1_000
 Wanted = Callable[[int, int, int], Iterable[int]]
 """Of a ledger's entries from one to another, the last one included, those that are wanted, ascending."""
 
+_ReadRun = Callable[[int, int, int, int], Iterator[EntryRun]]
+"""Reads a ledger's entries from one to another; up to a third they may be read along."""
+
 
 class Reading:
     """``lock`` is the state's, and guards the position as well; the position is never before the first entry behind the
@@ -34,6 +38,7 @@ class Reading:
         self._live = live
         self._bringing = bringing
         self._lock = lock
+        self._ahead = Ahead(topic)
         self._position = self.next_from(live.mark_delete)
         # How often somebody has sent it elsewhere.
         self._departures = 0
@@ -82,7 +87,7 @@ class Reading:
             with self._lock:
                 start, departures = self._position, self._departures
             try:
-                runs, end = self._read_in_ledger(start, left, wanted)
+                runs, end = self._read_in_ledger(start, left, wanted, self._ahead.read_run)
             except BookstandError:
                 if not found:
                     raise
@@ -104,12 +109,12 @@ class Reading:
         nothing to do with it."""
         at: Position | None = max(self._live.mark_delete.next, start or EARLIEST)
         while at is not None:
-            runs, at = self._read_in_ledger(at, _READ_AT_ONCE, wanted)
+            runs, at = self._read_in_ledger(at, _READ_AT_ONCE, wanted, self._read_no_more)
             for run in runs:
                 yield from run.entries()
 
     def _read_in_ledger(
-        self, start: Position, count: int, wanted: Wanted | None
+        self, start: Position, count: int, wanted: Wanted | None, read_run: _ReadRun
     ) -> tuple[list[EntryRun], Position | None]:
         """Up to ``count`` entries of the first ledger that has any from ``start`` on, and where to go on; None at the
         topic's end."""
@@ -118,9 +123,13 @@ class Reading:
         if following is None:
             return [], None
         ledger_id, first = following
-        runs, end = self._wanted_runs(ledger_id, first, (extent.entries(ledger_id) or 0) - 1, count, wanted)
-        found = [part for run in runs for part in self._topic.read_run(ledger_id, *run)]
+        last = (extent.entries(ledger_id) or 0) - 1
+        runs, end = self._wanted_runs(ledger_id, first, last, count, wanted)
+        found = [part for run in runs for part in read_run(ledger_id, *run, last)]
         return found, Position(ledger_id, end + 1)
+
+    def _read_no_more(self, ledger_id: int, first: int, last: int, _end: int) -> Iterator[EntryRun]:
+        return self._topic.read_run(ledger_id, first, last)
 
     def _wanted_runs(
         self, ledger_id: int, first: int, last: int, count: int, wanted: Wanted | None

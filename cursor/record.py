@@ -83,6 +83,8 @@ class Identity(NamedTuple):
 
 
 def encode_properties(properties: dict[str, int]) -> bytes:
+    if not properties:
+        return b""
     out = bytearray()
     for name, value in properties.items():
         one = bytearray()

@@ -16,7 +16,7 @@ from bookstand.delivery.delayed import Delayed
 from bookstand.delivery.entry_sizes import EntrySizes, leading
 from bookstand.delivery.living import Living
 from bookstand.delivery.portions import Portions
-from bookstand.delivery.received import Opened, Portion, ReceivedMessage, size_of_batch
+from bookstand.delivery.received import Opened, Portion, ReceivedMessage, Whole, size_of_batch
 from bookstand.delivery.whereabouts import Whereabouts
 from bookstand.errors import BookstandError
 from bookstand.storage.position import EARLIEST, Position
@@ -79,7 +79,7 @@ class ComingNew:
                     fresh = [entry for entry in fresh if not size_of_batch(entry) or self._portions.of([entry])]
                 fresh = self._delayed.track(fresh)
             first = fresh[: most if plain else leading(fresh, most)]
-            portions = list(first) if plain else self._portions.of(first)
+            portions = Whole(first) if plain else self._portions.of(first)
         except BookstandError:
             self._cursor.seek(start)
             raise

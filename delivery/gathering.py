@@ -59,7 +59,8 @@ class Gathering:
             if found is None:
                 unfinished = True
             else:
-                portions += found
+                # What one place alone gives stays as it is.
+                portions = portions + found if portions else found
                 count += messages_in(found)
             self._turns.had(place)
         for place in left_out:

@@ -15,7 +15,7 @@ from bookstand.delivery.timer import Alarm, timer_for
 from bookstand.delivery.times import Moment, Span, delivery_time
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
 from bookstand.errors import BookstandError, IncorrectParameterError, WriteOnReadOnlyError
-from bookstand.ledger.arguments import as_payload
+from bookstand.ledger.arguments import as_payload, as_payloads
 from bookstand.ledger.framing import batch_alike, frame, frames
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
@@ -127,7 +127,7 @@ class Topic:
         """Many messages, an entry each, the fast way: durable on return, in as few commits as may be. Times are for
         all, or one for each, where None is none."""
         # A wrong one among them is found before any is added.
-        checked = list(map(as_payload, payloads))
+        checked = as_payloads(payloads)
         now = self._clock.now()
         times = _delivery_times(deliver_after, deliver_at, now)
         if isinstance(times, list) and len(times) != len(checked):
@@ -157,7 +157,7 @@ class Topic:
         now = self._clock.now()
         metadata = _metadata(more)
         entry = batch_alike(
-            list(map(as_payload, payloads)),
+            as_payloads(payloads),
             publish_time=now,
             deliver_at=delivery_time(deliver_after, deliver_at, now),
             member_properties=properties,

@@ -53,6 +53,7 @@ _MAGIC_SIZE = 2
 # Where there is nothing of the broker's, the metadata's size and the metadata begin here.
 _HEAD_AT = _MAGIC_SIZE + U32.size
 _PLAIN_HEAD = _HEAD_AT + U32.size
+_METADATA = "the message's metadata"
 _MOST_KNOWN = 1_000
 _TIME_FIELD = 19
 _TIME_TAG = b"\x98\x01"
@@ -119,9 +120,8 @@ class Message:
 
     @cached_property
     def _metadata(self) -> tuple[MessageMetadata, int]:
-        what = "the message's metadata"
-        start, end = bounds(self.data, self._metadata_at, what)
-        return parsed(MESSAGE_METADATA, MessageMetadata, self.data, start, end, what), end
+        start, end = bounds(self.data, self._metadata_at, _METADATA)
+        return parsed(MESSAGE_METADATA, MessageMetadata, self.data, start, end, _METADATA), end
 
     @property
     def metadata(self) -> MessageMetadata:
@@ -176,7 +176,7 @@ def open_message(data: bytes, known: dict[bytes, MessageMetadata]) -> tuple[Mess
             stored = data[_PLAIN_HEAD:end]
             metadata = known.get(stored) or _delayed(stored, known)
             if metadata is None:
-                metadata = Message(data).metadata
+                metadata = parsed(MESSAGE_METADATA, MessageMetadata, data, _PLAIN_HEAD, end, _METADATA)
                 _remember(known, stored, metadata)
             return metadata, end
     message = Message(data)

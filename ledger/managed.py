@@ -372,8 +372,8 @@ class ManagedLedger:
         while True:
             with self._lock:
                 writer = self._current()
-                room = self._max_entries - writer.last_add_pushed - 1
-                part = _up_to(islice(source, room), self._max_bytes - writer.length)
+                count, size = writer.pushed()
+                part = _up_to(islice(source, self._max_entries - count), self._max_bytes - size)
                 if not part:
                     return positions
                 added = writer.append_many(part)
@@ -396,10 +396,9 @@ class ManagedLedger:
         return self._writer
 
     def _is_full(self, writer: LedgerWriter) -> bool:
-        entries = writer.last_add_pushed + 1
+        entries, size = writer.pushed()
         return entries >= self._max_entries or (
-            entries > 0
-            and (writer.length >= self._max_bytes or self.client.clock.now() - self._began >= self._max_age_millis)
+            entries > 0 and (size >= self._max_bytes or self.client.clock.now() - self._began >= self._max_age_millis)
         )
 
     def _roll_if_full(self) -> bool:

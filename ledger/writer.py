@@ -12,7 +12,7 @@ from bookstand.errors import (
     OutcomeUnknownError,
 )
 from bookstand.ledger.adds import ENTRY_ROOM
-from bookstand.ledger.arguments import as_payload
+from bookstand.ledger.arguments import as_payload, as_payloads
 from bookstand.ledger.writing import Writer
 from bookstand.storage.batch import Sizes
 from bookstand.storage.metadata import CLOSED
@@ -37,47 +37,51 @@ class LedgerWriter(Writer):
         if type(data) is bytes and len(data) <= self._largest_payload:
             committer = self.committer
             if not self._alone and committer.claim():
-                entry_id = self._append_now(data)
+                entry_id = self._append_now([data], len(data))
                 if entry_id >= 0:
                     return entry_id
             if self.gathering is not None:
                 return self.append_async(data).result()  # type: ignore[no-any-return]
         return self._gather(data).result()  # type: ignore[no-any-return]
 
-    def _append_now(self, data: bytes) -> int:
-        """Commit one entry in this thread, which has claimed the committer and gives it back; -1: it takes the way
-        that all others take."""
+    def _append_now(self, payloads: list[bytes], total: int, sizes: Sizes | None = None) -> int:
+        """Commit entries in this thread, which has claimed the committer and gives it back; returns the id of the
+        first one. -1: they take the way that all others take. ``total``: the payloads' bytes."""
         interruption = None
         try:
             with self._lock:
                 if self._adds or self._reserved or self._adding_many or self._refusal() is not None:
                     return -1
-                entry_id = self._lap + 1
-                entry = self._entries(entry_id, [data], self._lac, True)
-                self._lap = entry_id
-                self._length += len(data)
-                self._lone = len(data)
+                first = self._lap + 1
+                entries = self._entries(first, payloads, self._lac, True)
+                entries.sizes = sizes
+                last = self._lap = first + len(payloads) - 1
+                self._length += total
+                self._lone = total
             try:
-                error = self._storage.commit_entry(entry)
+                error = self._storage.commit_entries(entries)
             except BaseException as caught:
                 interruption = caught
-                error = OutcomeUnknownError(f"adding entry {self._id}:{entry_id} was interrupted by {caught!r}")
+                error = OutcomeUnknownError(f"adding {self._named(first, last)} was interrupted by {caught!r}")
             with self._lock:
                 dropped, self._lone = self._lone is None, None
                 # Entries submitted from now on carry the new LAC.
                 self.end_gathering()
                 if error is not None:
-                    self._length -= 0 if dropped else len(data)
+                    self._length -= 0 if dropped else total
                 elif not dropped:
-                    self._head = self._lac = entry_id
+                    self._head = self._lac = last
         finally:
             self.committer.release()
         if error is not None:
             self._fail(error)
             raise interruption or error.with_traceback(None)
         if dropped:
-            raise LedgerClosedError(f"ledger {self._id} was closed before entry {entry_id} was answered")
-        return entry_id
+            raise LedgerClosedError(f"ledger {self._id} was closed before {self._named(first, last)} was answered")
+        return first
+
+    def _named(self, first: int, last: int) -> str:
+        return f"entry {self._id}:{first}" + (f" to {self._id}:{last}" if last > first else "")
 
     def append_async(self, data: bytes) -> Pending:
         """Add an entry; the Pending's result is its id. Never blocks for long, and raises only for bad arguments."""
@@ -144,10 +148,16 @@ class LedgerWriter(Writer):
         """
         parts = parts_of(payloads)
         leading = list(islice(parts, 2))
-        if len(leading) < 2 and not self._alone:
-            return self._append_parts(leading)
-        with self._to_itself():
-            return self._append_parts(chain(leading, parts))
+        if len(leading) > 1 or self._alone:
+            with self._to_itself():
+                return self._append_parts(chain(leading, parts))
+        for part, sizes in leading:
+            self._check_sizes(part, sizes)
+            if self._storage.hooks is None and self.committer.claim():
+                first = self._append_now(part, sizes.total, sizes)
+                if first >= 0:
+                    return range(first, first + len(part))
+        return self._append_parts(leading)
 
     def _append_parts(self, parts: Iterable[tuple[list[bytes], Sizes]]) -> range:
         first = self.last_add_pushed + 1
@@ -191,9 +201,7 @@ class LedgerWriter(Writer):
 def parts_of(payloads: Iterable[bytes]) -> Iterator[tuple[list[bytes], Sizes]]:
     """The payloads as bytes, in lists that are worth a commit each, with their sizes."""
     if isinstance(payloads, list | tuple) and 0 < len(payloads) <= _MANY_ENTRIES:
-        part = list(payloads)
-        if list(map(type, part)).count(bytes) < len(part):
-            part = [data if type(data) is bytes else as_payload(data) for data in part]
+        part = as_payloads(payloads)
         sizes = Sizes(list(map(len, part)))
         if sizes.total <= _MANY_BYTES:
             yield part, sizes

@@ -98,6 +98,12 @@ class Writer(LedgerHandle):
         with self._lock:
             return self._length + self._gathered()[1]
 
+    def pushed(self) -> tuple[int, int]:
+        """How many entry ids were handed out, and the bytes of payloads with them."""
+        with self._lock:
+            entries, size = self._gathered()
+            return self._lap + 1 + entries, self._length + size
+
     # -- submitting; the lock is held --------------------------------------------------------------------------------
 
     @contextmanager

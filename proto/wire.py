@@ -103,6 +103,10 @@ def fields(data: bytes, start: int = 0, end: int | None = None) -> Iterator[tupl
 
 def write_varint(out: bytearray, number: int) -> None:
     """Append ``number``; a negative one takes ten bytes, as in every protobuf int field."""
+    if 0 <= number <= 0x7F:
+        # Most of them.
+        out.append(number)
+        return
     number &= _MASK64
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

@@ -475,14 +475,14 @@ class Storage(Reads):
         self._after_commit()
         return outcomes
 
-    def commit_entry(self, entry: AddEntries) -> BookstandError | None:
-        """Commit a lone entry in this thread, which has claimed the committer."""
+    def commit_entries(self, entries: AddEntries) -> BookstandError | None:
+        """Commit entries of one ledger, and nothing else, in this thread, which has claimed the committer."""
         if self._refusal is not None:
             return self._refusal
         if self.hooks is None:
-            error = self._commits.commit_entry(entry, None)
+            error = self._commits.commit_entries(entries, None)
         else:
-            error = self._hooked(self.hooks, lambda hooks: self._commits.commit_entry(entry, hooks))
+            error = self._hooked(self.hooks, lambda hooks: self._commits.commit_entries(entries, hooks))
         if error is not None or self._watchers:
             self._after_commit()
         return error

@@ -125,32 +125,38 @@ class Commits:
         if hooks is not None:
             hooks.point("commit.after_sync")
 
-    def commit_entry(self, entry: AddEntries, hooks: Hooks | None) -> BookstandError | None:
-        """A batch that is one entry of a known ledger: the same as :meth:`commit`, without what only many need.
+    def commit_entries(self, entries: AddEntries, hooks: Hooks | None) -> BookstandError | None:
+        """A batch that is entries of one known ledger: the same as :meth:`commit`, without what only several need.
 
         A lone durable append is what people wait for most, and waits for nothing but this. Whatever is out of the
         ordinary goes the long way.
         """
         if hooks is not None or self._witness is not None or self._disk.full is not None:
-            return self._commit_alone(entry, hooks)
+            return self._commit_alone(entries, hooks)
         environment = self._environment
-        entry_key, stored = entry.encode_one()
+        one = entries.encode_one() if len(entries.payloads) == 1 else None
+        if one is None:
+            entries.encode()
         transaction = None
         try:
             transaction = environment.begin_write()
             number = transaction.id()
-            ledger = self._states.get(entry.ledger_id) if self._states_at == number - 1 else None
+            ledger = self._states.get(entries.ledger_id) if self._states_at == number - 1 else None
             if ledger is None:
                 transaction.abort()
-                return self._commit_alone(entry, hooks)
+                return self._commit_alone(entries, hooks)
             # Until the commit has succeeded the states are worth nothing: it changes them as it goes.
             self._states_at = -1
-            entry.admit(ledger)
-            added(ledger, entry.first_entry, 1, len(stored), entry.last_add_confirmed)
+            entries.admit(ledger)
             databases = environment.databases
-            key = keys.LEDGER_KEY.pack(entry.ledger_id)
+            if one is None:
+                entries.count_in(ledger)
+                _put_entries(transaction, databases[keys.ENTRIES], entries.encode())
+            else:
+                added(ledger, entries.first_entry, 1, len(one[1]), entries.last_add_confirmed)
+                transaction.put(*one, True, True, False, databases[keys.ENTRIES])
+            key = keys.LEDGER_KEY.pack(entries.ledger_id)
             sealed = record.seal(key, ledger.pack())
-            transaction.put(entry_key, stored, True, True, False, databases[keys.ENTRIES])
             transaction.put(key, sealed, True, True, False, databases[keys.STATE])
             self._sync(transaction, lambda: (keys.STATE, key, sealed))
             self._states_at = number
@@ -162,7 +168,7 @@ class Commits:
             answer: BookstandError = error
         except lmdb.MapFullError:
             _abort(transaction)
-            return self._commit_alone(entry, hooks)
+            return self._commit_alone(entries, hooks)
         except lmdb.Error as error:
             _abort(transaction)
             answer = translate(error, environment.path, "writing")
@@ -175,8 +181,8 @@ class Commits:
         self._disk.note(answer)
         return answer
 
-    def _commit_alone(self, entry: AddEntries, hooks: Hooks | None) -> BookstandError | None:
-        ((_, error),) = self.commit([_Lone(entry)], hooks)
+    def _commit_alone(self, entries: AddEntries, hooks: Hooks | None) -> BookstandError | None:
+        ((_, error),) = self.commit([_Lone(entries)], hooks)
         return error  # type: ignore[return-value]
 
     def _sync(self, transaction: lmdb.Transaction, evidence: Callable[[], Evidence]) -> None:
@@ -318,15 +324,7 @@ class Writing:
         return True
 
     def _add(self, encoded: Encoded) -> None:
-        database = self._databases[keys.ENTRIES]
-        if encoded.count == 1:
-            ((key, stored),) = encoded.pairs()
-            self._transaction.put(key, stored, True, True, False, database)
-        elif encoded.count:
-            cursor = self._transaction.cursor(database)
-            # LMDB packs its pages tighter and searches less where it knows that keys come in at the very end.
-            at_end = not cursor.last() or bytes(cursor.key()) < encoded.first_key
-            cursor.putmulti(encoded.pairs(), True, True, at_end)
+        _put_entries(self._transaction, self._databases[keys.ENTRIES], encoded)
         self.dirty = True
 
     def _mark(self, marks: dict[bytes, bytes | None]) -> None:
@@ -369,12 +367,23 @@ class Writing:
 
 
 class _Lone:
-    """An entry that nobody submitted: its writer commits it itself."""
+    """Entries that nobody submitted: their writer commits them itself."""
 
     __slots__ = ("operations",)
 
-    def __init__(self, entry: AddEntries) -> None:
-        self.operations = (entry,)
+    def __init__(self, entries: AddEntries) -> None:
+        self.operations = (entries,)
+
+
+def _put_entries(transaction: lmdb.Transaction, database: lmdb._Database, encoded: Encoded) -> None:
+    if encoded.count == 1:
+        ((key, stored),) = encoded.pairs()
+        transaction.put(key, stored, True, True, False, database)
+    elif encoded.count:
+        cursor = transaction.cursor(database)
+        # LMDB packs its pages tighter and searches less where it knows that keys come in at the very end.
+        at_end = not cursor.last() or bytes(cursor.key()) < encoded.first_key
+        cursor.putmulti(encoded.pairs(), True, True, at_end)
 
 
 def _abort(transaction: lmdb.Transaction | None) -> None:

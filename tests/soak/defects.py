@@ -292,15 +292,15 @@ def _full_disk_swallowed(patches: Patches) -> None:
 
         return commit
 
-    def make_commit_entry(real: Callable[..., Any]) -> Any:
-        def commit_entry(self: Any, one: Any, hooks: Any) -> Any:
-            error = real(self, one, hooks)
+    def make_commit_entries(real: Callable[..., Any]) -> Any:
+        def commit_entries(self: Any, entries: Any, hooks: Any) -> Any:
+            error = real(self, entries, hooks)
             return None if is_full(error) else error
 
-        return commit_entry
+        return commit_entries
 
     patches.replace(commits.Commits, "commit", make_commit)
-    patches.replace(commits.Commits, "commit_entry", make_commit_entry)
+    patches.replace(commits.Commits, "commit_entries", make_commit_entries)
 
 
 @defect("an unknown outcome is answered", "storage", "a commit that the device failed under counts as done")
@@ -330,7 +330,7 @@ def _stale_states(patches: Patches) -> None:
         return commit
 
     patches.replace(commits.Commits, "_write", make)
-    patches.replace(commits.Commits, "commit_entry", make)
+    patches.replace(commits.Commits, "commit_entries", make)
 
 
 @defect("states do not count", "storage", "the number of a ledger's entries is not counted up")
