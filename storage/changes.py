@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
         def get(self, database: bytes, key: bytes) -> bytes | None: ...
         def state(self, ledger_id: int) -> LedgerState | None: ...
-        def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]: ...
-        def copy_keys(self, ledger_id: int, limit: int) -> list[bytes]: ...
+        def entry_keys(self, ledger_id: int, limit: int | None) -> list[bytes]: ...
+        def copy_keys(self, ledger_id: int, limit: int | None) -> list[bytes]: ...
 
 
 ANY_VERSION = None
@@ -111,10 +111,10 @@ class Staging:
     def has_entry(self, key: bytes) -> bool:
         return self.entry(key) is not None
 
-    def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]:
+    def entry_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
         return self._view.entry_keys(ledger_id, limit)
 
-    def copy_keys(self, ledger_id: int, limit: int) -> list[bytes]:
+    def copy_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
         return self._view.copy_keys(ledger_id, limit)
 
     def mark(self, key: bytes) -> bytes | None:
@@ -379,11 +379,12 @@ class DeleteLedger:
 
 class CollectEntries:
     """Remove up to ``limit`` entries of a ledger that has no metadata any more, and bookies' copies with them; result:
-    how many are left to do."""
+    how many are left to do. Without a limit all go at once, which another change of the same commit needs: what is
+    staged is not seen when keys are looked up."""
 
     __slots__ = ("ledger_id", "limit")
 
-    def __init__(self, ledger_id: int, limit: int = 10_000) -> None:
+    def __init__(self, ledger_id: int, limit: int | None = 10_000) -> None:
         self.ledger_id = ledger_id
         self.limit = limit
 
@@ -401,7 +402,7 @@ class CollectEntries:
         doomed = staging.entry_keys(self.ledger_id, self.limit)
         staging.removed_entries += doomed
         ledger.count = max(0, ledger.count - len(doomed))
-        if len(doomed) < self.limit:
+        if self.limit is None or len(doomed) < self.limit:
             staging.states[self.ledger_id] = None
             if ledger.deleted_at:
                 staging.put(keys.META, keys.deletion(ledger.deleted_at, self.ledger_id), None)
