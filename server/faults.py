@@ -15,7 +15,7 @@ from typing import Any
 from bookstand.errors import IllegalOperationError, IncorrectParameterError
 from bookstand.storage.storage import Storage
 from bookstand.testing.faults import Faults
-from bookstand.testing.rules import Rule
+from bookstand.testing.rules import Rule, parse_rule
 
 
 class ServerFaults:
@@ -36,8 +36,9 @@ class ServerFaults:
         return rule
 
     def remove(self, line: str) -> None:
-        """The oldest rule that is written like this; what it holds up goes on."""
-        rule = next((rule for rule in self._faults.rules if str(rule) == line), None)
+        """The oldest rule that is written like this, or in other words that say the same; what it holds up goes on."""
+        written = str(parse_rule(line))
+        rule = next((rule for rule in self._faults.rules if str(rule) == written), None)
         if rule is None:
             raise IncorrectParameterError(f"there is no rule {line!r}")
         self._faults.remove(rule)
