@@ -1,44 +1,62 @@
-"""Let the original's classes read what bookstand writes, and its client use what bookstand serves:
-``python -m tests.interop [seed]``. Needs Maven and a JDK."""
+"""Let the original's classes read what bookstand writes, and its client use what bookstand serves. Needs Maven and a
+JDK."""
 
 from __future__ import annotations
 
+import argparse
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
-from tests.interop import cursors, delayed, disk, questions, shell, wire
+from tests.interop import cases, cursors, delayed, disk, questions, shell, wire
 from tests.interop.java import ask, missing_tools
-from tests.interop.questions import Question
+from tests.interop.questions import Asked
 
 SHOWN = 10
-PROGRAMS = {
-    "pom.xml": {**questions.GROUPS, "commands of the shell": shell.same_commands},
-    "pulsar.xml": cursors.GROUPS,
-    "delayed.xml": delayed.GROUPS,
-    "disk.xml": disk.GROUPS,
-    "wire.xml": wire.GROUPS,
+Groups = dict[str, Callable[[random.Random], Iterator[Asked]]]
+PROGRAMS: dict[str, tuple[str, Groups]] = {
+    "bytes": ("pom.xml", {**questions.GROUPS, "commands of the shell": shell.same_commands}),
+    "cursors": ("pulsar.xml", cursors.GROUPS),
+    "delayed": ("delayed.xml", delayed.GROUPS),
+    "disk": ("disk.xml", disk.GROUPS),
+    "wire": ("wire.xml", wire.GROUPS),
+    "cases": ("wire.xml", cases.groups()),
 }
 """Which of the Java programs is asked what."""
 
 
-def main(seed: int = 1) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
     missing = missing_tools()
     if missing:
         print(f"interop: skipped, {' and '.join(missing)} not on PATH")
         return 0
     asked = failed = 0
-    for pom, generators in PROGRAMS.items():
-        groups = {name: list(generate(random.Random(f"{seed} {name}"))) for name, generate in generators.items()}
+    for program in options.only or PROGRAMS:
+        pom, generators = PROGRAMS[program]
+        if program == "cases" and options.recordings:
+            generators = cases.groups(options.recordings)
+        groups = {name: list(generate(random.Random(f"{options.seed} {name}"))) for name, generate in generators.items()}
         answers = iter(ask(pom, [question.request for group in groups.values() for question in group]))
         for name, group in groups.items():
             failed += compare(name, group, answers)
             asked += len(group)
-    print(f"interop: {asked} answers, {failed} different, seed {seed}")
+    print(f"interop: {asked} answers, {failed} different, seed {options.seed}")
     return 1 if failed else 0
 
 
-def compare(name: str, group: list[Question], answers: Iterator[dict[str, str]]) -> int:
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.interop", description=__doc__)
+    parser.add_argument("seed", nargs="?", type=int, default=1, help="of the samples that are made by chance")
+    parser.add_argument("--only", action="append", choices=PROGRAMS, help="these of the programs; again for more")
+    parser.add_argument(
+        "--recordings", action="append", type=Path, metavar="PATH", help="cases: other folders or files of recordings"
+    )
+    return parser
+
+
+def compare(name: str, group: list[Asked], answers: Iterator[dict[str, str]]) -> int:
     """Tell how the answers to a group of questions are; how many are different."""
     differences = []
     for question in group:
@@ -46,6 +64,9 @@ def compare(name: str, group: list[Question], answers: Iterator[dict[str, str]])
         if difference:
             differences.append(f"{question.name}: {difference}")
     print(f"{name}: {len(group) - len(differences)} of {len(group)} as they should be")
+    for question in group:
+        if question.remark:
+            print(f"  {question.remark}")
     for line in differences[:SHOWN]:
         print(f"  {line}")
     if len(differences) > SHOWN:
@@ -54,4 +75,4 @@ def compare(name: str, group: list[Question], answers: Iterator[dict[str, str]])
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:2])))
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 JAVA = Path(__file__).resolve().parent / "java"
 BUILD = ROOT / "build" / "interop"
+PATIENCE_SECONDS = 3_600
+"""For all answers of a program; each waits for less."""
 
 
 def missing_tools() -> list[str]:
@@ -38,7 +41,14 @@ def ask(pom: str, requests: list[str]) -> list[dict[str, str]]:
         f"-Drequests={asked}",
         f"-Danswers={answered}",
     ]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    environment = {"MAVEN_OPTS": "-Xmx500m", **os.environ}
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        answered_ones = len(answered.read_text("utf-8").splitlines())
+        raise RuntimeError(f"no answer after {PATIENCE_SECONDS} s to: {requests[answered_ones]}") from None
     if done.returncode != 0:
         raise RuntimeError(f"Maven ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     lines = answered.read_text("utf-8").removesuffix("\n").split("\n")

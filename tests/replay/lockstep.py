@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
 
 from tests.replay.backends import ModelBackend
 from tests.replay.compare import NUMBERS, expected_completions, same_completed, same_result, state_differences
@@ -17,6 +17,18 @@ ARGUMENTS = frozenset(("result", "state", "completed", "completed_any_of"))
 SHOWN = 700
 
 
+class Candidate(Protocol):
+    """What is replayed on; the rules look at its names, handles and bookies."""
+
+    handles: dict[str, Any]
+    handle_clients: dict[str, str]
+    backend: Any
+
+    def apply(self, op: dict[str, Any], expected: Iterable[str] = ()) -> Answer: ...
+
+    def ledger_id(self, symbol: Any) -> int | None: ...
+
+
 class Difference(NamedTuple):
     """What a rule may look at."""
 
@@ -25,7 +37,7 @@ class Difference(NamedTuple):
     result: bool  # whether the results differ
     state: dict[str, list[int]]  # handle -> places that differ
     completed: bool
-    driver: Driver  # of the candidate, after the operation
+    driver: Candidate  # after the operation
     before: dict[str, list[Any]]  # the handles' numbers before the operation
     history: list[dict[str, Any]]  # the recorded lines up to this one
     header: dict[str, Any]
@@ -34,7 +46,7 @@ class Difference(NamedTuple):
 def difference(
     op: dict[str, Any],
     got: Answer,
-    driver: Driver,
+    driver: Candidate,
     before: dict[str, list[Any]],
     history: list[dict[str, Any]],
     header: dict[str, Any],
@@ -73,12 +85,13 @@ def replay(scenario: Scenario, backend: Callable[[Scenario], Any], with_model: b
     candidate = Driver(scenario.header, backend(scenario))
     model = Driver(scenario.header, ModelBackend(scenario)) if with_model else None
     try:
-        return _replay(scenario, candidate, model)
+        return follow(scenario, candidate, model)
     finally:
         candidate.close()
 
 
-def _replay(scenario: Scenario, candidate: Driver, model: Driver | None) -> Outcome:
+def follow(scenario: Scenario, candidate: Candidate, model: Driver | None) -> Outcome:
+    """Operation by operation, as long as it goes as it should."""
     argued: tuple[Rule, str] | None = None
     before: dict[str, list[Any]] = {}
     history: list[dict[str, Any]] = []

@@ -1,65 +1,128 @@
 package bookstand.interop.wire;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.net.URI;
+import java.net.URLEncoder;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 
-/** A process that serves a store. */
+/** A process that serves a store, and what may be asked of it. */
 final class Served {
 
-    private static final ObjectMapper JSON = new ObjectMapper();
+    private static final String ZOOKEEPER = "--zookeeper";
+    private static final int OK = 200;
+    private static final Duration PATIENCE = Duration.ofSeconds(60);
 
-    final String uri;
-    final String admin;
-    private final Process process;
+    private final HttpClient http = HttpClient.newHttpClient();
+    private final List<String> command;
+    private Process process;
+    private JsonNode said;
 
     /** The command says where it is on one line of JSON. */
     Served(String command) throws IOException {
-        List<String> words = new ArrayList<>(Arrays.asList(command.split(" ")));
-        process = new ProcessBuilder(words).redirectError(ProcessBuilder.Redirect.INHERIT).start();
+        this.command = new ArrayList<>(Arrays.asList(command.split(" ")));
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> process.destroyForcibly()));
+        start();
+    }
+
+    private void start() throws IOException {
+        process = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.INHERIT).start();
         BufferedReader out =
                 new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8));
         String line = out.readLine();
         if (line == null) {
-            throw new IOException("nothing is served by " + command);
+            throw new IOException("nothing is served by " + String.join(" ", command));
         }
-        JsonNode said = JSON.readTree(line);
-        uri = said.get("metadata_service_uri").asText();
-        admin = said.get("admin").asText();
+        said = Json.read(line);
+    }
+
+    String uri() {
+        return said.get("metadata_service_uri").asText();
+    }
+
+    JsonNode state() throws Exception {
+        return ask("GET", "/state", null);
+    }
+
+    JsonNode bookies() {
+        return said.get("bookies");
+    }
+
+    /** A rule for what goes wrong, until it is taken out. */
+    void putIn(String rule) throws Exception {
+        ask("POST", "/faults", Json.of(Json.field("rule", rule)));
+    }
+
+    void takeOut(String rule) throws Exception {
+        ask("DELETE", "/faults?rule=" + URLEncoder.encode(rule, StandardCharsets.UTF_8), null);
+    }
+
+    void takeOutAll() throws Exception {
+        ask("DELETE", "/faults", null);
+    }
+
+    /** To how many operations a rule has happened. */
+    int happened(String rule) throws Exception {
+        for (JsonNode one : ask("GET", "/faults", null)) {
+            if (one.get("rule").asText().equals(rule)) {
+                return one.get("fired").asInt();
+            }
+        }
+        return 0;
     }
 
     /** Cut all connections to ZooKeeper; how many there were. */
-    int cutSessions() throws IOException, InterruptedException {
-        HttpClient client = HttpClient.newHttpClient();
-        HttpRequest state = HttpRequest.newBuilder(URI.create(admin + "/state")).build();
-        JsonNode sessions =
-                JSON.readTree(client.send(state, HttpResponse.BodyHandlers.ofString()).body()).get("sessions");
+    int cutSessions() throws Exception {
         int cut = 0;
-        for (JsonNode session : sessions) {
-            HttpRequest request = HttpRequest.newBuilder(URI.create(admin + "/sessions/disconnect"))
-                    .header("Content-Type", "application/json")
-                    .POST(HttpRequest.BodyPublishers.ofString("{\"session\": " + session + "}"))
-                    .build();
-            cut += client.send(request, HttpResponse.BodyHandlers.discarding()).statusCode() == 200 ? 1 : 0;
+        for (JsonNode session : state().get("sessions")) {
+            JsonNode named = Json.of(Json.field("session", session));
+            // One that has no connection is refused.
+            cut += send("POST", "/sessions/disconnect", named).statusCode() == OK ? 1 : 0;
         }
         return cut;
+    }
+
+    private JsonNode ask(String method, String path, JsonNode body) throws Exception {
+        HttpResponse<String> answer = send(method, path, body);
+        if (answer.statusCode() != OK) {
+            throw new IOException(method + " " + path + ": " + answer.body());
+        }
+        return Json.read(answer.body());
+    }
+
+    private HttpResponse<String> send(String method, String path, JsonNode body) throws Exception {
+        HttpRequest.BodyPublisher sent = body == null
+                ? HttpRequest.BodyPublishers.noBody()
+                : HttpRequest.BodyPublishers.ofString(body.toString());
+        HttpRequest request = HttpRequest.newBuilder(URI.create(said.get("admin").asText() + path))
+                .header("Content-Type", "application/json")
+                .timeout(PATIENCE)
+                .method(method, sent)
+                .build();
+        return http.send(request, HttpResponse.BodyHandlers.ofString());
+    }
+
+    /** It ends, and another process goes on with its store where clients know it. */
+    void restart() throws Exception {
+        stop();
+        command.set(command.indexOf(ZOOKEEPER) + 1, said.get("zookeeper").asText());
+        start();
     }
 
     /** SIGTERM; the exit code. */
     int stop() throws InterruptedException {
         process.destroy();
-        if (!process.waitFor(60, TimeUnit.SECONDS)) {
+        if (!process.waitFor(PATIENCE.toSeconds(), TimeUnit.SECONDS)) {
             process.destroyForcibly();
             throw new IllegalStateException("it does not stop");
         }
