@@ -46,7 +46,7 @@ bench: setup ## every figure beside its baseline
 soak: setup ## long campaigns: SECONDS=… SEED=… or CASES=… KIND=…; writes build/soak.json
 	$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES)) $(if $(KIND),--kind $(KIND))
 
-interop: setup ## let the original Java classes read what bookstand writes (needs Maven and a JDK)
+interop: setup ## let the original Java classes read what bookstand writes, and use what it serves (needs Maven and a JDK)
 	$(BIN)/python -m tests.interop
 
 clean: ## remove what the other targets made

@@ -37,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pom, generators = PROGRAMS[program]
         if program == "cases" and options.recordings:
             generators = cases.groups(options.recordings)
-        groups = {name: list(generate(random.Random(f"{options.seed} {name}"))) for name, generate in generators.items()}
+        groups = {
+            name: list(generate(random.Random(f"{options.seed} {name}"))) for name, generate in generators.items()
+        }
         answers = iter(ask(pom, [question.request for group in groups.values() for question in group]))
         for name, group in groups.items():
             failed += compare(name, group, answers)

@@ -1,8 +1,8 @@
 """The original's client on ``bookstand serve``: the operations of recorded scenarios, one by one, with the answers that
 it got of original bookies.
 
-Compared and argued is as in the area ``bookkeeper`` of ``tests.replay``. Of what was recorded the Java side is told which
-calls complete with an operation, and the handles' numbers after it: how long to wait, not what to answer.
+Compared and argued is as in the area ``bookkeeper`` of ``tests.replay``. Of what was recorded the Java side is told
+which calls complete with an operation, and the handles' numbers after it: how long to wait, not what to answer.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ import org.apache.bookkeeper.client.LedgerHandleAdv;
 final class Writing {
 
     private static final long TOGETHER_MILLIS = 2_000;
+    /** What is larger no bookie takes. */
+    private static final int FRAME_BYTES = 5 << 20;
 
     private final Scenario scenario;
 
@@ -41,7 +43,7 @@ final class Writing {
         }
         long next = handle.getLastAddPushed() + 1;
         scenario.bookies.holdIfHeld(handle, next);
-        return stored(op, handle, next, Call.of(handle.appendAsync(Unpooled.wrappedBuffer(data)), entry -> entry));
+        return stored(op, handle, next, data, Call.of(handle.appendAsync(Unpooled.wrappedBuffer(data)), entry -> entry));
     }
 
     /** All of them have left the client before the first is answered. */
@@ -68,8 +70,8 @@ final class Writing {
     }
 
     /** An add that is not waited for is given time to be stored by all bookies that it was sent to. */
-    private Call<?> stored(JsonNode op, LedgerHandle handle, long entry, Call<?> add) throws Exception {
-        if (op.has("pending")) {
+    private Call<?> stored(JsonNode op, LedgerHandle handle, long entry, byte[] data, Call<?> add) throws Exception {
+        if (op.has("pending") && data.length < FRAME_BYTES) {
             int copies = handle.getLedgerMetadata().getWriteQuorumSize();
             add.await(() -> scenario.copies.count(handle.getId(), entry) >= copies, TOGETHER_MILLIS);
         }
@@ -86,7 +88,7 @@ final class Writing {
         }
         if (handle instanceof LedgerHandleAdv) {
             scenario.bookies.holdIfHeld(handle, entry);
-            return stored(op, handle, entry, Call.of(
+            return stored(op, handle, entry, data, Call.of(
                     ((LedgerHandleAdv) handle).writeAsync(entry, Unpooled.wrappedBuffer(data)), written -> written));
         }
         return Call.in(() -> handle.addEntry(entry, data), written -> written);
