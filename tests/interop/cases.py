@@ -51,6 +51,8 @@ class Told:
     """What the original's client told of a scenario, as it is followed. Names and bookies are those of the plain model,
     which has done each operation before."""
 
+    has_several_bookies = True
+
     def __init__(self, answers: Iterable[Answer], model: Driver) -> None:
         self._answers = iter(answers)
         self.handles = model.handles

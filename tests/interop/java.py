@@ -42,15 +42,17 @@ def ask(pom: str, requests: list[str]) -> list[dict[str, str]]:
         f"-Danswers={answered}",
     ]
     environment = {"MAVEN_OPTS": "-Xmx500m", **os.environ}
+    said = BUILD / "said.txt"
     try:
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS, env=environment
-        )
+        with open(said, "wb") as out:
+            done = subprocess.run(
+                command, check=False, stdout=out, stderr=out, timeout=PATIENCE_SECONDS, env=environment
+            )
     except subprocess.TimeoutExpired:
         answered_ones = len(answered.read_text("utf-8").splitlines())
         raise RuntimeError(f"no answer after {PATIENCE_SECONDS} s to: {requests[answered_ones]}") from None
     if done.returncode != 0:
-        raise RuntimeError(f"Maven ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"Maven ended with {done.returncode}:\n{said.read_text('utf-8', 'replace')}")
     lines = answered.read_text("utf-8").removesuffix("\n").split("\n")
     answers = [dict(word.partition("=")[::2] for word in line.split("\t")) for line in lines]
     if len(answers) != len(requests):

@@ -40,6 +40,9 @@ final class Clients {
         conf.setZkTimeout(ZOOKEEPER_MILLIS);
         conf.setAddEntryTimeout(TIMEOUT_SECONDS);
         conf.setReadEntryTimeout(TIMEOUT_SECONDS);
+        // No bookie is asked because another one is slow: what comes of an operation is not to depend on speed.
+        conf.setFirstSpeculativeReadTimeout(TIMEOUT_SECONDS * 1_000);
+        conf.setFirstSpeculativeReadLACTimeout(TIMEOUT_SECONDS * 1_000);
         conf.setUseV2WireProtocol(settings.path("wire").asText("v3").equals("v2"));
         conf.setBatchReadEnabled(settings.path("batch_read_enabled").asBoolean(true));
         conf.setEnableDigestTypeAutodetection(settings.path("digest_autodetect").asBoolean(true));
