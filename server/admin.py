@@ -79,6 +79,7 @@ def routes(server: Server) -> Routes:
         "/faults": {"GET": rules, "POST": put_in, "DELETE": take_out},
         "/faults/release": {"POST": release},
         "/crash": {"POST": crash},
+        **_of_bookies(server),
         "/sessions/expire": {"POST": _with_session(server.expire)},
         "/sessions/disconnect": {"POST": _with_session(server.disconnect)},
     }
@@ -87,6 +88,23 @@ def routes(server: Server) -> Routes:
     except MissingExtraError:
         pass
     return found
+
+
+def _of_bookies(server: Server) -> dict[str, dict[str, Route]]:
+    """Each bookie stopped and started."""
+
+    def route(do: Callable[[int], None], number: int) -> Route:
+        def called(said: Said) -> Answer:
+            do(number)
+            return as_json(server.state()["bookies"][number - 1])
+
+        return called
+
+    return {
+        f"/bookies/{number}/{name}": {"POST": route(do, number)}
+        for number in range(1, len(server.bookies) + 1)
+        for name, do in (("stop", server.stop_bookie), ("start", server.start_bookie))
+    }
 
 
 def _with_session(do: Callable[[int], bool]) -> Route:

@@ -66,6 +66,8 @@ class Cluster:
         self.read_only = False
         """Whether bookies are listed as those that take no adds."""
         self._watching: asyncio.Task[None] | None = None
+        # Held while what is listed changes.
+        self._listing = asyncio.Lock()
         self.bookies = BookieServer(storage, ports, host, limits)
         self.zookeeper = ZooKeeperServer(storage, clock, *zookeeper)
         self.names: list[str] = []
@@ -91,6 +93,21 @@ class Cluster:
         """What Pulsar's brokers are configured with."""
         host, port = self.zookeeper_address
         return f"zk:{host}:{port}"
+
+    # -- for tests of clients ------------------------------------------------------------------------------------------
+
+    async def stop_bookie(self, number: int) -> None:
+        """Have one bookie be gone: whoever comes is refused, and it is not listed any more."""
+        async with self._listing:
+            await self.bookies.shut(number)
+            await asyncio.to_thread(self._registration.set_gone, self.names[number - 1], True)
+
+    async def start_bookie(self, number: int) -> None:
+        """Have it be there again, under its name and where it was."""
+        async with self._listing:
+            with listening(f"bookie {number}"):
+                await self.bookies.open(number)
+            await asyncio.to_thread(self._registration.set_gone, self.names[number - 1], False)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -133,10 +150,11 @@ class Cluster:
         await self._withdraw()
 
     async def _withdraw(self) -> None:
+        if not self.names:
+            # It did not come so far that it listed any: if there are some, they are another server's.
+            return
         try:
-            # Otherwise it is another server's bookies that are listed.
-            if not self.zookeeper.is_replaced():
-                await asyncio.to_thread(self._registration.withdraw)
+            await asyncio.to_thread(self._registration.withdraw)
         except BookstandError as error:
             # They are gone all the same, and whoever serves the store next sees to it.
             logger().warning("store %s: that its bookies are gone could not be written: %s", self._storage.path, error)
@@ -149,7 +167,8 @@ class Cluster:
             if full == self.read_only:
                 continue
             try:
-                await asyncio.to_thread(self._registration.set_read_only, full)
+                async with self._listing:
+                    await asyncio.to_thread(self._registration.set_read_only, full)
             except BookstandError as error:
                 logger().warning("store %s: bookies could not be listed anew: %s", self._storage.path, error)
             else:

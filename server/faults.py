@@ -3,7 +3,8 @@
 Rules are about what happens to ledgers and entries, by whatever protocol it was asked for: an ``append`` is an add over
 the wire as well, a ``read`` any answer that has an entry, ``fence``, ``force`` and ``read_lac`` what they say. What an
 error is answered with, ``bookie/codes.py`` says. An answer that is lost (``fail+after@append=OutcomeUnknownError``) is
-not sent at all. A crash ends the store, and closes all connections without an answer.
+not sent at all. A crash ends the store, and closes all connections without an answer. A rule may name the bookie that
+it is about: ``fail@append(4:17)@bookie2=-105``.
 
 As long as there is no rule, nothing is slower for it.
 """
@@ -13,24 +14,30 @@ from __future__ import annotations
 from typing import Any
 
 from bookstand.errors import IllegalOperationError, IncorrectParameterError
+from bookstand.server.bookie.bookie import check_bookie
+from bookstand.storage.state import MAX_BOOKIES
 from bookstand.storage.storage import Storage
 from bookstand.testing.faults import Faults
 from bookstand.testing.rules import Rule, parse_rule
 
 
 class ServerFaults:
-    """The rules of one store's server. All methods may be called from any thread."""
+    """The rules of one store's server, which has so many ``bookies``. All methods may be called from any thread."""
 
-    def __init__(self, storage: Storage, seed: int = 0) -> None:
+    def __init__(self, storage: Storage, seed: int = 0, bookies: int = MAX_BOOKIES) -> None:
         if storage.hooks is not None and not isinstance(storage.hooks, Faults):
             raise IllegalOperationError(f"store {storage.path} is open with other hooks than faults")
         self._storage = storage
+        self._bookies = bookies
         # Whoever opened the store with faults keeps them.
         self._given = storage.hooks
         self._faults = self._given or Faults(seed)
 
     def add(self, line: str) -> Rule:
         """The rule that is written like this, such as ``delay@read(4:17)=0.5``; it holds from now on."""
+        bookie = parse_rule(line).bookie
+        if bookie is not None:
+            check_bookie(self._storage.path, bookie, self._bookies)
         rule = self._faults.add(line)
         self._storage.use_hooks(self._faults)
         return rule

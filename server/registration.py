@@ -7,8 +7,7 @@ under which ledgers know it, in its cookie: it is the address that it had at fir
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 from uuid import uuid4
 
 from bookstand.errors import IncorrectParameterError, MalformedError
@@ -32,6 +31,8 @@ class Registration:
         self._names = self._names_in_cookies()
         self._places: dict[str, bytes] = {}
         """By the names of the bookies that are served, what is said of them."""
+        self._gone: set[str] = set()
+        self._read_only = False
 
     def address_before(self, number: int) -> Address | None:
         """Where a bookie listened at first."""
@@ -53,19 +54,33 @@ class Registration:
                     f"bookie {number} listens"
                 )
             names.setdefault(number, listening)
-        served = {names[number]: service_info(*address) for number, address in enumerate(addresses, 1)}
-        self._storage.apply(Change(*self._missing(names), _Presence(served, {}, names.values())))
-        self._names, self._places = names, served
-        return list(served)
+        self._places = {names[number]: service_info(*address) for number, address in enumerate(addresses, 1)}
+        self._gone, self._read_only = set(), False
+        self._storage.apply(Change(*self._missing(names), self._presence(names)))
+        self._names = names
+        return list(self._places)
 
     def set_read_only(self, read_only: bool) -> None:
         """Whether the bookies take no adds."""
-        there, gone = ({}, self._places) if read_only else (self._places, {})
-        self._storage.apply(Change(_Presence(there, gone, self._names.values())))
+        self._read_only = read_only
+        self._list()
+
+    def set_gone(self, name: str, gone: bool) -> None:
+        """Whether one of the bookies is not there for a while."""
+        (self._gone.add if gone else self._gone.discard)(name)
+        self._list()
 
     def withdraw(self) -> None:
         """None of them is there any more."""
-        self._storage.apply(Change(_Presence({}, {}, self._names.values())))
+        self._places = {}
+        self._list()
+
+    def _list(self) -> None:
+        self._storage.apply(Change(self._presence(self._names)))
+
+    def _presence(self, names: Mapping[int, str]) -> _Presence:
+        there = {name: place for name, place in self._places.items() if name not in self._gone}
+        return _Presence({}, there, names.values()) if self._read_only else _Presence(there, {}, names.values())
 
     # -- what there is -------------------------------------------------------------------------------------------------
 
@@ -113,7 +128,7 @@ class _Presence:
     """Bookies are where they belong, and nowhere else. A full store does not refuse it: what comes takes the place of
     what goes."""
 
-    def __init__(self, available: Mapping[str, bytes], read_only: Mapping[str, bytes], names: Any) -> None:
+    def __init__(self, available: Mapping[str, bytes], read_only: Mapping[str, bytes], names: Collection[str]) -> None:
         self._wanted = {
             **{f"{AVAILABLE}/{name}": None for name in names},
             **{f"{READ_ONLY}/{name}": None for name in names},

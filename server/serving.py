@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import bookstand
-from bookstand.errors import IncorrectParameterError, StoreInUseError
+from bookstand.errors import IncorrectParameterError
 from bookstand.server.admin import metrics_routes, routes
 from bookstand.server.bookie.desk import Limits
 from bookstand.server.cluster import Cluster
@@ -60,8 +60,8 @@ class Server:
             raise IncorrectParameterError(f"the store is open already: there is no use for {', '.join(options)}")
         self._given = store
         self._options = options
-        ports = [0] * bookies if bookie_ports is None else bookie_ports
-        self._arguments = ports, address_of(zookeeper), host, advertise, limits
+        self._ports = [0] * bookies if bookie_ports is None else bookie_ports
+        self._arguments = address_of(zookeeper), host, advertise, limits
         self._rules = faults
         self._admin = None if admin is None else address_of(admin)
         self._metrics = None if metrics is None else address_of(metrics)
@@ -83,10 +83,10 @@ class Server:
             else:
                 self.store = stack.enter_context(bookstand.open(self._given, **self._options))
             storage, clock = self.store.storage, self.store._client.clock
-            self.faults = ServerFaults(storage)
+            self.faults = ServerFaults(storage, bookies=len(self._ports))
             for rule in self._rules:
                 self.faults.add(rule)
-            self.cluster = Cluster(storage, clock, *self._arguments)
+            self.cluster = Cluster(storage, clock, self._ports, *self._arguments)
             self._running = stack.enter_context(Running(self.cluster))
             # What is stalled would keep it from being stopped.
             stack.callback(self.faults.release)
@@ -114,8 +114,8 @@ class Server:
                 self._ended.get(timeout=_LOOK_INTERVAL)
             except Empty:
                 self.store.storage.check_usable()
-                if self.cluster.zookeeper.failed:
-                    raise StoreInUseError(f"store {self.store.path} is served by another process by now") from None
+                if self.cluster.zookeeper.failure is not None:
+                    raise self.cluster.zookeeper.failure from None
             else:
                 self.end()
                 return
@@ -155,7 +155,7 @@ class Server:
 
     def state(self) -> dict[str, Any]:
         """Where it is, and who is there."""
-        bookies = zip(self.cluster.names, self.bookies, strict=True)
+        bookies = enumerate(zip(self.cluster.names, self.bookies, strict=True), 1)
         return {
             "path": self.store.path,
             "metadata_service_uri": self.metadata_service_uri,
@@ -163,7 +163,10 @@ class Server:
             "zookeeper": self.zookeeper,
             "admin": self.admin_url,
             "metrics": self.metrics_url,
-            "bookies": [{"name": name, "address": address} for name, address in bookies],
+            "bookies": [
+                {"name": name, "address": address, "running": self.cluster.bookies.is_open(number)}
+                for number, (name, address) in bookies
+            ],
             "read_only": self.cluster.read_only,
             "sessions": [f"{session:#x}" for session in self.cluster.zookeeper.sessions()],
             "rules": self.faults.as_json(),
@@ -172,6 +175,15 @@ class Server:
     def crash(self) -> None:
         """As if the process had died here: what was not committed is gone, and all connections are."""
         self.store.storage.crash()
+
+    def stop_bookie(self, number: int) -> None:
+        """Have one bookie be gone, as if its process had died: its connections are cut and others refused, and it is
+        not listed. What it has stays, and is there when it is started again."""
+        self._running.call(self.cluster.stop_bookie(number))
+
+    def start_bookie(self, number: int) -> None:
+        """Have it be there again, under its name and where it was."""
+        self._running.call(self.cluster.start_bookie(number))
 
     def expire(self, session_id: int) -> bool:
         """End a session of ZooKeeper as if nothing had been heard of it; False: there is none of this id."""

@@ -24,6 +24,7 @@ from bookstand.storage.state import LedgerState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any, Protocol
 
     from bookstand.storage.batch import Sizes
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         """The write transaction as stagings see it."""
 
         def get(self, database: bytes, key: bytes) -> bytes | None: ...
+        def get_many(self, database: bytes, wanted: Sequence[bytes]) -> list[tuple[bytes, bytes]]: ...
         def state(self, ledger_id: int) -> LedgerState | None: ...
         def entry_keys(self, ledger_id: int, limit: int | None) -> list[bytes]: ...
         def copy_keys(self, ledger_id: int, limit: int | None) -> list[bytes]: ...
@@ -52,18 +54,18 @@ MUST_NOT_EXIST = -1
 class Staging:
     """What one change has written so far, over the view of the transaction."""
 
-    __slots__ = ("_view", "entries", "marks", "removed_entries", "single_entries", "states", "writes")
+    __slots__ = ("_view", "entries", "is_news", "marks", "removed_entries", "states", "writes")
 
     def __init__(self, view: View) -> None:
         self._view = view
         self.writes: dict[tuple[bytes, bytes], bytes | None] = {}
         self.states: dict[int, LedgerState | None] = {}
         self.entries: list[Encoded] = []
-        # Those that come one by one, by their keys.
-        self.single_entries: dict[bytes, bytes] = {}
         # Of bookies' copies; None: the mark is taken away.
         self.marks: dict[bytes, bytes | None] = {}
         self.removed_entries: list[bytes] = []
+        # Whether a server of the store is to be told of it; of what it writes itself it is not.
+        self.is_news = True
 
     def get(self, database: bytes, key: bytes) -> bytes | None:
         if (database, key) in self.writes:
@@ -85,41 +87,38 @@ class Staging:
         self.writes.update(inner.writes)
         self.states.update(inner.states)
         self.entries += inner.entries
-        self.single_entries.update(inner.single_entries)
         self.marks.update(inner.marks)
         self.removed_entries += inner.removed_entries
-
-    def sums_changed(self) -> list[int]:
-        """What has been staged changes the sums of seals by so much (they are XORs)."""
-        changed = dict.fromkeys(keys.META_SUMS, 0)
-        for (database, key), value in self.writes.items():
-            if database in changed:
-                changed[database] ^= record.seal_of(self._view.get(database, key)) ^ record.seal_of(value)
-        return list(changed.values())
 
     def versioned(self, database: bytes, key: bytes) -> tuple[bytes, int] | None:
         sealed = self.get(database, key)
         return None if sealed is None else record.unseal_versioned(database, key, sealed)
 
-    def entry(self, key: bytes) -> bytes | None:
-        stored = self._view.get(keys.ENTRIES, key) or self.single_entries.get(key)
-        if stored is not None:
-            return stored
-        pairs = (pair for encoded in self.entries for pair in encoded.pairs())
-        return next((staged for staged_key, staged in pairs if staged_key == key), None)
+    def entries_among(self, wanted: Sequence[bytes]) -> dict[bytes, bytes]:
+        """By their keys those entries that are there; in the order of the keys, unless some were staged here."""
+        found = dict(self._view.get_many(keys.ENTRIES, wanted))
+        if self.entries:
+            staged = dict(pair for encoded in self.entries for pair in encoded.pairs())
+            found.update({key: staged[key] for key in wanted if key in staged})
+        return found
 
-    def has_entry(self, key: bytes) -> bool:
-        return self.entry(key) is not None
+    def marks_among(self, wanted: Sequence[bytes]) -> dict[bytes, bytes]:
+        """By their keys the marks that tell a bookie's copies of entries apart from the store's."""
+        found: dict[bytes, bytes | None] = dict(self._view.get_many(keys.COPIES, wanted))
+        if self.marks:
+            found.update({key: self.marks[key] for key in wanted if key in self.marks})
+        return {key: mark for key, mark in found.items() if mark is not None}
+
+    def get_many(self, database: bytes, wanted: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """For a staging over this one."""
+        found = self.entries_among(wanted) if database == keys.ENTRIES else self.marks_among(wanted)
+        return list(found.items())
 
     def entry_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
         return self._view.entry_keys(ledger_id, limit)
 
     def copy_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
         return self._view.copy_keys(ledger_id, limit)
-
-    def mark(self, key: bytes) -> bytes | None:
-        """What tells a bookie's copy of an entry apart from the store's."""
-        return self.marks[key] if key in self.marks else self._view.get(keys.COPIES, key)
 
     def copy(self, ledger_id: int, bookie: int) -> LedgerCopy | None:
         """What a bookie knows of a ledger, ready to be changed and put back."""
@@ -249,7 +248,9 @@ class AddEntries:
         else:
             # As on a bookie, what is there already stays, and the add is confirmed.
             encoded = self.encode()
-            fresh = [pair for pair in encoded.pairs() if not staging.has_entry(pair[0])]
+            pairs = list(encoded.pairs())
+            there = staging.entries_among([key for key, _ in pairs])
+            fresh = [pair for pair in pairs if pair[0] not in there]
             state.added(ledger, self.first_entry, len(fresh), encoded.largest, self.last_add_confirmed)
             if fresh:
                 staging.entries.append(Encoded(fresh.__iter__, fresh[0][0], len(fresh), encoded.largest))
@@ -264,11 +265,21 @@ class AddEntries:
 
 def close_gap(staging: Staging, ledger: LedgerState, ledger_id: int) -> None:
     """Where the gap that began behind ``unbroken`` is filled, what was stored beyond it counts as well."""
+    # How far that is nobody knows: twice as far is looked each time.
+    looked = 1
     while ledger.unbroken < ledger.last_entry:
-        following = ledger.unbroken + 1
-        if not staging.has_entry(keys.ENTRY_KEY.pack(ledger_id, following)):
+        first = ledger.unbroken + 1
+        wanted = [
+            keys.ENTRY_KEY.pack(ledger_id, entry_id)
+            for entry_id in range(first, min(first + looked, ledger.last_entry + 1))
+        ]
+        there = staging.entries_among(wanted)
+        if len(there) < len(wanted):
+            missing = next(number for number, key in enumerate(wanted) if key not in there)
+            ledger.unbroken = first + missing - 1
             return
-        ledger.unbroken = following
+        ledger.unbroken = first + len(wanted) - 1
+        looked *= 2
 
 
 class ReserveLedger:

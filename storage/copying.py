@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from itertools import repeat
-from operator import itemgetter
+from bisect import bisect_left
+from itertools import compress, islice, repeat
+from operator import itemgetter, lt
 
 from bookstand.errors import IncorrectParameterError, LedgerFencedError
 from bookstand.storage import copies, keys, state
@@ -64,77 +65,108 @@ class AddCopies:
         if not self.recovery and (copy.fenced or (ledger is not None and ledger.fenced)):
             raise LedgerFencedError(f"entry {self.ledger_id}:{self.entry_ids[0]} refused: the ledger is fenced")
         copy.lac = max(copy.lac, self.lac)
-        if ledger is not None and self._all_new(ledger):
-            self._add_all(staging, copy, ledger)
-        else:
-            for entry_id, stored in zip(self.entry_ids, self.stored, strict=True):
-                self._add_one(staging, copy, ledger, entry_id, stored)
+        ids, stored = _ascending(self.entry_ids, self.stored)
+        # The store takes no negative ids.
+        apart = len(ids) if ledger is None else bisect_left(ids, 0)
+        if apart:
+            self._keep_apart(staging, copy, ids[:apart], stored[:apart])
         if ledger is not None:
+            if apart < len(ids):
+                sent = _Sent(ids[apart:], list(map(_KEY_OF, stored[apart:])), stored[apart:])
+                self._add(staging, copy, ledger, sent)
             ledger.lac = max(ledger.lac, _believed(self.lac, ledger))
         staging.put_copy(self.ledger_id, self.bookie, copy)
 
-    def _all_new(self, ledger: LedgerState) -> bool:
-        """Whether the entries follow each other, behind all that the store has."""
-        first, count = self.entry_ids[0], len(self.entry_ids)
-        return first > ledger.last_entry and self.entry_ids == range(first, first + count)
+    def _keep_apart(self, staging: Staging, copy: LedgerCopy, ids: Sequence[int], stored: Sequence[bytes]) -> None:
+        marked = self._mark_keys(self.bookie, ids)
+        there = staging.marks_among(marked)
+        new = [key not in there for key in marked]
+        if any(new):
+            own = [OWN + entry for entry in compress(stored, new)]
+            staging.marks.update(zip(compress(marked, new), own, strict=True))
+            copy.added(len(own), max(compress(ids, new)))
 
-    def _add_all(self, staging: Staging, copy: LedgerCopy, ledger: LedgerState) -> None:
-        first, count = self.entry_ids[0], len(self.entry_ids)
-        self._settle(ledger)
-        largest = max(map(len, self.stored))
-        state.added(ledger, first, count, largest, -1)
-        ledger.in_order = False
-        # Stored entries begin with their key.
-        entry_keys = list(map(_KEY_OF, self.stored))
-        pairs = list(zip(entry_keys, self.stored, strict=True))
-        staging.entries.append(Encoded(pairs.__iter__, entry_keys[0], count, largest))
-        copy.added(count, first + count - 1)
-        if not copies.is_home(ledger, self.bookie):
-            self._mark_all(staging, self.bookie, SAME)
-            self._mark_all(staging, ledger.home, ABSENT)
-            _mark_home(staging, self.ledger_id, ledger.home)
-
-    def _mark_all(self, staging: Staging, bookie: int, mark: bytes) -> None:
-        marked = map(keys.COPY_ENTRY.pack, repeat(self.ledger_id), repeat(bookie), self.entry_ids)
-        staging.marks.update(zip(marked, repeat(mark)))
-
-    def _settle(self, ledger: LedgerState) -> None:
-        """The first bookie that is sent an entry of a ledger is its home."""
+    def _add(self, staging: Staging, copy: LedgerCopy, ledger: LedgerState, sent: _Sent) -> None:
         if ledger.home == NO_HOME_YET:
+            # The first bookie that is sent an entry of a ledger is its home.
             ledger.home = self.bookie
-
-    def _add_one(
-        self, staging: Staging, copy: LedgerCopy, ledger: LedgerState | None, entry_id: int, stored: bytes
-    ) -> None:
-        mark_key = keys.COPY_ENTRY.pack(self.ledger_id, self.bookie, entry_id)
-        mark = staging.mark(mark_key)
-        if mark is not None and mark != ABSENT:
-            return
-        if ledger is None or entry_id < 0:
-            # The store takes no such id.
-            staging.marks[mark_key] = OWN + stored
-            copy.added(1, entry_id)
-            return
-        self._settle(ledger)
         home = copies.is_home(ledger, self.bookie)
-        entry_key = keys.ENTRY_KEY.pack(self.ledger_id, entry_id)
-        there = staging.entry(entry_key)
-        if there is None:
-            staging.single_entries[entry_key] = stored
-            state.added(ledger, entry_id, 1, len(stored), -1)
-            ledger.in_order = False
-            close_gap(staging, ledger, self.ledger_id)
+        absent: set[bytes] = set()
+        if copy.marked if home else copy.last_entry is not None and sent.ids[0] <= copy.last_entry:
+            marked = self._mark_keys(self.bookie, sent.ids)
+            marks = staging.marks_among(marked)
+            absent = {copies.ids_of(key) for key, mark in marks.items() if mark == ABSENT}
+            # Of the others it has its copy already.
+            sent = sent.only([marks.get(key, ABSENT) == ABSENT for key in marked])
+        there = staging.entries_among(sent.keys) if sent.ids and sent.ids[0] <= ledger.last_entry else {}
+        if len(there) < len(sent.ids):
+            new = sent.only([key not in there for key in sent.keys]) if there else sent
+            self._store(staging, copy, ledger, new)
             if not home:
-                staging.marks[mark_key] = SAME
-                staging.marks[keys.COPY_ENTRY.pack(self.ledger_id, ledger.home, entry_id)] = ABSENT
+                self._mark_all(staging, self.bookie, new.ids, SAME)
+                self._mark_all(staging, ledger.home, new.ids, ABSENT)
                 _mark_home(staging, self.ledger_id, ledger.home)
-        elif home and mark is None:
+        if there:
+            # What the store has the home has, but for what is marked.
+            known = sent.only([key in there and (not home or key in absent) for key in sent.keys])
+            self._compare(staging, copy, known, list(map(there.__getitem__, known.keys)), None if home else SAME)
+
+    def _store(self, staging: Staging, copy: LedgerCopy, ledger: LedgerState, new: _Sent) -> None:
+        """They are the store's entries, for it has none of these."""
+        between = new.ids[0] <= ledger.last_entry
+        largest = max(map(len, new.stored))
+        state.added_some(ledger, new.ids, largest)
+        pairs = list(zip(new.keys, new.stored, strict=True))
+        staging.entries.append(Encoded(pairs.__iter__, new.keys[0], len(pairs), largest))
+        if between:
+            close_gap(staging, ledger, self.ledger_id)
+        copy.added(len(pairs), new.ids[-1])
+
+    def _compare(
+        self, staging: Staging, copy: LedgerCopy, known: _Sent, there: Sequence[bytes], same: bytes | None
+    ) -> None:
+        """The store has them from another bookie: they are the same, which is what ``same`` marks, or others."""
+        if not known.ids:
             return
-        elif there != stored:
-            staging.marks[mark_key] = OWN + stored
+        if there == known.stored:
+            self._mark_all(staging, self.bookie, known.ids, same)
         else:
-            staging.marks[mark_key] = None if home else SAME
-        copy.added(1, entry_id)
+            marked = self._mark_keys(self.bookie, known.ids)
+            told = [same if one == other else OWN + one for one, other in zip(known.stored, there, strict=True)]
+            staging.marks.update(zip(marked, told, strict=True))
+        copy.added(len(known.ids), known.ids[-1])
+
+    def _mark_all(self, staging: Staging, bookie: int, ids: Sequence[int], mark: bytes | None) -> None:
+        staging.marks.update(zip(self._mark_keys(bookie, ids), repeat(mark)))
+
+    def _mark_keys(self, bookie: int, ids: Sequence[int]) -> list[bytes]:
+        return list(map(keys.COPY_ENTRY.pack, repeat(self.ledger_id), repeat(bookie), ids))
+
+
+class _Sent:
+    """Entries by ascending ids, with their keys."""
+
+    __slots__ = ("ids", "keys", "stored")
+
+    def __init__(self, ids: Sequence[int], keys: Sequence[bytes], stored: Sequence[bytes]) -> None:
+        self.ids = ids
+        self.keys = keys
+        self.stored = stored
+
+    def only(self, chosen: Sequence[bool]) -> _Sent:
+        if all(chosen):
+            return self
+        return _Sent(
+            list(compress(self.ids, chosen)), list(compress(self.keys, chosen)), list(compress(self.stored, chosen))
+        )
+
+
+def _ascending(ids: Sequence[int], stored: Sequence[bytes]) -> tuple[Sequence[int], list[bytes]]:
+    """Of what came more than once the first, by ascending ids."""
+    if isinstance(ids, range) or all(map(lt, ids, islice(ids, 1, None))):
+        return ids, list(stored)
+    first = dict(zip(reversed(ids), reversed(stored), strict=True))
+    return sorted(first), [first[entry_id] for entry_id in sorted(first)]
 
 
 class FenceCopy:

@@ -285,7 +285,8 @@ def raise_os_error(error: OSError, doing: str) -> NoReturn:
 
 
 def is_ours(name: str) -> bool:
-    return name in (DATA_FILE, LOCK_FILE, witness.FILE) or name.startswith((_CREATING, owners.WRITER, owners.READER))
+    begins = (_CREATING, owners.WRITER, owners.READER, owners.SERVER)
+    return name in (DATA_FILE, LOCK_FILE, witness.FILE) or name.startswith(begins)
 
 
 def sync_file(path: str) -> None:

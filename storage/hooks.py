@@ -118,6 +118,10 @@ class Hooks:
     def on_read_lac(self, ledger_id: int) -> None:
         """A ledger's last-add-confirmed is about to be read. May raise."""
 
+    def of_bookie(self, number: int) -> Hooks:
+        """The hooks for what happens at one of a server's bookies: the same, unless they tell bookies apart."""
+        return self
+
     def appears_empty(self, ledger_id: int) -> bool:
         """A ledger was opened. True: its handle is to believe that it was closed without an entry."""
         return False

@@ -48,6 +48,9 @@ META_RECORDS = (META_FORMAT, META_STORE_ID, META_NEXT_LEDGER, META_NEXT_INCARNAT
 META_SERVER = b"zookeeper"
 META_SESSION = b"session-"
 META_ZNODE = b":"
+# What others have changed, for the server to find (bookstand.storage.news): how many changes, and the last of them.
+META_NEWS = b"news"
+NEWS_KEPT = 1_000
 # What the next ids and incarnations are stored in.
 COUNTER_BYTES = 8
 # One for each deleted ledger whose entries are not collected yet, in the order in which they were deleted.
@@ -60,7 +63,7 @@ DELETION = Layout(
 )
 _DELETION = DELETION.struct
 # What else a server may have in `meta`: all keys that begin so.
-META_OF_SERVERS = (META_SERVER, META_SESSION, META_ZNODE)
+META_OF_SERVERS = (META_SERVER, META_SESSION, META_ZNODE, META_NEWS)
 
 # Version of everything this page and the modules it names describe. Its record is not sealed: whatever a later format
 # changes, this one must stay able to read that it is later.

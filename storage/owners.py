@@ -3,7 +3,8 @@
 Every process that opens a store for writing keeps a file ``open-…`` in its folder, locked as long as the process lives
 and removed when it closes the store. A marker that nobody holds the lock of was left by a process that died: the store
 was not closed, and is looked at more closely when it is opened next. Processes that only read keep a file ``read-…``
-where they may write to the folder, so that the data file is not replaced under them.
+where they may write to the folder, so that the data file is not replaced under them. The process that serves a store
+keeps a file ``serve-…`` for each of its roles, which one process at a time can have.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 WRITER = "open-"
 READER = "read-"
+SERVER = "serve-"
 
 
 class FolderLock:
@@ -62,6 +64,49 @@ class Owner:
 
     def forget(self) -> None:
         """In a forked child: let go of the lock that the parent holds."""
+        os.close(self._file)
+
+
+class RoleTakenError(Exception):
+    """``holder`` is the process that has the role, as far as it could say so."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(holder)
+        self.holder = holder
+
+
+class Role:
+    """What one process at a time does for all who use a store. The system lets go of it when the process ends, however
+    that comes about."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        self._folder = folder
+        self._path = os.path.join(folder, f"{SERVER}{name}")
+        with FolderLock(folder):
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                with open(self._file, encoding="ascii", errors="replace") as taken:
+                    holder = taken.read()
+                if isinstance(error, BlockingIOError):
+                    raise RoleTakenError(holder) from None
+                raise
+        # On a full disk it stays unsaid who it is.
+        with suppress(OSError):
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, str(os.getpid()).encode(), 0)
+
+    def leave(self) -> None:
+        try:
+            # Nobody is between opening the file and locking it.
+            with FolderLock(self._folder):
+                remove([self._path])
+        finally:
+            os.close(self._file)
+
+    def forget(self) -> None:
+        """In a forked child, and where a test has the process be dead: the file stays."""
         os.close(self._file)
 
 

@@ -7,7 +7,7 @@ from itertools import count, islice, takewhile
 import lmdb
 
 from bookstand.errors import NoSuchEntryError, StoreDamagedError
-from bookstand.storage import copies, keys, record
+from bookstand.storage import copies, keys, news, record
 from bookstand.storage.environment import Environment, values
 from bookstand.storage.state import LedgerState, unpack
 
@@ -131,9 +131,25 @@ class Reads:
                 return
             start = page[-1][0] + b"\0"
 
-    def recorded_sums(self) -> list[int]:
-        """Of each sub-database that has one, the sum of its seals: another one as soon as anything of it is changed."""
-        return [record.unseal_sum(keys.META, key, self._get(keys.META, key)) for key in keys.META_SUMS.values()]
+    def news_total(self) -> int:
+        """How many changes others than a server of the store have made since it was served first."""
+        sealed = self._get(keys.META, keys.META_NEWS)
+        return 0 if sealed is None else news.unpack_total(sealed)
+
+    def news_since(self, seen: int, total: int) -> list[tuple[bytes, bytes]] | None:
+        """Sub-databases and keys of the records that were changed by these; None if they are not all kept any more, or
+        one of them is damaged."""
+        found = []
+        for number in range(seen + 1, total + 1):
+            sealed = self._get(keys.META, news.key_of(number)) if total - seen <= keys.NEWS_KEPT else None
+            if sealed is None:
+                return None
+            try:
+                found.append(news.unpack(number, sealed))
+            except StoreDamagedError:
+                # What it said is found by a look at everything; the damage is named by `verify`.
+                return None
+        return found
 
     def node_paths(self, prefix: str) -> Iterator[str]:
         """Paths that begin with ``prefix``, in the order of their bytes."""

@@ -10,7 +10,7 @@ import google_crc32c
 
 from bookstand.errors import StoreDamagedError
 from bookstand.proto.layout import Layout
-from bookstand.storage.keys import META_ZNODE, copy_name
+from bookstand.storage.keys import META_NEWS, META_ZNODE, copy_name
 
 SEALED = Layout("a sealed record", ("CRC32C", "I", "of the key and the body"), ("body", "the rest", ""))
 VERSIONED = Layout("the body of a record that has a version", ("version", "q", ""), ("value", "the rest", ""))
@@ -70,6 +70,8 @@ def describe(database: bytes, key: bytes) -> str:
         return f"{what} of ledger {int.from_bytes(key, 'big')}"
     if database == b"meta" and key.startswith(META_ZNODE):
         return f"what is kept of znode {'/' + key[1:].decode('utf-8', 'replace')!r}"
+    if database == b"meta" and key.startswith(META_NEWS + b"-"):
+        return f"the name of change {int.from_bytes(key[len(META_NEWS) + 1 :], 'big')}"
     if database == b"copies":
         return copy_name(key)
     return f"record {key.decode('ascii', 'replace')!r} of {database.decode()}"

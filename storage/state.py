@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from operator import eq
+
 from bookstand.errors import StoreDamagedError, UnauthorizedAccessError
 from bookstand.proto.layout import Layout
 from bookstand.storage.digest import DIGEST_NAMES, MASTER_KEY_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Protocol
 
     class Keyed(Protocol):
@@ -158,6 +161,19 @@ def authorize(state: Keyed, ledger_id: int, master_key: bytes) -> None:
         state.master_key = master_key
     elif state.master_key != master_key:
         raise UnauthorizedAccessError(f"ledger {ledger_id}: the master key is not the one it was created with")
+
+
+def added_some(state: LedgerState, entry_ids: Sequence[int], largest: int) -> None:
+    """New entries came by ascending ids, whatever is between these; entries of this ledger come in any order."""
+    first, last, count = entry_ids[0], entry_ids[-1], len(entry_ids)
+    if first == state.unbroken + 1:
+        # Ids that rise by one are as many as they span.
+        without_gap = count if last - first + 1 == count else sum(map(eq, entry_ids, range(first, first + count)))
+        state.unbroken += without_gap
+    state.count += count
+    state.last_entry = max(state.last_entry, last)
+    state.largest = max(state.largest, largest)
+    state.in_order = False
 
 
 def added(state: LedgerState, first_entry: int, count: int, largest: int, lac: int) -> None:

@@ -165,6 +165,7 @@ class Storage(Reads):
         self._watchers = 0
         self._watch = Condition()
         self._owner: owners.Owner | None = None
+        self._roles: set[owners.Role] = set()
         self._witness: Witness | None = None
         self._lengthened = False
         # Of a new one there is nothing to see.
@@ -295,6 +296,8 @@ class Storage(Reads):
         self._environment.close(self._refusal)
         if self._witness is not None:
             self._witness.close()
+        for role in list(self._roles):
+            self.resign(role)
         if self._owner is not None:
             if clean:
                 self._owner.leave()
@@ -346,6 +349,8 @@ class Storage(Reads):
         self._environment.close()
         if self._owner is not None:
             self._owner.forget()
+        for role in self._roles:
+            role.forget()
         if self._witness is not None:
             self._witness.close()
         _opened.pop(self.identity, None)
@@ -353,6 +358,34 @@ class Storage(Reads):
     def check_usable(self) -> None:
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
+
+    # -- serving it ------------------------------------------------------------------------------------------------
+
+    def take_role(self, name: str) -> owners.Role | None:
+        """Be the one who serves others with the store's ``name``, until :meth:`resign`, or the process ends.
+
+        :class:`StoreInUseError` if somebody is already. Others may use the store meanwhile. A store that is only read
+        may be served by many: that is no role, None.
+        """
+        self.check_usable()
+        if self.read_only:
+            return None
+        try:
+            with files.os_errors(f"cannot serve the store {self.path}"):
+                role = owners.Role(self.path, name)
+        except owners.RoleTakenError as taken:
+            holder = f"process {taken.holder}" if taken.holder else "another process"
+            raise StoreInUseError(
+                f"store {self.path}: {holder} serves its {name} already, and only one server can at a time"
+            ) from None
+        self._roles.add(role)
+        return role
+
+    def resign(self, role: owners.Role | None) -> None:
+        if role in self._roles:
+            self._roles.discard(role)
+            with files.os_errors(f"cannot end serving the store {self.path}"):
+                role.leave()
 
     # -- hooks, where there are any --------------------------------------------------------------------------------
 
@@ -364,11 +397,14 @@ class Storage(Reads):
         # The same where they want to see single entries.
         self.entry_hooks = hooks if hooks is not None and hooks.sees_entries else None
 
-    def point(self, name: str, subject: Subject = None) -> None:
-        """Pass a point of ``hooks.POINTS``. Callers ask first whether there are hooks; they may be gone since."""
+    def point(self, name: str, subject: Subject = None, bookie: int | None = None) -> None:
+        """Pass a point of ``hooks.POINTS``, at a server's bookie or at none. Callers ask first whether there are hooks;
+        they may be gone since."""
         hooks = self.hooks
         if hooks is None:
             return
+        if bookie is not None:
+            hooks = hooks.of_bookie(bookie)
         self.check_usable()
         try:
             hooks.at(name, subject, self)

@@ -7,7 +7,7 @@ from itertools import islice, takewhile
 import lmdb
 
 from bookstand.errors import BookstandError, OutcomeUnknownError
-from bookstand.storage import keys, record
+from bookstand.storage import keys, news, record
 from bookstand.storage.changes import TAKES_SPACE, AddEntries, Staging
 from bookstand.storage.copying import AddCopies
 from bookstand.storage.diskspace import DiskSpace
@@ -215,7 +215,7 @@ class Commits:
 class Writing:
     """One write transaction, as the stagings of the changes in it see it. ``states`` are those known beforehand."""
 
-    __slots__ = ("_changed", "_databases", "_records", "_states", "_transaction", "dirty")
+    __slots__ = ("_changed", "_databases", "_news", "_records", "_states", "_transaction", "dirty")
 
     def __init__(
         self, environment: Environment, transaction: lmdb.Transaction, states: dict[int, LedgerState | None]
@@ -226,6 +226,8 @@ class Writing:
         self._changed: set[int] = set()
         # What each record that is written was before, and is now.
         self._records: dict[tuple[bytes, bytes], tuple[bytes | None, bytes | None]] = {}
+        # Records that a server is to be told of, in the order in which they were changed.
+        self._news: dict[tuple[bytes, bytes], None] = {}
         self.dirty = False
 
     # -- what stagings read ------------------------------------------------------------------------------------------
@@ -233,6 +235,10 @@ class Writing:
     def get(self, database: bytes, key: bytes) -> bytes | None:
         # Positional arguments: py-lmdb takes twice as long over keywords.
         return self._transaction.get(key, None, self._databases[database])  # type: ignore[return-value]
+
+    def get_many(self, database: bytes, wanted: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Those that are there, in the order of the keys."""
+        return self._transaction.cursor(self._databases[database]).getmulti(wanted)  # type: ignore[return-value]
 
     def state(self, ledger_id: int) -> LedgerState | None:
         if ledger_id in self._states:
@@ -283,13 +289,11 @@ class Writing:
 
     def _merge(self, staging: Staging) -> None:
         for (database, key), value in staging.writes.items():
-            self._put(database, key, value)
+            if self._put(database, key, value) and staging.is_news and database in keys.META_SUMS:
+                self._news[database, key] = None
         for encoded in staging.entries:
             self._add(encoded)
         entries = self._databases[keys.ENTRIES]
-        if staging.single_entries:
-            self._transaction.cursor(entries).putmulti(sorted(staging.single_entries.items()))
-            self.dirty = True
         for key in staging.removed_entries:
             self._transaction.delete(key, b"", entries)
             self.dirty = True
@@ -299,10 +303,11 @@ class Writing:
             self._states.update(staging.states)
             self._changed.update(staging.states)
 
-    def _put(self, database: bytes, key: bytes, value: bytes | None) -> None:
+    def _put(self, database: bytes, key: bytes, value: bytes | None) -> bool:
+        """Whether that changes anything."""
         before = self.get(database, key)
         if before == value:
-            return
+            return False
         before, _ = self._records.get((database, key), (before, None))
         self._records[database, key] = before, value
         if value is None:
@@ -310,6 +315,7 @@ class Writing:
         else:
             self._transaction.put(key, value, True, True, False, self._databases[database])
         self.dirty = True
+        return True
 
     def _add(self, encoded: Encoded) -> None:
         database = self._databases[keys.ENTRIES]
@@ -334,7 +340,8 @@ class Writing:
         self.dirty = True
 
     def write_rest(self) -> None:
-        """States are written once a transaction, however many changes touched them; so are the sums of seals."""
+        """States are written once a transaction, however many changes touched them; so are the sums of seals, and what
+        a server is told."""
         for ledger_id in self._changed:
             state = self._states[ledger_id]
             key = keys.LEDGER_KEY.pack(ledger_id)
@@ -349,6 +356,11 @@ class Writing:
                 key = keys.META_SUMS[database]
                 total = record.unseal_sum(keys.META, key, self.get(keys.META, key))
                 self._put(keys.META, key, record.seal_sum(key, total ^ change))
+
+        told = self.get(keys.META, keys.META_NEWS) if self._news else None
+        if told is not None:
+            for key, value in news.told(news.unpack_total(told), list(self._news)):
+                self._put(keys.META, key, value)
 
     def evidence(self) -> Evidence:
         """A record that is another one than before the transaction. There is one: whatever is added to a ledger or

@@ -16,6 +16,7 @@ from bookstand.storage.changes import Change, PutNode, UpdateLedger
 from bookstand.storage.hooks import Hooks, SimulatedCrash
 from bookstand.storage.lmdb_errors import disk_full
 from bookstand.storage.storage import Storage
+from bookstand.testing.bookie_faults import BookieFaults
 from bookstand.testing.clock import RealClock, VirtualClock
 from bookstand.testing.held import Held, Stall, Waiting
 from bookstand.testing.mock import MockBookKeeperFaults
@@ -57,6 +58,7 @@ class Fired(NamedTuple):
     ledger: int | None
     entry: int | None
     path: str | None
+    bookie: int | None = None
 
 
 class Faults(MockBookKeeperFaults, Hooks):
@@ -64,8 +66,8 @@ class Faults(MockBookKeeperFaults, Hooks):
 
     A rule is made by ``fail``, ``lose_ack``, ``delay``, ``stall``, ``conflict``, ``flip``, ``disk_full`` or ``crash``,
     and can be made at any time. It is about an operation (``Faults.operations()``), or for a crash about a point
-    (``Faults.points()``), and matches all of them unless it names a ledger, an entry or a node's path. Which of the
-    operations that it matches it happens to:
+    (``Faults.points()``), and matches all of them unless it names a ledger, an entry, a node's path or, where a store
+    is served, a bookie. Which of the operations that it matches it happens to:
 
     ``nth``
         from the n-th on (1 is the first, counted from when the rule was made),
@@ -105,7 +107,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         self._by_operation: dict[str, list[Rule]] = {}
         self._held: set[Held] = set()
         # Appends that began here, and so are not a transaction's.
-        self._begun: Counter[tuple[int, int]] = Counter()
+        self._begun: Counter[Subject] = Counter()
         # Rules that have the disk be full; the first one counts.
         self._full_disks: list[Rule] = []
         self._read_interceptor: Callable[[int, int, bytes | None], bytes | None] | None = None
@@ -121,6 +123,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         ledger: int | None = None,
         entry: int | None = None,
         path: str | None = None,
+        bookie: int | None = None,
         nth: int | None = None,
         times: int | None = 1,
         probability: float | None = None,
@@ -128,7 +131,7 @@ class Faults(MockBookKeeperFaults, Hooks):
     ) -> Rule:
         """Fail with BookKeeper's ``code``, or with ``error``; nothing has happened then, with ``after`` all has."""
         value = name_of_error(code, error)
-        rule = Rule("fail", operation, ledger, entry, path, nth, times, probability, after, value)
+        rule = Rule("fail", operation, ledger, entry, path, nth, times, probability, after, value, bookie)
         if isinstance(error, BookstandError):
             rule.action = error
         return self._add(rule)
@@ -146,6 +149,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         ledger: int | None = None,
         entry: int | None = None,
         path: str | None = None,
+        bookie: int | None = None,
         nth: int | None = None,
         times: int | None = None,
         probability: float | None = None,
@@ -155,7 +159,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         Appends wait without a thread, as with ``stall``. With a VirtualClock they wait until somebody advances it.
         """
         value = as_seconds(seconds)
-        return self._add(Rule("delay", operation, ledger, entry, path, nth, times, probability, after, value))
+        return self._add(Rule("delay", operation, ledger, entry, path, nth, times, probability, after, value, bookie))
 
     def stall(
         self,
@@ -165,12 +169,13 @@ class Faults(MockBookKeeperFaults, Hooks):
         ledger: int | None = None,
         entry: int | None = None,
         path: str | None = None,
+        bookie: int | None = None,
         nth: int | None = None,
         times: int | None = 1,
         probability: float | None = None,
     ) -> Stall:
         """Keep it waiting until the :class:`Stall` is released."""
-        rule = self._add(Rule("stall", operation, ledger, entry, path, nth, times, probability, after))
+        rule = self._add(Rule("stall", operation, ledger, entry, path, nth, times, probability, after, "", bookie))
         stall: Stall = rule.action
         return stall
 
@@ -216,15 +221,34 @@ class Faults(MockBookKeeperFaults, Hooks):
         with self._lock:
             self._full_disks.clear()
 
-    def flip(self, ledger: int, entry: int, bit: int | str = "random", *, times: int | None = None) -> Rule:
+    def flip(
+        self,
+        ledger: int,
+        entry: int,
+        bit: int | str = "random",
+        *,
+        times: int | None = None,
+        bookie: int | None = None,
+    ) -> Rule:
         """What is read of this entry has one bit flipped: the one of that number, or one chosen from the seed, which
         is the same one each time. What is stored stays as it is, and so verify() finds nothing."""
         if bit != "random" and (isinstance(bit, bool) or not isinstance(bit, int) or bit < 0):
             raise IncorrectParameterError(f"a bit is a number from 0 up, or 'random', not {bit!r}")
-        return self._add(Rule("flip", "read", ledger, entry, times=times, value="" if bit == "random" else str(bit)))
+        value = "" if bit == "random" else str(bit)
+        return self._add(Rule("flip", "read", ledger, entry, times=times, value=value, bookie=bookie))
 
-    def crash(self, point: str, nth: int = 1, mode: str = "raise") -> Rule:
-        """Crash when a point is passed for the n-th time.
+    def crash(
+        self,
+        point: str,
+        nth: int = 1,
+        mode: str = "raise",
+        *,
+        ledger: int | None = None,
+        entry: int | None = None,
+        path: str | None = None,
+        bookie: int | None = None,
+    ) -> Rule:
+        """Crash when a point is passed for the n-th time, or for the n-th time with what is asked for.
 
         ``mode="raise"``: :class:`SimulatedCrash`, which is no Exception, comes out of whatever call passed the point,
         and the store is gone as if the process had died: nothing that is queued is committed, every handle of it
@@ -233,7 +257,10 @@ class Faults(MockBookKeeperFaults, Hooks):
         """
         if mode not in _MODES:
             raise IncorrectParameterError(f"a crash is one of {_MODES}, not {mode!r}")
-        return self._add(Rule("crash", point, nth=None if nth == 1 else nth, value="" if mode == "raise" else mode))
+        value = "" if mode == "raise" else mode
+        return self._add(
+            Rule("crash", point, ledger, entry, path, None if nth == 1 else nth, value=value, bookie=bookie)
+        )
 
     def add(self, text: str) -> Rule:
         """The rule that is written like this, as ``str()`` of a rule writes it and a replay has it."""
@@ -416,12 +443,12 @@ class Faults(MockBookKeeperFaults, Hooks):
     def point(self, name: str) -> None:
         self.at(name, None, None)
 
-    def at(self, name: str, subject: Any, storage: Storage | None) -> None:
-        about = _subject_of(subject)
+    def at(self, name: str, subject: Any, storage: Storage | None, bookie: int | None = None) -> None:
+        about = _subject_of(subject)._replace(bookie=bookie)
         with self._lock:
             self.passed[name] += 1
             for rule in self._by_operation.get(name, ()):
-                if rule.kind == "crash" and rule.due(about):
+                if rule.kind == "crash" and rule.matches(about) and rule.due(about):
                     self._fired(rule, name, about)
                     if rule.value == "kill":
                         os.kill(os.getpid(), signal.SIGKILL)
@@ -431,24 +458,26 @@ class Faults(MockBookKeeperFaults, Hooks):
         if name == "commit.before_sync":
             self._find_disk_full()
 
-    def before_add(self, ledger_id: int, entry_id: int, proceed: Callable[..., None]) -> bool:
-        subject = (ledger_id, entry_id, None)
+    def before_add(
+        self, ledger_id: int, entry_id: int, proceed: Callable[..., None], bookie: int | None = None
+    ) -> bool:
+        subject = Subject(ledger_id, entry_id, bookie=bookie)
         with self._lock:
-            self._begun[ledger_id, entry_id] += 1
+            self._begun[subject] += 1
         return self._hold(self._meet("append", False, subject), subject, proceed)
 
-    def after_add(self, ledger_id: int, entry_id: int, proceed: Callable[..., None]) -> bool:
-        subject = (ledger_id, entry_id, None)
+    def after_add(self, ledger_id: int, entry_id: int, proceed: Callable[..., None], bookie: int | None = None) -> bool:
+        subject = Subject(ledger_id, entry_id, bookie=bookie)
         with self._lock:
-            began = self._begun.pop((ledger_id, entry_id), 0)
+            began = self._begun.pop(subject, 0)
             if not began:
                 return False
             if began > 1:
-                self._begun[ledger_id, entry_id] = began - 1
+                self._begun[subject] = began - 1
         return self._hold(self._meet("append", True, subject), subject, proceed)
 
-    def on_read(self, ledger_id: int, entry_id: int, stored: bytes | None) -> bytes | None:
-        subject = (ledger_id, entry_id, None)
+    def on_read(self, ledger_id: int, entry_id: int, stored: bytes | None, bookie: int | None = None) -> bytes | None:
+        subject = Subject(ledger_id, entry_id, bookie=bookie)
         self._happen("read", False, subject, None)
         if self._read_interceptor is not None:
             stored = self._read_interceptor(ledger_id, entry_id, stored)
@@ -462,14 +491,17 @@ class Faults(MockBookKeeperFaults, Hooks):
                     stored = _flipped(stored, bit)
         return stored
 
-    def on_fence(self, ledger_id: int) -> None:
-        self._happen("fence", False, (ledger_id, None, None), None)
+    def on_fence(self, ledger_id: int, bookie: int | None = None) -> None:
+        self._happen("fence", False, Subject(ledger_id, bookie=bookie), None)
 
-    def on_read_lac(self, ledger_id: int) -> None:
-        self._happen("read_lac", False, (ledger_id, None, None), None)
+    def on_read_lac(self, ledger_id: int, bookie: int | None = None) -> None:
+        self._happen("read_lac", False, Subject(ledger_id, bookie=bookie), None)
+
+    def of_bookie(self, number: int) -> Hooks:
+        return BookieFaults(self, number)
 
     def appears_empty(self, ledger_id: int) -> bool:
-        return "empty" in self._meet("open", True, (ledger_id, None, None), ("empty",))
+        return "empty" in self._meet("open", True, Subject(ledger_id), ("empty",))
 
     def crashed(self, reason: BookstandError) -> None:
         """Whoever is held here would wait for ever."""
@@ -497,18 +529,17 @@ class Faults(MockBookKeeperFaults, Hooks):
             if rule.seen < int(rule.value or 0):
                 rule.seen += 1
                 return
-            self._fired(rule, "commit", (None, None, None))
+            self._fired(rule, "commit", Subject())
         answer = disk_full(f"by the rule {rule}", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         raise answer from answer.__cause__
 
 
 def _subject_of(subject: Any) -> Subject:
     if isinstance(subject, str):
-        return None, None, subject
+        return Subject(path=subject)
     if isinstance(subject, tuple):
-        ledger, entry = subject
-        return ledger, entry, None
-    return subject, None, None
+        return Subject(*subject)
+    return Subject(subject)
 
 
 def _failure(rule: Rule) -> BookstandError:
@@ -530,7 +561,7 @@ def _flipped(stored: bytes, bit: int) -> bytes:
 
 def _write_the_same(storage: Storage, subject: Subject) -> None:
     """Somebody else's write of what is there already: its version goes up by one."""
-    ledger_id, _, path = subject
+    ledger_id, path = subject.ledger, subject.path
     if ledger_id is not None:
         metadata = storage.metadata(ledger_id)
         if metadata is not None:

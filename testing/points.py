@@ -14,7 +14,8 @@ POINTS: Mapping[str, str] = MappingProxyType(hooks.POINTS)
 
 @dataclass(frozen=True)
 class Operation:
-    """What a rule can be about, and the points at which it meets the operation; None: not a point of its own."""
+    """What a rule can be about, and the points at which it meets the operation; None: not a point of its own.
+    ``at_bookies``: where a store is served, it happens at one of the bookies."""
 
     meaning: str
     before: str | None = None
@@ -22,20 +23,27 @@ class Operation:
     has_after: bool = False
     subject: str = "store"
     conflicts: bool = False
+    at_bookies: bool = False
 
 
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {
         "create": Operation("create a ledger", "create.before", "create.after", True, "ledger"),
         "open": Operation("open a ledger", "open_ledger.before", "open_ledger.after", True, "ledger"),
-        "append": Operation("add an entry, by whatever method but a transaction", has_after=True, subject="entry"),
-        "read": Operation("take an entry out of the store, also to learn the last-add-confirmed", subject="entry"),
-        "read_lac": Operation("ask the store for a ledger's last-add-confirmed", subject="ledger"),
-        "fence": Operation("stop a ledger's writer", None, "recovery.fenced", True, "ledger"),
+        "append": Operation(
+            "add an entry, by whatever method but a transaction", has_after=True, subject="entry", at_bookies=True
+        ),
+        "read": Operation(
+            "take an entry out of the store, also to learn the last-add-confirmed", subject="entry", at_bookies=True
+        ),
+        "read_lac": Operation("ask the store for a ledger's last-add-confirmed", subject="ledger", at_bookies=True),
+        "fence": Operation("stop a ledger's writer", None, "recovery.fenced", True, "ledger", at_bookies=True),
         "recover": Operation(
             "recover a ledger that is not closed", "recovery.before", "recovery.after_close", True, "ledger", True
         ),
-        "force": Operation("force what is acknowledged", "force.before", "force.after", True, "ledger"),
+        "force": Operation(
+            "force what is acknowledged", "force.before", "force.after", True, "ledger", at_bookies=True
+        ),
         "close": Operation("write a ledger's end", "close.before_cas", "close.after_cas", True, "ledger", True),
         "delete": Operation("delete a ledger", "delete.before", "delete.after", True, "ledger"),
         "metadata": Operation(
@@ -68,13 +76,19 @@ BY_POINT: Mapping[str, tuple[tuple[str, bool], ...]] = MappingProxyType(
 """The operations that begin (False) or have happened (True) at a point."""
 
 
+_SOMETHING = Operation("something that no rule but a crash can be about")
+
+
 def check_operation(name: object) -> Operation:
     if not isinstance(name, str) or name not in OPERATIONS:
         raise IncorrectParameterError(f"there is no operation {name!r}; there are: {', '.join(OPERATIONS)}")
     return OPERATIONS[name]
 
 
-def check_point(name: object) -> str:
+def check_point(name: object) -> Operation:
+    """What passes the point, as far as a rule can ask for it."""
     if not isinstance(name, str) or name not in POINTS:
         raise IncorrectParameterError(f"there is no point {name!r}; there are: {', '.join(POINTS)}")
-    return name
+    if name.startswith("append."):
+        return OPERATIONS["append"]
+    return next((OPERATIONS[operation] for operation, _ in BY_POINT[name]), _SOMETHING)

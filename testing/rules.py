@@ -2,15 +2,17 @@
 
 A rule on one line, as it stands in a replay::
 
-    fail+after@append(4:17)#3*2%0.5=-6
-    │    │     │      │     │ │ │    └ value: an error's code or name, seconds, a bit, a mode
-    │    │     │      │     │ │ └───── probability
-    │    │     │      │     │ └─────── how many times at most; inf: any number
-    │    │     │      │     └───────── from which matching occurrence on, 1 being the first
-    │    │     │      └─────────────── ledger and entry, a ledger alone (4), an entry of any ledger (:17), or a path
-    │    │     └────────────────────── operation, or point
-    │    └──────────────────────────── once it has happened, rather than before
-    └───────────────────────────────── what happens
+    fail+after@append(4:17)@bookie2#3*2%0.5=-6
+    │    │     │      │     │       │ │ │    └ value: an error's code or name, seconds, a bit, a mode
+    │    │     │      │     │       │ │ └───── probability
+    │    │     │      │     │       │ └─────── how many times at most; inf: any number
+    │    │     │      │     │       └───────── from which matching occurrence on, 1 being the first
+    │    │     │      │     └───────────────── at which bookie of a server; without it at any, and without a server
+    │    │     │      └─────────────────────── ledger and entry, a ledger alone (4), an entry of any ledger (:17), or
+    │    │     │                               a path
+    │    │     └────────────────────────────── operation, or point
+    │    └──────────────────────────────────── once it has happened, rather than before
+    └───────────────────────────────────────── what happens
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from bookstand import errors
 from bookstand.errors import BookstandError, IncorrectParameterError
-from bookstand.testing.points import check_operation, check_point
+from bookstand.storage.state import MAX_BOOKIES
+from bookstand.testing.points import Operation, check_operation, check_point
 
 TIMES: dict[str, int | None] = {
     "fail": 1,
@@ -38,8 +41,14 @@ TIMES: dict[str, int | None] = {
 }
 """Every kind of rule, and how many times it happens unless told otherwise; None: whenever it matches."""
 
-Subject = tuple[int | None, int | None, str | None]
-"""Ledger, entry and path of what an operation is about, as far as it has them."""
+
+class Subject(NamedTuple):
+    """What an operation is about, as far as it is about such; ``bookie`` is the one of a server that it happens at."""
+
+    ledger: int | None = None
+    entry: int | None = None
+    path: str | None = None
+    bookie: int | None = None
 
 
 @dataclass(eq=False)
@@ -57,6 +66,7 @@ class Rule:
     probability: float | None = None
     after: bool = False
     value: str = ""
+    bookie: int | None = None
     seed: tuple[int, str, int] = (0, "", 0)
     seen: int = 0
     fired: int = 0
@@ -65,11 +75,11 @@ class Rule:
     _occurrences: Counter[Subject] = field(default_factory=Counter, repr=False)
 
     def matches(self, subject: Subject) -> bool:
-        ledger, entry, path = subject
         return (
-            (self.ledger is None or self.ledger == ledger)
-            and (self.entry is None or self.entry == entry)
-            and (self.path is None or self.path == path)
+            (self.ledger is None or self.ledger == subject.ledger)
+            and (self.entry is None or self.entry == subject.entry)
+            and (self.path is None or self.path == subject.path)
+            and (self.bookie is None or self.bookie == subject.bookie)
         )
 
     def due(self, subject: Subject) -> bool:
@@ -87,7 +97,9 @@ class Rule:
 
     def random(self, purpose: str, subject: Subject) -> Random:
         """Chance that depends on the seed, the rule and what it is about, and not on how threads take turns."""
-        return Random(repr((*self.seed, purpose, subject, self._occurrences[subject])))
+        # What is at no bookie draws what it drew before there were any: a replay stays the same.
+        about = tuple(subject) if subject.bookie is not None else tuple(subject[:3])
+        return Random(repr((*self.seed, purpose, about, self._occurrences[subject])))
 
     def __str__(self) -> str:
         parts = [self.kind, "+after" if self.after else "", f"@{self.operation}"]
@@ -96,6 +108,8 @@ class Rule:
         elif self.ledger is not None or self.entry is not None:
             ledger = "" if self.ledger is None else self.ledger
             parts.append(f"({ledger})" if self.entry is None else f"({ledger}:{self.entry})")
+        if self.bookie is not None:
+            parts.append(f"@bookie{self.bookie}")
         if self.nth is not None:
             parts.append(f"#{self.nth}")
         if self.times != TIMES[self.kind]:
@@ -110,6 +124,7 @@ class Rule:
 _RULE = re.compile(
     r"(?P<kind>[a-z]+)(?P<after>\+after)?@(?P<operation>[a-z_.]+)"
     r"(?:\((?:(?P<path>/[^()]*)|(?P<ledger>\d+)?(?::(?P<entry>\d+))?)\))?"
+    r"(?:@bookie(?P<bookie>\d+))?"
     r"(?:#(?P<nth>\d+))?(?:\*(?P<times>\d+|inf))?(?:%(?P<probability>[0-9.e-]+))?(?:=(?P<value>.+))?"
 )
 
@@ -132,6 +147,7 @@ def parse_rule(text: str) -> Rule:
             None if found["probability"] is None else float(found["probability"]),
             found["after"] is not None,
             found["value"] or "",
+            _number(found["bookie"]),
         )
     except ValueError as error:
         # No number for a probability, or one with thousands of digits.
@@ -157,18 +173,26 @@ def check_rule(rule: Rule) -> None:
         raise IncorrectParameterError(f"a probability is above 0 and at most 1, not {chance!r}")
     if rule.path is not None and (not isinstance(rule.path, str) or not rule.path.startswith("/")):
         raise IncorrectParameterError(f"a path begins with '/', not {rule.path!r}")
-    if rule.kind == "crash":
-        check_point(rule.operation)
-        return
-    operation = check_operation(rule.operation)
-    if rule.after and not operation.has_after:
+    bookie = rule.bookie
+    if bookie is not None and (
+        isinstance(bookie, bool) or not isinstance(bookie, int) or not 0 < bookie <= MAX_BOOKIES
+    ):
+        raise IncorrectParameterError(f"bookie is a number from 1 to {MAX_BOOKIES} or None, not {bookie!r}")
+    operation = check_point(rule.operation) if rule.kind == "crash" else check_operation(rule.operation)
+    _check_subject(rule, operation)
+    if rule.kind != "crash" and rule.after and not operation.has_after:
         raise IncorrectParameterError(f"{rule.operation!r} changes nothing: there is only before it, no after")
+
+
+def _check_subject(rule: Rule, operation: Operation) -> None:
     if rule.ledger is not None and operation.subject not in ("ledger", "entry"):
         raise IncorrectParameterError(f"{rule.operation!r} is not about a ledger")
     if rule.entry is not None and operation.subject != "entry":
         raise IncorrectParameterError(f"{rule.operation!r} is not about an entry")
     if rule.path is not None and operation.subject != "path":
         raise IncorrectParameterError(f"{rule.operation!r} is not about a node")
+    if rule.bookie is not None and not operation.at_bookies:
+        raise IncorrectParameterError(f"{rule.operation!r} is nothing that happens at one bookie")
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bookstand.errors import IncorrectParameterError
 from bookstand.server.bookie import availability, codes, v2
 from bookstand.storage.copy_reading import CopyReads
 from bookstand.storage.state import MAX_BOOKIES
 from bookstand.storage.storage import Storage
+
+if TYPE_CHECKING:
+    from bookstand.storage.hooks import Hooks, Subject
 
 LAST_ENTRY = -1
 """The entry id of a read that asks for the last entry there is."""
@@ -25,18 +28,37 @@ class Found(NamedTuple):
     lac: int = -1
 
 
+def check_bookie(path: str, number: int, bookies: int) -> None:
+    """Raise unless a store that so many are served of has a bookie with this number."""
+    if not 0 < number <= bookies:
+        raise IncorrectParameterError(f"store {path} has no bookie {number}: they are numbered from 1 to {bookies}")
+
+
 class Bookie:
     """``number`` tells it apart from the other bookies of the store, from 1 on."""
 
     def __init__(self, storage: Storage, number: int) -> None:
-        if not 0 < number <= MAX_BOOKIES:
-            raise IncorrectParameterError(f"a bookie's number is from 1 to {MAX_BOOKIES}, not {number}")
+        check_bookie(storage.path, number, MAX_BOOKIES)
         self.storage = storage
         self.number = number
 
     def view(self) -> CopyReads:
         """What it has at this moment; a context manager."""
         return self.storage.copies(self.number)
+
+    @property
+    def hooks(self) -> Hooks | None:
+        """What a test has to say to what happens here."""
+        hooks = self.storage.hooks
+        return None if hooks is None else hooks.of_bookie(self.number)
+
+    @property
+    def entry_hooks(self) -> Hooks | None:
+        """The same where it wants to see single entries."""
+        return None if self.storage.entry_hooks is None else self.hooks
+
+    def point(self, name: str, subject: Subject) -> None:
+        self.storage.point(name, subject, self.number)
 
     def read(self, view: CopyReads, ledger_id: int, entry_id: int) -> Found:
         ledger = view.ledger(ledger_id)
@@ -47,7 +69,7 @@ class Bookie:
                 return Found(codes.NO_ENTRY, None, ledger.lac)
             entry_id = ledger.last_entry
         stored = view.entry(ledger_id, entry_id)
-        hooks = self.storage.entry_hooks
+        hooks = self.entry_hooks
         if hooks is not None:
             stored = hooks.on_read(ledger_id, entry_id, stored)
         return Found(codes.NO_ENTRY if stored is None else codes.OK, stored, ledger.lac)
@@ -71,7 +93,7 @@ class Bookie:
 
     def read_lac(self, view: CopyReads, ledger_id: int) -> tuple[int, bytes | None, bytes | None]:
         """(code, body of the explicit LAC, last entry)."""
-        hooks = self.storage.entry_hooks
+        hooks = self.entry_hooks
         if hooks is not None:
             hooks.on_read_lac(ledger_id)
         ledger = view.ledger(ledger_id)

@@ -149,7 +149,7 @@ class BookieConnection(FramedConnection):
         if self.desk.hooked:
             (alone,) = self._gathering.take()
             self._count(alone.size)
-            hooks = self.desk.bookie.storage.entry_hooks
+            hooks = self.desk.bookie.entry_hooks
             HookedAdd(self, alone, hooks, partial(self._added, alone, self._arrived)).begin()
 
     def look(self, operation: str, look: Look, refusal: Refusal) -> None:
@@ -212,14 +212,14 @@ class BookieConnection(FramedConnection):
 
     def fence(self, ledger_id: int, master_key: bytes, then: Callable[[], None], refusal: Refusal) -> None:
         bookie = self.desk.bookie
-        hooks = bookie.storage.hooks
+        hooks = bookie.hooks
         self.change(
             "fence",
             (FenceCopy(bookie.number, ledger_id, master_key),),
             then,
             refusal,
             before=None if hooks is None else partial(hooks.on_fence, ledger_id),
-            after=partial(bookie.storage.point, "recovery.fenced", ledger_id),
+            after=partial(bookie.point, "recovery.fenced", ledger_id),
         )
 
     def wait_for_lac(self, ledger_id: int, previous_lac: int, seconds: float, ready: Callable[[bool], None]) -> bool:

@@ -99,7 +99,12 @@ class Desk:
 
         Thread(target=run, name=f"bookstand-bookie-{self.bookie.number}", daemon=True).start()
 
+    def open(self) -> None:
+        """Connections may come."""
+        self._ended = False
+
     def close(self) -> None:
+        """Those that there are go, and so does whoever comes until it is opened again."""
         self._ended = True
         self.long_polls.close()
         for connection in list(self.connections):

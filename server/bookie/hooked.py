@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bookstand.errors import OutcomeUnknownError
 from bookstand.server.bookie.adds import Adds
 from bookstand.storage.hooks import Hooks, SimulatedCrash
 
@@ -18,6 +19,7 @@ class HookedAdd:
     """Goes from step to step, each in the loop's thread, whoever lets it go on."""
 
     def __init__(self, connection: BookieConnection, alone: Adds, hooks: Hooks | None, told: Step) -> None:
+        self._connection = connection
         self._desk = connection.desk
         self._alone = alone
         self._entry = alone.ledger_id, alone.entry_ids[0]
@@ -29,6 +31,9 @@ class HookedAdd:
             self._store(None)
 
     def _store(self, error: BaseException | None) -> None:
+        if self._connection.closed:
+            # Its client has gone, or the bookie: who is not there any more stores nothing.
+            error = error or OutcomeUnknownError(f"entry {self._entry}: the connection that it came over is closed")
         error = error or self._pass("append.before_store")
         if error is not None:
             self._told(error)
@@ -53,7 +58,7 @@ class HookedAdd:
 
     def _pass(self, point: str) -> BaseException | None:
         try:
-            self._desk.bookie.storage.point(point, self._entry)
+            self._desk.bookie.point(point, self._entry)
         except (Exception, SimulatedCrash) as error:
             return error
         return None

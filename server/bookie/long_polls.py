@@ -56,6 +56,7 @@ class LongPolls:
     def close(self) -> None:
         if self._look is not None:
             self._look.cancel()
+            self._look = None
         for waiting in [one for several in self._waiting.values() for one in several]:
             self._forget(waiting)
 

@@ -179,7 +179,7 @@ def _force(connection: BookieConnection, request: v3.Request) -> None:
     behind those that are under way."""
     ledger_id = request.forceLedgerRequest.ledgerId
     answer = partial(_told, request, ledgerId=ledger_id)
-    point = connection.desk.bookie.storage.point
+    point = connection.desk.bookie.point
     connection.change(
         "force",
         (),

@@ -12,14 +12,13 @@ from bookstand.errors import (
     NoSuchLedgerError,
     NoSuchNodeError,
     StoreDamagedError,
-    StoreInUseError,
 )
 from bookstand.server.zookeeper import kept
 from bookstand.server.zookeeper.protocol import Code, Op, ZooKeeperError
 from bookstand.server.zookeeper.records import Failed
 from bookstand.server.zookeeper.transaction import Change, Transaction
 from bookstand.server.zookeeper.writes import WRITES, MultiRefusedError, Writer, delete_if_unused, multi
-from bookstand.storage import keys, record
+from bookstand.storage import keys, news, record
 from bookstand.storage.changes import Staging, TakesSpace
 from bookstand.storage.log import logger
 
@@ -72,13 +71,6 @@ Write = OpenSession | CloseSession | RemoveUnused | Adopt | Request
 Ephemerals = Mapping[int, Collection[str]]
 
 
-class Done(NamedTuple):
-    """``sums``: what the batch has changed of each sum of seals."""
-
-    outcomes: Sequence[Outcome]
-    sums: Sequence[int]
-
-
 # Requests that a full store still takes, for they make room.
 _MAKE_ROOM = frozenset({Op.DELETE, Op.CHECK})
 
@@ -90,37 +82,32 @@ def _takes_space(write: Write) -> bool:
     return any(op not in _MAKE_ROOM for op, _ in operations)
 
 
-def batch_of(writes: Sequence[Write], zxid: int, now: int, ephemerals: Ephemerals) -> Batch:
+def batch_of(writes: Sequence[Write], now: int, ephemerals: Ephemerals) -> Batch:
     kind = _GrowingBatch if any(map(_takes_space, writes)) else Batch
-    return kind(writes, zxid, now, ephemerals)
+    return kind(writes, now, ephemerals)
 
 
 class Batch:
-    """An operation on the store, whose result is :class:`Done`. It may be applied again, if the first time does not
-    reach the disk.
+    """An operation on the store, whose result is the outcome of each write. It may be applied again, if the first time
+    does not reach the disk."""
 
-    ``zxid`` is the last that the server knows. Where the store has another one, another server has taken over.
-    """
+    __slots__ = ("_ephemerals", "_now", "writes")
 
-    __slots__ = ("_ephemerals", "_now", "_zxid", "writes")
-
-    def __init__(self, writes: Sequence[Write], zxid: int, now: int, ephemerals: Ephemerals) -> None:
+    def __init__(self, writes: Sequence[Write], now: int, ephemerals: Ephemerals) -> None:
         self.writes = writes
-        self._zxid = zxid
         self._now = now
         self._ephemerals = ephemerals
 
-    def apply(self, staging: Staging) -> Done:
+    def apply(self, staging: Staging) -> list[Outcome]:
+        staging.is_news = False
         sealed = staging.get(keys.META, keys.META_SERVER)
         if sealed is None:
             raise StoreDamagedError("the record of the ZooKeeper server is missing")
         server = kept.parse_server(record.unseal(keys.META, keys.META_SERVER, sealed))
-        if server.zxid != self._zxid:
-            raise StoreInUseError("another ZooKeeper server has taken over the store's znodes")
         running = _Running(staging, server, self._now, self._ephemerals)
         outcomes = [running.outcome(write) for write in self.writes]
         staging.put(keys.META, keys.META_SERVER, kept.pack_server(running.server))
-        return Done(outcomes, staging.sums_changed())
+        return outcomes
 
 
 class _GrowingBatch(Batch, TakesSpace):
@@ -130,26 +117,22 @@ class _GrowingBatch(Batch, TakesSpace):
 
 
 class Begin:
-    """The first thing that a server does with a store: its own record, and the znodes that are there without anybody's
-    doing. Where a server was here before, its next write is refused. Result: the record."""
+    """The first thing that a server does with a store, if none was here before: its own record, and the znodes that are
+    there without anybody's doing."""
 
     __slots__ = ("_first_session",)
 
     def __init__(self, first_session: int) -> None:
         self._first_session = first_session
 
-    def apply(self, staging: Staging) -> kept.Server:
-        sealed = staging.get(keys.META, keys.META_SERVER)
-        if sealed is not None:
-            server = kept.parse_server(record.unseal(keys.META, keys.META_SERVER, sealed))
-            server = server._replace(zxid=server.zxid + 1)
-        else:
+    def apply(self, staging: Staging) -> None:
+        if staging.get(keys.META, keys.META_SERVER) is None:
+            staging.put(keys.META, keys.META_SERVER, kept.pack_server(kept.Server(0, self._first_session)))
             for path, znode in kept.BUILT_IN.items():
                 key = keys.znode_key(path)
                 staging.put(keys.META, key, kept.pack_znode(key, znode))
-            server = kept.Server(0, self._first_session)
-        staging.put(keys.META, keys.META_SERVER, kept.pack_server(server))
-        return server
+        if staging.get(keys.META, keys.META_NEWS) is None:
+            staging.put(keys.META, keys.META_NEWS, news.pack_total(0))
 
 
 class _Running:

@@ -42,6 +42,8 @@ class ZooKeeperConnection(FramedConnection):
         self.frames: deque[bytes] = deque()
         self.session: Session | None = None
         self.greeted = False
+        # Up to where a sync that waits for it wants to see what others have written.
+        self.syncing: int | None = None
         self.identities: list[Identity] = []
         self.peer = ""
         self.opened_at = state.sessions.now()

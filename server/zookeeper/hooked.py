@@ -7,12 +7,12 @@ which is why they are called in a thread; writes go one by one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from threading import Thread
 from typing import Any
 
 from bookstand.errors import BookstandError, MetadataServiceError
-from bookstand.server.zookeeper.batch import Done, Outcome, Request, Write
+from bookstand.server.zookeeper.batch import Outcome, Request, Write
 from bookstand.server.zookeeper.pending import Pending
 from bookstand.server.zookeeper.places import place_of
 from bookstand.server.zookeeper.protocol import Op
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bookstand.storage.hooks import Subject
     from bookstand.storage.storage import Storage
 
-Committed = Callable[[list[Pending], BaseException | None, Done | None], None]
+Committed = Callable[[list[Pending], BaseException | None, Sequence[Outcome] | None], None]
 
 # The points around what is done to a node, and to a ledger.
 _POINTS: dict[Op, tuple[str, str]] = {
@@ -75,17 +75,14 @@ class Hooked:
         else:
             self._committed([self._pending], error, None)
 
-    def _stored(self, batch: list[Pending], error: BaseException | None, result: Done | None) -> None:
-        if result is None or isinstance(result.outcomes[0].result, Failed):
-            self._committed(batch, error, result)
+    def _stored(self, batch: list[Pending], error: BaseException | None, outcomes: Sequence[Outcome] | None) -> None:
+        if outcomes is None or isinstance(outcomes[0].result, Failed):
+            self._committed(batch, error, outcomes)
             return
-        self._pass("after", lambda fault: self._passed_after(batch, result, fault))
+        self._pass("after", lambda fault: self._passed_after(batch, outcomes[0], fault))
 
-    def _passed_after(self, batch: list[Pending], result: Done, fault: BaseException | None) -> None:
-        outcome: Outcome = result.outcomes[0]
-        if fault is not None:
-            outcome = outcome._replace(result=fault)
-        self._committed(batch, None, result._replace(outcomes=[outcome]))
+    def _passed_after(self, batch: list[Pending], outcome: Outcome, fault: BaseException | None) -> None:
+        self._committed(batch, None, [outcome if fault is None else outcome._replace(result=fault)])
 
     def _pass(self, moment: str, then: Callable[[BaseException | None], Any]) -> None:
         if not self._points:

@@ -4,6 +4,9 @@ In a round every connection that has something to say is served in the order of 
 once; what writes joins the round's batch, which is one commit of the store. While that is under way nothing else is
 served: so no client sees what was written before it is told of it, and what arrives meanwhile makes the next batch. An
 answer to a write is sent when it is on the disk, after the events that it caused.
+
+What the server has to write itself, above all to take in what others have written, goes first; but clients that wait
+have their turn before it does so again.
 """
 
 from __future__ import annotations
@@ -15,24 +18,20 @@ from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
-from bookstand.errors import BookstandError, DiskFullError, OutcomeUnknownError, StoreInUseError
-from bookstand.server.zookeeper import kept, records
+from bookstand.errors import BookstandError, DiskFullError, OutcomeUnknownError
+from bookstand.server.zookeeper import records
 from bookstand.server.zookeeper.batch import (
     Adopt,
-    CloseSession,
-    Done,
-    OpenSession,
     Outcome,
     batch_of,
-    code_of,
 )
-from bookstand.server.zookeeper.greeting import attach, greet
+from bookstand.server.zookeeper.greeting import greet
 from bookstand.server.zookeeper.hooked import Committed, Hooked
 from bookstand.server.zookeeper.jute import JuteError
+from bookstand.server.zookeeper.outcomes import Outcomes
 from bookstand.server.zookeeper.pending import BATCH_WRITES, Gathering, Pending
 from bookstand.server.zookeeper.protocol import Code, Op
 from bookstand.server.zookeeper.reading import StrangeError
-from bookstand.server.zookeeper.records import Failed
 from bookstand.server.zookeeper.requests import WRITING, answer_read, op_of, refuse, write_of
 from bookstand.server.zookeeper.survey import Survey, survey
 from bookstand.storage.changes import Change
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
     from bookstand.server.zookeeper.connection import ZooKeeperConnection
     from bookstand.server.zookeeper.state import Left, State
 
+# Where something that others have written could not be taken in, nothing is done for so many seconds.
+PAUSE = 0.1
 # Looking at everything that others may have written takes no more than this part of the time, where it takes long.
 LOOK_SHARE = 0.1
 LONG_LOOK = 0.05
@@ -60,6 +61,7 @@ class Rounds:
         self._loop = loop
         self._failed = failed
         self._ready: dict[ZooKeeperConnection, None] = {}
+        self._outcomes = Outcomes(state, self._more)
         # Writes that are committed one by one, for together they were refused.
         self._alone: deque[Pending] = deque()
         self._scheduled = False
@@ -68,6 +70,8 @@ class Rounds:
         self.stopped = False
         self._idle = asyncio.Event()
         self._next_look = 0.0
+        self._paused_until = 0.0
+        self._clients_turn = False
         # A commit may or may not have happened.
         self._outcome_unknown = False
 
@@ -78,13 +82,20 @@ class Rounds:
         self._ready[connection] = None
         self.schedule()
 
+    def _more(self, connection: ZooKeeperConnection) -> None:
+        """The same in the middle of a round, which looks at it by itself."""
+        self._ready[connection] = None
+
     def gone(self, connection: ZooKeeperConnection) -> None:
         self._ready.pop(connection, None)
 
     def schedule(self) -> None:
         if not self._scheduled and not self.busy and not self.stopped:
             self._scheduled = True
-            self._loop.call_soon(self._round)
+            if self._loop.time() < self._paused_until:
+                self._loop.call_at(self._paused_until, self._round)
+            else:
+                self._loop.call_soon(self._round)
 
     async def stop(self) -> None:
         """Returns when what was under way is answered; nothing else will be."""
@@ -104,15 +115,9 @@ class Rounds:
             if self._outcome_unknown:
                 self._work(state.restored, self._restored)
                 return
-            if self._loop.time() >= self._next_look and state.others_wrote():
-                begun = perf_counter()
-                self._work(partial(survey, state.storage), lambda found: self._looked(found, perf_counter() - begun))
+            if not self._clients_turn and self._own_turn():
                 return
-            if state.own_writes:
-                # First, for they may be what others have written, which nobody is to miss.
-                own, state.own_writes = state.own_writes[:BATCH_WRITES], state.own_writes[BATCH_WRITES:]
-                self._commit([Pending.own(write) for write in own])
-                return
+            self._clients_turn = False
             batch = Gathering()
             ready, self._ready = self._ready, {}
             for connection in ready:
@@ -125,6 +130,20 @@ class Rounds:
             self._commit(batch.writes)
         elif self._ready:
             self.schedule()
+
+    def _own_turn(self) -> bool:
+        """Whether there is something of the server's own to be done, and it is under way."""
+        state = self._state
+        if self._loop.time() >= self._next_look and state.others.have_written() and not state.hear_others():
+            begun = perf_counter()
+            self._work(partial(survey, state.storage), lambda found: self._looked(found, perf_counter() - begun))
+            return True
+        if not state.own_writes:
+            return False
+        own, state.own_writes = state.own_writes[:BATCH_WRITES], state.own_writes[BATCH_WRITES:]
+        self._clients_turn = bool(self._ready)
+        self._commit([Pending.own(write) for write in own])
+        return True
 
     def _serve(self, connection: ZooKeeperConnection, batch: Gathering) -> None:
         """Take its requests up to the first that must wait for the batch."""
@@ -167,13 +186,23 @@ class Rounds:
         if op is None:
             connection.answer(records.refusal(header.xid, state.tree.zxid, Code.UNIMPLEMENTED))
             connection.end()
-        elif op is Op.SYNC and state.others_wrote():
-            # Who syncs is to see what was written before, by whomever.
-            self._next_look = 0.0
+        elif op is Op.SYNC and self._is_behind(connection):
             return False
         else:
             answer_read(state, connection, op, header.xid, frame)
         return True
+
+    def _is_behind(self, connection: ZooKeeperConnection) -> bool:
+        """Who syncs is to see what was written before, by whomever."""
+        others = self._state.others
+        if connection.syncing is None:
+            connection.syncing = others.total
+        if others.heard < connection.syncing:
+            self._next_look = 0.0
+        if others.adopted < connection.syncing:
+            return True
+        connection.syncing = None
+        return False
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
@@ -191,7 +220,7 @@ class Rounds:
         """``then`` is called in the loop."""
         state = self._state
         writes = [pending.write for pending in batch]
-        operation = batch_of(writes, state.tree.zxid, state.clock.now(), state.tree.ephemerals)
+        operation = batch_of(writes, state.clock.now(), state.tree.ephemerals)
 
         def done(error: BaseException | None, results: list[Any] | None) -> None:
             self._loop.call_soon_threadsafe(then, batch, error, None if results is None else results[0])
@@ -205,16 +234,17 @@ class Rounds:
             lambda found: done(found.exception(), None if found.exception() is not None else found.result())
         )
 
-    def _committed(self, batch: list[Pending], error: BaseException | None, result: Done | None) -> None:
+    def _committed(self, batch: list[Pending], error: BaseException | None, outcomes: Sequence[Outcome] | None) -> None:
         self.busy = False
         self._idle.set()
-        if result is None:
+        if outcomes is None:
             assert error is not None
             self._not_committed(batch, error)
         else:
-            self._state.committed(result.sums)
-            for pending, outcome in zip(batch, result.outcomes, strict=True):
-                self._finish(pending, outcome)
+            for pending, outcome in zip(batch, outcomes, strict=True):
+                self._outcomes.finish(pending, outcome)
+            if not self._alone:
+                self._state.committed()
         self._state.flush()
         if self._alone and not self.stopped:
             self._commit([self._alone.popleft()])
@@ -223,12 +253,12 @@ class Rounds:
 
     def _not_committed(self, batch: Sequence[Pending], error: BaseException) -> None:
         """Nothing of the batch has happened, or nobody knows whether it has."""
-        if isinstance(error, DiskFullError) and len(batch) > 1:
+        if isinstance(error.__cause__, DiskFullError) and len(batch) > 1:
             # Some of it may be what makes room.
             self._alone.extend(batch)
             return
         logger().error("a commit through ZooKeeper's protocol failed: %s", error)
-        if not isinstance(error, BookstandError) or isinstance(error, StoreInUseError) or not self._state.is_usable:
+        if not isinstance(error, BookstandError) or not self._state.is_usable:
             self._failed(error)
             return
         if isinstance(error, OutcomeUnknownError):
@@ -238,56 +268,11 @@ class Rounds:
                 connection.abort()
             self.schedule()
             return
+        if any(isinstance(pending.write, Adopt) for pending in batch):
+            self._state.others.forget()
+            self._paused_until = self._loop.time() + PAUSE
         for pending in batch:
-            self._finish(pending, Outcome(self._state.tree.zxid, error))
-
-    def _finish(self, pending: Pending, outcome: Outcome) -> None:
-        """Tell watchers, then whoever asked."""
-        self._state.settle(outcome)
-        connection = pending.connection
-        failed = isinstance(outcome.result, Failed | BookstandError)
-        if failed and isinstance(pending.write, CloseSession):
-            session = self._state.sessions.get(pending.write.session_id)
-            if session is not None:
-                session.closing = False
-        if isinstance(outcome.result, OutcomeUnknownError) or (failed and pending.op is Op.CREATE_SESSION):
-            # The client is not told, for nobody knows; it finds out as when its connection breaks in the middle.
-            if connection is not None:
-                connection.abort()
-        elif not failed and isinstance(pending.write, OpenSession):
-            self._opened(pending, *outcome.result)
-        elif not failed and isinstance(pending.write, CloseSession):
-            self._closed(pending, outcome)
-        elif connection is not None:
-            self._answer(connection, pending, outcome)
-
-    def _answer(self, connection: ZooKeeperConnection, pending: Pending, outcome: Outcome) -> None:
-        result, code = outcome.result, Code.OK
-        if isinstance(result, BookstandError):
-            code = code_of(result)
-        elif isinstance(result, Failed):
-            code = Code(result.code)
-        if code is Code.OK:
-            connection.answer(records.reply(pending.xid, outcome.zxid, pending.op, result))
-        else:
-            connection.answer(records.refusal(pending.xid, outcome.zxid, code))
-        self._state.metrics.answered(pending.op, code, perf_counter() - pending.begun)
-
-    def _opened(self, pending: Pending, session_id: int, session: kept.Session) -> None:
-        live = self._state.sessions.add(session_id, session)
-        connection = pending.connection
-        if connection is not None and not connection.closed:
-            attach(self._state, connection, live)
-            if connection.frames:
-                self._ready[connection] = None
-            self._state.metrics.answered(Op.CREATE_SESSION, Code.OK, perf_counter() - pending.begun)
-
-    def _closed(self, pending: Pending, outcome: Outcome) -> None:
-        session = self._state.sessions.remove(outcome.result)
-        if pending.connection is not None:
-            self._answer(pending.connection, pending, outcome._replace(result=None))
-        if session is not None and session.connection is not None:
-            session.connection.end()
+            self._outcomes.finish(pending, Outcome(self._state.tree.zxid, error))
 
     # -- looking at everything ---------------------------------------------------------------------------------------
 

@@ -9,14 +9,12 @@ from functools import partial
 from bookstand.errors import BookstandError
 from bookstand.ledger.client import COLLECTED_AT_ONCE, COLLECTION_GRACE_MILLIS
 from bookstand.server.framing import SCRATCH_BYTES
-from bookstand.server.zookeeper import kept
 from bookstand.server.zookeeper.batch import Begin, CloseSession, RemoveUnused
 from bookstand.server.zookeeper.connection import ZooKeeperConnection
 from bookstand.server.zookeeper.reading import StrangeError
 from bookstand.server.zookeeper.rounds import Rounds
 from bookstand.server.zookeeper.state import Left, State
 from bookstand.server.zookeeper.writes import is_unused
-from bookstand.storage import keys
 from bookstand.storage.changes import Change
 from bookstand.storage.log import logger
 
@@ -24,6 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.storage.clock import Clock
     from bookstand.storage.metrics import Sample
+    from bookstand.storage.owners import Role
     from bookstand.storage.storage import Storage
 
 DEFAULT_PORT = 2181
@@ -39,8 +38,7 @@ _BACKLOG = 1024
 
 class ZooKeeperServer:
     """``await start()`` listens; ``await stop()`` ends it, and the store stays open. Sessions outlive both: a client
-    that comes back to the next server in time finds its own, with all that is its. One server at a time serves a store:
-    the next one that starts takes over, and the one before stops with its next write.
+    that comes back to the next server in time finds its own, with all that is its. One server at a time serves a store.
 
     ``port`` 0 is any free one; :attr:`address` tells which. ``tick`` (ms) is what the bounds of sessions' time-outs are
     counted in. All methods are for the thread of the event loop.
@@ -63,11 +61,12 @@ class ZooKeeperServer:
         self._sweep_interval = sweep_interval
         self._state = State(storage, clock, tick)
         self._rounds: Rounds | None = None
+        self._role: Role | None = None
         self._listener: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep = 0
-        self.failed = False
-        """Whether the store is gone, or another server's by now: nobody is answered any more."""
+        self.failure: BaseException | None = None
+        """Why nobody is answered any more."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -78,7 +77,15 @@ class ZooKeeperServer:
 
     async def start(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
-        self._state.restore(await asyncio.to_thread(self._take_over))
+        self._role = await asyncio.to_thread(self._storage.take_role, "ZooKeeper")
+        try:
+            self._state.restore(await asyncio.to_thread(self._begin))
+            await self._listen(loop)
+        except BaseException:
+            await asyncio.to_thread(self._storage.resign, self._role)
+            raise
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         rounds = self._rounds = Rounds(self._state, loop, self._fail)
         scratch = memoryview(bytearray(SCRATCH_BYTES))
         connect = partial(ZooKeeperConnection, self._state, rounds, scratch)
@@ -88,7 +95,7 @@ class ZooKeeperServer:
         self._next_sweep = self._state.sessions.now() + self._sweep_interval
         self._pass_time(rounds)
 
-    def _take_over(self) -> Left:
+    def _begin(self) -> Left:
         # Ids as ZooKeeper makes them: the time, with the server's number on top, and then one after the other.
         first_session = (self._clock.now() << 24 & (1 << 64) - 1) >> 8 | 1 << 56
         self._storage.apply(Change(Begin(first_session)))
@@ -107,11 +114,7 @@ class ZooKeeperServer:
         while self._state.connections:
             # They go in later turns of the loop.
             await asyncio.sleep(0)
-
-    def is_replaced(self) -> bool:
-        """Whether another server has taken over the store; for one that has been stopped, or has nothing to do."""
-        body = self._storage.meta(keys.META_SERVER)
-        return body is not None and kept.parse_server(body).zxid != self._state.tree.zxid
+        await asyncio.to_thread(self._storage.resign, self._role)
 
     def _stop_listening(self) -> None:
         if self._timer is not None:
@@ -122,7 +125,7 @@ class ZooKeeperServer:
     def _fail(self, error: BaseException) -> None:
         """The store is not there any more: nobody can be answered."""
         logger().error("the ZooKeeper server at port %d stops: %s", self._state.port, error)
-        self.failed = True
+        self.failure = error
         self._stop_listening()
         if self._rounds is not None:
             self._rounds.stopped = True

@@ -8,6 +8,7 @@ from bookstand.errors import BookstandError, StoreDamagedError
 from bookstand.server.zookeeper import kept
 from bookstand.server.zookeeper.batch import Adopt, CloseSession, Outcome, Write
 from bookstand.server.zookeeper.metrics import Metrics
+from bookstand.server.zookeeper.others import Others
 from bookstand.server.zookeeper.protocol import EventType
 from bookstand.server.zookeeper.reading import Tree
 from bookstand.server.zookeeper.sessions import Sessions
@@ -55,8 +56,7 @@ class State:
         self.own_writes: list[Write] = []
         self.mortal: set[str] = set()
         self.znodes = 0
-        # By which what others write shows.
-        self._sums: list[int] = []
+        self.others = Others(storage, self.tree)
 
     @property
     def outstanding(self) -> int:
@@ -109,17 +109,27 @@ class State:
         self.own_writes = [CloseSession(owner) for owner in found.ephemerals if owner not in left.sessions]
         self.surveyed(found)
 
-    def committed(self, sums: Sequence[int]) -> None:
-        """A batch has changed the sums of seals by so much."""
-        self._sums = [before ^ change for before, change in zip(self._sums, sums, strict=True)]
-
-    def others_wrote(self) -> bool:
-        return self.storage.recorded_sums() != self._sums
-
     def surveyed(self, found: Survey) -> None:
-        """What others have written becomes part of the tree with the next commit."""
-        self._sums = found.sums
-        self.own_writes += [Adopt([path]) for path in found.strange]
+        """There was a look at everything: where others have written becomes part of the tree with the next commits."""
+        self.others.seen(found.news)
+        self._adopt(found.strange)
+
+    def hear_others(self) -> bool:
+        """The same by what they have left word of; False: only a look at everything can tell."""
+        paths = self.others.hear()
+        if paths is None:
+            return False
+        self._adopt(paths)
+        return True
+
+    def _adopt(self, paths: Sequence[str]) -> None:
+        self.own_writes += [Adopt([path]) for path in paths]
+        self.committed()
+
+    def committed(self) -> None:
+        """There is no commit under way."""
+        if not self.own_writes:
+            self.others.taken_in()
 
     def settle(self, outcome: Outcome) -> None:
         """A write is on the disk: those who watch what it changed are told."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from bookstand.errors import StoreDamagedError
 from bookstand.server.zookeeper import kept
@@ -13,13 +13,18 @@ from bookstand.storage.log import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from bookstand.storage.storage import Storage
+
+T = TypeVar("T")
 
 
 class Survey(NamedTuple):
-    """``sums`` are those of before the look; ``strange`` the paths where others have written, parents first."""
+    """``news`` is how many there were before the look; ``strange`` the paths where others have written, in an order in
+    which it can have happened."""
 
-    sums: list[int]
+    news: int
     strange: list[str]
     ephemerals: dict[int, set[str]]
     mortal: set[str]
@@ -27,7 +32,7 @@ class Survey(NamedTuple):
 
 
 def survey(storage: Storage) -> Survey:
-    sums = storage.recorded_sums()
+    news = storage.news_total()
     ephemerals: dict[int, set[str]] = {}
     mortal: set[str] = set()
     # What each znode's value was when the server last saw it; 0 where none holds it.
@@ -50,14 +55,23 @@ def survey(storage: Storage) -> Survey:
     znodes = len(seals) + len(damaged)
     strange = []
     for database in (keys.LEDGERS, keys.NODES):
-        for key, sealed in storage.records(database):
-            try:
-                path = path_of(database, key)
-            except StoreDamagedError as damage:
-                logger().error("a znode cannot be served: %s", damage)
-                continue
-            # Nodes may have paths that no znode can have: they are the store's alone.
-            if is_path(path) and path not in damaged and seals.pop(path, None) != record.seal_of(sealed):
+        records = storage.records(database)
+        for path, sealed in znodes_of((database, key, sealed) for key, sealed in records):
+            if path not in damaged and seals.pop(path, None) != record.seal_of(sealed):
                 strange.append(path)
-    strange += [path for path, seal in seals.items() if seal]
-    return Survey(sums, sorted(strange), ephemerals, mortal, znodes)
+    gone = [path for path, seal in seals.items() if seal]
+    # Parents before what is below them, and where they went, after it.
+    return Survey(news, sorted(strange) + sorted(gone, reverse=True), ephemerals, mortal, znodes)
+
+
+def znodes_of(records: Iterable[tuple[bytes, bytes, T]]) -> Iterator[tuple[str, T]]:
+    """The paths of the znodes that have these records (sub-database, key, and whatever else) as their values."""
+    for database, key, rest in records:
+        try:
+            path = path_of(database, key)
+        except StoreDamagedError as damage:
+            logger().error("a znode cannot be served: %s", damage)
+            continue
+        # Nodes may have paths that no znode can have: they are the store's alone.
+        if is_path(path):
+            yield path, rest

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bookstand.errors import MetadataSerializationError
+from bookstand.errors import MetadataSerializationError, StoreDamagedError
 from bookstand.server.zookeeper import kept
 from bookstand.server.zookeeper.kept import Znode
 from bookstand.server.zookeeper.paths import ROOT, parent_of
@@ -132,8 +132,17 @@ class Transaction:
         if znode.is_ephemeral:
             self.ephemerals.append((znode.owner, path, False))
         above = parent_of(path)
-        parent = self.get(above).znode
+        parent = self._as_kept(above)
         self.save(above, parent._replace(children=parent.children - 1, pzxid=self.zxid))
+
+    def _as_kept(self, path: str) -> Znode:
+        """A znode that is there, whatever others have done to it: who has deleted it after all that was below it is
+        found to have done so once that is gone."""
+        key = keys.znode_key(path)
+        sealed = self.staging.get(keys.META, key)
+        if sealed is None:
+            raise StoreDamagedError(f"what is kept of znode {path!r} is missing, but not what is below it")
+        return kept.unpack_znode(key, sealed)
 
     def add(self, path: str, data: bytes | None, znode: Znode) -> Found:
         """A znode that is not there yet, below one that is."""

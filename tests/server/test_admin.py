@@ -63,7 +63,7 @@ def test_the_state_says_where_everything_is(server: Server, ask: Ask) -> None:
     status, state = ask("GET", "/state")
     assert (status, state) == (200, server.state())
     assert state["metadata_service_uri"] == server.metadata_service_uri
-    assert state["bookies"] == [{"name": server.bookies[0], "address": server.bookies[0]}]
+    assert state["bookies"] == [{"name": server.bookies[0], "address": server.bookies[0], "running": True}]
     assert state["sessions"] == [f"{client.session_id:#x}"]
     client.close()
 
@@ -119,6 +119,18 @@ def test_a_crash_at_once(ask: Ask, server: Server, wire: Wire) -> None:
         server.wait()
 
 
+def test_a_bookie_is_stopped_and_started(ask: Ask, server: Server, wire: Wire) -> None:
+    bookie = {"name": server.bookies[0], "address": server.bookies[0]}
+    assert ask("POST", "/bookies/1/stop", {}) == (200, {**bookie, "running": False})
+    assert wire.is_closed()
+    with pytest.raises(ConnectionRefusedError):
+        Wire(address_of(server.bookies[0]))
+    assert ask("GET", "/state")[1]["bookies"] == [{**bookie, "running": False}]
+    assert ask("POST", "/bookies/1/start") == (200, {**bookie, "running": True})
+    with Wire(address_of(server.bookies[0])) as again:
+        assert again.v2(kit.v2_add(kit.stored(1, 0))).code == 0
+
+
 def test_a_session_is_cut_off_and_ended(ask: Ask, server: Server) -> None:
     port = address_of(server.zookeeper)[1]
     client = Client(port).connect()
@@ -162,6 +174,9 @@ def test_who_has_figures_has_no_faults(server: Server) -> None:
         ("POST", "/faults", [], JSON, 400, "a JSON object"),
         ("POST", "/faults", bytes(70_000), JSON, 413, "at most"),
         ("DELETE", "/faults?rule=fail%40append", None, JSON, 400, "there is no rule"),
+        ("POST", "/faults", {"rule": "fail@append@bookie2"}, JSON, 400, "has no bookie 2"),
+        ("POST", "/bookies/2/stop", {}, JSON, 404, "/bookies/1/stop"),
+        ("GET", "/bookies/1/stop", None, JSON, 405, "POST"),
         ("POST", "/crash", {"point": "nowhere"}, JSON, 400, "there is no point"),
         ("POST", "/crash", {"point": "append.stored", "nth": 0}, JSON, 400, "nth"),
         ("POST", "/crash", {"mode": "gently"}, JSON, 400, "raise or kill"),

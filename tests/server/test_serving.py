@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,43 +23,24 @@ from bookstand.ledger.cluster import service_info
 from bookstand.ledger.cookie import parse as parse_cookie
 from bookstand.ledger.ledger_path import ledger_path
 from bookstand.server import serve
+from bookstand.server.bookie.server import BookieServer
 from bookstand.server.listening import address_of
+from bookstand.server.running import Running
 from bookstand.server.serving import Server
+from bookstand.server.zookeeper.server import ZooKeeperServer
+from bookstand.storage.clock import SystemClock
 from bookstand.storage.digest import digest_for, master_key
 from bookstand.storage.entry import encode
 from bookstand.storage.metadata import CLOSED, LedgerMetadata, serialize
-from tests.kit import PATIENCE, eventually
+from tests.kit import ChildRefusedError, eventually
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire
+from tests.server.kit import bookie_at, connected, leave
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "wire"
 PASSWORD = b"secret"
 KEY = master_key(PASSWORD)
 DIGEST = digest_for("crc32c", PASSWORD)
-
-
-@pytest.fixture
-def server(store_path: Path) -> Iterator[Server]:
-    with serve(store_path) as running:
-        yield running
-
-
-@pytest.fixture
-def kazoo(server: Server) -> Iterator[KazooClient]:
-    with_client = connected(server)
-    yield with_client
-    leave(with_client)
-
-
-def connected(server: Server) -> KazooClient:
-    client = KazooClient(hosts=server.zookeeper, timeout=30)
-    client.start(timeout=PATIENCE)
-    return client
-
-
-def leave(client: KazooClient) -> None:
-    client.stop()
-    client.close()
 
 
 def entry(ledger_id: int, number: int) -> bytes:
@@ -83,10 +63,6 @@ def create(client: KazooClient, names: list[str], write_quorum: int = 2) -> Ledg
     )
     client.create(ledger_path(metadata.ledger_id), serialize(metadata), makepath=True)
     return metadata
-
-
-def bookie_at(address: str) -> Wire:
-    return Wire(address_of(address))
 
 
 def find_bookie(client: KazooClient, name: str) -> Wire:
@@ -255,20 +231,48 @@ def test_who_waits_hears_of_the_end_and_of_a_crash(store_path: Path) -> None:
             server.wait()
 
 
-def test_another_server_takes_over(store_path: Path, open_store: Any) -> None:
-    """What it lists is not taken away by the one before, which ends with its next write."""
-    first = Server(open_store(), bookies=1)
-    first.start()
-    with serve(open_store(), bookies=1) as second:
-        client = connected(second)
-        old = KazooClient(hosts=first.zookeeper, timeout=30)
-        old.start_async()
-        with pytest.raises(errors.StoreInUseError, match="by another process"):
-            first.wait()
-        leave(old)
-        first.stop()
-        assert sorted(client.get_children("/ledgers/available")) == sorted([*second.cluster.names, "readonly"])
+def test_a_store_is_served_by_one_server(store_path: Path, child: Any) -> None:
+    """Whoever comes second is told who was first, and takes nothing from it; users of the store may come."""
+    with serve(store_path, bookies=1) as server:
+        client = connected(server)
+        listed = client.get_children("/ledgers/available")
+        with pytest.raises(errors.StoreInUseError, match=f"{store_path}: process {os.getpid()} serves its bookies"):
+            Server(store_path).start()
+        with (
+            pytest.raises(errors.StoreInUseError, match="serves its ZooKeeper already"),
+            Running(ZooKeeperServer(server.store.storage, SystemClock(), port=0)),
+        ):
+            pass
+        other = child()
+        other.run("from bookstand.server import serve")
+        with pytest.raises(ChildRefusedError, match=f"process {os.getpid()} serves its bookies already"):
+            other.run("serve(path).start()")
+        other.run("store.nodes.put('/by/another', b'x')")
+        assert client.get("/by/another")[0] == b"x"
+        assert client.get_children("/ledgers/available") == listed
+        with bookie_at(server.bookies[0]) as wire:
+            assert wire.v2(kit.v2_add(kit.stored(1, 0))).code == 0
         leave(client)
+    other.run("value = serve(path); value.start(); value.stop(); value = None")
+    assert not [name for name in os.listdir(store_path) if name.startswith("serve-")]
+
+
+def test_a_server_that_was_killed_serves_no_more(store_path: Path, child: Any) -> None:
+    """The system knows: nothing is left that would have to be cleared away."""
+    killed = child()
+    killed.run("from bookstand.server import serve\nserver = serve(path); server.start()")
+    with pytest.raises(errors.StoreInUseError, match="serves its bookies already"):
+        Server(store_path).start()
+    killed.kill()
+    with serve(store_path) as server:
+        assert len(server.bookies) == 3
+
+
+def test_what_crashed_may_be_served_again_at_once(store_path: Path) -> None:
+    with serve(store_path) as first:
+        first.crash()
+        with serve(store_path) as second:
+            assert second.bookies
 
 
 # -- a full disk -------------------------------------------------------------------------------------------------------
@@ -328,6 +332,13 @@ def test_a_port_that_is_taken(store_path: Path) -> None:
 def test_arguments_that_make_no_sense(store_path: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(errors.IncorrectParameterError, match=says):
         Server(store_path, **options).start()
+
+
+def test_each_part_binds_this_machine_alone_unless_told_otherwise(store: Any) -> None:
+    """Also where a program starts one of them by itself."""
+    bookies, zookeeper = BookieServer(store.storage, [0]), ZooKeeperServer(store.storage, SystemClock(), port=0)
+    with Running(bookies, zookeeper):
+        assert [host for host, _ in (*bookies.addresses, zookeeper.address)] == ["127.0.0.1"] * 2
 
 
 def test_a_signal_may_come_at_any_moment(store: Any) -> None:

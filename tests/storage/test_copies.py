@@ -113,6 +113,27 @@ def test_a_striped_ledger_is_whole_in_the_store(storage: Any) -> None:
     assert [len(part) for _, part in storage.slices(5, 0, 8)] == [9]
 
 
+def test_gaps_are_closed_as_far_as_they_are(storage: Any, store: Any) -> None:
+    """By what other bookies were sent, and at the front; what is behind them counts as unbroken from then on."""
+    add(storage, 1, 5, [entry(5, number) for number in (0, 2, 3, 5, 6, 8)])
+    assert storage.state(5).unbroken == 0
+    add(storage, 2, 5, [entry(5, number) for number in (0, 1, 3, 4, 6, 7)])
+    assert (storage.state(5).unbroken, storage.state(5).count) == (8, 9)
+    add(storage, 3, 5, [entry(5, number) for number in (1, 2, 4, 5, 7, 8)])
+    assert [sorted(has(storage, bookie, 5)) for bookie in BOOKIES] == [
+        [0, 2, 3, 5, 6, 8],
+        [0, 1, 3, 4, 6, 7],
+        [1, 2, 4, 5, 7, 8],
+    ]
+    add(storage, 1, 6, [entry(6, number) for number in range(1, 1_000) if number != 700])
+    assert storage.state(6).unbroken == -1
+    add(storage, 2, 6, [entry(6, 0)])
+    assert storage.state(6).unbroken == 699
+    add(storage, 2, 6, [entry(6, 700)])
+    assert storage.state(6).unbroken == 999
+    assert not store.verify().problems
+
+
 def test_the_first_key_is_the_ledgers(storage: Any) -> None:
     add(storage, 1, 5, [entry(5, 0)])
     for bookie in BOOKIES:

@@ -38,6 +38,10 @@ def some_faults() -> Faults:
     faults.flip(4, 17)
     faults.flip(4, 18, 5, times=1)
     faults.return_empty_ledger_after(2)
+    faults.fail("append", -105, ledger=4, bookie=2, times=None)
+    faults.stall("fence", bookie=3)
+    faults.flip(4, 17, bookie=1)
+    faults.crash("append.stored", bookie=2)
     return faults
 
 
@@ -47,7 +51,8 @@ def test_one_line_says_it_all() -> None:
         "v1:seed=7;crash@commit.before_sync#3;crash@recovery.fenced=kill;fail@append(4:17)=-6;"
         "fail@read(4)*inf%0.25=DigestMismatchError;fail@read(:3)=-5;fail@nodes.put(/topics/a%20b%3Bc%281%29)#2*3=-6;"
         "fail+after@append=OutcomeUnknownError;delay+after@append*1=0.5;delay@read=0.001~2;stall@close(0);"
-        "conflict@close;full@commit=12;full@commit;flip@read(4:17);flip@read(4:18)*1=5;empty+after@open#3"
+        "conflict@close;full@commit=12;full@commit;flip@read(4:17);flip@read(4:18)*1=5;empty+after@open#3;"
+        "fail@append(4)@bookie2*inf=-105;stall@fence@bookie3;flip@read(4:17)@bookie1;crash@append.stored@bookie2"
     )
     assert faults.replay_line == f'BOOKSTAND_FAULTS="{faults.replay}"'
 
@@ -59,7 +64,7 @@ def test_what_is_parsed_is_the_same() -> None:
     assert [vars(rule) | {"action": None} for rule in again.rules] == [
         vars(rule) | {"action": None} for rule in faults.rules
     ]
-    assert len(again.stalls) == 1
+    assert len(again.stalls) == 2
     assert Faults.parse("v1:seed=-3").seed == -3
     assert Faults.parse(" ; ".join(faults.replay.split(";"))).replay == faults.replay
 
@@ -78,6 +83,7 @@ NUMBERS = st.none() | st.integers(0, 1 << 62)
     probability=st.none() | st.floats(0, 1, exclude_min=True),
     after=st.booleans(),
     value=st.sampled_from(["", "-6", "0.5~1", "kill"]),
+    bookie=NUMBERS,
 )
 def test_every_rule_is_read_as_it_was_written(**fields: Any) -> None:
     if fields["path"] is not None:
@@ -130,6 +136,16 @@ def test_every_rule_is_read_as_it_was_written(**fields: Any) -> None:
         "v1:seed=7;crash@append",
         "v1:seed=7;crash@commit.before_sync=softly",
         "v1:seed=7;crash@commit.before_sync*2",
+        "v1:seed=7;crash@append.stored(/a)",
+        "v1:seed=7;crash@create.before(4:1)",
+        "v1:seed=7;crash@commit.before_sync(4)",
+        "v1:seed=7;crash@commit.before_sync@bookie1",
+        "v1:seed=7;fail@append@bookie0=-6",
+        "v1:seed=7;fail@append@bookie=-6",
+        "v1:seed=7;fail@append@bookie65535=-6",
+        "v1:seed=7;fail@append@bookie1(4)=-6",
+        "v1:seed=7;fail@nodes.put@bookie1=-6",
+        "v1:seed=7;full@commit@bookie1",
         "v1:seed=7;full@append",
         "v1:seed=7;full@commit=-1",
         "v1:seed=7;flip@commit",

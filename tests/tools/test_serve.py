@@ -148,6 +148,25 @@ def test_it_binds_this_machine_alone_unless_told_otherwise(tmp_path: Path) -> No
             assert wire.v2(kit.v2_add(kit.stored(1, 0))).code == 0
 
 
+def test_it_says_that_it_asks_nobody(tmp_path: Path) -> None:
+    child = start("serve", tmp_path / "store", "--zookeeper", 0, stdout=subprocess.PIPE)
+    try:
+        said = [child.stdout.readline() for _ in range(7)]
+    finally:
+        child.kill()
+        child.communicate(timeout=PATIENCE)
+    assert said[-1] == "nobody is asked who he is: whoever reaches these ports may write\n"
+
+
+def test_a_store_that_is_served_already(tmp_path: Path) -> None:
+    with serving(tmp_path / "store", "--zookeeper", 0) as (child, said):
+        result = run("serve", tmp_path / "store", "--zookeeper", 0)
+        assert (result.code, result.out) == (FAILED, "")
+        assert f"process {child.pid} serves its bookies already" in result.err
+        with bookie_of(said) as wire:
+            assert wire.v2(kit.v2_add(kit.stored(1, 0))).code == 0
+
+
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from bookstand.proto import bookie_protocol_pb2 as messages
+from bookstand.server.bookie.desk import Desk
+from bookstand.server.bookie.server import BookieServer
 from bookstand.storage import entry as layout
 from bookstand.storage.digest import Digest, digest_for, master_key
 
@@ -81,6 +83,11 @@ def v3_long_poll(ledger: int, previous: int, millis: int, txn: int = 1) -> bytes
 def explicit_lac(ledger: int, lac: int, txn: int = 1, key: bytes = KEY) -> bytes:
     body = layout.encode_explicit_lac(CRC32C, ledger, lac)
     return v3_request(messages.WRITE_LAC, txn, "writeLacRequest", ledgerId=ledger, lac=lac, masterKey=key, body=body)
+
+
+def desk_of(server: BookieServer, bookie: int = 1) -> Desk:
+    """What the connections to one of its bookies share."""
+    return server._doors[bookie - 1].desk
 
 
 class Answer(NamedTuple):

@@ -115,6 +115,57 @@ def test_asking_for_the_lac_is_no_read_of_an_entry(wire: Wire, faults: ServerFau
     answer = wire.v3(kit.v3_request(messages.READ_LAC, 1, "readLacRequest", ledgerId=1))
     assert (answer.status, answer.readLacResponse.lastEntryBody) == (messages.EOK, stored(1, 1))
     assert wire.v2(kit.v2_read(1, -1)).code == 101
+def test_a_rule_is_about_one_bookie(
+    serve: Callable[..., BookieServer], connect: Callable[..., Wire], faults: ServerFaults, store: Any
+) -> None:
+    """The others answer as ever, and do not count for it."""
+    server = serve(3, store=store)
+    one, two, three = (connect(server, number) for number in (1, 2, 3))
+    for rule in ("fail@append(1:1)@bookie2=-105", "fail@read@bookie3=-1", "fail@fence(1)@bookie2=-102"):
+        faults.add(rule)
+    for wire, answer in ((one, OK), (two, 106), (three, OK)):
+        assert wire.codes([kit.v2_add(stored(1, n)) for n in range(3)]) == [OK, answer, OK]
+    assert [wire.v2(kit.v2_read(1, 0)).code for wire in (one, two, three)] == [OK, OK, 101]
+    assert [wire.v2(kit.v2_read(1, -1, kit.FENCE, kit.KEY)).code for wire in (one, two, three)] == [OK, 102, OK]
+    assert [(rule["met"], rule["fired"]) for rule in faults.as_json()] == [(1, 1), (2, 1), (1, 1)]
+
+
+def test_one_bookie_stalls_and_another_has_a_flipped_bit(
+    serve: Callable[..., BookieServer], connect: Callable[..., Wire], faults: ServerFaults, store: Any
+) -> None:
+    server = serve(2, store=store)
+    one, two = connect(server, 1), connect(server, 2)
+    faults.add("stall@append(1:0)@bookie2")
+    two.send(kit.v2_add(stored(1, 0)))
+    assert one.v2(kit.v2_add(stored(1, 0))).code == OK
+    assert two.v2(kit.v2_read(1, 0)).code == 1
+    faults.release()
+    assert two.v2().entry == 0
+    faults.add("flip@read(1:0)@bookie1=400")
+    assert one.v2(kit.v2_read(1, 0)).body != stored(1, 0)
+    assert two.v2(kit.v2_read(1, 0)).body == stored(1, 0)
+
+
+def test_a_crash_at_one_bookie_s_entry(
+    serve: Callable[..., BookieServer], connect: Callable[..., Wire], faults: ServerFaults, store: Any
+) -> None:
+    server = serve(2, store=store)
+    one, two = connect(server, 1), connect(server, 2)
+    faults.add("crash@append.stored(1:1)@bookie2")
+    assert one.codes([kit.v2_add(stored(1, n)) for n in range(2)]) == [OK, OK]
+    assert two.codes([kit.v2_add(stored(1, 0))]) == [OK]
+    two.send(kit.v2_add(stored(1, 1)))
+    assert one.is_closed()
+    assert two.is_closed()
+
+
+def test_a_bookie_that_there_is_not(store: Any) -> None:
+    faults = ServerFaults(store.storage, bookies=2)
+    with pytest.raises(
+        bookstand.errors.IncorrectParameterError, match="has no bookie 3: they are numbered from 1 to 2"
+    ):
+        faults.add("fail@append@bookie3")
+    assert faults.as_json() == []
 
 
 def test_a_disk_that_is_full_has_the_bookie_read_only(wire: Wire, faults: ServerFaults) -> None:

@@ -53,7 +53,7 @@ def test_a_thousand_connections(serve: Callable[..., BookieServer], connect: Cal
             wire.send(kit.v2_add(stored(number, 1))[30:])
         assert {wire.v2().code for wire in wires} == {OK}
         assert private_bytes() - before < 64 << 20
-        (desk,) = server._desks
+        desk = kit.desk_of(server)
         assert desk.figures.connections == 1000
     assert eventually(lambda: desk.figures.connections == 0)
 
@@ -97,7 +97,7 @@ def test_who_does_not_read_is_not_read_from(serve: Callable[..., BookieServer], 
     assert other.v2(kit.v2_add(entry)).code == OK
     before = private_bytes()
     slow.send(*[kit.v2_read(1, 0)] * 5000)
-    (desk,) = server._desks
+    desk = kit.desk_of(server)
     assert eventually(lambda: any(not connection._reading for connection in desk.connections))
     assert [other.v2(kit.v2_read(1, 0)).code for _ in range(5)] == [OK] * 5
     assert private_bytes() - before < 64 << 20
@@ -109,7 +109,7 @@ def test_adds_that_are_not_answered_hold_up_their_connection(
 ) -> None:
     server = serve(store=store, limits=Limits(connection_bytes=1 << 20))
     fast, other = connect(server), connect(server)
-    (desk,) = server._desks
+    desk = kit.desk_of(server)
     fast.socket.settimeout(kit.PATIENCE)
     count = 3000
     with store.storage.committer.paused():
@@ -139,7 +139,7 @@ def test_a_server_that_holds_too_much_refuses_more(
     first, second = connect(server), connect(server)
     with store.storage.committer.paused():
         first.send(*(kit.v2_add(stored(1, n, bytes(1000))) for n in range(90)))
-        (desk,) = server._desks
+        desk = kit.desk_of(server)
         assert eventually(lambda: desk.figures.adds_in_progress > 80_000)
         assert second.v2(kit.v2_add(stored(2, 0, bytes(20_000)))).code == TOO_MANY
         assert second.v3(kit.v3_add(stored(2, 0, bytes(20_000)))).status == messages.ETOOMANYREQUESTS
@@ -155,7 +155,7 @@ def test_halves_of_large_frames_are_not_held_for_everybody(
     half = (4 << 20).to_bytes(4, "big") + bytes(3 << 20)
     wires = [connect(server) for _ in range(6)]
     other = connect(server)
-    (desk,) = server._desks
+    desk = kit.desk_of(server)
     for wire in wires:
         try:
             wire.send(half)

@@ -12,6 +12,7 @@ import pytest
 from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.server.bookie import availability
 from bookstand.server.bookie.server import BookieServer
+from bookstand.server.running import Running
 from bookstand.storage.digest import digest_for
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire, stored
@@ -265,7 +266,7 @@ def test_a_client_that_leaves_waits_no_more(serve: Callable[..., BookieServer], 
     writer.codes([kit.v2_add(stored(1, 0))])
     reader.send(*(kit.v3_long_poll(1, previous=5, millis=3_600_000, txn=n) for n in range(10)), kit.v2_read(1, 0))
     assert reader.v2().code == OK
-    (desk,) = server._desks
+    desk = kit.desk_of(server)
     assert len(desk.long_polls._waiting[1]) == 10
     gone = threading.Event()
     reader.socket.close()
@@ -300,9 +301,10 @@ def test_copies_outlive_the_server(
     serve: Callable[..., BookieServer], connect: Callable[..., Wire], open_store: Callable[..., Any]
 ) -> None:
     store = open_store()
-    server = serve(2, store=store)
-    connect(server, 1).codes([kit.v2_add(stored(1, 0)), kit.v2_add(stored(1, 1))])
-    connect(server, 2).codes([kit.v2_add(stored(1, 1))])
+    server = BookieServer(store.storage, ports=[0, 0])
+    with Running(server):
+        connect(server, 1).codes([kit.v2_add(stored(1, 0)), kit.v2_add(stored(1, 1))])
+        connect(server, 2).codes([kit.v2_add(stored(1, 1))])
     again = serve(2, store=store)
     assert [connect(again, 2).v2(kit.v2_read(1, n)).code for n in range(2)] == [NO_ENTRY, OK]
     assert [connect(again, 1).v2(kit.v2_read(1, n)).code for n in range(2)] == [OK, OK]

@@ -13,7 +13,7 @@ import pytest
 
 from bookstand.server.zookeeper import connection, records
 from bookstand.server.zookeeper.kept import OPEN_ACL
-from bookstand.server.zookeeper.protocol import MAX_FRAME, Op, WatchMode
+from bookstand.server.zookeeper.protocol import MAX_FRAME, Code, Op, WatchMode
 from tests.server.zookeeper.kit import PATIENCE, Client, ClosedError, Serving, eventually
 
 
@@ -95,6 +95,18 @@ def test_requests_that_arrive_octet_by_octet(client: Client) -> None:
     for octet in len(body).to_bytes(4, "big") + body:
         client.socket.sendall(bytes([octet]))
     assert client.reply()[0].error == 0
+
+
+def test_a_frame_has_as_many_bytes_as_with_zookeeper(connect: Callable[..., Client]) -> None:
+    """``jute.maxbuffer``: one byte more ends the connection, and nothing of it is done."""
+    largest = 1_048_575
+    around = len(records.REQUESTS[Op.CREATE].encode(records.Create("/n", b"", OPEN_ACL, 0))) + 8
+    fits, too_long = connect(), connect()
+    assert fits.create("/n", bytes(largest - around)) == "/n"
+    assert len(fits.get("/n")[0]) == largest - around
+    with pytest.raises((ClosedError, ConnectionError)):
+        too_long.create("/m", bytes(largest - around + 1))
+    assert fits.exists("/m") == Code.NO_NODE
 
 
 def test_half_frames_do_not_fill_the_memory(serving: Serving, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

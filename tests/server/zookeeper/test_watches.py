@@ -201,10 +201,13 @@ def test_who_comes_back_is_told_what_was_missed(connect: Callable[..., Client], 
     other.create("/persistent")
     other.create("/recursive")
     other.create("/recursive/below")
+    other.set("/persistent", b"x")
+    other.create("/persistent/child")
     again.ping()
     expected = [(CHANGED, "/same"), (CREATED, "/later"), (CHILDREN, "/quiet")]
     if op is Op.SET_WATCHES2:
         expected += [(CREATED, "/persistent"), (CREATED, "/recursive"), (CREATED, "/recursive/below")]
+        expected += [(CHANGED, "/persistent"), (CHILDREN, "/persistent")]
     assert again.events == expected
 
 
