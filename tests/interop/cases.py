@@ -33,11 +33,6 @@ HANGING_MILLIS = 2_000
 Line = dict[str, Any]
 
 CANNOT: dict[str, tuple[Callable[[Line], bool], str]] = {
-    "one bookie": (
-        lambda line: line["op"] in ("bookie_hold", "bookie_fault") and "index" in line,
-        "a rule is about all bookies of a store",
-    ),
-    "bookie down": (lambda line: line["op"] == "bookie_stop", "bookies of a store are served together"),
     "read-only": (
         lambda line: line["op"] == "bookie_read_only",
         "bookies are read-only when the disk is full, and so is ZooKeeper's tree then",

@@ -83,7 +83,7 @@ def test_not_too_many_are_argued() -> None:
 
 
 def test_what_cannot_be_had_is_told_with_its_reason_here_and_in_the_documentation() -> None:
-    assert cannot(scenario("bookie-replaced-v3")).startswith("bookie down: ")
+    assert cannot(scenario("recover-short-v3-e1")).startswith("cut entry: ")
     assert cannot(scenario("lac-lag-v3-e3")) == ""
     page = (DOCS / "differences.md").read_text("utf-8")
     assert [name for name in cases.CANNOT if f"| {name} |" not in page] == []

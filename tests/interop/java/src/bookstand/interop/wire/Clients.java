@@ -1,6 +1,7 @@
 package bookstand.interop.wire;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.Map;
 import org.apache.bookkeeper.client.BookKeeper;
@@ -20,6 +21,10 @@ final class Clients {
             open.put(key, BookKeeper.forConfig(configuration(served, settings)).build());
         }
         return open.get(key);
+    }
+
+    Collection<BookKeeper> all() {
+        return open.values();
     }
 
     /** Nobody is to get it again. */

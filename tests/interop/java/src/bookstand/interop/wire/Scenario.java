@@ -12,6 +12,8 @@ import java.util.TreeMap;
 import java.util.concurrent.TimeUnit;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.LedgerHandle;
+import org.apache.bookkeeper.client.api.LedgerMetadata;
+import org.apache.bookkeeper.net.BookieId;
 
 /**
  * A recorded scenario: one operation after the other, each with what came of it.
@@ -29,6 +31,7 @@ final class Scenario {
     private static final long SETTLE_MILLIS = 3_000;
     /** Once it went another way than the recording. */
     private static final long PARTED_MILLIS = 200;
+    private static final long LISTED_MILLIS = 200;
     private static final long PATIENCE_MILLIS = 40_000;
     private static final Map<String, Object> PENDING = Json.field("ok", "pending");
     private static final Clients CLIENTS = new Clients();
@@ -81,10 +84,35 @@ final class Scenario {
     /** Nothing of it is left for the next one. */
     void leave() throws Exception {
         served.takeOutAll();
-        BookKeeper client = CLIENTS.get(served, "", Json.of(Map.of()));
+        bookies.startAll();
+        BookKeeper client = onlooker();
         for (long id : names.all()) {
             client.newDeleteLedgerOp().withLedgerId(id).execute().get(PATIENCE_MILLIS, TimeUnit.MILLISECONDS);
         }
+    }
+
+    /** What the metadata service says now, whatever the handles know. */
+    LedgerMetadata metadata(long ledger) throws Exception {
+        return onlooker().getLedgerManager().readLedgerMetadata(ledger).get(PATIENCE_MILLIS, TimeUnit.MILLISECONDS)
+                .getValue();
+    }
+
+    /** Until all clients have heard that a bookie is there, or is not. */
+    void awaitListed(BookieId bookie, boolean there) throws Exception {
+        for (BookKeeper client : CLIENTS.all()) {
+            long until = System.currentTimeMillis() + SETTLE_MILLIS;
+            while (client.getMetadataClientDriver().getRegistrationClient().getBookieServiceInfo(bookie)
+                    .isCompletedExceptionally() == there && System.currentTimeMillis() < until) {
+                pause();
+            }
+        }
+        // What chooses bookies for new ledgers hears of it by an event that comes with that one.
+        Thread.sleep(LISTED_MILLIS);
+    }
+
+    /** A client that no recording has. */
+    private BookKeeper onlooker() throws Exception {
+        return CLIENTS.get(served, "", Json.of(Map.of()));
     }
 
     JsonNode settings(String client) {

@@ -71,6 +71,15 @@ final class Served {
         ask("DELETE", "/faults", null);
     }
 
+    /** It is gone, as if its process had died. */
+    void stopBookie(int number) throws Exception {
+        ask("POST", "/bookies/" + number + "/stop", null);
+    }
+
+    void startBookie(int number) throws Exception {
+        ask("POST", "/bookies/" + number + "/start", null);
+    }
+
     /** To how many operations a rule has happened. */
     int happened(String rule) throws Exception {
         for (JsonNode one : ask("GET", "/faults", null)) {
