@@ -115,6 +115,8 @@ def test_asking_for_the_lac_is_no_read_of_an_entry(wire: Wire, faults: ServerFau
     answer = wire.v3(kit.v3_request(messages.READ_LAC, 1, "readLacRequest", ledgerId=1))
     assert (answer.status, answer.readLacResponse.lastEntryBody) == (messages.EOK, stored(1, 1))
     assert wire.v2(kit.v2_read(1, -1)).code == 101
+
+
 def test_a_rule_is_about_one_bookie(
     serve: Callable[..., BookieServer], connect: Callable[..., Wire], faults: ServerFaults, store: Any
 ) -> None:
