@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.interop import cases, cursors, delayed, disk, questions, shell, wire
@@ -14,7 +14,7 @@ from tests.interop.java import ask, missing_tools
 from tests.interop.questions import Asked
 
 SHOWN = 10
-Groups = dict[str, Callable[[random.Random], Iterator[Asked]]]
+Groups = Mapping[str, Callable[[random.Random], Iterator[Asked]]]
 PROGRAMS: dict[str, tuple[str, Groups]] = {
     "bytes": ("pom.xml", {**questions.GROUPS, "commands of the shell": shell.same_commands}),
     "cursors": ("pulsar.xml", cursors.GROUPS),

@@ -74,6 +74,18 @@ def test_the_client_is_not_told_what_to_answer() -> None:
             assert told["awaited"] == (line.get("state") or {})
 
 
+def test_a_handle_that_closes_itself_may_do_so_a_little_earlier() -> None:
+    recorded = scenario("entry-over-frame-v3-e3")
+    undetermined = [
+        (number, handle)
+        for number, line in enumerate(cases.determined(recorded).lines, 1)
+        for handle, numbers in line["state"].items()
+        if None in numbers
+    ]
+    assert undetermined == [(3, "w")]
+    assert recorded.lines[2]["state"] == {"w": [0, 0, 1, False]}
+
+
 def test_not_too_many_are_argued() -> None:
     share = Share("recording")
     share.scenarios, share.argued = 4, 1

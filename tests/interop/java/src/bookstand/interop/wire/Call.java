@@ -1,11 +1,12 @@
 package bookstand.interop.wire;
 
+import java.util.Map;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import java.util.concurrent.CompletionException;
-import java.util.concurrent.Callable;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Function;
@@ -90,7 +91,7 @@ final class Call<T> {
         if (cause instanceof BKException) {
             return Json.field("error", ((BKException) cause).getCode());
         }
-        var failure = Json.field("error", null);
+        Map<String, Object> failure = Json.field("error", null);
         failure.put("exception", cause.getClass().getName());
         failure.put("message", String.valueOf(cause.getMessage()));
         return failure;

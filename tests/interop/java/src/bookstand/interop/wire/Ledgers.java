@@ -1,11 +1,13 @@
 package bookstand.interop.wire;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.io.IOException;
 import java.util.ArrayList;
 import java.util.EnumSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletionException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.client.LedgerMetadataBuilder;
@@ -18,6 +20,7 @@ import org.apache.bookkeeper.client.api.LedgersIterator;
 import org.apache.bookkeeper.client.api.ListLedgersResult;
 import org.apache.bookkeeper.client.api.OpenBuilder;
 import org.apache.bookkeeper.client.api.WriteFlag;
+import org.apache.bookkeeper.meta.LedgerManager;
 import org.apache.bookkeeper.versioning.LongVersion;
 import org.apache.bookkeeper.versioning.Version;
 import org.apache.bookkeeper.versioning.Versioned;
@@ -157,8 +160,8 @@ final class Ledgers {
                     listed.add(scenario.names.of(id));
                 }
             }
-        } catch (java.io.IOException e) {
-            throw new java.util.concurrent.CompletionException(e);
+        } catch (IOException e) {
+            throw new CompletionException(e);
         }
         return listed;
     }
@@ -188,7 +191,7 @@ final class Ledgers {
 
     /** Past all handles. */
     private Call<?> writeMetadata(JsonNode op) throws Exception {
-        var manager = scenario.client(op).getLedgerManager();
+        LedgerManager manager = scenario.client(op).getLedgerManager();
         return Call.of(manager.readLedgerMetadata(id(op)).thenCompose(read -> {
             LedgerMetadataBuilder changed = LedgerMetadataBuilder.from(read.getValue());
             if (op.has("custom_metadata")) {

@@ -1,6 +1,7 @@
 package bookstand.interop.wire;
 
 import bookstand.interop.Lines;
+import com.fasterxml.jackson.databind.JsonNode;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.TreeMap;
@@ -35,8 +36,10 @@ public final class Wire {
                     answer.put("result", "0");
                 },
                 "alive", (request, answer) -> answer.put("result", "0"),
-                "operation", (request, answer) ->
-                        answer.put("line", Lines.text(scenario.apply(Json.read(text(request.get("line")))).toString()))));
+                "operation", (request, answer) -> {
+                    JsonNode told = scenario.apply(Json.read(text(request.get("line"))));
+                    answer.put("line", Lines.text(told.toString()));
+                }));
     }
 
     private static int stop() throws Exception {

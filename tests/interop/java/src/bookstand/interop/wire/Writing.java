@@ -43,7 +43,8 @@ final class Writing {
         }
         long next = handle.getLastAddPushed() + 1;
         scenario.bookies.holdIfHeld(handle, next);
-        return stored(op, handle, next, data, Call.of(handle.appendAsync(Unpooled.wrappedBuffer(data)), entry -> entry));
+        Call<?> add = Call.of(handle.appendAsync(Unpooled.wrappedBuffer(data)), entry -> entry);
+        return stored(op, handle, next, data, add);
     }
 
     /** All of them have left the client before the first is answered. */
