@@ -43,8 +43,9 @@ class ServerFaults:
         return rule
 
     def remove(self, line: str) -> None:
-        """The oldest rule that is written like this; what it holds up goes on."""
-        rule = next((rule for rule in self._faults.rules if str(rule) == line), None)
+        """The oldest rule that is written like this, or in other words that say the same; what it holds up goes on."""
+        written = str(parse_rule(line))
+        rule = next((rule for rule in self._faults.rules if str(rule) == written), None)
         if rule is None:
             raise IncorrectParameterError(f"there is no rule {line!r}")
         self._faults.remove(rule)

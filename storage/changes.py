@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         def get(self, database: bytes, key: bytes) -> bytes | None: ...
         def get_many(self, database: bytes, wanted: Sequence[bytes]) -> list[tuple[bytes, bytes]]: ...
         def state(self, ledger_id: int) -> LedgerState | None: ...
-        def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]: ...
-        def copy_keys(self, ledger_id: int, limit: int) -> list[bytes]: ...
+        def entry_keys(self, ledger_id: int, limit: int | None) -> list[bytes]: ...
+        def copy_keys(self, ledger_id: int, limit: int | None) -> list[bytes]: ...
 
 
 ANY_VERSION = None
@@ -121,10 +121,10 @@ class Staging:
         found = self.entries_among(wanted) if database == keys.ENTRIES else self.marks_among(wanted)
         return list(found.items())
 
-    def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]:
+    def entry_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
         return self._view.entry_keys(ledger_id, limit)
 
-    def copy_keys(self, ledger_id: int, limit: int) -> list[bytes]:
+    def copy_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
         return self._view.copy_keys(ledger_id, limit)
 
     def copy(self, ledger_id: int, bookie: int) -> LedgerCopy | None:

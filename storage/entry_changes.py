@@ -156,11 +156,12 @@ def close_gap(staging: Staging, ledger: LedgerState, ledger_id: int) -> None:
 
 class CollectEntries:
     """Remove up to ``limit`` entries of a ledger that has no metadata any more, and bookies' copies with them; result:
-    how many are left to do."""
+    how many are left to do. Without a limit all go at once, which another change of the same commit needs: what is
+    staged is not seen when keys are looked up."""
 
     __slots__ = ("ledger_id", "limit")
 
-    def __init__(self, ledger_id: int, limit: int = 10_000) -> None:
+    def __init__(self, ledger_id: int, limit: int | None = 10_000) -> None:
         self.ledger_id = ledger_id
         self.limit = limit
 
@@ -178,7 +179,7 @@ class CollectEntries:
         doomed = staging.entry_keys(self.ledger_id, self.limit)
         staging.removed_entries += doomed
         ledger.count = max(0, ledger.count - len(doomed))
-        if len(doomed) < self.limit:
+        if self.limit is None or len(doomed) < self.limit:
             staging.states[self.ledger_id] = None
             if ledger.deleted_at:
                 staging.put(keys.META, keys.deletion(ledger.deleted_at, self.ledger_id), None)

@@ -255,13 +255,13 @@ class Writing:
         self._states[ledger_id] = state
         return state
 
-    def entry_keys(self, ledger_id: int, limit: int) -> list[bytes]:
+    def entry_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
         return self._keys_of_ledger(keys.ENTRIES, ledger_id, limit)
 
-    def copy_keys(self, ledger_id: int, limit: int) -> list[bytes]:
+    def copy_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
         return self._keys_of_ledger(keys.COPIES, ledger_id, limit)
 
-    def _keys_of_ledger(self, database: bytes, ledger_id: int, limit: int) -> list[bytes]:
+    def _keys_of_ledger(self, database: bytes, ledger_id: int, limit: int | None) -> list[bytes]:
         cursor = self._transaction.cursor(self._databases[database])
         prefix = keys.LEDGER_KEY.pack(ledger_id)
         if not cursor.set_range(prefix):

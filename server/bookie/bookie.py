@@ -97,8 +97,11 @@ class Bookie:
         if hooks is not None:
             hooks.on_read_lac(ledger_id)
         ledger = view.ledger(ledger_id)
-        explicit = ledger.explicit_lac if ledger is not None and ledger.explicit_lac else None
-        last = self.read(view, ledger_id, LAST_ENTRY).stored
+        if ledger is None:
+            return codes.NO_ENTRY, None, None
+        explicit = ledger.explicit_lac or None
+        # Rules about entries that are read do not meet this one: it is asked for the LAC that it carries.
+        last = None if ledger.last_entry is None else view.entry(ledger_id, ledger.last_entry)
         return codes.NO_ENTRY if explicit is None and last is None else codes.OK, explicit, last
 
     def entry_ids(self, view: CopyReads, ledger_id: int) -> bytes | None:

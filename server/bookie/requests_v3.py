@@ -114,6 +114,8 @@ def _wait(connection: BookieConnection, plain: v3.Read, read: Any, piggyback: bo
             ledger = view.ledger(plain.ledger_id)
             if ledger is None:
                 return codes.NO_LEDGER, refusal(codes.NO_LEDGER)
+            if ledger.last_entry is None and ledger.lac < 0:
+                return codes.NO_ENTRY, refusal(codes.NO_ENTRY)
             entry_id, stored = plain.entry_id, None
             if ledger.lac > previous:
                 entry_id = previous + 1

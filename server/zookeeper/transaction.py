@@ -203,8 +203,7 @@ class Transaction:
         known = self.staging.state(ledger_id)
         if known is not None and known.deleted_at:
             # As if the bookies had collected them before the id was used again.
-            while CollectEntries(ledger_id, known.count + 1).apply(self.staging):
-                pass
+            CollectEntries(ledger_id, limit=None).apply(self.staging)
         key = master_key(found.password) if found.has_password else None
         CreateLedger(ledger_id, key, found.digest_type or "", data or b"", home=NO_HOME_YET).apply(self.staging)
 

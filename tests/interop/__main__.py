@@ -1,64 +1,81 @@
-"""Let the original's classes read what bookstand writes, and its client and a broker use what bookstand serves:
-``python -m tests.interop [seed] [word…]``, which asks only the groups whose names have one of the words. Needs Maven
-and a JDK."""
+"""Let the original's classes read what bookstand writes, and its client and a broker use what bookstand serves. Needs
+Maven and a JDK."""
 
 from __future__ import annotations
 
+import argparse
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
-from tests.interop import broker, cursors, delayed, disk, junit, questions, shell, wire
-from tests.interop.broker_told import Step
+from tests.interop import broker, cases, cursors, delayed, disk, junit, questions, shell, wire
 from tests.interop.java import BUILD, ask, missing_tools
-from tests.interop.questions import Question
+from tests.interop.questions import Asked
 
 SHOWN = 10
-Group = Callable[[random.Random], Iterator[Question | Step]]
-PROGRAMS: dict[str, Mapping[str, Group]] = {
-    "pom.xml": {**questions.GROUPS, "commands of the shell": shell.same_commands},
-    "pulsar.xml": cursors.GROUPS,
-    "delayed.xml": delayed.GROUPS,
-    "disk.xml": disk.GROUPS,
-    "wire.xml": wire.GROUPS,
-    "broker.xml": broker.GROUPS,
+Groups = Mapping[str, Callable[[random.Random], Iterator[Asked]]]
+PROGRAMS: dict[str, tuple[str, Groups]] = {
+    "bytes": ("pom.xml", {**questions.GROUPS, "commands of the shell": shell.same_commands}),
+    "cursors": ("pulsar.xml", cursors.GROUPS),
+    "delayed": ("delayed.xml", delayed.GROUPS),
+    "disk": ("disk.xml", disk.GROUPS),
+    "wire": ("wire.xml", wire.GROUPS),
+    "cases": ("wire.xml", cases.groups()),
+    "broker": ("broker.xml", broker.GROUPS),
 }
 """Which of the Java programs is asked what."""
+JUNIT = "junit"
+"""Its program is a project of its own, which is not asked but run."""
 
 
-def main(seed: int = 1, *words: str) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
     missing = missing_tools()
     if missing:
         print(f"interop: skipped, {' and '.join(missing)} not on PATH")
         return 0
     asked = failed = 0
-    for pom, generators in PROGRAMS.items():
-        groups = {
-            name: list(generate(random.Random(f"{seed} {name}")))
-            for name, generate in generators.items()
-            if is_wanted(name, words)
-        }
-        if not groups:
-            continue
-        answers = iter(ask(pom, [question.request for group in groups.values() for question in group]))
-        for name, group in groups.items():
+    for program in options.only or [*PROGRAMS, JUNIT]:
+        for name, group, answers in _junit() if program == JUNIT else _asked(program, options):
             failed += compare(name, group, answers)
             asked += len(group)
-    if is_wanted(junit.GROUP, words):
-        group = junit.questions()
-        failed += compare(junit.GROUP, group, junit.answers())
-        asked += len(group)
-    print(f"interop: {asked} answers, {failed} different, seed {seed}")
+    print(f"interop: {asked} answers, {failed} different, seed {options.seed}")
     if failed:
         print(f"What the originals said meanwhile: {BUILD}/*.log and {BUILD}/broker/broker.log")
     return 1 if failed else 0
 
 
-def is_wanted(group: str, words: Sequence[str]) -> bool:
-    return not words or any(word in group for word in words)
+def _asked(
+    program: str, options: argparse.Namespace
+) -> Iterator[tuple[str, Sequence[Asked], Iterator[dict[str, str]]]]:
+    """By group its questions, and the answers from where theirs begin."""
+    pom, generators = PROGRAMS[program]
+    if program == "cases" and options.recordings:
+        generators = cases.groups(options.recordings)
+    groups = {name: list(generate(random.Random(f"{options.seed} {name}"))) for name, generate in generators.items()}
+    answers = iter(ask(pom, [question.request for group in groups.values() for question in group]))
+    for name, group in groups.items():
+        yield name, group, answers
 
 
-def compare(name: str, group: Sequence[Question | Step], answers: Iterator[dict[str, str]]) -> int:
+def _junit() -> Iterator[tuple[str, Sequence[Asked], Iterator[dict[str, str]]]]:
+    yield junit.GROUP, junit.questions(), junit.answers()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.interop", description=__doc__)
+    parser.add_argument("seed", nargs="?", type=int, default=1, help="of the samples that are made by chance")
+    parser.add_argument(
+        "--only", action="append", choices=[*PROGRAMS, JUNIT], help="these of the programs; again for more"
+    )
+    parser.add_argument(
+        "--recordings", action="append", type=Path, metavar="PATH", help="cases: other folders or files of recordings"
+    )
+    return parser
+
+
+def compare(name: str, group: Sequence[Asked], answers: Iterator[dict[str, str]]) -> int:
     """Tell how the answers to a group of questions are; how many are different."""
     differences = []
     for question in group:
@@ -66,6 +83,9 @@ def compare(name: str, group: Sequence[Question | Step], answers: Iterator[dict[
         if difference:
             differences.append(f"{question.name}: {difference}")
     print(f"{name}: {len(group) - len(differences)} of {len(group)} as they should be")
+    for question in group:
+        if question.remark:
+            print(f"  {question.remark}")
     for line in differences[:SHOWN]:
         print(f"  {line}")
     if len(differences) > SHOWN:
@@ -74,4 +94,4 @@ def compare(name: str, group: Sequence[Question | Step], answers: Iterator[dict[
 
 
 if __name__ == "__main__":
-    sys.exit(main(int((sys.argv[1:2] or ["1"])[0]), *sys.argv[2:]))
+    sys.exit(main())

@@ -25,6 +25,7 @@ class Step(NamedTuple):
     name: str
     request: str
     check: Check
+    remark: str = ""
 
     def difference(self, answer: Answer) -> str:
         """Empty when the answer is as it should be."""

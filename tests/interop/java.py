@@ -10,6 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 JAVA = Path(__file__).resolve().parent / "java"
 BUILD = ROOT / "build" / "interop"
+PATIENCE_SECONDS = 3_600
+"""For all answers of a program; each waits for less."""
 
 
 def missing_tools() -> list[str]:
@@ -39,13 +41,20 @@ def ask(pom: str, requests: list[str]) -> list[dict[str, str]]:
         f"-Drequests={asked}",
         f"-Danswers={answered}",
     ]
-    # What a standalone broker of Pulsar is to have in its environment.
-    variables = {**os.environ, "PULSAR_STANDALONE_USE_ZOOKEEPER": "1"}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=variables)
+    # PULSAR_…: what a standalone broker is to have in its environment.
+    environment = {**os.environ, "PULSAR_STANDALONE_USE_ZOOKEEPER": "1"}
     # What the originals and served stores say is there for when an answer is different.
-    (BUILD / f"{Path(pom).stem}.log").write_text(done.stdout + done.stderr)
+    said = BUILD / f"{Path(pom).stem}.log"
+    try:
+        with open(said, "wb") as out:
+            done = subprocess.run(
+                command, check=False, stdout=out, stderr=out, timeout=PATIENCE_SECONDS, env=environment
+            )
+    except subprocess.TimeoutExpired:
+        answered_ones = len(answered.read_text("utf-8").splitlines())
+        raise RuntimeError(f"no answer after {PATIENCE_SECONDS} s to: {requests[answered_ones]}") from None
     if done.returncode != 0:
-        raise RuntimeError(f"Maven ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"Maven ended with {done.returncode}:\n{said.read_text('utf-8', 'replace')}")
     lines = answered.read_text("utf-8").removesuffix("\n").split("\n")
     answers = [dict(word.partition("=")[::2] for word in line.split("\t")) for line in lines]
     if len(answers) != len(requests):

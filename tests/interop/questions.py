@@ -10,7 +10,7 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import bookstand
 from bookstand.errors import MetadataSerializationError
@@ -35,6 +35,25 @@ KEYS = (
 )
 
 
+class Asked(Protocol):
+    """Something that the Java side is asked."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def request(self) -> str: ...
+
+    @property
+    def remark(self) -> str:
+        """What is to be told of it, once it is answered; empty where there is nothing."""
+        ...
+
+    def difference(self, answer: dict[str, str]) -> str:
+        """Empty when the answer is as it should be. To be called once for each, in the order of the questions."""
+        ...
+
+
 class Question(NamedTuple):
     name: str
     request: str
@@ -42,6 +61,7 @@ class Question(NamedTuple):
     """What the answer has to contain; empty when the original has to refuse."""
     refusal: str = ""
     """Where we refuse: why. For some reasons the original need not."""
+    remark: str = ""
 
     def difference(self, answer: dict[str, str]) -> str:
         """Empty when the answer is as it should be."""

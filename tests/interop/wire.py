@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from tests.interop.java import BUILD, ROOT, request
-from tests.interop.questions import Question
+from tests.interop.questions import Asked, Question
 
 RECORDED = ROOT / "tests" / "data" / "wire" / "bk.jsonl.gz"
 VERSIONS = ("v3", "v2")
@@ -55,27 +55,33 @@ def recorded_steps() -> Iterator[tuple[str, str, str]]:
                 yield version, name, OTHERWISE.get(step, mark.removeprefix("= "))
 
 
-def recorded(rng: random.Random) -> Iterator[Question]:
-    yield from _served("recorded", 1, recorded_steps())
+def recorded(rng: random.Random) -> Iterator[Asked]:
+    yield from served("recorded", 1, _asked("recorded", recorded_steps()))
 
 
-def striped(rng: random.Random) -> Iterator[Question]:
-    yield from _served("striped", 3, ((version, name, what) for version in VERSIONS for name, what in STRIPED.items()))
+def striped(rng: random.Random) -> Iterator[Asked]:
+    steps = ((version, name, what) for version in VERSIONS for name, what in STRIPED.items())
+    yield from served("striped", 3, _asked("striped", steps))
 
 
-def _served(name: str, bookies: int, steps: Iterator[tuple[str, str, str]]) -> Iterator[Question]:
+def _asked(name: str, steps: Iterator[tuple[str, str, str]]) -> Iterator[Question]:
+    for version, step, expected in steps:
+        asked = request("step", version=version, name=step.encode())
+        yield Question(f"{name}, {version} {step}", asked, {"result": expected})
+
+
+def served(name: str, bookies: int, questions: Iterator[Asked]) -> Iterator[Asked]:
+    """What is asked while a process serves a store of that name, which is empty at first."""
     store = BUILD / "served" / name
     shutil.rmtree(store, ignore_errors=True)
     options = f"--zookeeper 0 --admin 0 --bookies {bookies} --json"
     command = f"{sys.executable} -m bookstand.tools.main serve {store} {options}"
     yield Question(f"{name}, start", request("start", command=command), {"result": "0"})
-    for version, step, expected in steps:
-        asked = request("step", version=version, name=step.encode())
-        yield Question(f"{name}, {version} {step}", asked, {"result": expected})
+    yield from questions
     yield Question(f"{name}, stop", request("stop"), {"result": "0"})
 
 
-GROUPS: dict[str, Callable[[random.Random], Iterator[Question]]] = {
+GROUPS: dict[str, Callable[[random.Random], Iterator[Asked]]] = {
     "steps of the original's client, on a served store": recorded,
     "ledgers of the original's client over three bookies": striped,
 }

@@ -12,10 +12,10 @@ Not compared: on which bookies an entry lies, whether replicas are equal, whethe
 a creation time, ``writable``, the names of exception classes (their codes are), and in which line a
 pending operation other than an add completes.
 
-A Java exception without a code is equal to what a Python caller gets for the same mistake: what the metadata
-class refuses is -14, an offset beyond the payload an IndexError, a ledger iterator has no
-``remove`` and is used up after one pass. Operations recorded through the callback interface are equal where that
-interface has another code for the same refusal: a batch read that starts beyond the LAC is -14 there and -1 here.
+A Java exception without a code is equal to itself, and to what a Python caller gets for the same mistake: what the
+metadata class refuses is -14, an offset beyond the payload an IndexError, a ledger iterator has no ``remove`` and is
+used up after one pass. Operations recorded through the callback interface are equal where that interface has another
+code for the same refusal: a batch read that starts beyond the LAC is -14 there and -1 here.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def same_result(op: dict[str, Any], expected: Result, got: Result) -> bool:
     code = expected["error"]
     if code is None:
         java = expected["exception"]
+        if got.get("exception") == java:
+            return True
         return op["op"] in JAVA_OPS.get(java, ()) and got in JAVA[java]
     if "error" not in got or got["error"] is None:
         return False

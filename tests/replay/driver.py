@@ -62,6 +62,9 @@ class Backend(Protocol):
 
 
 class Driver:
+    has_several_bookies = False
+    """Whether it tells of bookies that may each know something else."""
+
     def __init__(self, header: dict[str, Any], backend: Backend) -> None:
         self.header = header
         self.backend = backend

@@ -16,6 +16,7 @@ from tests.replay.bookies import Shape
 if TYPE_CHECKING:
     from tests.replay.lockstep import Difference
 
+SEVERAL_BOOKIES = "several bookies"
 LAC, LAP = 0, 1
 BATCHES = ("batch_read", "batch_read_unconfirmed")
 READS = ("read", "read_unconfirmed", "read_last_entry", *BATCHES)
@@ -403,8 +404,8 @@ RULES: tuple[Rule, ...] = (
     Rule("version-any", "19", ("metadata_write",), _version_any),
     Rule("id-used-again", "20", ("open", "write", *READS, *LAC_READS), _id_used_again),
     Rule("entry-over-frame", "23", ("append", "write"), _entry_over_frame),
-    Rule("bookie-replaced", "several bookies", ("handle_lac", "metadata"), _bookie_replaced),
-    Rule("striped-lac", "several bookies", ("open", *READS, *LAC_READS), _striped_lac),
-    Rule("no-bookie-left", "several bookies", ("create", "create_adv"), _no_bookie_left),
-    Rule("opportunistic-striping", "several bookies", ("create", "create_adv"), _opportunistic_striping),
+    Rule("bookie-replaced", SEVERAL_BOOKIES, ("handle_lac", "metadata"), _bookie_replaced),
+    Rule("striped-lac", SEVERAL_BOOKIES, ("open", *READS, *LAC_READS), _striped_lac),
+    Rule("no-bookie-left", SEVERAL_BOOKIES, ("create", "create_adv"), _no_bookie_left),
+    Rule("opportunistic-striping", SEVERAL_BOOKIES, ("create", "create_adv"), _opportunistic_striping),
 )

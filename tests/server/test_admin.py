@@ -81,6 +81,12 @@ def test_faults_are_put_in_and_taken_out(ask: Ask, wire: Wire) -> None:
     assert ask("DELETE", "/faults") == (200, [])
 
 
+def test_a_rule_is_taken_out_in_the_words_that_it_was_put_in_with(ask: Ask) -> None:
+    """Also where they say what goes without saying."""
+    assert ask("POST", "/faults", {"rule": "stall+after@append(1:1)*1"})[1][0]["rule"] == "stall+after@append(1:1)"
+    assert ask("DELETE", "/faults?rule=stall%2Bafter%40append(1%3A1)*1") == (200, [])
+
+
 def test_what_is_stalled_is_let_go(ask: Ask, wire: Wire) -> None:
     ask("POST", "/faults", {"rule": "stall@append"})
     wire.send(kit.v2_add(kit.stored(1, 0)))

@@ -107,6 +107,16 @@ def test_fences_forces_and_lacs_meet_rules(wire: Wire, faults: ServerFaults) -> 
     assert wire.v3(lac).status == messages.EOK
 
 
+def test_asking_for_the_lac_is_no_read_of_an_entry(wire: Wire, faults: ServerFaults) -> None:
+    """As in the store's own reader, and in the original: an open without recovery succeeds while entries cannot be
+    read. Version 2 learns it by reading."""
+    wire.codes([kit.v2_add(stored(1, n)) for n in range(2)])
+    faults.add("fail@read(1)*inf=-1")
+    answer = wire.v3(kit.v3_request(messages.READ_LAC, 1, "readLacRequest", ledgerId=1))
+    assert (answer.status, answer.readLacResponse.lastEntryBody) == (messages.EOK, stored(1, 1))
+    assert wire.v2(kit.v2_read(1, -1)).code == 101
+
+
 def test_a_rule_is_about_one_bookie(
     serve: Callable[..., BookieServer], connect: Callable[..., Wire], faults: ServerFaults, store: Any
 ) -> None:

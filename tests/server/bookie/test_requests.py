@@ -231,6 +231,14 @@ def test_a_long_poll_ends_with_its_time(wire: Wire) -> None:
     assert wire.v3(wrong).status == messages.EBADREQ
 
 
+def test_a_long_poll_of_a_ledger_without_entries_finds_none(wire: Wire) -> None:
+    """As any read of it: that it was fenced is all that the bookie has heard of it."""
+    wire.v3(kit.v3_fence(1))
+    assert wire.v3(kit.v3_long_poll(1, previous=-1, millis=1)).status == messages.ENOENTRY
+    wire.v2(kit.v2_add(stored(1, 0), flags=kit.RECOVERY))
+    assert wire.v3(kit.v3_long_poll(1, previous=-1, millis=1)).status == messages.EOK
+
+
 def test_a_long_poll_hears_of_an_explicit_lac(serve: Callable[..., BookieServer], connect: Callable[..., Wire]) -> None:
     server = serve()
     writer, reader = connect(server), connect(server)

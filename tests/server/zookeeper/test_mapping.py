@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from bookstand import errors
 from bookstand.ledger.ledger_path import ledger_path
 from bookstand.ledger.records import decode_ledger_info
 from bookstand.ledger.topic_name import cursor_node_of, node_of
+from bookstand.server.bookie.codes import NO_ENTRY, NO_LEDGER
 from bookstand.server.bookie.server import BookieServer
 from bookstand.server.running import Running
 from bookstand.server.zookeeper import records
@@ -19,7 +21,7 @@ from bookstand.server.zookeeper.protocol import Code, CreateMode, EventType, Op,
 from bookstand.storage.digest import digest_for, master_key
 from bookstand.storage.metadata import LedgerMetadata, parse, serialize
 from bookstand.testing import VirtualClock
-from tests.server.bookie.kit import Wire, stored, v2_add
+from tests.server.bookie.kit import Wire, stored, v2_add, v2_read
 from tests.server.zookeeper.kit import Client, Serving, clients, eventually
 
 
@@ -143,6 +145,23 @@ def test_a_deleted_ledger_s_id_can_be_used_again(store: Any, client: Client) -> 
     assert client.create(path, serialize(metadata(writer.id))) == path
     with pytest.raises(errors.LedgerError):
         store.open_ledger(writer.id, password=b"pw").read_unconfirmed(0, 0)
+
+
+@pytest.mark.parametrize("bookies", [1, 2, 3])
+def test_an_id_can_be_used_again_whatever_bookies_have_of_it(store: Any, client: Client, bookies: int) -> None:
+    """Marks and records of their copies are more than there are entries."""
+    path = ledger_path(7)
+    make_parents(client, path)
+    server = BookieServer(store.storage, ports=[0] * bookies)
+    with Running(server), ExitStack() as stack:
+        wires = [stack.enter_context(Wire(address)) for address in server.addresses]
+        for old in (True, False):
+            client.create(path, serialize(metadata(7)))
+            for wire in wires:
+                assert wire.v2(v2_read(7, 0)).code in (NO_LEDGER, NO_ENTRY)
+                assert wire.codes(v2_add(stored(7, entry), master_key(b"pw")) for entry in range(3)) == [0, 0, 0]
+            if old:
+                assert client.delete(path) is None
 
 
 def test_what_deleted_ledgers_leave_is_collected_after_a_while(store: Any, client: Client, clock: VirtualClock) -> None:

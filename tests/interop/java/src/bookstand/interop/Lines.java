@@ -30,6 +30,7 @@ public final class Lines {
                 PrintWriter out = new PrintWriter(Files.newBufferedWriter(Path.of(files[1])))) {
             for (String line = in.readLine(); line != null; line = in.readLine()) {
                 out.print(answer(line, questions) + "\n");
+                out.flush();
             }
         }
     }

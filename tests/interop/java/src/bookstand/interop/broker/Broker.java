@@ -85,7 +85,7 @@ public final class Broker {
 
     private void serve(Map<String, String> request, Map<String, String> answer) throws IOException {
         served = new Served(request.get("command"));
-        answer.put("uri", served.uri);
+        answer.put("uri", served.uri());
     }
 
     /** The server dies in the middle of whatever it does, and is copied as it was left. */

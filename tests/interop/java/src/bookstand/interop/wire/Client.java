@@ -7,7 +7,6 @@ import java.util.Enumeration;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
@@ -26,7 +25,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.apache.bookkeeper.net.BookieId;
 
 /** The original's client on a served store: named steps, one after the other, each with what came of it. */
-public final class Client {
+final class Client {
 
     /** What comes of one step; nothing is 0. */
     private interface Step {
@@ -38,9 +37,8 @@ public final class Client {
     // The original never answers some calls; that is told as a TimeoutException.
     private static final int HANGING_SECONDS = 3;
 
-    private static Served served;
-
     private final Map<String, Step> steps = new LinkedHashMap<>();
+    private final Served served;
     private final boolean v2;
     private BookKeeper first;
     private BookKeeper second;
@@ -49,28 +47,8 @@ public final class Client {
     private LedgerHandle last;
     private long closed;
 
-    public static void main(String[] args) throws Exception {
-        Map<String, Client> clients = new TreeMap<>();
-        Lines.answer(args, Map.of(
-                "start", (request, answer) -> {
-                    served = new Served(request.get("command"));
-                    clients.clear();
-                    answer.put("result", "0");
-                },
-                "stop", (request, answer) -> {
-                    for (Client client : clients.values()) {
-                        client.leave();
-                    }
-                    answer.put("result", String.valueOf(served.stop()));
-                },
-                "step", (request, answer) -> {
-                    String version = request.get("version");
-                    Client client = clients.computeIfAbsent(version, made -> new Client(made.equals("v2")));
-                    answer.put("result", client.run(new String(Lines.bytes(request.get("name")))));
-                }));
-    }
-
-    private Client(boolean v2) {
+    Client(Served served, boolean v2) {
+        this.served = served;
         this.v2 = v2;
         lives();
         reads();
@@ -81,7 +59,7 @@ public final class Client {
     }
 
     /** Threads of clients that are open would keep the program from ending. */
-    private void leave() throws Exception {
+    void leave() throws Exception {
         for (BookKeeper client : new BookKeeper[] {first, second}) {
             if (client != null) {
                 client.close();
@@ -90,7 +68,7 @@ public final class Client {
         first = second = null;
     }
 
-    private String run(String name) {
+    String run(String name) {
         try {
             Object result = steps.get(name).run();
             return result == null ? "0" : result.toString();
@@ -111,7 +89,7 @@ public final class Client {
 
     private BookKeeper connect(int explicitLacMillis) throws Exception {
         ClientConfiguration conf = new ClientConfiguration();
-        conf.setMetadataServiceUri(served.uri);
+        conf.setMetadataServiceUri(served.uri());
         conf.setZkTimeout(PATIENCE_MILLIS);
         conf.setUseV2WireProtocol(v2);
         conf.setExplictLacInterval(explicitLacMillis);
@@ -193,8 +171,10 @@ public final class Client {
         steps.put("readUnconfirmed 5..5", () -> count(writer.readUnconfirmedEntries(5, 5)));
         steps.put("batchRead 0 count 10 size 1e6", () -> {
             int count = 0;
+            // Whatever the step is called: the frame that was recorded asks for four, and the client asks for what it
+            // is told to.
             try (LedgerEntries entries =
-                    writer.batchReadAsync(0, 10, 1_000_000).get(HANGING_SECONDS, TimeUnit.SECONDS)) {
+                    writer.batchReadAsync(0, 4, 1_000_000).get(HANGING_SECONDS, TimeUnit.SECONDS)) {
                 for (Object entry : entries) {
                     count++;
                 }

@@ -1,0 +1,67 @@
+package bookstand.interop.wire;
+
+import bookstand.interop.Json;
+import bookstand.interop.Lines;
+import bookstand.interop.Served;
+import com.fasterxml.jackson.databind.JsonNode;
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import java.util.TreeMap;
+
+/** The original's client on a served store: what it is asked, between {@code start} and {@code stop}. */
+public final class Wire {
+
+    private static final Map<String, Client> CLIENTS = new TreeMap<>();
+
+    private static Served served;
+    private static Scenario scenario;
+    private static int scenarios;
+
+    private Wire() {
+    }
+
+    public static void main(String[] args) throws Exception {
+        Lines.answer(args, Map.of(
+                "start", (request, answer) -> {
+                    served = new Served(request.get("command"));
+                    answer.put("result", "0");
+                },
+                "stop", (request, answer) -> answer.put("result", String.valueOf(stop())),
+                "step", (request, answer) -> {
+                    boolean v2 = request.get("version").equals("v2");
+                    Client client = CLIENTS.computeIfAbsent(request.get("version"), made -> new Client(served, v2));
+                    answer.put("result", client.run(text(request.get("name"))));
+                },
+                "scenario", (request, answer) -> {
+                    leave();
+                    scenario = new Scenario(served, ++scenarios, Json.read(text(request.get("header"))));
+                    answer.put("result", "0");
+                },
+                "alive", (request, answer) -> answer.put("result", "0"),
+                "operation", (request, answer) -> {
+                    JsonNode told = scenario.apply(Json.read(text(request.get("line"))));
+                    answer.put("line", Lines.text(told.toString()));
+                }));
+    }
+
+    private static int stop() throws Exception {
+        leave();
+        Scenario.closeClients();
+        for (Client client : CLIENTS.values()) {
+            client.leave();
+        }
+        CLIENTS.clear();
+        return served.stop();
+    }
+
+    private static void leave() throws Exception {
+        if (scenario != null) {
+            scenario.leave();
+            scenario = null;
+        }
+    }
+
+    private static String text(String hex) {
+        return new String(Lines.bytes(hex), StandardCharsets.UTF_8);
+    }
+}
