@@ -35,14 +35,18 @@ class LedgerWriter(Writer):
     def append(self, data: bytes) -> int:
         """Add an entry, and return its id once it is durable (with deferred sync: accepted)."""
         if type(data) is bytes and len(data) <= self._largest_payload:
-            committer = self.committer
-            if not self._alone and committer.claim():
+            if not self._alone and self._may_lead_alone():
                 entry_id = self._append_now([data], len(data))
                 if entry_id >= 0:
                     return entry_id
             if self.gathering is not None:
                 return self.append_async(data).result()  # type: ignore[no-any-return]
         return self._gather(data).result()  # type: ignore[no-any-return]
+
+    def _may_lead_alone(self) -> bool:
+        """Whether this thread has claimed the committer. Hooks may call the store from inside a commit, which only who
+        leads a batch can refuse."""
+        return self._storage.hooks is None and self.committer.claim()
 
     def _append_now(self, payloads: list[bytes], total: int, sizes: Sizes | None = None) -> int:
         """Commit entries in this thread, which has claimed the committer and gives it back; returns the id of the
@@ -153,7 +157,7 @@ class LedgerWriter(Writer):
                 return self._append_parts(chain(leading, parts))
         for part, sizes in leading:
             self._check_sizes(part, sizes)
-            if self._storage.hooks is None and self.committer.claim():
+            if self._may_lead_alone():
                 first = self._append_now(part, sizes.total, sizes)
                 if first >= 0:
                     return range(first, first + len(part))

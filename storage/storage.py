@@ -468,33 +468,26 @@ class Storage(Reads):
         """(results, error) for each; runs in one thread at a time."""
         if self._refusal is not None:
             return [(None, self._refusal)] * len(submissions)
-        if self.hooks is None:
-            outcomes = self._commits.commit(submissions, None)
-        else:
-            outcomes = self._hooked(self.hooks, lambda hooks: self._commits.commit(submissions, hooks))
+        hooks = self.hooks
+        if hooks is not None:
+            self._disk.kept_full = hooks.disk_is_full()
+        try:
+            outcomes = self._commits.commit(submissions, hooks)
+        except SimulatedCrash as crash:
+            self.crash(crash.reason)
+            raise
         self._after_commit()
         return outcomes
 
     def commit_entries(self, entries: AddEntries) -> BookstandError | None:
-        """Commit entries of one ledger, and nothing else, in this thread, which has claimed the committer."""
+        """Commit entries of one ledger, and nothing else, in this thread, which has claimed the committer. Hooks see
+        nothing of it."""
         if self._refusal is not None:
             return self._refusal
-        if self.hooks is None:
-            error = self._commits.commit_entries(entries, None)
-        else:
-            error = self._hooked(self.hooks, lambda hooks: self._commits.commit_entries(entries, hooks))
+        error = self._commits.commit_entries(entries)
         if error is not None or self._watchers:
             self._after_commit()
         return error
-
-    def _hooked(self, hooks: Hooks, commit: Callable[[Hooks], Any]) -> Any:
-        """Commit where hooks have a say in it."""
-        self._disk.kept_full = hooks.disk_is_full()
-        try:
-            return commit(hooks)
-        except SimulatedCrash as crash:
-            self.crash(crash.reason)
-            raise
 
     def _after_commit(self) -> None:
         if self._commits.broken is not None:

@@ -125,14 +125,14 @@ class Commits:
         if hooks is not None:
             hooks.point("commit.after_sync")
 
-    def commit_entries(self, entries: AddEntries, hooks: Hooks | None) -> BookstandError | None:
+    def commit_entries(self, entries: AddEntries) -> BookstandError | None:
         """A batch that is entries of one known ledger: the same as :meth:`commit`, without what only several need.
 
         A lone durable append is what people wait for most, and waits for nothing but this. Whatever is out of the
         ordinary goes the long way.
         """
-        if hooks is not None or self._witness is not None or self._disk.full is not None:
-            return self._commit_alone(entries, hooks)
+        if self._witness is not None or self._disk.full is not None:
+            return self._commit_alone(entries)
         environment = self._environment
         one = entries.encode_one() if len(entries.payloads) == 1 else None
         if one is None:
@@ -144,7 +144,7 @@ class Commits:
             ledger = self._states.get(entries.ledger_id) if self._states_at == number - 1 else None
             if ledger is None:
                 transaction.abort()
-                return self._commit_alone(entries, hooks)
+                return self._commit_alone(entries)
             # Until the commit has succeeded the states are worth nothing: it changes them as it goes.
             self._states_at = -1
             entries.admit(ledger)
@@ -168,7 +168,7 @@ class Commits:
             answer: BookstandError = error
         except lmdb.MapFullError:
             _abort(transaction)
-            return self._commit_alone(entries, hooks)
+            return self._commit_alone(entries)
         except lmdb.Error as error:
             _abort(transaction)
             answer = translate(error, environment.path, "writing")
@@ -181,8 +181,8 @@ class Commits:
         self._disk.note(answer)
         return answer
 
-    def _commit_alone(self, entries: AddEntries, hooks: Hooks | None) -> BookstandError | None:
-        ((_, error),) = self.commit([_Lone(entries)], hooks)
+    def _commit_alone(self, entries: AddEntries) -> BookstandError | None:
+        ((_, error),) = self.commit([_Lone(entries)], None)
         return error  # type: ignore[return-value]
 
     def _sync(self, transaction: lmdb.Transaction, evidence: Callable[[], Evidence]) -> None:

@@ -293,8 +293,8 @@ def _full_disk_swallowed(patches: Patches) -> None:
         return commit
 
     def make_commit_entries(real: Callable[..., Any]) -> Any:
-        def commit_entries(self: Any, entries: Any, hooks: Any) -> Any:
-            error = real(self, entries, hooks)
+        def commit_entries(self: Any, entries: Any) -> Any:
+            error = real(self, entries)
             return None if is_full(error) else error
 
         return commit_entries

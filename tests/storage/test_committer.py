@@ -255,6 +255,49 @@ def test_a_commit_that_is_refused_by_a_hook_can_be_tried_again(open_store):
     assert store.nodes.put("/a", b"3") == 1
 
 
+class Caller(Hooks):
+    """Uses the store from inside a commit, once."""
+
+    def __init__(self, point: str, sees_entries: bool) -> None:
+        self.sees_entries = sees_entries
+        self.calls_at: str | None = None
+        self.call = lambda: None
+        self._point = point
+        self.refusal: BaseException | None = None
+
+    def arm(self, call) -> None:
+        self.call, self.calls_at = call, self._point
+
+    def point(self, name: str) -> None:
+        if name == self.calls_at:
+            self.calls_at = None
+            try:
+                self.call()
+            except errors.BookstandError as refusal:
+                self.refusal = refusal
+
+
+@pytest.mark.parametrize("how", ["append", "append_many", "append_async"])
+@pytest.mark.parametrize("sees_entries", [True, False])
+@pytest.mark.parametrize("point", ["commit.before_write", "commit.before_sync", "commit.after_sync"])
+def test_a_hook_that_waits_for_a_commit_from_inside_one_is_refused(open_store, point, sees_entries, how):
+    """And nothing else is: the commit that it is called from goes on, and what it has submitted is committed later."""
+    hooks = Caller(point, sees_entries)
+    store = open_store(hooks=hooks)
+    writer, other = store.create_ledger(), store.create_ledger()
+    hooks.arm(lambda: other.append(b"from inside"))
+    if how == "append":
+        assert writer.append(b"a") == 0
+    elif how == "append_many":
+        assert list(writer.append_many([b"a"])) == [0]
+    else:
+        assert writer.append_async(b"a").result() == 0
+    assert isinstance(hooks.refusal, errors.IllegalOperationError)
+    assert writer.append(b"b") == 1
+    assert other.append(b"c") == 1
+    assert [entry.data for entry in other.read(0, 1)] == [b"from inside", b"c"]
+
+
 # -- the background --------------------------------------------------------------------------------------------------
 
 
