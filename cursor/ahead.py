@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bookstand.ledger.managed import EntryRun, ManagedLedger
+from bookstand.ledger.managed import ManagedLedger
+from bookstand.ledger.topic_entries import EntryRun
 from bookstand.storage.position import EARLIEST
 
 # As many as a consumer of Pulsar's fetches ahead. Storage gives fewer at once where they are large.

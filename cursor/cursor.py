@@ -47,7 +47,8 @@ from bookstand.errors import (
     IncorrectParameterError,
     NoSuchNodeError,
 )
-from bookstand.ledger.managed import EntryRun, ManagedLedger, TopicEntry
+from bookstand.ledger.managed import ManagedLedger
+from bookstand.ledger.topic_entries import EntryRun, TopicEntry
 from bookstand.ledger.transaction import Transaction
 from bookstand.storage.log import logger
 from bookstand.storage.metrics import Sample

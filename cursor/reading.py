@@ -15,7 +15,8 @@ from bookstand.cursor.ahead import Ahead
 from bookstand.cursor.bringing import Bringing
 from bookstand.cursor.live import LiveState
 from bookstand.errors import BookstandError
-from bookstand.ledger.managed import EntryRun, ManagedLedger, TopicEntry
+from bookstand.ledger.managed import ManagedLedger
+from bookstand.ledger.topic_entries import EntryRun, TopicEntry
 from bookstand.storage.position import EARLIEST, Position
 
 # How many entries are looked at at once for those that are wanted.

@@ -14,7 +14,7 @@ from bookstand.delivery.received import Known, Opened, ReceivedMessage, expires_
 from bookstand.delivery.subscription_stats import Tally
 from bookstand.delivery.times import Span, span_of
 from bookstand.delivery.whereabouts import Whereabouts
-from bookstand.ledger.managed import TopicEntry
+from bookstand.ledger.topic_entries import TopicEntry
 from bookstand.storage.position import Position
 
 if TYPE_CHECKING:

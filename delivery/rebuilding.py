@@ -12,7 +12,8 @@ import numpy as np
 from bookstand.delivery.indexes import Indexes
 from bookstand.errors import MalformedMessageError
 from bookstand.ledger.framing import Message, plain_metadata
-from bookstand.ledger.managed import ManagedLedger, TopicEntry
+from bookstand.ledger.managed import ManagedLedger
+from bookstand.ledger.topic_entries import TopicEntry
 from bookstand.storage.log import logger
 
 if TYPE_CHECKING:

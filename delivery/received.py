@@ -10,9 +10,9 @@ from bookstand.delivery.message_id import Member, MessageId
 from bookstand.errors import MalformedError, MalformedMessageError
 from bookstand.ledger.compression import MAX_UNPACKED, NAMES, unpack
 from bookstand.ledger.framing import open_alike
-from bookstand.ledger.managed import EntryRun, TopicEntry
 from bookstand.ledger.members import LEAST_MEMBER_BYTES, members, metadata_of
 from bookstand.ledger.message import MessageMetadata, SingleMessageMetadata
+from bookstand.ledger.topic_entries import EntryRun, TopicEntry
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
 

@@ -9,7 +9,6 @@ Opening a topic for writing takes it over: its last ledger is recovered, and who
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from copy import copy
 from itertools import islice
 from threading import RLock
@@ -29,7 +28,10 @@ from bookstand.errors import (
 from bookstand.ledger import records
 from bookstand.ledger.arguments import as_count, as_payload, as_positive
 from bookstand.ledger.extent import Extent
+from bookstand.ledger.topic_entries import EntryRun, TopicEntry, runs_of
 from bookstand.ledger.topic_name import cursor_of, ledger_labels, node_of
+from bookstand.ledger.topic_readers import TopicReaders
+from bookstand.ledger.transaction import Transaction
 from bookstand.storage import keys
 from bookstand.storage.log import logger
 from bookstand.storage.metadata import CLOSED
@@ -39,8 +41,7 @@ from bookstand.storage.position import Position, positions_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bookstand.ledger.client import Client
     from bookstand.ledger.handle import LedgerHandle
@@ -53,8 +54,6 @@ MAX_BYTES_PER_LEDGER = 100 << 20
 MAX_LEDGER_AGE = 4 * 3600.0
 # How often whoever takes a topic over tries to be faster than who has it.
 _TAKING_OVER = 20
-# Read handles of ledgers that are kept open.
-_READERS = 64
 _READ_AT_ONCE = 1_000
 
 
@@ -64,36 +63,6 @@ class ManagedLedgerFencedError(LedgerFencedError):
 
 class ManagedLedgerTerminatedError(IllegalOperationError):
     """The topic was terminated: it takes no more entries."""
-
-
-class TopicEntry:
-    """One entry of a topic: where it is, and its bytes as they were stored."""
-
-    __slots__ = ("data", "position")
-
-    def __init__(self, position: Position, data: bytes) -> None:
-        self.position = position
-        self.data = data
-
-    def __repr__(self) -> str:
-        return f"<TopicEntry {self.position}: {len(self.data)} bytes>"
-
-
-class EntryRun:
-    """Entries of one ledger, from ``first`` on."""
-
-    __slots__ = ("data", "first", "ledger_id")
-
-    def __init__(self, ledger_id: int, first: int, data: Sequence[bytes]) -> None:
-        self.ledger_id = ledger_id
-        self.first = first
-        self.data = data
-
-    def positions(self) -> list[Position]:
-        return positions_in(self.ledger_id, range(self.first, self.first + len(self.data)))
-
-    def entries(self) -> Iterator[TopicEntry]:
-        return map(TopicEntry, self.positions(), self.data)
 
 
 class ManagedLedger:
@@ -126,7 +95,7 @@ class ManagedLedger:
         self._writer: LedgerWriter | None = None
         # Set for good once somebody else has taken the topic over, or it was closed.
         self._fenced: BookstandError | None = None
-        self._readers: OrderedDict[int, LedgerHandle] = OrderedDict()
+        self._readers = TopicReaders(client)
         # Who still needs entries, by name: each tells up to where it needs none.
         self._holds: dict[str, Callable[[], Position]] = {}
         if client.read_only:
@@ -272,36 +241,43 @@ class ManagedLedger:
             if version != self._version:
                 self._fence(MetadataVersionError(f"its record has version {version}, not {self._version}"))
 
-    def _store_info(self, transaction: Any, info: records.ManagedLedgerInfo) -> Pending:
-        stored = records.encode_ledger_info(info, self._compression)
-        return transaction.put_node(self.path, stored, self._version)  # type: ignore[no-any-return]
-
-    def _begin_ledger(self) -> None:
-        """List what is known of the ledgers by now, and a new one with it: in one commit."""
-        from bookstand.ledger.transaction import Transaction
-
-        kept = [ledger for ledger in self._info.ledgers if ledger.entries]
-        dropped = [ledger.ledger_id for ledger in self._info.ledgers if not ledger.entries]
+    def _record(self, make: Callable[[Transaction], records.ManagedLedgerInfo], dropped: Iterable[int] = ()) -> None:
+        """The record becomes what ``make`` says, and ledgers that are not listed any more go: in one commit."""
         try:
             with Transaction(self.client) as transaction:
-                writer = transaction.create_ledger(custom_metadata=ledger_labels(self.name))
-                info = self._info._replace(ledgers=[*kept, records.LedgerInfo(writer.id)])
+                info = make(transaction)
                 # Before anything is deleted, which another may have done who has the topic by now.
-                version = self._store_info(transaction, info)
-                for ledger_id in dropped:
-                    if self._exists(ledger_id):
-                        transaction.delete_ledger(ledger_id)
+                stored = records.encode_ledger_info(info, self._compression)
+                version = transaction.put_node(self.path, stored, self._version)
+                self._delete_in(transaction, dropped)
         except MetadataVersionError as error:
             self._fence(error)
         self._info, self._version = info, version.result()
         self._extent = Extent((ledger.ledger_id, ledger.entries) for ledger in info.ledgers)
-        self._writer = writer
-        self._began = self.client.clock.now()
-        if self.client.storage.hooks is not None:
-            self.client.storage.point("topic.begun", self.path)
+
+    def _delete_in(self, transaction: Transaction, ledger_ids: Iterable[int]) -> None:
+        for ledger_id in ledger_ids:
+            if self._exists(ledger_id):
+                transaction.delete_ledger(ledger_id)
 
     def _exists(self, ledger_id: int) -> bool:
         return self.client.storage.metadata(ledger_id) is not None
+
+    def _begin_ledger(self) -> None:
+        """List what is known of the ledgers by now, and a new one with it."""
+        kept = [ledger for ledger in self._info.ledgers if ledger.entries]
+        dropped = [ledger.ledger_id for ledger in self._info.ledgers if not ledger.entries]
+        begun: list[LedgerWriter] = []
+
+        def with_new_one(transaction: Transaction) -> records.ManagedLedgerInfo:
+            begun.append(transaction.create_ledger(custom_metadata=ledger_labels(self.name)))
+            return self._info._replace(ledgers=[*kept, records.LedgerInfo(begun[0].id)])
+
+        self._record(with_new_one, dropped)
+        (self._writer,) = begun
+        self._began = self.client.clock.now()
+        if self.client.storage.hooks is not None:
+            self.client.storage.point("topic.begun", self.path)
 
     def _fence(self, error: BookstandError) -> None:
         self._fenced = ManagedLedgerFencedError(f"topic {self.name} was opened by another writer: {error}")
@@ -450,20 +426,12 @@ class ManagedLedger:
 
     def terminate(self) -> Position:
         """Take no more entries, for good; returns the last one."""
-        from bookstand.ledger.transaction import Transaction
-
         with self._lock:
             if self._info.terminated is None:
                 self._current()
                 last = self.last_confirmed
                 self._end_current()
-                info = self._info._replace(terminated=last)
-                try:
-                    with Transaction(self.client) as transaction:
-                        version = self._store_info(transaction, info)
-                except MetadataVersionError as error:
-                    self._fence(error)
-                self._info, self._version = info, version.result()
+                self._record(lambda _: self._info._replace(terminated=last))
             assert self._info.terminated is not None
             return self._info.terminated
 
@@ -490,7 +458,7 @@ class ManagedLedger:
 
     def read_positions(self, positions: Iterable[Position]) -> Iterator[TopicEntry]:
         """The entries at ascending positions; :class:`NoSuchEntryError` where there is none."""
-        for ledger_id, first, last in _runs(positions):
+        for ledger_id, first, last in runs_of(positions):
             for entry in self._reader(ledger_id).read(first, last):
                 yield TopicEntry(Position(ledger_id, entry.entry_id), entry.data)
 
@@ -517,14 +485,7 @@ class ManagedLedger:
         with self._lock:
             if self._writer is not None and self._writer.id == ledger_id:
                 return self._writer
-            reader = self._readers.get(ledger_id)
-            if reader is None:
-                reader = self._readers[ledger_id] = self.client.open(ledger_id, False, b"", None)
-                if len(self._readers) > _READERS:
-                    self._readers.popitem(last=False)
-            else:
-                self._readers.move_to_end(ledger_id)
-            return reader
+            return self._readers.get(ledger_id)
 
     # -- who reads it --------------------------------------------------------------------------------------------------
 
@@ -550,12 +511,7 @@ class ManagedLedger:
             return self.trim(min(told() for told in self._holds.values()).next)
 
     def trim(self, before: Position) -> list[int]:
-        """Delete the ledgers of which every entry is before the position, the last ledger apart; returns their ids.
-
-        The record and the ledgers change in one commit.
-        """
-        from bookstand.ledger.transaction import Transaction
-
+        """Delete the ledgers of which every entry is before the position, the last ledger apart; returns their ids."""
         with self._lock:
             if self._fenced is not None:
                 raise self._fenced
@@ -566,27 +522,14 @@ class ManagedLedger:
             if not count:
                 return []
             doomed = [ledger.ledger_id for ledger in ledgers[:count]]
-            info = self._info._replace(ledgers=ledgers[count:])
-            try:
-                with Transaction(self.client) as transaction:
-                    version = self._store_info(transaction, info)
-                    for ledger_id in doomed:
-                        if self._exists(ledger_id):
-                            transaction.delete_ledger(ledger_id)
-            except MetadataVersionError as error:
-                self._fence(error)
-            self._info, self._version = info, version.result()
-            self._extent = Extent((ledger.ledger_id, ledger.entries) for ledger in info.ledgers)
-            for ledger_id in doomed:
-                self._readers.pop(ledger_id, None)
+            self._record(lambda _: self._info._replace(ledgers=ledgers[count:]), doomed)
+            self._readers.forget(doomed)
             if self.client.storage.hooks is not None:
                 self.client.storage.point("topic.trimmed", self.path)
             return doomed
 
     def delete(self) -> None:
         """Delete the topic with all its ledgers, in one commit. Its cursors go first."""
-        from bookstand.ledger.transaction import Transaction
-
         cursors = self._nodes.children(self.path)
         if cursors:
             raise IllegalOperationError(f"topic {self.name} has cursors: {', '.join(cursors)}")
@@ -599,9 +542,7 @@ class ManagedLedger:
             try:
                 with Transaction(self.client) as transaction:
                     transaction.delete_node(self.path, self._version)
-                    for ledger in self._info.ledgers:
-                        if self._exists(ledger.ledger_id):
-                            transaction.delete_ledger(ledger.ledger_id)
+                    self._delete_in(transaction, [ledger.ledger_id for ledger in self._info.ledgers])
             except (MetadataVersionError, NoSuchNodeError) as error:
                 self._fence(error)
             self._fenced = ManagedLedgerFencedError(f"topic {self.name} was deleted")
@@ -620,20 +561,6 @@ class ManagedLedger:
 
 class TopicDamagedError(StoreDamagedError):
     """A ledger that a topic lists is missing."""
-
-
-def _runs(positions: Iterable[Position]) -> Iterator[tuple[int, int, int]]:
-    """Ledger, first and last entry of each unbroken run of ascending positions."""
-    run: tuple[int, int, int] | None = None
-    for ledger_id, entry_id in positions:
-        if run is not None and run[0] == ledger_id and run[2] + 1 == entry_id:
-            run = ledger_id, run[1], entry_id
-            continue
-        if run is not None:
-            yield run
-        run = ledger_id, entry_id, entry_id
-    if run is not None:
-        yield run
 
 
 def _up_to(entries: Iterable[bytes], room: int) -> list[bytes]:
