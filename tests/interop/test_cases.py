@@ -60,6 +60,41 @@ def test_what_is_another_answer_is_different(other: dict[str, Any]) -> None:
     assert said.startswith(f"line {len(one.lines)}: ")
 
 
+def late(reader: list[Any], ensemble: int = 3, asks: str = "try_read_lac") -> list[str]:
+    """What is said where a reader's numbers are these, after it asked and while another handle is read."""
+    asked_at = next(number for number, line in enumerate(random_one.lines, 1) if line["op"] == "try_read_lac")
+    lines = [dict(line) for line in random_one.lines[: asked_at + 2]]
+    lines[0] = lines[0] | {"ensemble": ensemble}
+    lines[asked_at - 1] = lines[asked_at - 1] | {"op": asks}
+    return judged(random_one._replace(lines=lines), state=lines[-1]["state"] | {"r2": reader})
+
+
+random_one = next(one for one in scenarios(RECORDED / "random-v2.jsonl.gz") if one.name == "random-10042-v2")
+
+
+def test_what_a_bookie_says_late_is_argued() -> None:
+    (said,) = late([25, 25, None, False])
+    assert said.startswith("argued: random-10042-v2: striped-lac-late: ")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        # No bookie had such a LAC, or it is lower, or more than it is another one.
+        {"reader": [24, 24, None, False]},
+        {"reader": [20, 20, None, False]},
+        {"reader": [25, 25, None, True]},
+        # All bookies had all of it, or none was asked.
+        {"reader": [25, 25, None, False], "ensemble": 2},
+        {"reader": [25, 25, None, False], "asks": "length"},
+    ],
+)
+def test_what_no_bookie_could_say_late_is_different(other: dict[str, Any]) -> None:
+    (said,) = late(**other)
+    assert not said.startswith("argued")
+    assert "handle r2" in said
+
+
 def test_an_operation_that_failed_to_be_asked_is_told() -> None:
     (question, *_) = asked(scenario("lac-lag-v3-e3"), Share("recording"))
     assert "no such kind" in question.difference({"error": "no such kind"})

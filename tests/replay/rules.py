@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests.replay.bookies import Shape
 
 if TYPE_CHECKING:
-    from tests.replay.lockstep import Difference
+    from tests.replay.lockstep import Candidate, Difference
 
 SEVERAL_BOOKIES = "several bookies"
 LAC, LAP = 0, 1
@@ -352,15 +352,33 @@ def _striped_lac(found: Difference) -> bool:
             heard.append(recorded)
         else:
             return False
-    known = _known_to_single_bookies(found, shape) | set(found.before.get(handle, ())[: LAP + 1])
+    ledger = _ledger(found)
+    assert ledger is not None
+    known = _known_to_single_bookies(found.driver, ledger, shape) | set(found.before.get(handle, ())[: LAP + 1])
     return all(number in known for number in heard)
 
 
-def _known_to_single_bookies(found: Difference, shape: Shape) -> set[int]:
+def _striped_lac_late(found: Difference) -> bool:
+    """Who asks all bookies for the LAC goes on as soon as enough of them have answered; what another one says raises it
+    during whatever is done next with another handle. Only where there are several bookies."""
+    if not found.driver.has_several_bookies or found.result or found.completed or len(found.state) != 1:
+        return False
+    ((handle, places),) = found.state.items()
+    asked = [line["op"] for line in found.history if line.get("handle") == handle]
+    if handle == found.op.get("handle") or not set(places) <= {LAC, LAP} or asked[-1] not in ("open", *LAC_READS):
+        return False
+    ledger = int(found.driver.handles[handle].id)
+    shape = found.driver.backend.bookies.shapes[ledger]
+    if shape.ensemble == shape.write_quorum:
+        return False
+    known = _known_to_single_bookies(found.driver, ledger, shape)
+    told, recorded = found.got.state[handle], found.op["state"][handle]
+    return all(recorded[place] < told[place] and told[place] in known for place in places)
+
+
+def _known_to_single_bookies(driver: Candidate, ledger: int, shape: Shape) -> set[int]:
     """The LACs that the bookies could have told of, each by itself: of all its entries, and of the newest of them."""
-    ledger = _ledger(found)
-    assert ledger is not None
-    backend = found.driver.backend
+    backend = driver.backend
     lacs: dict[int, list[int]] = {index: [] for index in shape.everywhere()}
     for entry_id in range(MOST_ENTRIES):
         stored = backend.stored(ledger, entry_id)
@@ -406,6 +424,7 @@ RULES: tuple[Rule, ...] = (
     Rule("entry-over-frame", "23", ("append", "write"), _entry_over_frame),
     Rule("bookie-replaced", SEVERAL_BOOKIES, ("handle_lac", "metadata"), _bookie_replaced),
     Rule("striped-lac", SEVERAL_BOOKIES, ("open", *READS, *LAC_READS), _striped_lac),
+    Rule("striped-lac-late", SEVERAL_BOOKIES, ("append", "write", *READS), _striped_lac_late),
     Rule("no-bookie-left", SEVERAL_BOOKIES, ("create", "create_adv"), _no_bookie_left),
     Rule("opportunistic-striping", SEVERAL_BOOKIES, ("create", "create_adv"), _opportunistic_striping),
 )
