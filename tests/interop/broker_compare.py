@@ -39,6 +39,23 @@ def about_topic(found: SeenTopic, internal: Any) -> Iterator[str]:
         yield f"last confirmed {found.last_confirmed}, the broker's is {last}"
 
 
+def dropped_tail(found: SeenTopic, internal: Any, confirmed: Iterable[Place]) -> bool:
+    """Whether the broker has less at the end, of which nobody was told that it is there.
+
+    What was under way when several bookies died may be on one of them alone. BookKeeper's client ends a ledger where a
+    bookie that should have an entry has none; the store's own recovery keeps what any of them has.
+    """
+    broker = {one["ledgerId"]: one["entries"] for one in internal["ledgers"] if one["entries"]}
+    ours = {ledger_id: count for ledger_id, count in found.ledgers if count}
+    if not ours:
+        return False
+    *before, (last, count) = ours.items()
+    kept = broker.get(last, 0)
+    if dict(before) != {ledger_id: entries for ledger_id, entries in broker.items() if ledger_id != last}:
+        return False
+    return kept < count and not any(ledger_id == last and entry_id >= kept for ledger_id, entry_id, _ in confirmed)
+
+
 def about_names(expected: Iterable[str], found: Iterable[str]) -> Iterator[str]:
     if sorted(expected) != sorted(found):
         yield f"the broker has cursors {sorted(found)}, not {sorted(expected)}"
