@@ -46,6 +46,7 @@ from bookstand.errors import (
     ClientClosedError,
     IncorrectParameterError,
     NoSuchNodeError,
+    StoreCrashedError,
 )
 from bookstand.ledger.managed import ManagedLedger
 from bookstand.ledger.topic_entries import EntryRun, TopicEntry
@@ -456,7 +457,7 @@ class Cursor:
         """Whoever waits for a result is told of an error by it."""
         try:
             self.flush()
-        except ClientClosedError:
+        except (ClientClosedError, StoreCrashedError):
             # The store went first, and what was accepted with it.
             return
         except BookstandError as error:

@@ -4,7 +4,10 @@ many ledgers at once is so as a whole."""
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +16,12 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.live import NoSuchPositionError
 from bookstand.cursor.log import CursorFencedError
-from bookstand.errors import BookstandError, ReadError
+from bookstand.errors import BookstandError, ReadError, StoreCrashedError
 from bookstand.ledger.managed import ManagedLedger
 from bookstand.storage.position import Position
 from bookstand.store import Store
 from bookstand.testing import Faults
+from tests.kit import PATIENCE
 
 NEVER_BY_ITSELF = CursorConfig(flush_interval=3_600)
 
@@ -187,3 +191,34 @@ def test_no_more_is_taken_than_a_ledger_has_room_for(store: Store) -> None:
 
     assert len(topic.append_entries(entries())) == 40
     assert ledgers[-1] >= 3
+
+
+def test_a_cursor_whose_store_has_crashed_does_not_go_on_trying(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = bookstand.open(tmp_path / "store")
+    topic = store.managed_ledger("t")
+    position = topic.append(b"x")
+    tried, crashed = threading.Event(), threading.Event()
+    with caplog.at_level(logging.WARNING, "bookstand"), pytest.MonkeyPatch.context() as patch:
+        flush = Cursor.flush
+
+        def flushed(cursor: Cursor) -> None:
+            assert crashed.wait(PATIENCE)
+            try:
+                flush(cursor)
+            finally:
+                tried.set()
+
+        patch.setattr(Cursor, "flush", flushed)
+        cursor = Cursor.open(topic, "c", CursorConfig(flush_interval=0.3))
+        pending = cursor.ack(position)
+        store.storage.crash()
+        crashed.set()
+        assert tried.wait(PATIENCE)
+        tried.clear()
+        # It would have tried some times by then.
+        assert not tried.wait(1.5)
+    assert caplog.messages == []
+    with pytest.raises(StoreCrashedError):
+        pending.result()

@@ -295,6 +295,8 @@ def _run(seed: int, path: Path) -> Done:
                     case.problems.append(f"the store is damaged: {again.verify()}")
         except Exception as error:
             case.problems.append(f"in the end: {type(error).__name__}: {error}")
+            # Else its cursor would go on trying to write.
+            store.storage.crash()
     return Done(1, case.problems[:SHOWN])
 
 
