@@ -78,14 +78,16 @@ def interleave(
     return measured
 
 
-def child(code: str, *arguments: str, bytecode: Path) -> Sample:
-    """Run `python -c code` to its end: CPU of the child from exec to exit, and wall.
-
-    Compiled modules are kept in the folder `bytecode`, so that all runs but the first find them, as an installation
-    does, whatever this process was told about writing them.
-    """
+def as_installed(bytecode: Path) -> dict[str, str]:
+    """The environment of a child that keeps compiled modules in the folder `bytecode`, so that all but the first find
+    them, as in an installation, whatever this process was told about writing them."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
+    return environment | {"PYTHONPYCACHEPREFIX": str(bytecode)}
+
+
+def child(code: str, *arguments: str, bytecode: Path) -> Sample:
+    """Run `python -c code` to its end: CPU of the child from exec to exit, and wall."""
+    environment = as_installed(bytecode)
     command = [sys.executable, "-c", code, *arguments]
     start = time.perf_counter()
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)

@@ -6,35 +6,58 @@ error is answered with, ``bookie/codes.py`` says. An answer that is lost (``fail
 not sent at all. A crash ends the store, and closes all connections without an answer. A rule may name the bookie that
 it is about: ``fail@append(4:17)@bookie2=-105``.
 
-As long as there is no rule, nothing is slower for it.
+As long as there is no rule, nothing is slower for it, and the test kit is not loaded.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 from bookstand.errors import IllegalOperationError, IncorrectParameterError
 from bookstand.server.bookie.bookie import check_bookie
 from bookstand.storage.state import MAX_BOOKIES
 from bookstand.storage.storage import Storage
-from bookstand.testing.faults import Faults
-from bookstand.testing.rules import Rule, parse_rule
+
+if TYPE_CHECKING:
+    from bookstand.testing.faults import Faults
+    from bookstand.testing.rules import Rule
 
 
 class ServerFaults:
     """The rules of one store's server, which has so many ``bookies``. All methods may be called from any thread."""
 
     def __init__(self, storage: Storage, seed: int = 0, bookies: int = MAX_BOOKIES) -> None:
-        if storage.hooks is not None and not isinstance(storage.hooks, Faults):
-            raise IllegalOperationError(f"store {storage.path} is open with other hooks than faults")
         self._storage = storage
         self._bookies = bookies
+        self._seed = seed
         # Whoever opened the store with faults keeps them.
         self._given = storage.hooks
-        self._faults = self._given or Faults(seed)
+        self._made: Faults | None = None
+        self._making = Lock()
+        if self._given is not None:
+            self._faults  # noqa: B018 - raises where they are others
+
+    @property
+    def _faults(self) -> Faults:
+        with self._making:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def _make(self) -> Faults:
+        from bookstand.testing.faults import Faults
+
+        if self._given is None:
+            return Faults(self._seed)
+        if not isinstance(self._given, Faults):
+            raise IllegalOperationError(f"store {self._storage.path} is open with other hooks than faults")
+        return self._given
 
     def add(self, line: str) -> Rule:
         """The rule that is written like this, such as ``delay@read(4:17)=0.5``; it holds from now on."""
+        from bookstand.testing.rules import parse_rule
+
         bookie = parse_rule(line).bookie
         if bookie is not None:
             check_bookie(self._storage.path, bookie, self._bookies)
@@ -44,6 +67,8 @@ class ServerFaults:
 
     def remove(self, line: str) -> None:
         """The oldest rule that is written like this, or in other words that say the same; what it holds up goes on."""
+        from bookstand.testing.rules import parse_rule
+
         written = str(parse_rule(line))
         rule = next((rule for rule in self._faults.rules if str(rule) == written), None)
         if rule is None:

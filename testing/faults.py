@@ -18,6 +18,7 @@ from bookstand.storage.ledger_changes import UpdateLedger
 from bookstand.storage.lmdb_errors import disk_full
 from bookstand.storage.node_changes import PutNode
 from bookstand.storage.storage import Storage
+from bookstand.testing import environment
 from bookstand.testing.bookie_faults import BookieFaults
 from bookstand.testing.clock import RealClock, VirtualClock
 from bookstand.testing.held import Held, Stall, Waiting
@@ -35,10 +36,7 @@ from bookstand.testing.rules import (
     seconds_of,
 )
 
-__all__ = ["ENVIRONMENT", "Faults", "Fired", "Rule", "SimulatedCrash", "Stall", "UnfiredFaultsError"]
-
-ENVIRONMENT = "BOOKSTAND_FAULTS"
-"""The variable of the environment that :meth:`Faults.from_environment` reads, and that a replay line sets."""
+__all__ = ["Faults", "Fired", "Rule", "SimulatedCrash", "Stall", "UnfiredFaultsError"]
 
 _VERSION = "v1:"
 _LONGEST_SEED = 4000  # longer ones Python does not read
@@ -336,7 +334,7 @@ class Faults(MockBookKeeperFaults, Hooks):
     @property
     def replay_line(self) -> str:
         """The same for a shell."""
-        return f'{ENVIRONMENT}="{self.replay}"'
+        return f'{environment.FAULTS}="{self.replay}"'
 
     @classmethod
     def parse(cls, text: str, clock: VirtualClock | None = None) -> Self:
@@ -354,7 +352,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         return faults
 
     @classmethod
-    def from_environment(cls, name: str = ENVIRONMENT, clock: VirtualClock | None = None) -> Self | None:
+    def from_environment(cls, name: str = environment.FAULTS, clock: VirtualClock | None = None) -> Self | None:
         """The faults that a variable of the environment describes; None, which costs nothing, where it is not set."""
         text = os.environ.get(name)
         return cls.parse(text, clock) if text else None

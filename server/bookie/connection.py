@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from time import monotonic
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from bookstand.errors import OutcomeUnknownError, StoreCrashedError
-from bookstand.server.bookie import adds, codes, requests_v2, requests_v3, v2, v3
+from bookstand.server.bookie import adds, codes, requests_v2, v2
 from bookstand.server.bookie.desk import Desk
 from bookstand.server.bookie.hooked import HookedAdd
+from bookstand.server.bookie.versions import FIRST_OCTET_OF_V3
 from bookstand.server.framing import FramedConnection, Run
 from bookstand.storage.copy_reading import CopyReads
 from bookstand.storage.copying import FenceCopy
@@ -30,6 +32,14 @@ Look = Callable[[CopyReads], tuple[int, bytes]]
 """Reads, and gives the code and the answer."""
 Refusal = Callable[[int], bytes]
 """The answer that says why not."""
+
+
+@cache
+def _requests_v3() -> ModuleType:
+    """Loaded with the first request of that version: protobuf takes longer than all else that a bookie is made of."""
+    from bookstand.server.bookie import requests_v3
+
+    return requests_v3
 
 
 class BookieConnection(FramedConnection):
@@ -130,9 +140,9 @@ class BookieConnection(FramedConnection):
         return count
 
     def _take_frame(self, frame: bytes) -> None:
-        if frame[:1] == v3.FIRST_OCTET:
+        if frame[:1] == FIRST_OCTET_OF_V3:
             try:
-                requests_v3.take(self, frame)
+                _requests_v3().take(self, frame)
                 return
             except v2.MalformedRequestError:
                 # As in the original, what is no request of version 3 may be one of version 2.

@@ -5,10 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from google.protobuf.message import DecodeError
-
-from bookstand.proto import bookie_protocol_pb2 as messages
-from bookstand.server.bookie import codes, v2, v3
+from bookstand.server.bookie import codes, v2
 from bookstand.server.bookie.bookie import Found
 from bookstand.storage.copy_reading import CopyReads
 from bookstand.storage.copying import LEAST_ENTRY_BYTES
@@ -24,11 +21,11 @@ def take(connection: BookieConnection, frame: bytes) -> None:
     if opcode == v2.ADD:
         _add(connection, version, flags, frame)
     elif opcode == v2.AUTH:
-        try:
-            messages.AuthMessage.FromString(frame[v2.HEADER.size :])
-        except DecodeError as error:
-            raise v2.MalformedRequestError(f"this is no authentication: {error}") from None
-        connection.answer("auth", codes.OK, v2.answer_auth(v3.NO_AUTHENTICATION.SerializeToString()))
+        # With it protobuf is loaded, which hardly any connection of this version needs.
+        from bookstand.server.bookie import authentication
+
+        authentication.check(frame[v2.HEADER.size :])
+        connection.answer("auth", codes.OK, v2.answer_auth(authentication.NONE.SerializeToString()))
     else:
         _read(connection, v2.read_request(frame))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bookstand.errors import BookstandError
 from bookstand.proto import bookie_protocol_pb2 as messages
-from bookstand.server.bookie import codes, v3
+from bookstand.server.bookie import authentication, codes, v3
 from bookstand.server.bookie.bookie import LAST_ENTRY
 from bookstand.storage.copy_reading import CopyReads
 from bookstand.storage.copying import LEAST_ENTRY_BYTES, TellCopyLac
@@ -221,7 +221,7 @@ def _list_entries(connection: BookieConnection, request: v3.Request) -> None:
 
 def _authenticate(connection: BookieConnection, request: v3.Request) -> None:
     """A bookie without authentication says that it has none, whatever it is shown."""
-    told = v3.NO_AUTHENTICATION
+    told = authentication.NONE
     answer = v3.answer(request, codes.OK, "authResponse", authPluginName=told.authPluginName, payload=told.payload)
     connection.answer("auth", codes.OK, answer)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from bookstand.server.bookie import v2, v3
 from bookstand.server.bookie.adds import Adds, Answer
+from bookstand.server.bookie.versions import FIRST_OCTET_OF_V3
 from bookstand.server.framing import LENGTH_BYTES, Run
 from bookstand.storage.copying import LEAST_ENTRY_BYTES
 
@@ -27,7 +28,7 @@ def adds_of(run: Run) -> Adds | None:
     begin = run.start + LENGTH_BYTES
     if run.size > v2.ENTRY_START and run.data[begin + 1] == v2.ADD and run.data[begin] <= v2.NEWEST:
         return _v2_run(run)
-    if run.data[begin : begin + 1] == v3.FIRST_OCTET:
+    if run.data[begin : begin + 1] == FIRST_OCTET_OF_V3:
         return _v3_run(run)
     return None
 

@@ -17,10 +17,8 @@ from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.proto.wire import int64, write_varint
 from bookstand.server.bookie.codes import OK, STATUS
 from bookstand.server.bookie.v2 import MalformedRequestError
+from bookstand.server.bookie.versions import FIRST_OCTET_OF_V3
 from bookstand.server.framing import joined
-
-FIRST_OCTET = b"\x0a"
-"""Every request begins with its header, which is field 1."""
 
 # Written as short as it can be, so that it can be echoed.
 _NUMBER = rb"([\x80-\xff]{0,8}[\x01-\x7f]|[\x80-\xff]{9}\x01|\x00)"
@@ -39,9 +37,6 @@ _ADD = re.compile(
 )
 _READ = re.compile(_HEADER % b"\x01" + rb"\xa2\x06(.)\x08" + _NUMBER + rb"\x10" + _NUMBER, re.DOTALL)
 _IDS_BYTES = 16
-
-NO_AUTHENTICATION = messages.AuthMessage(authPluginName="AuthDisabledPlugin", payload=b"")
-"""What a bookie without authentication says to whoever authenticates himself."""
 
 Request = messages.Request
 Response = messages.Response
@@ -149,7 +144,7 @@ def header_of(request: Request) -> bytes:
     """How an answer to the request begins; a priority is not echoed."""
     header: Any = request.header
     told = b"".join((b"\x08\x03\x10", varint(header.operation), b"\x18", varint(header.txnId)))
-    return FIRST_OCTET + varint(len(told)) + told
+    return FIRST_OCTET_OF_V3 + varint(len(told)) + told
 
 
 def answer(request: Request, code: int, field: str = "", **values: object) -> bytes:

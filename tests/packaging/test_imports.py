@@ -59,10 +59,11 @@ def test_the_test_kit_is_loaded_by_those_who_ask_for_it(program, tmp_path):
 
 
 def test_serving_loads_no_more_than_it_needs_to_be_ready():
-    """Readers of disks, the columns of large runs and HTTP come when they are asked for."""
+    """Readers of disks, the columns of large runs, HTTP, version 3 and the test kit come when they are asked for."""
     loaded = loaded_by("import bookstand.tools.commands.serve")
     assert "bookstand.server.bookie.connection" in loaded
     assert not {"numpy", "http.server", "pyroaring", "rich", "bookstand.disk.catalog", "bookstand.cursor"} & loaded
+    assert not {"google.protobuf", "bookstand.server.bookie.requests_v3", "bookstand.testing.faults"} & loaded
 
 
 def test_faults_and_crashes_need_no_extra():

@@ -9,18 +9,22 @@ from this machine alone.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bookstand.errors import IncorrectParameterError
 from bookstand.server.listening import LOOPBACK
 from bookstand.server.serving import Server
-from bookstand.testing.faults import Faults
+from bookstand.testing import environment
 from bookstand.tools import output
 from bookstand.tools.options import Json
+
+if TYPE_CHECKING:
+    from bookstand.testing.faults import Faults
 
 EXAMPLES = (
     "bookstand serve my-store --zookeeper 0",
@@ -88,7 +92,7 @@ def run(
         admin=admin,
         metrics=metrics,
         faults=fault or (),
-        hooks=Faults.from_environment(),
+        hooks=_hooks(),
         check="structure",
     )
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -96,6 +100,15 @@ def run(
     with server:
         _tell(server, store, json)
         server.wait()
+
+
+def _hooks() -> Faults | None:
+    """The faults that the environment has, mostly none: then the test kit is not loaded."""
+    if environment.FAULTS not in os.environ:
+        return None
+    from bookstand.testing.faults import Faults
+
+    return Faults.from_environment()
 
 
 def _ports(text: str) -> list[int]:
