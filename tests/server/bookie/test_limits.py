@@ -120,7 +120,8 @@ def test_answers_that_are_not_taken_are_not_held_for_everybody(
         wire.send(*[kit.v2_read(1, 0)] * 10)
     desk = kit.desk_of(server)
     assert eventually(lambda: desk.figures.refused >= 40)
-    assert desk.load.bytes <= 16 << 20
+    # Who goes too far is counted a moment before he is gone.
+    assert eventually(lambda: desk.load.bytes <= 16 << 20)
     assert private_bytes() - before < 64 << 20
     assert other.v2(kit.v2_read(1, 0)).body == entry
     for wire in slow:
@@ -188,7 +189,7 @@ def test_halves_of_large_frames_are_not_held_for_everybody(
             # It was closed before all of it was sent.
             pass
     assert eventually(lambda: desk.figures.refused >= 4)
-    assert desk.load.bytes <= 8 << 20
+    assert eventually(lambda: desk.load.bytes <= 8 << 20)
     assert other.v2(kit.v2_add(stored(1, 0))).code == OK
     for wire in wires:
         wire.socket.close()
