@@ -16,6 +16,7 @@ then be looked at by the column.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -105,7 +106,7 @@ def _alike(data: bytes, at: int, stride: int, fits: int, prefix: bytes) -> int:
     return count
 
 
-class FramedConnection(asyncio.BufferedProtocol):
+class FramedConnection(asyncio.BufferedProtocol, ABC):
     """One connection. What has arrived is worked through as long as there is room for the answers; meanwhile nothing
     more is read from it. So a client that sends and does not read is held up, and nobody else."""
 
@@ -126,9 +127,9 @@ class FramedConnection(asyncio.BufferedProtocol):
 
     # -- for those who know what frames mean ---------------------------------------------------------------------------
 
+    @abstractmethod
     def take(self, run: Run) -> int:
         """Look at frames of a run; returns how many have been. Fewer than all where :meth:`has_room` says no."""
-        raise NotImplementedError
 
     def has_room(self) -> bool:
         """Whether more requests may be looked at now; who says no calls :meth:`proceed` when that changes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,14 @@ from bookstand.pipeline.unit import Plan, Result, Unit
 
 
 @dataclass(frozen=True)
-class Survey:
+class Survey(ABC):
     """What :class:`bookstand.pipeline.job.Job` asks, but for a name and :meth:`look`."""
 
     places: tuple[Place, ...]
 
+    @abstractmethod
     def look(self, name: str, place: Place) -> Result:
         """At the place of this name."""
-        raise NotImplementedError
 
     def work(self) -> Path | None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from bookstand import errors
@@ -22,7 +23,7 @@ from bookstand.testing.model.values import (
 )
 
 
-class Handle:
+class Handle(ABC):
     """What all open ledgers have in common: a copy of the metadata, the three numbers, and reading."""
 
     def __init__(self, client: Session, metadata: Metadata) -> None:
@@ -224,5 +225,5 @@ class Handle:
         if not self.writable:
             raise error(LEDGER_CLOSED)
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
