@@ -95,7 +95,7 @@ class Topic:
         ``more``: ``key``, ``event_time``, ``sequence_id``, ``producer_name``, and whatever else Pulsar's
         ``MessageMetadata`` has, by its name in snake case.
         """
-        return self.publish_async(payload, deliver_after, deliver_at, properties, **more).result()  # type: ignore[no-any-return]
+        return self._append(self._framed(payload, deliver_after, deliver_at, properties, more))
 
     def publish_async(
         self,
@@ -106,8 +106,21 @@ class Topic:
         **more: Any,
     ) -> Pending:
         """The same; the Pending's result is the position, and it can be awaited."""
+        pending = self.ledger.append_entry_async(self._framed(payload, deliver_after, deliver_at, properties, more))
+        if self._subscriptions:
+            pending._completion.when_done(self._wake)
+        return pending
+
+    def _framed(
+        self,
+        payload: bytes,
+        deliver_after: Span | None,
+        deliver_at: Moment | None,
+        properties: Mapping[str, str] | None,
+        more: dict[str, Any],
+    ) -> bytes:
         now = self._clock.now()
-        entry = frame(
+        return frame(
             as_payload(payload),
             publish_time=now,
             deliver_at=delivery_time(deliver_after, deliver_at, now),
@@ -115,7 +128,6 @@ class Topic:
             compression=self.config.compression,
             **_metadata(more),
         )
-        return self._append(entry)
 
     def publish_many(
         self,
@@ -164,13 +176,12 @@ class Topic:
             compression=self.config.compression,
             **metadata,
         )
-        return self._append(entry).result()  # type: ignore[no-any-return]
+        return self._append(entry)
 
-    def _append(self, entry: bytes) -> Pending:
-        pending = self.ledger.append_entry_async(entry)
-        if self._subscriptions:
-            pending._completion.when_done(self._wake)
-        return pending
+    def _append(self, entry: bytes) -> Position:
+        position = self.ledger.append_entry(entry)
+        self._wake()
+        return position
 
     def _wake(self) -> None:
         for subscription in list(self._subscriptions.values()):

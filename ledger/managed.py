@@ -330,7 +330,17 @@ class ManagedLedger:
 
     def append_entry(self, data: bytes) -> Position:
         """Add an entry as it is, without framing."""
-        return self.append_entry_async(data).result()  # type: ignore[no-any-return]
+        pending = None
+        with self._lock:
+            writer = self._current()
+            entry_id = writer.append_now(data)
+            if entry_id < 0:
+                pending = writer.append_awaited(data)
+                entry_id = writer.last_add_pushed
+            self._roll_if_full()
+        if pending is not None:
+            pending.result()
+        return Position(writer.id, entry_id)
 
     def append_entry_async(self, data: bytes) -> Pending:
         """An entry as it is to be stored, framing included; gives a :class:`Pending` for its position."""

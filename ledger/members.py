@@ -14,7 +14,7 @@ from bookstand.errors import IncorrectParameterError, MalformedMessageError
 from bookstand.ledger.message import SINGLE_MESSAGE_METADATA, SingleMessageMetadata
 from bookstand.ledger.sized import U32, bounds, written
 from bookstand.proto.layout import Layout
-from bookstand.proto.wire import VARINT, WireError, tag_bytes, write_number
+from bookstand.proto.wire import VARINT, WireError, read_varint, tag_bytes, write_number
 
 MEMBER = Layout(
     "a message of a batch, within the payload",
@@ -29,6 +29,9 @@ _SEQUENCE_ID = 8
 _SEQUENCE_TAG = tag_bytes(_SEQUENCE_ID, VARINT)[0]
 _LONGEST_SEQUENCE = 9
 _MORE = 0x80
+_VARINT_BITS = 7
+_FEWEST_ALIKE = 8
+"""Fewer are read as quickly one by one."""
 _WORTH_KNOWING = 256
 """Metadata up to so many bytes is remembered."""
 
@@ -46,22 +49,73 @@ class Single(NamedTuple):
 def members(body: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
     """Of the first ``count`` messages the metadata, as it is stored but known to be sound, and the payload;
     :class:`~bookstand.errors.MalformedMessageError` at the first that is broken."""
-    at, end = 0, len(body)
-    size_at = U32.unpack_from
-    for index in range(count):
-        start = at + U32.size
-        stop = start + size_at(body, at)[0] if start <= end else end + 1
-        if stop > end:
-            bounds(body, at, f"the metadata of {_name(index)}")
-        stored = body[start:stop]
-        try:
-            size = _known_size(stored) if stop - start <= _WORTH_KNOWING else _payload_size(stored)
-        except WireError as error:
-            raise MalformedMessageError(f"{_name(index)} cannot be read: {error}") from None
-        at = stop + size
-        if not stop <= at <= end:
-            raise MalformedMessageError(f"{_name(index)} should have {size} bytes, there are {end - stop}")
-        yield stored, body[stop:at]
+    for start, stop, end in bounds_of_members(body, 0, count):
+        yield body[start:stop], body[stop:end]
+
+
+def bounds_of_members(data: bytes, at: int, count: int) -> Iterator[tuple[int, int, int]]:
+    """The same without a copy, of messages that begin at ``at``: where each one's metadata begins, where its payload
+    does, and where that ends."""
+    index = 0
+    may_be_alike = True
+    while index < count:
+        start, stop, end = _bounds(data, at, index)
+        alike = _alike(data, at, start, stop, end, count - index) if may_be_alike else 0
+        if alike > 1:
+            size = end - at
+            length = size * alike
+            yield from zip(*(range(first, first + length, size) for first in (start, stop, end)), strict=True)
+            at += length
+            index += alike
+        else:
+            # Looking for it costs as much as a few of them.
+            may_be_alike = False
+            yield start, stop, end
+            at = end
+            index += 1
+
+
+def _bounds(data: bytes, at: int, index: int) -> tuple[int, int, int]:
+    """Of one message, read for itself."""
+    limit = len(data)
+    start = at + U32.size
+    stop = start + U32.unpack_from(data, at)[0] if start <= limit else limit + 1
+    if stop > limit:
+        bounds(data, at, f"the metadata of {_name(index)}")
+    stored = data[start:stop]
+    try:
+        size = _known_size(stored) if stop - start <= _WORTH_KNOWING else _payload_size(stored)
+    except WireError as error:
+        raise MalformedMessageError(f"{_name(index)} cannot be read: {error}") from None
+    end = stop + size
+    if not stop <= end <= limit:
+        raise MalformedMessageError(f"{_name(index)} should have {size} bytes, there are {limit - stop}")
+    return start, stop, end
+
+
+def _alike(data: bytes, at: int, start: int, stop: int, end: int, most: int) -> int:
+    """How many messages, from the one at ``at`` on, have metadata that differs in nothing but the sequence id, and that
+    in nothing but its value: ``most``, or as many as have one of so many bytes; 1 where they are not all alike.
+
+    Octet by octet, each of all messages at once.
+    """
+    size = end - at
+    stored = data[start:stop]
+    varies = stop
+    if (sequence_at := _sequence_at(stored)) is not None:
+        varies = start + sequence_at
+        first, _ = read_varint(stored, sequence_at, len(stored))
+        most = min(most, (1 << _VARINT_BITS * (stop - varies)) - first)
+    beyond = at + size * most
+    if most < _FEWEST_ALIKE or stop - at > most or beyond > len(data):
+        return 1
+    for place in range(at, varies):
+        if data[place:beyond:size].count(data[place]) != most:
+            return 1
+    for place in range(varies, stop - 1):
+        if min(data[place:beyond:size]) < _MORE:
+            return 1
+    return 1 if varies < stop and max(data[stop - 1 : beyond : size]) >= _MORE else most
 
 
 def metadata_of(stored: bytes) -> SingleMessageMetadata:
@@ -75,16 +129,23 @@ def _name(index: int) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def _known_size(stored: bytes) -> int:
+    sequence_at = _sequence_at(stored)
+    return _payload_size(stored) if sequence_at is None else _size_before(stored[: sequence_at - 1])
+
+
+def _sequence_at(stored: bytes) -> int | None:
+    """Where the sequence id begins that the metadata ends with; None if it does not."""
     at = len(stored) - 1
     while at > 0 and stored[at - 1] & _MORE:
         at -= 1
     if at > 0 and stored[at - 1] == _SEQUENCE_TAG and len(stored) - at <= _LONGEST_SEQUENCE and not stored[-1] & _MORE:
         try:
             # Only where this is whole by itself, the rest is a field, and not the end of another one.
-            return _size_before(stored[: at - 1])
+            _size_before(stored[: at - 1])
         except WireError:
-            pass
-    return _payload_size(stored)
+            return None
+        return at
+    return None
 
 
 @lru_cache(maxsize=1 << 10)
@@ -118,15 +179,26 @@ def joined(messages: Iterable[Single], first_sequence_id: int) -> tuple[bytes, i
 def joined_alike(payloads: Sequence[bytes], like: SingleMessageMetadata, first_sequence_id: int) -> bytes:
     """The same of messages that have nothing of their own but the payload: ``like`` says no sequence id, and nothing of
     what comes behind it."""
-    heads: dict[int, bytes] = {}
-    pieces: list[bytes] = []
-    for payload, tail in zip(payloads, _sequence_fields(first_sequence_id, len(payloads)), strict=True):
-        size = len(payload)
-        head = heads.get(size)
-        if head is None:
-            head = heads[size] = written(SINGLE_MESSAGE_METADATA, like._replace(payload_size=size))
-        pieces += U32.pack(len(head) + len(tail)), head, tail, payload
+    sizes = list(map(len, payloads))
+    heads = {size: written(SINGLE_MESSAGE_METADATA, like._replace(payload_size=size)) for size in set(sizes)}
+    pieces: list[bytes] = [b""] * (2 * len(sizes))
+    pieces[1::2] = payloads
+    if len(heads) == 1:
+        (head,) = heads.values()
+        pieces[::2] = _heads_alike(head, first_sequence_id, len(sizes))
+    else:
+        tails = _sequence_fields(first_sequence_id, len(sizes))
+        pieces[::2] = [_head(heads[size], tail) for size, tail in zip(sizes, tails, strict=True)]
     return b"".join(pieces)
+
+
+def _head(metadata: bytes, sequence_field: bytes) -> bytes:
+    return U32.pack(len(metadata) + len(sequence_field)) + metadata + sequence_field
+
+
+@lru_cache(maxsize=16)
+def _heads_alike(metadata: bytes, first_sequence_id: int, count: int) -> tuple[bytes, ...]:
+    return tuple([_head(metadata, tail) for tail in _sequence_fields(first_sequence_id, count)])
 
 
 @lru_cache(maxsize=16)

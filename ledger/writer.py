@@ -34,14 +34,20 @@ class LedgerWriter(Writer):
 
     def append(self, data: bytes) -> int:
         """Add an entry, and return its id once it is durable (with deferred sync: accepted)."""
-        if type(data) is bytes and len(data) <= self._largest_payload:
-            if not self._alone and self._may_lead_alone():
-                entry_id = self._append_now([data], len(data))
-                if entry_id >= 0:
-                    return entry_id
-            if self.gathering is not None:
-                return self.append_async(data).result()  # type: ignore[no-any-return]
-        return self._gather(data).result()  # type: ignore[no-any-return]
+        entry_id = self.append_now(data)
+        return entry_id if entry_id >= 0 else self.append_awaited(data).result()  # type: ignore[no-any-return]
+
+    def append_now(self, data: bytes) -> int:
+        """The same, where nobody else is adding or committing; -1: it has to travel with others."""
+        if type(data) is bytes and len(data) <= self._largest_payload and not self._alone and self._may_lead_alone():
+            return self._append_now([data], len(data))
+        return -1
+
+    def append_awaited(self, data: bytes) -> Pending:
+        """As :meth:`append_async`, for who is about to wait for the result in this thread."""
+        if self.gathering is not None:
+            return self.append_async(data)
+        return self._gather(data)
 
     def _may_lead_alone(self) -> bool:
         """Whether this thread has claimed the committer. Hooks may call the store from inside a commit, which only who

@@ -59,6 +59,16 @@ def cut(body: bytes, count: int) -> list[Single]:
     return [Single(metadata_of(stored), payload) for stored, payload in members(body, count)]
 
 
+def assert_cut_as_protobuf_does(body: bytes, count: int) -> None:
+    try:
+        expected = plainly(body, count)
+    except Exception:
+        with pytest.raises(MalformedMessageError):
+            cut(body, count)
+    else:
+        assert cut(body, count) == expected
+
+
 @given(st.lists(st.tuples(METADATA, st.binary(max_size=5)), max_size=8))
 def test_what_was_joined_is_cut_again(messages: list[tuple[SingleMessageMetadata, bytes]]) -> None:
     singles = [Single(own._replace(payload_size=len(payload)), payload) for own, payload in messages]
@@ -83,13 +93,38 @@ def test_what_is_damaged_is_cut_as_protobuf_does(
     for _ in range(data.draw(st.integers(0, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     damaged = bytes(body[: data.draw(st.integers(0, len(body)) | st.just(len(body)))])
-    try:
-        expected = plainly(damaged, len(parts))
-    except Exception:
-        with pytest.raises(MalformedMessageError):
-            cut(damaged, len(parts))
-    else:
-        assert cut(damaged, len(parts)) == expected
+    assert_cut_as_protobuf_does(damaged, len(parts))
+
+
+@given(
+    st.integers(1, 40),
+    st.binary(max_size=3),
+    METADATA.map(lambda own: own._replace(sequence_id=None)),
+    st.sampled_from([0, 100, 120, 127, 128, 16_370, (1 << 63) - 5, (1 << 64) - 20]) | st.none(),
+    st.data(),
+)
+def test_many_alike_of_which_some_are_damaged_are_cut_as_protobuf_does(
+    count: int, payload: bytes, own: SingleMessageMetadata, first: int | None, data: st.DataObject
+) -> None:
+    own = own._replace(payload_size=len(payload))
+    parts = [
+        (SINGLE_MESSAGE_METADATA.write(own._replace(sequence_id=None if first is None else first + number)), payload)
+        for number in range(count)
+    ]
+    body = bytearray(body_of(parts))
+    for _ in range(data.draw(st.integers(0, 2))):
+        body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255) | st.just(0x80))
+    assert_cut_as_protobuf_does(bytes(body[: data.draw(st.integers(0, len(body)) | st.just(len(body)))]), count)
+
+
+@pytest.mark.parametrize("first", [5, 120, 300])
+def test_every_bit_of_many_alike(first: int) -> None:
+    own = SingleMessageMetadata(payload_size=2, partition_key="k")
+    body = body_of([(SINGLE_MESSAGE_METADATA.write(own._replace(sequence_id=first + n)), b"ab") for n in range(16)])
+    for bit in range(8 * len(body)):
+        damaged = bytearray(body)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert_cut_as_protobuf_does(bytes(damaged), 16)
 
 
 @given(
