@@ -15,7 +15,7 @@ class TopicQueue:
         self._subscription = self._topic.subscription("worker")
 
     def publish(self, payloads: list[bytes]) -> None:
-        self._topic.publish_many(payloads)
+        self._topic.publish_batch(payloads)
 
     def receive(self, count: int) -> list[Any]:
         return self._subscription.receive(count, timeout=0)

@@ -12,8 +12,10 @@ from bookstand.ledger.managed import ManagedLedger
 from bookstand.ledger.topic_entries import EntryRun
 from bookstand.storage.position import EARLIEST
 
-# As many as a consumer of Pulsar's fetches ahead. Storage gives fewer at once where they are large.
+# As many as a consumer of Pulsar's fetches ahead. Fewer where they are large, so that they stay in the processor's
+# cache until they are asked for.
 _MOST = 1_000
+_MOST_BYTES = 1 << 20
 
 
 class Ahead:
@@ -25,6 +27,8 @@ class Ahead:
         # Where who reads on goes on, and how many entries are read for him then.
         self._following: tuple[int, int] = EARLIEST
         self._count = 0
+        # About how large an entry is.
+        self._entry_bytes = 1
 
     def read_run(self, ledger_id: int, first: int, last: int, end: int) -> Iterator[EntryRun]:
         """Entries of one ledger, some at a time, as the topic gives them; up to ``end`` they may be read along. Whoever
@@ -44,9 +48,11 @@ class Ahead:
         if first > last:
             return
         count = last - first + 1
-        self._count = min(2 * max(self._count, count), _MOST) if goes_on else count
+        most = min(_MOST, _MOST_BYTES // self._entry_bytes)
+        self._count = max(count, min(2 * max(self._count, count), most)) if goes_on else count
         for run in self._topic.read_run(ledger_id, first, min(max(last, first + self._count - 1), end)):
             count = last - run.first + 1
+            self._entry_bytes = len(run.data[-1]) or 1
             if count < len(run.data):
                 self._kept = run
                 run = EntryRun(ledger_id, run.first, run.data[:count])

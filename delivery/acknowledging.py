@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from operator import attrgetter
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.doorbell import Doorbell
-from bookstand.delivery.message_id import Member, MessageId, members_of
+from bookstand.delivery.message_id import Member, MessageId
 from bookstand.delivery.passing import Passing
-from bookstand.delivery.received import ReceivedMessage
+from bookstand.delivery.received import ReceivedMember, ReceivedMessage
 from bookstand.delivery.references import Reference, meant_position
 from bookstand.delivery.subscription_stats import Tally
 from bookstand.delivery.whereabouts import Whereabouts
@@ -17,6 +18,8 @@ from bookstand.storage.pending import Pending, completed
 from bookstand.storage.position import Position
 
 _POSITION_OF = attrgetter("position")
+_INDEX_OF = attrgetter("batch_index")
+_ID_OF = attrgetter("id")
 
 
 class Acknowledging:
@@ -32,7 +35,7 @@ class Acknowledging:
         """Whether as many are out as may be, so that somebody waits for one of them to be settled."""
 
     def ack(self, message: Reference) -> Pending:
-        if isinstance(message, ReceivedMessage) and message.batch_index >= 0:
+        if isinstance(message, ReceivedMember):
             pending = self._ack_members(message.position, [message])
         else:
             position = meant_position(message)
@@ -50,16 +53,19 @@ class Acknowledging:
     def ack_uncounted(self, given: list[Reference] | list[ReceivedMessage]) -> Pending:
         """For what is acknowledged, and was not handled."""
         whole: list[Position] = []
-        of_batches: dict[Position, list[ReceivedMessage]] = {}
-        if set(map(type, given)) == {ReceivedMessage}:
-            whole, given = list(map(_POSITION_OF, given)), []
-        for message in given:
-            if not isinstance(message, ReceivedMessage):
-                whole.append(meant_position(message))
-            elif message.batch_index < 0:
-                whole.append(message.position)
-            else:
-                of_batches.setdefault(message.position, []).append(message)
+        of_batches: dict[Position, list[ReceivedMember]] = {}
+        kinds = set(map(type, given))
+        if kinds == {ReceivedMessage}:
+            whole = list(map(_POSITION_OF, given))
+        elif kinds == {ReceivedMember}:
+            for position, together in groupby(given, _POSITION_OF):
+                of_batches.setdefault(position, []).extend(together)  # type: ignore[arg-type]
+        else:
+            for message in given:
+                if isinstance(message, ReceivedMember):
+                    of_batches.setdefault(message.position, []).append(message)
+                else:
+                    whole.append(meant_position(message))
         pendings = [self._ack_members(position, members) for position, members in of_batches.items()]
         if whole:
             pendings.append(self._cursor.ack_entries(whole))
@@ -71,11 +77,10 @@ class Acknowledging:
                 return pending
         return completed()
 
-    def _ack_members(self, position: Position, members: Sequence[ReceivedMessage]) -> Pending:
+    def _ack_members(self, position: Position, members: Sequence[ReceivedMember]) -> Pending:
         """Of one batch."""
-        indexes = [member.batch_index for member in members]
-        pending = self._cursor.ack_batch(position, indexes, members[0].batch_size)
-        self._where.members_acknowledged(position, members_of(position, indexes))
+        pending = self._cursor.ack_batch(position, map(_INDEX_OF, members), members[0].batch_size)
+        self._where.members_acknowledged(position, list(map(_ID_OF, members)))
         self.settled()
         return pending
 
@@ -83,11 +88,11 @@ class Acknowledging:
         position = meant_position(message)
         if position <= self._cursor.mark_delete_position:
             return completed()
-        if isinstance(message, ReceivedMessage) and message.batch_index >= 0:
+        if isinstance(message, ReceivedMember):
             pending = self._cursor.mark_delete_batch(position, range(message.batch_index + 1), message.batch_size)
         else:
             pending = self._cursor.mark_delete(position)
-        if isinstance(message, ReceivedMessage):
+        if isinstance(message, ReceivedMember):
             for index in range(message.batch_index + 1):
                 self._where.out.settle(Member(*position, index))
         self._tally.acked += len(self._where.out.settle_up_to(self._cursor.mark_delete_position))

@@ -51,8 +51,10 @@ class HandedOut:
     def __contains__(self, message: object) -> bool:
         return message in self._handouts
 
-    def has_any(self, messages: Iterable[MessageId]) -> bool:
-        return not self._handouts.keys().isdisjoint(messages)
+    def has_any_of(self, position: Position, members: Iterable[Member]) -> bool:
+        """Of a batch."""
+        out = self._members.get(position)
+        return out is not None and not out.isdisjoint(members)
 
     def handout_of(self, message: MessageId) -> Handout | None:
         return self._handouts.get(message)
@@ -63,12 +65,11 @@ class HandedOut:
 
     def hand_out(self, consumer: Consumer, messages: Sequence[MessageId], deadline: int | None) -> Handout:
         handout = Handout(consumer, messages, deadline)
-        self._handouts.update(dict.fromkeys(messages, handout))
+        handouts = dict.fromkeys(messages, handout)
+        self._handouts.update(handouts)
         if Member in set(map(type, messages)):
-            # Those of an entry are next to each other.
-            of_batches = groupby([message for message in messages if len(message) > 2], _POSITION_IN)
             with self._members_lock:
-                for position, members in of_batches:
+                for position, members in _batches_of(messages, handouts):
                     self._members.setdefault(position, set()).update(members)
         if deadline is not None:
             self._by_deadline.append(handout)
@@ -157,3 +158,14 @@ class HandedOut:
         self._handouts.clear()
         self._members.clear()
         self._by_deadline.clear()
+
+
+def _batches_of(
+    messages: Sequence[MessageId], handouts: Iterable[MessageId]
+) -> Iterable[tuple[tuple[int, int], Iterable[MessageId]]]:
+    """Members of batches with their entries'. Those of an entry are next to each other."""
+    first, last = messages[0], messages[-1]
+    if first[:2] == last[:2] and len(first) > 2:
+        # One batch, as it is mostly; the dictionary knows their hashes.
+        return [(first[:2], handouts)]
+    return groupby([message for message in messages if len(message) > 2], _POSITION_IN)

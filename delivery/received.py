@@ -10,7 +10,7 @@ from bookstand.delivery.message_id import Member, MessageId
 from bookstand.errors import MalformedError, MalformedMessageError
 from bookstand.ledger.compression import MAX_UNPACKED, NAMES, unpack
 from bookstand.ledger.framing import open_alike
-from bookstand.ledger.members import LEAST_MEMBER_BYTES, members, metadata_of
+from bookstand.ledger.members import LEAST_MEMBER_BYTES, bounds_of_members, metadata_of
 from bookstand.ledger.message import MessageMetadata, SingleMessageMetadata
 from bookstand.ledger.topic_entries import EntryRun, TopicEntry
 from bookstand.storage.log import logger
@@ -110,38 +110,49 @@ class ReceivedMessage:
         return f"<ReceivedMessage {self.position}{member}>"
 
 
+class OpenedBatch(NamedTuple):
+    """Where the messages of a batch lie."""
+
+    entry: ReceivedMessage
+    body: bytes
+    """What they lie in: the entry's bytes, or its payload, unpacked."""
+    bounds: list[tuple[int, int, int]]
+    """Of each where its metadata begins, where its payload does, and where that ends."""
+
+
 class ReceivedMember(ReceivedMessage):
     """One of a batch."""
 
-    __slots__ = ("_id", "_own_metadata", "_own_payload", "batch_index")
+    __slots__ = ("_batch", "batch_index", "id")
 
-    def __init__(self, entry: ReceivedMessage, member: Member, stored_metadata: bytes, payload: bytes) -> None:
+    id: Member
+
+    def __init__(self, batch: OpenedBatch, member: Member) -> None:
         # Not by the base's, which takes as long as all the rest.
+        entry = batch[0]
         self.position = entry.position
         self.data = entry.data
         self.metadata = entry.metadata
-        self._payload_at = entry._payload_at
         self.redelivery_count = 0
         self.batch_index = member[2]
-        self._id = member
-        self._own_metadata = stored_metadata
-        self._own_payload = payload
-
-    @property
-    def id(self) -> MessageId:
-        return self._id
+        self._batch = batch
+        self.id = member
 
     @property
     def batch_size(self) -> int:
-        return size_of_batch(self)
+        return len(self._batch.bounds)
 
     @property
     def payload(self) -> bytes:
-        return self._own_payload
+        _, body, bounds = self._batch
+        _, start, end = bounds[self.batch_index]
+        return body[start:end]
 
     @property
     def _own(self) -> MessageMetadata | SingleMessageMetadata | None:
-        return metadata_of(self._own_metadata)
+        _, body, bounds = self._batch
+        start, stop, _ = bounds[self.batch_index]
+        return metadata_of(body[start:stop])
 
 
 # -- entries that were read ------------------------------------------------------------------------------------------
@@ -249,8 +260,14 @@ def messages_of(portion: Portion) -> list[ReceivedMessage]:
         return [portion]
     entry = portion.entry
     try:
-        stored = list(members(entry.payload, size_of_batch(entry)))
+        batch = opened_batch(entry)
     except MalformedMessageError as error:
         logger().warning("entry %s is handed out as one message: %s", entry.position, error)
         return [entry]
-    return [ReceivedMember(entry, member, *stored[member[2]]) for member in portion.members]
+    return list(map(ReceivedMember, repeat(batch), portion.members))
+
+
+def opened_batch(entry: ReceivedMessage) -> OpenedBatch:
+    compressed = entry.metadata is not None and entry.metadata.compression
+    body, at = (entry.payload, 0) if compressed else (entry.data, entry._payload_at)
+    return OpenedBatch(entry, body, list(bounds_of_members(body, at, size_of_batch(entry))))

@@ -22,7 +22,7 @@ class ReplayQueue:
         return message in self._waiting
 
     def has_any(self, messages: Iterable[MessageId]) -> bool:
-        return not self._waiting.isdisjoint(messages)
+        return bool(self._waiting) and not self._waiting.isdisjoint(messages)
 
     def add(self, messages: Iterable[MessageId]) -> None:
         for message in messages:

@@ -37,10 +37,10 @@ class Whereabouts:
     def has_any_of(self, position: Position, members: Sequence[Member]) -> bool:
         """Whether any member of that batch is in one of these places; mostly none is."""
         return (
-            self.out.has_any(members)
+            self.out.has_any_of(position, members)
             or self.again.has_any(members)
             or self.nacked.has_any_of(position)
-            or not self.taken.isdisjoint(members)
+            or (bool(self.taken) and not self.taken.isdisjoint(members))
         )
 
     def reach(self, positions: Iterable[Position]) -> None:

@@ -9,6 +9,7 @@ Opening a topic for writing takes it over: its last ledger is recovered, and who
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import copy
 from itertools import islice
 from threading import RLock
@@ -241,6 +242,11 @@ class ManagedLedger:
             if version != self._version:
                 self._fence(MetadataVersionError(f"its record has version {version}, not {self._version}"))
 
+    def _look_who_owns_it(self) -> None:
+        """Somebody has fenced its ledger, and may have taken the topic over: then it is not usable any more."""
+        with suppress(BookstandError):
+            self.check_owned()
+
     def _record(self, make: Callable[[Transaction], records.ManagedLedgerInfo], dropped: Iterable[int] = ()) -> None:
         """The record becomes what ``make`` says, and ledgers that are not listed any more go: in one commit."""
         try:
@@ -333,7 +339,11 @@ class ManagedLedger:
         pending = None
         with self._lock:
             writer = self._current()
-            entry_id = writer.append_now(data)
+            try:
+                entry_id = writer.append_now(data)
+            except LedgerFencedError:
+                self._look_who_owns_it()
+                raise
             if entry_id < 0:
                 pending = writer.append_awaited(data)
                 entry_id = writer.last_add_pushed
@@ -362,7 +372,11 @@ class ManagedLedger:
                 part = _up_to(islice(source, self._max_entries - count), self._max_bytes - size)
                 if not part:
                     return positions
-                added = writer.append_many(part)
+                try:
+                    added = writer.append_many(part)
+                except LedgerFencedError:
+                    self._look_who_owns_it()
+                    raise
                 was_full = self._roll_if_full()
             positions += positions_in(writer.id, added)
             if not was_full:

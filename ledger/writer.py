@@ -35,7 +35,7 @@ class LedgerWriter(Writer):
     def append(self, data: bytes) -> int:
         """Add an entry, and return its id once it is durable (with deferred sync: accepted)."""
         entry_id = self.append_now(data)
-        return entry_id if entry_id >= 0 else self.append_awaited(data).result()  # type: ignore[no-any-return]
+        return entry_id if entry_id >= 0 else self.append_awaited(data).result()
 
     def append_now(self, data: bytes) -> int:
         """The same, where nobody else is adding or committing; -1: it has to travel with others."""

@@ -21,7 +21,7 @@ def test_a_batch_is_settled_as_a_whole() -> None:
     out.hand_out(CONSUMER, [*first, Position(3, 8)], None)
     out.settle_members(BATCH, first)
     out.hand_out(CONSUMER, second, None)
-    assert (len(out), out.has_any(first), out.has_any(second)) == (3, False, True)
+    assert (len(out), out.has_any_of(BATCH, first), out.has_any_of(BATCH, second)) == (3, False, True)
     out.settle(BATCH)
     assert out.all() == [Position(3, 8)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,14 +178,18 @@ def test_who_opens_it_fences_who_had_it(open_store: Callable[..., Any]) -> None:
     assert read_all(new) == [b"old", b"new"]
 
 
-def test_another_process_takes_it_over(store: Any, child: Callable[..., kit.Child]) -> None:
-    topic = store.managed_ledger("t", max_entries_per_ledger=4)
+@pytest.mark.parametrize("most", [4, 100])
+@pytest.mark.parametrize("many", [False, True])
+def test_another_process_takes_it_over(store: Any, child: Callable[..., kit.Child], most: int, many: bool) -> None:
+    topic = store.managed_ledger("t", max_entries_per_ledger=most)
     topic.append_entries([b"a"] * 3)
     other = child()
-    other.run("topic = store.managed_ledger('t', max_entries_per_ledger=4)")
+    other.run(f"topic = store.managed_ledger('t', max_entries_per_ledger={most})")
     other.run("topic.append_entries([b'b'] * 6)")
+    append = partial(topic.append_entries, [b"too", b"late"]) if many else partial(topic.append_entry, b"too late")
     with pytest.raises(errors.LedgerFencedError):
-        topic.append_entry(b"too late")
+        append()
+    assert not topic.usable
     other.kill()
     topic = store.managed_ledger("t")
     assert read_all(topic) == [b"a"] * 3 + [b"b"] * 6
