@@ -10,7 +10,7 @@ from bookstand.delivery.message_id import Member, MessageId
 from bookstand.errors import MalformedError, MalformedMessageError
 from bookstand.ledger.compression import MAX_UNPACKED, NAMES, unpack
 from bookstand.ledger.framing import open_alike
-from bookstand.ledger.members import LEAST_MEMBER_BYTES, bounds_of_members, metadata_of
+from bookstand.ledger.members import LEAST_MEMBER_BYTES, Bounds, bounds_of_members, metadata_of
 from bookstand.ledger.message import MessageMetadata, SingleMessageMetadata
 from bookstand.ledger.topic_entries import EntryRun, TopicEntry
 from bookstand.storage.log import logger
@@ -116,8 +116,7 @@ class OpenedBatch(NamedTuple):
     entry: ReceivedMessage
     body: bytes
     """What they lie in: the entry's bytes, or its payload, unpacked."""
-    bounds: list[tuple[int, int, int]]
-    """Of each where its metadata begins, where its payload does, and where that ends."""
+    bounds: list[Bounds]
 
 
 class ReceivedMember(ReceivedMessage):

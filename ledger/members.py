@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from bookstand.errors import IncorrectParameterError, MalformedMessageError
@@ -36,6 +37,10 @@ _WORTH_KNOWING = 256
 """Metadata up to so many bytes is remembered."""
 
 
+Bounds = tuple[int, int, int]
+"""Of a message of a batch: where its metadata begins, where its payload does, and where that ends."""
+
+
 class Single(NamedTuple):
     """One message of a batch."""
 
@@ -53,29 +58,28 @@ def members(body: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
         yield body[start:stop], body[stop:end]
 
 
-def bounds_of_members(data: bytes, at: int, count: int) -> Iterator[tuple[int, int, int]]:
-    """The same without a copy, of messages that begin at ``at``: where each one's metadata begins, where its payload
-    does, and where that ends."""
+def bounds_of_members(data: bytes, at: int, count: int) -> Iterator[Bounds]:
+    """The same without a copy, of messages that begin at ``at``."""
+    return chain.from_iterable(_runs_of_bounds(data, at, count))
+
+
+def _runs_of_bounds(data: bytes, at: int, count: int) -> Iterator[Iterable[Bounds]]:
+    """Of some messages at a time, and where one is broken of all that precede it."""
     index = 0
     may_be_alike = True
     while index < count:
-        start, stop, end = _bounds(data, at, index)
-        alike = _alike(data, at, start, stop, end, count - index) if may_be_alike else 0
-        if alike > 1:
-            size = end - at
-            length = size * alike
-            yield from zip(*(range(first, first + length, size) for first in (start, stop, end)), strict=True)
-            at += length
-            index += alike
-        else:
-            # Looking for it costs as much as a few of them.
-            may_be_alike = False
-            yield start, stop, end
-            at = end
-            index += 1
+        one = start, stop, end = _bounds(data, at, index)
+        alike = _alike(data, at, start, stop, end, count - index) if may_be_alike else 1
+        # Looking for it costs as much as a few of them.
+        may_be_alike = alike > 1
+        size = end - at
+        length = size * alike
+        yield zip(*(range(first, first + length, size) for first in one), strict=True) if may_be_alike else (one,)
+        at += length
+        index += alike
 
 
-def _bounds(data: bytes, at: int, index: int) -> tuple[int, int, int]:
+def _bounds(data: bytes, at: int, index: int) -> Bounds:
     """Of one message, read for itself."""
     limit = len(data)
     start = at + U32.size
