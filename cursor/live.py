@@ -149,8 +149,6 @@ class LiveState:
 
     def ack_part(self, position: Position, not_acked: int) -> None:
         """Some indexes of a batch: those whose bits are not in ``not_acked``."""
-        if not not_acked and self._advance_over(position.ledger_id, [position.entry_id]):
-            return
         page = self._page_for(self._extent(), position)
         if page is not None and page.ack_part(position.entry_id, not_acked) and self._reaches_frontier(page):
             self.close_holes()

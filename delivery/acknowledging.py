@@ -79,8 +79,15 @@ class Acknowledging:
 
     def _ack_members(self, position: Position, members: Sequence[ReceivedMember]) -> Pending:
         """Of one batch."""
-        pending = self._cursor.ack_batch(position, map(_INDEX_OF, members), members[0].batch_size)
-        self._where.members_acknowledged(position, list(map(_ID_OF, members)))
+        indexes = list(map(_INDEX_OF, members))
+        ids = map(_ID_OF, members)
+        size = members[0].batch_size
+        if indexes == list(range(size)):
+            pending = self._cursor.ack_many(position.ledger_id, [position.entry_id])
+            self._where.batch_acknowledged(position, ids)
+        else:
+            pending = self._cursor.ack_batch(position, indexes, size)
+            self._where.members_acknowledged(position, list(ids))
         self.settled()
         return pending
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from bookstand.delivery.topic import Topic
 
 _POSITION_OF = attrgetter("position")
+_ID_OF = attrgetter("id")
 
 
 class ConsumerBusyError(IllegalOperationError):
@@ -235,7 +236,7 @@ class Subscription:
             except BookstandError:
                 self._where.again.add(message for portion in portions for message in ids_of(portion))
                 raise
-            ids = [message.id for message in messages]
+            ids = list(map(_ID_OF, messages))
         deadline = self._returning.deadline()
         handout = self._where.out.hand_out(consumer, ids, deadline)
         self._returning.watch(deadline)
