@@ -92,14 +92,29 @@ def test_sizes_around_the_largest_common_one(name, size):
     check_both_ways(name, 3, 10, 9, 1000, [rng.randbytes(size) for _ in range(SMALLEST_BATCH + 5)])
 
 
-@pytest.mark.parametrize("octets", range(1, 8))
+@pytest.mark.parametrize("bit", range(8, 61, 4))
 @pytest.mark.parametrize("name", ["crc32", "crc32c"])
-def test_ids_and_lengths_that_carry_into_the_next_octet(name, octets):
-    """Only the low octets of a batch's header fields vary, unless a carry runs through all of them."""
-    edge = 1 << 8 * octets
+def test_ids_and_lengths_that_carry_far(name, bit):
+    """Only the low bits of a batch's header fields vary, unless a carry runs through all of them."""
+    edge = 1 << bit
     payloads = some_payloads("varied", SMALLEST_BATCH)
     check_both_ways(name, edge - 1, edge - 100, edge - 101, edge - 50, payloads)
     check_both_ways(name, edge, edge - 1, edge - 2, edge - 1, some_payloads("equal", SMALLEST_BATCH))
+
+
+@pytest.mark.parametrize("name", ["crc32", "crc32c"])
+def test_entries_that_carry_any_last_add_confirmed(name, monkeypatch):
+    """Read together, though stored by many batches, the first of which confirmed nothing; and not by the plain way,
+    which is for what is damaged."""
+    digest = digest_for(name, PASSWORD)
+    payloads = some_payloads("equal", SMALLEST_BATCH)
+    lacs = [-1, 0, 1, (1 << 60) - 1, (1 << 63) - 1]
+    stored = [
+        entry.encode(digest, 3, entry_id, lacs[entry_id % len(lacs)], 33 * (entry_id + 1), payload)
+        for entry_id, payload in enumerate(payloads)
+    ]
+    monkeypatch.setattr(entry, "decode", None)
+    assert list(decode_entries(digest, 3, 0, stored)[1]) == payloads
 
 
 def test_the_largest_ids():
