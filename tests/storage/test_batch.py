@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import struct
 
+import numpy
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from bookstand.storage.batch import (
     LARGEST_COMMON_SIZE,
     LARGEST_SLICE,
     SMALLEST_BATCH,
+    Sizes,
     decode_entries,
     encode_entries,
 )
@@ -52,6 +55,9 @@ def check_both_ways(name, ledger, first, lac, length, payloads):
     digest = digest_for(name, PASSWORD)
     encoded = encode_entries(digest, ledger, first, lac, length, payloads)
     keys, stored = zip(*encoded.pairs(), strict=True)
+    packed = Sizes(list(map(len, payloads)))
+    packed.pack(digest, payloads)
+    assert list(encode_entries(digest, ledger, first, lac, length, payloads, packed).pairs()) == list(encoded.pairs())
     assert list(encoded.pairs()) == list(zip(keys, stored, strict=True))
     assert (encoded.count, encoded.first_key, encoded.largest) == (len(keys), keys[0], max(map(len, stored)))
     assert (list(keys), list(stored)) == one_by_one(name, ledger, first, lac, length, payloads)
@@ -143,6 +149,37 @@ def test_any_batch(name, ledger, first, lag, length, batch):
     kinds, count, rng = batch
     payloads = [rng.choice(kinds) for _ in range(count)]
     check_both_ways(name, ledger, first, max(-1, first - lag), length, payloads)
+
+
+def test_what_is_packed():
+    many = some_payloads("equal", LARGEST_SLICE + 1)
+    sizes = Sizes([33] * len(many))
+    assert sizes.pack(digest_for("crc32c", b""), many)
+    assert [len(column.rows) for column in sizes.columns] == [LARGEST_SLICE, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "payloads"),
+    [
+        ("crc32c", [b"x"] * (SMALLEST_BATCH - 1)),
+        ("crc32c", [b"x"] * SMALLEST_BATCH + [b"xy"]),
+        ("crc32c", [b"x" * (LARGEST_COMMON_SIZE + 1)] * SMALLEST_BATCH),
+        # These would take what is not bytes.
+        *((name, [b"x"] * SMALLEST_BATCH) for name in DIGEST_NAMES if name != "crc32c"),
+    ],
+)
+def test_what_is_not_packed(name, payloads):
+    sizes = Sizes(list(map(len, payloads)))
+    assert not sizes.pack(digest_for(name, b""), payloads)
+    assert sizes.columns == ()
+
+
+@pytest.mark.parametrize("payload", [bytearray(1), memoryview(b"x"), numpy.zeros(1, numpy.uint8), "x", [1], None])
+def test_nothing_but_bytes_is_packed(payload):
+    payloads = [b"x"] * SMALLEST_BATCH + [payload]
+    sizes = Sizes([1] * len(payloads))
+    with pytest.raises((TypeError, struct.error)):
+        sizes.pack(digest_for("crc32c", b""), payloads)
 
 
 def test_nothing():
