@@ -336,9 +336,11 @@ def _table(checksum: Callable[[bytes], int], behind: int, place: int) -> Any:
     """The effect of each value of the piece from bit ``place`` on."""
     import numpy as np
 
-    table = np.zeros(1, np.uint32)
-    for bit in range(place, min(place + _PIECE, 64)):
-        table = np.concatenate([table, table ^ _effect(checksum, behind, 1 << bit)])
+    table = np.zeros(1 << min(_PIECE, 64 - place), np.uint32)
+    half = 1
+    while half < len(table):
+        table[half : 2 * half] = table[:half] ^ _effect(checksum, behind, half << place)
+        half *= 2
     return table
 
 
