@@ -8,7 +8,7 @@ from bookstand.storage.keys import MAX_ENTRY_ID, MAX_LEDGER_ID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
 MISSING: Any = object()
@@ -30,10 +30,14 @@ def as_payloads(given: Iterable[object]) -> list[bytes]:
     """Many of them, each taken over as it comes, for whoever gives them may use one buffer for all."""
     if isinstance(given, list | tuple):
         payloads = list(given)
-        if list(map(type, payloads)).count(bytes) == len(payloads):
-            # Seen at once, a tenth as dear as asking each.
+        if all_bytes(payloads):
             return payloads
     return list(map(as_payload, given))
+
+
+def all_bytes(payloads: Sequence[object]) -> bool:
+    # Seen at once, a tenth as dear as asking each.
+    return list(map(type, payloads)).count(bytes) == len(payloads)
 
 
 def check_size(ledger_id: int, entry_id: int, payload: bytes, digest_bytes: int, limit: int) -> None:

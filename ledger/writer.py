@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import chain, islice
 
 from bookstand.errors import (
@@ -12,7 +13,7 @@ from bookstand.errors import (
     OutcomeUnknownError,
 )
 from bookstand.ledger.adds import ENTRY_ROOM
-from bookstand.ledger.arguments import as_payload, as_payloads
+from bookstand.ledger.arguments import all_bytes, as_payload
 from bookstand.ledger.writing import Writer
 from bookstand.storage.batch import Sizes
 from bookstand.storage.metadata import CLOSED
@@ -21,8 +22,10 @@ from bookstand.storage.pending import Completion, Pending, pending_on
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
     from bookstand.ledger.adds import Gathering
+    from bookstand.storage.digest import Digest
 
 # What append_many hands over at a time: large enough for a commit to be cheap, small enough to stay in the cache.
 _MANY_ENTRIES = 10_000
@@ -156,7 +159,7 @@ class LedgerWriter(Writer):
         They are committed some thousand at a time, each commit whole or not at all: after an error the first of them
         may have been added. Entries of one commit all carry the last-add-confirmed from before it.
         """
-        parts = parts_of(payloads)
+        parts = parts_of(payloads, None if self._alone else self._digest)
         leading = list(islice(parts, 2))
         if len(leading) > 1 or self._alone:
             with self._to_itself():
@@ -208,11 +211,11 @@ class LedgerWriter(Writer):
         return super()._refused(refusal)
 
 
-def parts_of(payloads: Iterable[bytes]) -> Iterator[tuple[list[bytes], Sizes]]:
-    """The payloads as bytes, in lists that are worth a commit each, with their sizes."""
+def parts_of(payloads: Iterable[bytes], digest: Digest | None = None) -> Iterator[tuple[list[bytes], Sizes]]:
+    """The payloads as bytes, in lists that are worth a commit each, with their sizes. ``digest``: that of the ledger to
+    which they will be added as they are here."""
     if isinstance(payloads, list | tuple) and 0 < len(payloads) <= _MANY_ENTRIES:
-        part = as_payloads(payloads)
-        sizes = Sizes(list(map(len, part)))
+        part, sizes = _measured(list(payloads), digest)
         if sizes.total <= _MANY_BYTES:
             yield part, sizes
             return
@@ -233,3 +236,17 @@ def parts_of(payloads: Iterable[bytes]) -> Iterator[tuple[list[bytes], Sizes]]:
             part, each, size = [], [], 0
     if part:
         yield part, Sizes(each)
+
+
+def _measured(part: list[Any], digest: Digest | None) -> tuple[list[bytes], Sizes]:
+    try:
+        sizes = Sizes(list(map(len, part)))
+        if digest is not None and sizes.total <= _MANY_BYTES and sizes.pack(digest, part):
+            return part, sizes
+        if all_bytes(part):
+            return part, sizes
+    except (TypeError, ValueError, struct.error):
+        # Not all are bytes; one by one it shows which cannot be made bytes.
+        pass
+    part = list(map(as_payload, part))
+    return part, Sizes(list(map(len, part)))

@@ -42,14 +42,23 @@ class Digest:
 
 
 class CrcDigest(Digest):
-    """A CRC kept as a big-endian integer in a slot that may be wider than the checksum."""
+    """A CRC kept as a big-endian integer in a slot that may be wider than the checksum.
 
-    __slots__ = ("_pack", "checksum", "extend")
+    ``immutable_only``: ``checksum`` refuses bytearrays and others whose buffers must be given back, with TypeError.
+    """
+
+    __slots__ = ("_pack", "checksum", "extend", "immutable_only")
 
     def __init__(
-        self, name: str, slot: struct.Struct, checksum: Callable[[bytes], int], extend: Callable[[int, bytes], int]
+        self,
+        name: str,
+        slot: struct.Struct,
+        checksum: Callable[[bytes], int],
+        extend: Callable[[int, bytes], int],
+        immutable_only: bool,
     ) -> None:
         super().__init__(name, slot.size)
+        self.immutable_only = immutable_only
         self._pack = slot.pack
         self.checksum = checksum
         self.extend = extend
@@ -90,8 +99,8 @@ def _extend_crc32(crc: int, data: bytes) -> int:
     return zlib.crc32(data, crc)
 
 
-_CRC32 = CrcDigest("crc32", _U64, zlib.crc32, _extend_crc32)
-_CRC32C = CrcDigest("crc32c", _U32, google_crc32c.value, google_crc32c.extend)
+_CRC32 = CrcDigest("crc32", _U64, zlib.crc32, _extend_crc32, immutable_only=False)
+_CRC32C = CrcDigest("crc32c", _U32, google_crc32c.value, google_crc32c.extend, immutable_only=True)
 _DUMMY = DummyDigest("dummy", 0)
 
 _ALIASES = {"mac": "hmac"}

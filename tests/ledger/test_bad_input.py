@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -17,6 +18,7 @@ import pytest
 
 import bookstand
 from bookstand import errors
+from bookstand.storage.batch import SMALLEST_BATCH
 from tests.kit import data_file, raw, refused, run_python
 
 # -- payloads --------------------------------------------------------------------------------------------------------
@@ -72,6 +74,29 @@ def test_every_kind_of_buffer(store, kind, digest):
         assert entry.data == expected
         assert entry.length == len(expected)
         assert type(entry.data) is bytes
+
+
+def others_like(payload: Any) -> list[list[bytes]]:
+    """Batches of bytes among which a payload of other bytes or items does not stand out."""
+    sizes = {5}
+    for size_of in (len, lambda it: memoryview(it).nbytes):
+        with contextlib.suppress(TypeError, ValueError):
+            sizes.add(size_of(payload))
+    return [[b"x" * size] * SMALLEST_BATCH for size in sorted(sizes)]
+
+
+@pytest.mark.parametrize("kind", list(PAYLOADS))
+@pytest.mark.parametrize("digest", ["crc32c", "crc32", "hmac"])
+def test_every_kind_of_buffer_among_many_bytes(store, kind, digest):
+    """Where many payloads have one size, what they are is not asked of each."""
+    payload = PAYLOADS[kind]()
+    expected = memoryview(payload).tobytes()
+    writer = store.create_ledger(digest=digest)
+    for others in others_like(payload):
+        first = writer.last_add_confirmed + 1
+        assert writer.append_many([*others, payload, *others]) == range(first, first + 2 * len(others) + 1)
+        assert [entry.data for entry in writer.read(first, writer.last_add_confirmed)] == [*others, expected, *others]
+    assert store.verify().ok
 
 
 def test_a_buffer_may_be_changed_once_it_was_submitted(store):
@@ -135,6 +160,10 @@ def test_what_is_no_payload(store, kind):
     ):
         with refused(-14) as caught:
             call()
+        assert caught.type is errors.IncorrectParameterError
+    for others in others_like(payload):
+        with refused(-14) as caught:
+            writer.append_many([*others, payload, *others])
         assert caught.type is errors.IncorrectParameterError
     assert (writer.last_add_confirmed, writer.last_add_pushed, writer.length) == (0, 0, 1)
     assert (adv.last_add_confirmed, adv.length) == (-1, 0)
