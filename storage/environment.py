@@ -16,6 +16,7 @@ import lmdb
 from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError, StoreFormatError
 from bookstand.storage import keys
 from bookstand.storage.lmdb_errors import disk_full, reraise
+from bookstand.storage.reserving import Reserve, gains_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Environment:
         self._map_size = map_size
         self._gate = Gate()
         self._env: lmdb.Environment | None = None
+        self._reserve: Reserve | None = None
         self._closed = False
         self._closed_for: BookstandError | None = None
         self.databases: dict[bytes, lmdb._Database] = {}
@@ -126,6 +128,7 @@ class Environment:
         try:
             env.reader_check()
             self.databases = self._open_databases(env)
+            self._reserve = self._make_reserve(env)
         except lmdb.NotFoundError as error:
             env.close()
             raise StoreDamagedError(f"store {self.path}: one of its sub-databases is missing") from error
@@ -157,6 +160,13 @@ class Environment:
                     raise
                 if not self.read_only:
                     yield name, env.open_db(name)
+
+    def _make_reserve(self, env: lmdb.Environment) -> Reserve | None:
+        """None where nothing has to wait for a file that grows."""
+        name = data_file(self.path)
+        if self.read_only or not self._durable or not gains_at(name):
+            return None
+        return Reserve(name, env.stat()["psize"])
 
     def close(self, reason: BookstandError | None = None) -> None:
         """``reason``: what to tell whoever comes later."""
@@ -222,14 +232,25 @@ class Environment:
         while True:
             self._gate.enter()
             try:
+                env = self._env or self._current()
                 # Positional arguments (parent and write): py-lmdb takes twice as long over keywords.
-                return (self._env or self._current()).begin(None, None, True)
+                transaction = env.begin(None, None, True)
             except lmdb.MapResizedError:
                 self._gate.leave()
                 self._adopt_map_size()
+                continue
             except BaseException:
                 self._gate.leave()
                 raise
+            reserve = self._reserve
+            if reserve is not None and (last_page := env.info()["last_pgno"]) > reserve.enough_until:
+                try:
+                    reserve.fill(last_page)
+                except BaseException:
+                    transaction.abort()
+                    self._gate.leave()
+                    raise
+            return transaction
 
     def end_write(self) -> None:
         """From here on others may change the map."""

@@ -45,6 +45,7 @@ _WRAPPED = (
     "fdatasync",
     "truncate",
     "ftruncate",
+    "posix_fallocate",
     "rename",
     "replace",
     "unlink",
@@ -102,7 +103,7 @@ class PageRecorder:
         if PageRecorder._recording_now:
             raise IllegalOperationError("a recording is being made in this process already")
         PageRecorder._recording_now = True
-        for name in _WRAPPED:
+        for name in filter(_offered, _WRAPPED):
             self._real[name] = getattr(os, name)
             setattr(os, name, self._wrapper(name))
         self._openings = watched_openings(self._root, self._opening)
@@ -346,6 +347,13 @@ class PageRecorder:
 
     _after_ftruncate = _after_truncate
 
+    def _after_posix_fallocate(self, arguments: tuple[Any, ...], options: dict[str, Any], result: object) -> None:
+        descriptor, start, size = arguments
+        known = self._files[os.fstat(descriptor).st_ino]
+        if start + size > len(known.content):
+            self._note(kinds.TRUNCATE, known.path, known.number, start + size)
+            known.content = _content(os.path.join(self._root, known.path))
+
     def _after_rename(self, arguments: tuple[Any, ...], options: dict[str, Any], result: object) -> None:
         source = self._name(self._path(arguments[0], options.get("src_dir_fd")))
         target = self._name(self._path(arguments[1], options.get("dst_dir_fd")))
@@ -380,6 +388,11 @@ class PageRecorder:
 
 
 _CHANGES = os.O_CREAT | os.O_TRUNC
+
+
+def _offered(name: str) -> bool:
+    """Not every system has all of them."""
+    return hasattr(os, name)
 
 
 def _content(path: str) -> bytes:
