@@ -80,14 +80,12 @@ class Acknowledging:
     def _ack_members(self, position: Position, members: Sequence[ReceivedMember]) -> Pending:
         """Of one batch."""
         indexes = list(map(_INDEX_OF, members))
-        ids = map(_ID_OF, members)
         size = members[0].batch_size
         if indexes == list(range(size)):
             pending = self._cursor.ack_many(position.ledger_id, [position.entry_id])
-            self._where.batch_acknowledged(position, ids)
         else:
             pending = self._cursor.ack_batch(position, indexes, size)
-            self._where.members_acknowledged(position, list(ids))
+        self._where.members_acknowledged(position, list(map(_ID_OF, members)))
         self.settled()
         return pending
 

@@ -36,10 +36,9 @@ class HandedOut:
     """Its owner has a lock for all but settling."""
 
     def __init__(self) -> None:
-        self._entries: dict[MessageId, Handout] = {}
-        # Of batches: those of an entry that are out, by its position. While one is settled, another may go out.
-        self._members: dict[tuple[int, int], dict[MessageId, Handout]] = {}
-        self._members_count = 0
+        self._handouts: dict[MessageId, Handout] = {}
+        # Of batches: those of an entry that are out. While one is settled, another may go out.
+        self._members: dict[tuple[int, int], set[MessageId]] = {}
         self._members_lock = Lock()
         # By deadline, for they all last equally long; those whose messages are all settled may still be in it.
         self._by_deadline: deque[Handout] = deque()
@@ -47,38 +46,35 @@ class HandedOut:
         self._kept = 0
 
     def __len__(self) -> int:
-        return len(self._entries) + self._members_count
+        return len(self._handouts)
 
-    def __contains__(self, message: MessageId) -> bool:
-        return self.handout_of(message) is not None
+    def __contains__(self, message: object) -> bool:
+        return message in self._handouts
 
     def has_any_of(self, position: Position, members: Iterable[Member]) -> bool:
         """Of a batch."""
         out = self._members.get(position)
-        return out is not None and not out.keys().isdisjoint(members)
+        return out is not None and not out.isdisjoint(members)
 
     def handout_of(self, message: MessageId) -> Handout | None:
-        if len(message) == 2:
-            return self._entries.get(message)
-        out = self._members.get(_POSITION_IN(message))
-        return None if out is None else out.get(message)
+        return self._handouts.get(message)
 
     def is_in(self, message: MessageId, handout: Handout) -> bool:
         """Whether it is out since this handout, and was not given back meanwhile."""
-        return self.handout_of(message) is handout
+        return self._handouts.get(message) is handout
 
     def hand_out(self, consumer: Consumer, messages: Sequence[MessageId], deadline: int | None) -> Handout:
         handout = Handout(consumer, messages, deadline)
+        handouts = dict.fromkeys(messages, handout)
+        self._handouts.update(handouts)
         if Member in set(map(type, messages)):
             with self._members_lock:
-                for position, of_entry in _by_entry(messages):
-                    self._hand_out_of_entry(position, dict.fromkeys(of_entry, handout))
-        else:
-            self._entries.update(dict.fromkeys(messages, handout))
+                for position, members in _batches_of(messages, handouts):
+                    self._members.setdefault(position, set()).update(members)
         if deadline is not None:
             self._by_deadline.append(handout)
             self._kept += len(messages)
-            if self._kept > 2 * len(self) + _FEW:
+            if self._kept > 2 * len(self._handouts) + _FEW:
                 self._forget_settled()
         return handout
 
@@ -92,28 +88,11 @@ class HandedOut:
         self._by_deadline = kept
         self._kept = sum(len(handout.messages) for handout in kept)
 
-    def _hand_out_of_entry(self, position: tuple[int, int], handouts: dict[MessageId, Handout]) -> None:
-        """Itself, or members of it; the lock is held."""
-        if position in handouts:
-            self._entries.update(handouts)
-            return
-        out = self._members.setdefault(position, handouts)
-        if out is handouts:
-            self._members_count += len(out)
-        else:
-            self._members_count -= len(out)
-            out.update(handouts)
-            self._members_count += len(out)
-
     def settle(self, message: MessageId) -> None:
         """It is not out any more, and with an entry none of its members."""
-        if len(message) > 2:
-            self.settle_members(position_of(message), (message,))
-            return
-        self._entries.pop(message, None)
-        if message in self._members:
-            with self._members_lock:
-                self._members_count -= len(self._members.pop(message, ()))
+        self._handouts.pop(message, None)
+        if self._members:
+            self._settle_members(position_of(message), (message,) if len(message) > 2 else None)
 
     def settle_all(self, positions: Iterable[Position]) -> None:
         """The same of many entries."""
@@ -121,41 +100,43 @@ class HandedOut:
             for position in positions:
                 self.settle(position)
             return
-        pop = self._entries.pop
+        pop = self._handouts.pop
         for position in positions:
             pop(position, None)
 
-    def settle_members(self, position: Position, members: Iterable[MessageId]) -> None:
+    def settle_members(self, position: Position, members: Iterable[Member]) -> None:
         """The same of some of a batch."""
+        pop = self._handouts.pop
+        for member in members:
+            pop(member, None)
+        self._settle_members(position, members)
+
+    def _settle_members(self, position: Position, members: Iterable[MessageId] | None) -> None:
+        """All of the batch, if ``members`` is None."""
         with self._members_lock:
             out = self._members.get(position)
             if out is None:
                 return
-            self._members_count -= len(out)
-            for member in members:
-                out.pop(member, None)
-            self._members_count += len(out)
+            if members is None:
+                members = list(out)
+                for member in members:
+                    self._handouts.pop(member, None)
+            out.difference_update(members)
             if not out:
                 del self._members[position]
 
     def settle_up_to(self, last: Position) -> list[MessageId]:
         """All of the entries up to a position."""
-        settled = [message for message in self.all() if position_of(message) <= last]
+        settled = [message for message in list(self._handouts) if position_of(message) <= last]
         for message in settled:
             self.settle(message)
         return settled
 
     def of(self, consumer: Consumer) -> list[MessageId]:
-        return [message for message, handout in self._all() if handout.consumer is consumer]
+        return [message for message, handout in list(self._handouts.items()) if handout.consumer is consumer]
 
     def all(self) -> list[MessageId]:
-        return [message for message, _ in self._all()]
-
-    def _all(self) -> list[tuple[MessageId, Handout]]:
-        found = list(self._entries.items())
-        for out in list(self._members.values()):
-            found += out.items()
-        return found
+        return list(self._handouts)
 
     @property
     def next_deadline(self) -> int | None:
@@ -174,17 +155,20 @@ class HandedOut:
         return found
 
     def clear(self) -> None:
-        self._entries.clear()
-        with self._members_lock:
-            self._members.clear()
-            self._members_count = 0
+        self._handouts.clear()
+        self._members.clear()
         self._by_deadline.clear()
 
 
-def _by_entry(messages: Sequence[MessageId]) -> Iterable[tuple[tuple[int, int], Iterable[MessageId]]]:
-    """Those of an entry are next to each other."""
+def _batches_of(
+    messages: Sequence[MessageId], handouts: dict[MessageId, Handout]
+) -> Iterable[tuple[tuple[int, int], Iterable[MessageId]]]:
+    """Members of batches with the positions of their entries."""
     first = _POSITION_IN(messages[0])
-    if first == _POSITION_IN(messages[-1]):
-        # One batch, as it is mostly.
-        return [(first, messages)]
-    return groupby(messages, _POSITION_IN)
+    if set(map(len, messages)) == {3}:
+        ledger_ids, entry_ids, _ = zip(*messages, strict=True)
+        if (ledger_ids.count(first[0]), entry_ids.count(first[1])) == (len(messages), len(messages)):
+            # One batch, as it is mostly; the dictionary knows their hashes.
+            return [(first, handouts)]
+    # Those of an entry are mostly next to each other.
+    return groupby([message for message in messages if len(message) > 2], _POSITION_IN)

@@ -110,48 +110,39 @@ class ReceivedMessage:
         return f"<ReceivedMessage {self.position}{member}>"
 
 
-class OpenedBatch(NamedTuple):
-    """Where the messages of a batch lie."""
-
-    entry: ReceivedMessage
-    body: bytes
-    """What they lie in: the entry's bytes, or its payload, unpacked."""
-    bounds: list[Bounds]
-
-
 class ReceivedMember(ReceivedMessage):
     """One of a batch."""
 
-    __slots__ = ("_batch", "batch_index", "id")
+    __slots__ = ("_body", "_bounds", "batch_index", "id")
 
     id: Member
 
-    def __init__(self, batch: OpenedBatch, member: Member) -> None:
+    def __init__(self, entry: ReceivedMessage, member: Member, body: bytes, bounds: Bounds) -> None:
         # Not by the base's, which takes as long as all the rest.
-        entry = batch[0]
         self.position = entry.position
         self.data = entry.data
         self.metadata = entry.metadata
         self.redelivery_count = 0
         self.batch_index = member[2]
-        self._batch = batch
         self.id = member
+        # What it lies in, and where in that.
+        self._body = body
+        self._bounds = bounds
 
     @property
     def batch_size(self) -> int:
-        return len(self._batch.bounds)
+        assert self.metadata is not None
+        return self.metadata.num_messages_in_batch or 0
 
     @property
     def payload(self) -> bytes:
-        _, body, bounds = self._batch
-        _, start, end = bounds[self.batch_index]
-        return body[start:end]
+        _, start, end = self._bounds
+        return self._body[start:end]
 
     @property
     def _own(self) -> MessageMetadata | SingleMessageMetadata | None:
-        _, body, bounds = self._batch
-        start, stop, _ = bounds[self.batch_index]
-        return metadata_of(body[start:stop])
+        start, stop, _ = self._bounds
+        return metadata_of(self._body[start:stop])
 
 
 # -- entries that were read ------------------------------------------------------------------------------------------
@@ -253,20 +244,23 @@ def ids_of(portion: Portion) -> list[MessageId]:
     return list(portion.members) if isinstance(portion, Members) else [portion.position]
 
 
-def messages_of(portion: Portion) -> list[ReceivedMessage]:
+def messages_of(portion: Portion) -> Sequence[ReceivedMessage]:
     """A batch that cannot be read is one message: what to do with it is for whoever receives it to say."""
     if not isinstance(portion, Members):
         return [portion]
     entry = portion.entry
+    size = size_of_batch(entry)
+    packed = entry.metadata is not None and entry.metadata.compression
     try:
-        batch = opened_batch(entry)
+        body, at = (entry.payload, 0) if packed else (entry.data, entry._payload_at)
+        bounds = list(bounds_of_members(body, at, size))
     except MalformedMessageError as error:
         logger().warning("entry %s is handed out as one message: %s", entry.position, error)
         return [entry]
-    return list(map(ReceivedMember, repeat(batch), portion.members))
-
-
-def opened_batch(entry: ReceivedMessage) -> OpenedBatch:
-    compressed = entry.metadata is not None and entry.metadata.compression
-    body, at = (entry.payload, 0) if compressed else (entry.data, entry._payload_at)
-    return OpenedBatch(entry, body, list(bounds_of_members(body, at, size_of_batch(entry))))
+    if len(portion.members) < size:
+        bounds = [bounds[member[2]] for member in portion.members]
+    if packed:
+        # Whoever keeps one of them is not to keep all that was unpacked.
+        own = [(body[start:end], (0, stop - start, end - start)) for start, stop, end in bounds]
+        return [ReceivedMember(entry, member, *one) for member, one in zip(portion.members, own, strict=True)]
+    return list(map(ReceivedMember, repeat(entry), portion.members, repeat(body), bounds))

@@ -179,9 +179,11 @@ class Topic:
         return self._append(entry)
 
     def _append(self, entry: bytes) -> Position:
-        position = self.ledger.append_entry(entry)
-        self._wake()
-        return position
+        try:
+            return self.ledger.append_entry(entry)
+        finally:
+            # Also where an interruption ends the waiting: it may be there.
+            self._wake()
 
     def _wake(self) -> None:
         for subscription in list(self._subscriptions.values()):

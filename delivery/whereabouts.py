@@ -17,7 +17,7 @@ from bookstand.storage.position import EARLIEST, Position
 
 
 class Whereabouts:
-    """Its owner has a lock for all but :meth:`acknowledged` and :meth:`all_acknowledged`."""
+    """Its owner has a lock for all but what is acknowledged."""
 
     def __init__(self) -> None:
         self.out = HandedOut()
@@ -49,27 +49,22 @@ class Whereabouts:
 
     def acknowledged(self, message: MessageId) -> None:
         self.out.settle(message)
-        self._forget((message,))
+        if self.given_back:
+            self.given_back.pop(message, None)
 
-    def all_acknowledged(self, positions: Sequence[Position]) -> None:
+    def all_acknowledged(self, positions: Iterable[Position]) -> None:
         """Many entries."""
         self.out.settle_all(positions)
-        self._forget(positions)
+        if self.given_back:
+            for position in positions:
+                self.given_back.pop(position, None)
 
     def members_acknowledged(self, position: Position, members: Sequence[Member]) -> None:
-        """Some of a batch."""
+        """Some of a batch, or all of it."""
         self.out.settle_members(position, members)
-        self._forget(members)
-
-    def batch_acknowledged(self, position: Position, members: Iterable[Member]) -> None:
-        """All of a batch."""
-        self.out.settle(position)
-        self._forget(members)
-
-    def _forget(self, messages: Iterable[MessageId]) -> None:
         if self.given_back:
-            for message in messages:
-                self.given_back.pop(message, None)
+            for member in members:
+                self.given_back.pop(member, None)
 
     def forget_up_to(self, passed: Position) -> None:
         """All is acknowledged up to there."""

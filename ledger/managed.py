@@ -29,6 +29,7 @@ from bookstand.errors import (
 from bookstand.ledger import records
 from bookstand.ledger.arguments import as_count, as_payload, as_positive
 from bookstand.ledger.extent import Extent
+from bookstand.ledger.held import Held
 from bookstand.ledger.topic_entries import EntryRun, TopicEntry, runs_of
 from bookstand.ledger.topic_name import cursor_of, ledger_labels, node_of
 from bookstand.ledger.topic_readers import TopicReaders
@@ -336,20 +337,24 @@ class ManagedLedger:
 
     def append_entry(self, data: bytes) -> Position:
         """Add an entry as it is, without framing."""
-        pending = None
-        with self._lock:
-            writer = self._current()
-            try:
-                entry_id = writer.append_now(data)
-            except LedgerFencedError:
-                self._look_who_owns_it()
-                raise
+        try:
+            with Held(self._lock) as lock:
+                writer = self._current()
+                # Who comes while it is committed finds the lock free, and gathers with others.
+                entry_id = writer.append_now(data, lock.let_go)
+                if entry_id < 0:
+                    pending = writer.append_awaited(data)
+                    position = Position(writer.id, writer.last_add_pushed)
+                    self._roll_if_full()
             if entry_id < 0:
-                pending = writer.append_awaited(data)
-                entry_id = writer.last_add_pushed
-            self._roll_if_full()
-        if pending is not None:
-            pending.result()
+                pending.result()
+                return position
+        except LedgerFencedError:
+            self._look_who_owns_it()
+            raise
+        with self._lock:
+            if self._writer is writer:
+                self._roll_if_full()
         return Position(writer.id, entry_id)
 
     def append_entry_async(self, data: bytes) -> Pending:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, repeat
 from typing import NamedTuple
 
 from bookstand.errors import IncorrectParameterError, MalformedMessageError
@@ -33,6 +33,8 @@ _MORE = 0x80
 _VARINT_BITS = 7
 _FEWEST_ALIKE = 8
 """Fewer are read as quickly one by one."""
+_WORTH_KEEPING = 1 << 16
+"""What precedes the payloads of a batch is kept for the next one, up to so many bytes of metadata."""
 _WORTH_KNOWING = 256
 """Metadata up to so many bytes is remembered."""
 
@@ -69,14 +71,14 @@ def _runs_of_bounds(data: bytes, at: int, count: int) -> Iterator[Iterable[Bound
     may_be_alike = True
     while index < count:
         one = start, stop, end = _bounds(data, at, index)
-        alike = _alike(data, at, start, stop, end, count - index) if may_be_alike else 1
+        alike = _alike(data, at, start, stop, end, count - index) if may_be_alike else 0
         # Looking for it costs as much as a few of them.
-        may_be_alike = alike > 1
+        may_be_alike = alike > 0
         size = end - at
         length = size * alike
-        yield zip(*(range(first, first + length, size) for first in one), strict=True) if may_be_alike else (one,)
-        at += length
-        index += alike
+        yield zip(*(range(first, first + length, size) for first in one), strict=True) if alike else (one,)
+        at += length or size
+        index += alike or 1
 
 
 def _bounds(data: bytes, at: int, index: int) -> Bounds:
@@ -97,29 +99,32 @@ def _bounds(data: bytes, at: int, index: int) -> Bounds:
     return start, stop, end
 
 
-def _alike(data: bytes, at: int, start: int, stop: int, end: int, most: int) -> int:
+def _alike(data: bytes, at: int, start: int, stop: int, end: int, left: int) -> int:
     """How many messages, from the one at ``at`` on, have metadata that differs in nothing but the sequence id, and that
-    in nothing but its value: ``most``, or as many as have one of so many bytes; 1 where they are not all alike.
+    in nothing but its value: all that are ``left``, or as many as have one of so many bytes. 0 where they are not all
+    alike, or not worth a look.
 
     Octet by octet, each of all messages at once.
     """
+    if left < _FEWEST_ALIKE or stop - at > min(left, _WORTH_KNOWING):
+        return 0
     size = end - at
     stored = data[start:stop]
     varies = stop
     if (sequence_at := _sequence_at(stored)) is not None:
         varies = start + sequence_at
         first, _ = read_varint(stored, sequence_at, len(stored))
-        most = min(most, (1 << _VARINT_BITS * (stop - varies)) - first)
-    beyond = at + size * most
-    if most < _FEWEST_ALIKE or stop - at > most or beyond > len(data):
-        return 1
+        left = min(left, (1 << _VARINT_BITS * (stop - varies)) - first)
+    beyond = at + size * left
+    if beyond > len(data):
+        return 0
     for place in range(at, varies):
-        if data[place:beyond:size].count(data[place]) != most:
-            return 1
+        if data[place:beyond:size].count(data[place]) != left:
+            return 0
     for place in range(varies, stop - 1):
         if min(data[place:beyond:size]) < _MORE:
-            return 1
-    return 1 if varies < stop and max(data[stop - 1 : beyond : size]) >= _MORE else most
+            return 0
+    return 0 if varies < stop and max(data[stop - 1 : beyond : size]) >= _MORE else left
 
 
 def metadata_of(stored: bytes) -> SingleMessageMetadata:
@@ -184,25 +189,29 @@ def joined_alike(payloads: Sequence[bytes], like: SingleMessageMetadata, first_s
     """The same of messages that have nothing of their own but the payload: ``like`` says no sequence id, and nothing of
     what comes behind it."""
     sizes = list(map(len, payloads))
+    count = len(sizes)
     heads = {size: written(SINGLE_MESSAGE_METADATA, like._replace(payload_size=size)) for size in set(sizes)}
-    pieces: list[bytes] = [b""] * (2 * len(sizes))
+    tails = _sequence_fields(first_sequence_id, count)
+    pieces: list[bytes] = [b""] * (2 * count)
     pieces[1::2] = payloads
     if len(heads) == 1:
         (head,) = heads.values()
-        pieces[::2] = _heads_alike(head, first_sequence_id, len(sizes))
+        known = len(head) * count <= _WORTH_KEEPING
+        pieces[::2] = _heads_alike(head, tails) if known else _heads(repeat(head), tails)
     else:
-        tails = _sequence_fields(first_sequence_id, len(sizes))
-        pieces[::2] = [_head(heads[size], tail) for size, tail in zip(sizes, tails, strict=True)]
+        pieces[::2] = _heads(map(heads.__getitem__, sizes), tails)
     return b"".join(pieces)
 
 
-def _head(metadata: bytes, sequence_field: bytes) -> bytes:
-    return U32.pack(len(metadata) + len(sequence_field)) + metadata + sequence_field
-
-
 @lru_cache(maxsize=16)
-def _heads_alike(metadata: bytes, first_sequence_id: int, count: int) -> tuple[bytes, ...]:
-    return tuple([_head(metadata, tail) for tail in _sequence_fields(first_sequence_id, count)])
+def _heads_alike(metadata: bytes, sequence_fields: tuple[bytes, ...]) -> list[bytes]:
+    return _heads(repeat(metadata), sequence_fields)
+
+
+def _heads(metadata: Iterable[bytes], sequence_fields: Sequence[bytes]) -> list[bytes]:
+    return [
+        U32.pack(len(own) + len(field)) + own + field for own, field in zip(metadata, sequence_fields, strict=False)
+    ]
 
 
 @lru_cache(maxsize=16)

@@ -21,7 +21,7 @@ from bookstand.storage.pending import Completion, Pending, pending_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     from bookstand.ledger.adds import Gathering
@@ -40,10 +40,11 @@ class LedgerWriter(Writer):
         entry_id = self.append_now(data)
         return entry_id if entry_id >= 0 else self.append_awaited(data).result()
 
-    def append_now(self, data: bytes) -> int:
-        """The same, where nobody else is adding or committing; -1: it has to travel with others."""
+    def append_now(self, data: bytes, placed: Callable[[], object] | None = None) -> int:
+        """The same, where nobody else is adding or committing; -1: it has to travel with others. ``placed`` is called
+        once the entry has its id, before it is committed."""
         if type(data) is bytes and len(data) <= self._largest_payload and not self._alone and self._may_lead_alone():
-            return self._append_now([data], len(data))
+            return self._append_now([data], len(data), placed=placed)
         return -1
 
     def append_awaited(self, data: bytes) -> Pending:
@@ -57,7 +58,13 @@ class LedgerWriter(Writer):
         leads a batch can refuse."""
         return self._storage.hooks is None and self.committer.claim()
 
-    def _append_now(self, payloads: list[bytes], total: int, sizes: Sizes | None = None) -> int:
+    def _append_now(
+        self,
+        payloads: list[bytes],
+        total: int,
+        sizes: Sizes | None = None,
+        placed: Callable[[], object] | None = None,
+    ) -> int:
         """Commit entries in this thread, which has claimed the committer and gives it back; returns the id of the
         first one. -1: they take the way that all others take. ``total``: the payloads' bytes."""
         interruption = None
@@ -72,6 +79,8 @@ class LedgerWriter(Writer):
                 self._length += total
                 self._lone = total
             try:
+                if placed is not None:
+                    placed()
                 error = self._storage.commit_entries(entries)
             except BaseException as caught:
                 interruption = caught

@@ -26,6 +26,18 @@ def test_a_batch_is_settled_as_a_whole() -> None:
     assert out.all() == [Position(3, 8)]
 
 
+def test_two_batches_that_go_out_mixed() -> None:
+    """What comes again precedes what is new, and may be of the same batch."""
+    out = HandedOut()
+    members, others = members_of(BATCH, range(2)), members_of(Position(3, 8), range(1))
+    out.hand_out(CONSUMER, [members[0], *others, members[1]], 7)
+    assert out.has_any_of(Position(3, 8), others)
+    out.settle(BATCH)
+    assert (out.all(), len(out), out.overdue(8)) == (others, 1, others)
+    out.settle_members(Position(3, 8), others)
+    assert len(out) == 0
+
+
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_others_of_a_batch_go_out_meanwhile(one_by_one: bool) -> None:
     out = HandedOut()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -53,6 +54,37 @@ def ledgers(desk: Desk) -> list[int]:
 
 
 # -- publishing --------------------------------------------------------------------------------------------------------
+
+
+def test_who_stops_waiting_for_what_he_published_has_rung_all_the_same(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = desk.topic.ledger.append_entry
+
+    def interrupted(entry: bytes) -> None:
+        append(entry)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(desk.topic.ledger, "append_entry", interrupted)
+    rings = desk.sub.bell.rings
+    with pytest.raises(KeyboardInterrupt):
+        desk.topic.publish(b"a")
+    assert desk.sub.bell.rings > rings
+    assert words(desk.drain()) == ["a"]
+
+
+def test_one_message_kept_of_a_compressed_batch_keeps_no_others(store_path: Path) -> None:
+    with Desk(store_path, topic_config(compression="ZLIB", max_entries_per_ledger=100)) as desk:
+        for _ in range(20):
+            desk.topic.publish_batch([bytes(1_000)] * 100)
+        tracemalloc.start()
+        try:
+            kept = [desk.sub.receive(100, timeout=0)[50] for _ in range(20)]
+            taken = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+    assert {message.payload for message in kept} == {bytes(1_000)}
+    assert taken < 20 * 100 * 1_000 / 2
 
 
 def test_what_is_published_is_in_the_ledger_as_pulsar_frames_it(desk: Desk) -> None:

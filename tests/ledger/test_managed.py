@@ -21,7 +21,9 @@ from bookstand.ledger.managed import (
     TopicDamagedError,
 )
 from bookstand.ledger.topic_name import cursor_node_of, node_of, parts_of
+from bookstand.ledger.writer import LedgerWriter
 from bookstand.storage.position import EARLIEST, LATEST, Position
+from bookstand.storage.writing import Commits
 from tests import kit
 
 
@@ -179,14 +181,18 @@ def test_who_opens_it_fences_who_had_it(open_store: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("most", [4, 100])
-@pytest.mark.parametrize("many", [False, True])
-def test_another_process_takes_it_over(store: Any, child: Callable[..., kit.Child], most: int, many: bool) -> None:
+@pytest.mark.parametrize("how", ["many", "alone", "with others"])
+def test_another_process_takes_it_over(
+    store: Any, child: Callable[..., kit.Child], monkeypatch: pytest.MonkeyPatch, most: int, how: str
+) -> None:
     topic = store.managed_ledger("t", max_entries_per_ledger=most)
     topic.append_entries([b"a"] * 3)
     other = child()
     other.run(f"topic = store.managed_ledger('t', max_entries_per_ledger={most})")
     other.run("topic.append_entries([b'b'] * 6)")
-    append = partial(topic.append_entries, [b"too", b"late"]) if many else partial(topic.append_entry, b"too late")
+    if how == "with others":
+        monkeypatch.setattr(LedgerWriter, "_may_lead_alone", lambda _: False)
+    append = partial(topic.append_entries, [b"too", b"late"]) if how == "many" else partial(topic.append_entry, b"too")
     with pytest.raises(errors.LedgerFencedError):
         append()
     assert not topic.usable
@@ -374,6 +380,41 @@ def test_many_threads(store: Any) -> None:
         assert [topic.read_entry(one).data for one in mine] == [b"%d/%d" % (number, count) for count in range(60)]
     assert len({position for mine in positions for position in mine}) == 240
     assert topic.extent.total == 240
+
+
+def test_who_adds_while_another_commits_waits_for_no_lock_and_shares_a_commit(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = store.managed_ledger("t")
+    topic.append_entry(b"first")
+    committing, go_on = threading.Event(), threading.Event()
+    commit = Commits._sync
+    commits = []
+
+    def slow(commits_of: Commits, *arguments: Any) -> None:
+        commits.append(None)
+        committing.set()
+        assert go_on.wait(kit.PATIENCE)
+        commit(commits_of, *arguments)
+
+    monkeypatch.setattr(Commits, "_sync", slow)
+    threads = [threading.Thread(target=topic.append_entry, args=(b"%d" % number,)) for number in range(16)]
+    try:
+        threads[0].start()
+        assert committing.wait(kit.PATIENCE)
+        for thread in threads[1:]:
+            thread.start()
+        kit.eventually(lambda: topic._writer.last_add_pushed == 16, "all have their ids")
+        pending = topic.append_entry_async(b"nobody waits for it")
+        assert (topic.last_confirmed.entry_id, topic.extent.total, pending.done()) == (0, 1, False)
+    finally:
+        go_on.set()
+        for thread in threads:
+            thread.join()
+    pending.result()
+    assert len(commits) == 2
+    expected = [b"first", *(b"%d" % number for number in range(16)), b"nobody waits for it"]
+    assert sorted(read_all(topic)) == sorted(expected)
 
 
 def test_the_next_ledger_cannot_be_begun(open_store: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -117,7 +118,7 @@ def test_many_alike_of_which_some_are_damaged_are_cut_as_protobuf_does(
     assert_cut_as_protobuf_does(bytes(body[: data.draw(st.integers(0, len(body)) | st.just(len(body)))]), count)
 
 
-@pytest.mark.parametrize("first", [5, 120, 300])
+@pytest.mark.parametrize("first", [5, 120, 126, 300])
 def test_every_bit_of_many_alike(first: int) -> None:
     own = SingleMessageMetadata(payload_size=2, partition_key="k")
     body = body_of([(SINGLE_MESSAGE_METADATA.write(own._replace(sequence_id=first + n)), b"ab") for n in range(16)])
@@ -159,3 +160,19 @@ def test_what_precedes_a_broken_one_can_be_had() -> None:
     assert next(found) == (good, b"ok")
     with pytest.raises(MalformedMessageError, match="message 1 of the batch cannot be read"):
         next(found)
+
+
+def test_what_is_long_is_not_remembered() -> None:
+    def kept_of_batches(key: str) -> int:
+        tracemalloc.start()
+        try:
+            for number in range(40):
+                body = batch_alike([b""] * 50, partition_key=f"{key}{number:02}" * 5_000, publish_time=1)
+                assert len(list(Message(body).messages())) == 50
+            del body
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    kept_of_batches("a")
+    assert kept_of_batches("b") < 200_000
