@@ -20,7 +20,7 @@ def as_count(count: object) -> int:
 
 def as_position(position: object) -> Position:
     if _is_position(position):
-        return Position(*position)
+        return position if type(position) is Position else Position(*position)
     raise IncorrectParameterError(f"a position is a ledger id and an entry id, not {position!r}")
 
 

@@ -11,7 +11,7 @@ what brings the pages that a question or a change asks for (``bringing.py``); wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -344,6 +344,19 @@ class Cursor:
         position = as_position(position)
         bits = self._bringing.ask(lambda: self._state.not_acked_indexes(position))
         return None if bits is None else indexes_of(bits)
+
+    def unacked_of_batch(self, position: Position, batch_size: int) -> Sequence[int]:
+        """The messages of a batch of that size that are not acknowledged yet: all of them where none is, and none where
+        the whole entry is."""
+        position = as_position(position)
+
+        def look() -> Sequence[int]:
+            if self._state.is_acked(position):
+                return ()
+            bits = self._state.not_acked_indexes(position)
+            return range(batch_size) if bits is None else indexes_of(bits)
+
+        return self._bringing.ask(look)
 
     @property
     def backlog(self) -> int:

@@ -118,9 +118,10 @@ class HandedOut:
             if out is None:
                 return
             if members is None:
-                members = list(out)
-                for member in members:
+                for member in out:
                     self._handouts.pop(member, None)
+                del self._members[position]
+                return
             out.difference_update(members)
             if not out:
                 del self._members[position]

@@ -57,6 +57,8 @@ class Living:
         """Of the next entries, so many at most, those that live; and whether there were any at all."""
         runs = self._cursor.read_runs(count, wanted)
         found = opened_runs(runs, self._known)
+        if self._time_to_live is None:
+            return found, bool(runs)
         return found._replace(entries=self.without_expired(found.entries)), bool(runs)
 
     # -- the time to live --------------------------------------------------------------------------------------------

@@ -35,11 +35,8 @@ class Portions:
                 portions.append(entry)
                 continue
             position = entry.position
-            unacked = self._cursor.unacked_in_batch(position)
-            if unacked is None and self._cursor.is_acked(position):
-                # Since it was read.
-                continue
-            members = members_of(position, range(size_of_batch(entry)) if unacked is None else unacked)
+            # The whole entry may have been acknowledged since it was read.
+            members = members_of(position, self._cursor.unacked_of_batch(position, size_of_batch(entry)))
             some = chosen.get(position) if position not in ids else None
             if some is not None:
                 members = [member for member in members if member[2] in some and member not in self._where.out]

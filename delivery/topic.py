@@ -319,6 +319,8 @@ def _all(actions: Iterable[Callable[[], object]]) -> None:
 
 def _metadata(more: dict[str, Any]) -> dict[str, Any]:
     """Users say ``key`` where the metadata has ``partition_key``. What is not said is not there."""
+    if not more:
+        return more
     renamed = {"partition_key" if name == "key" else name: value for name, value in more.items()}
     return {name: value for name, value in renamed.items() if value is not None}
 

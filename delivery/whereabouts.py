@@ -49,22 +49,27 @@ class Whereabouts:
 
     def acknowledged(self, message: MessageId) -> None:
         self.out.settle(message)
-        if self.given_back:
-            self.given_back.pop(message, None)
+        self._forget((message,))
 
     def all_acknowledged(self, positions: Iterable[Position]) -> None:
         """Many entries."""
         self.out.settle_all(positions)
-        if self.given_back:
-            for position in positions:
-                self.given_back.pop(position, None)
+        self._forget(positions)
 
     def members_acknowledged(self, position: Position, members: Sequence[Member]) -> None:
-        """Some of a batch, or all of it."""
+        """Some of a batch."""
         self.out.settle_members(position, members)
+        self._forget(members)
+
+    def batch_acknowledged(self, position: Position, members: Iterable[Member]) -> None:
+        """All of a batch."""
+        self.out.settle(position)
+        self._forget(members)
+
+    def _forget(self, messages: Iterable[MessageId]) -> None:
         if self.given_back:
-            for member in members:
-                self.given_back.pop(member, None)
+            for message in messages:
+                self.given_back.pop(message, None)
 
     def forget_up_to(self, passed: Position) -> None:
         """All is acknowledged up to there."""
