@@ -63,13 +63,26 @@ class HandedOut:
         """Whether it is out since this handout, and was not given back meanwhile."""
         return self._handouts.get(message) is handout
 
-    def hand_out(self, consumer: Consumer, messages: Sequence[MessageId], deadline: int | None) -> Handout:
+    def hand_out(
+        self,
+        consumer: Consumer,
+        messages: Sequence[MessageId],
+        deadline: int | None,
+        batch: tuple[int, int] | None = None,
+    ) -> Handout:
+        """``batch``: the position of the entry that all of them are members of, where that is known."""
         handout = Handout(consumer, messages, deadline)
         handouts = dict.fromkeys(messages, handout)
         self._handouts.update(handouts)
-        if Member in set(map(type, messages)):
+        if batch is not None:
             with self._members_lock:
-                for position, members in _batches_of(messages, handouts):
+                # The dictionary knows their hashes.
+                self._members.setdefault(batch, set()).update(handouts)
+        elif Member in set(map(type, messages)):
+            # Those of an entry are mostly next to each other.
+            of_batches = groupby([message for message in messages if len(message) > 2], _POSITION_IN)
+            with self._members_lock:
+                for position, members in of_batches:
                     self._members.setdefault(position, set()).update(members)
         if deadline is not None:
             self._by_deadline.append(handout)
@@ -159,17 +172,3 @@ class HandedOut:
         self._handouts.clear()
         self._members.clear()
         self._by_deadline.clear()
-
-
-def _batches_of(
-    messages: Sequence[MessageId], handouts: dict[MessageId, Handout]
-) -> Iterable[tuple[tuple[int, int], Iterable[MessageId]]]:
-    """Members of batches with the positions of their entries."""
-    first = _POSITION_IN(messages[0])
-    if set(map(len, messages)) == {3}:
-        ledger_ids, entry_ids, _ = zip(*messages, strict=True)
-        if (ledger_ids.count(first[0]), entry_ids.count(first[1])) == (len(messages), len(messages)):
-            # One batch, as it is mostly; the dictionary knows their hashes.
-            return [(first, handouts)]
-    # Those of an entry are mostly next to each other.
-    return groupby([message for message in messages if len(message) > 2], _POSITION_IN)

@@ -40,7 +40,15 @@ from bookstand.delivery.message_id import MessageId, position_of
 from bookstand.delivery.nack_log import nack_name
 from bookstand.delivery.passing import Passing
 from bookstand.delivery.portions import Portions
-from bookstand.delivery.received import Portion, ReceivedMessage, are_whole, ids_of, messages_in, messages_of
+from bookstand.delivery.received import (
+    Portion,
+    ReceivedMember,
+    ReceivedMessage,
+    are_whole,
+    ids_of,
+    messages_in,
+    messages_of,
+)
 from bookstand.delivery.references import Reference, meant_id, meant_position
 from bookstand.delivery.returning import Returning
 from bookstand.delivery.subscription_stats import SubscriptionStats, Tally
@@ -227,6 +235,7 @@ class Subscription:
         return portions
 
     def _hand_out(self, consumer: Consumer, portions: Sequence[Portion], most: int) -> list[ReceivedMessage]:
+        batch = None
         if are_whole(portions):
             messages = portions
             ids: list[MessageId] = list(map(_POSITION_OF, messages))
@@ -237,8 +246,10 @@ class Subscription:
                 self._where.again.add(message for portion in portions for message in ids_of(portion))
                 raise
             ids = list(map(_ID_OF, messages))
+            if len(portions) == 1 and isinstance(messages[0], ReceivedMember):
+                batch = messages[0].position
         deadline = self._returning.deadline()
-        handout = self._where.out.hand_out(consumer, ids, deadline)
+        handout = self._where.out.hand_out(consumer, ids, deadline, batch)
         self._returning.watch(deadline)
         if given_back := self._where.given_back:
             for message, message_id in zip(messages, ids, strict=True):

@@ -26,6 +26,19 @@ def test_a_batch_is_settled_as_a_whole() -> None:
     assert out.all() == [Position(3, 8)]
 
 
+def test_a_batch_that_is_known_to_be_one_is_told_as_any() -> None:
+    out, known = HandedOut(), HandedOut()
+    members = members_of(BATCH, range(3))
+    for some in members[:2], members[1:]:
+        out.hand_out(CONSUMER, some, 7)
+        known.hand_out(CONSUMER, some, 7, BATCH)
+    for one in out, known:
+        one.settle(members[0])
+        assert (one.all(), one.has_any_of(BATCH, members[:1])) == (members[1:], False)
+        one.settle(BATCH)
+        assert (len(one), one.has_any_of(BATCH, members)) == (0, False)
+
+
 def test_two_batches_that_go_out_mixed() -> None:
     """What comes again precedes what is new, and may be of the same batch."""
     out = HandedOut()
