@@ -37,6 +37,9 @@ class LedgerWriter(Writer):
 
     def append(self, data: bytes) -> int:
         """Add an entry, and return its id once it is durable (with deferred sync: accepted)."""
+        if self.gathering is not None:
+            # Where others gather, nobody adds alone.
+            return self.append_async(data).result()  # type: ignore[no-any-return]
         entry_id = self.append_now(data)
         return entry_id if entry_id >= 0 else self.append_awaited(data).result()
 

@@ -2,9 +2,11 @@
 
 Submissions gather in the open :class:`Batch`. The first thread that waits for one of them becomes the leader: it takes
 the whole batch and commits it in one transaction, in its own thread, so that a lone durable append pays for no
-hand-over. Threads that come meanwhile wait on their batch's gate. A finished leader opens the gate of the batch it
-committed, and of the one that gathered meanwhile; each woken thread passes the gate on to the next, and the first one
-whose batch is not committed yet leads it.
+hand-over. Threads that come meanwhile wait at their batch's gates. A finished leader opens those of the batch it
+committed, and each woken thread passes its gate on to the next. The last of them opens the gates of the batch that
+gathered meanwhile, and the first one there leads it: until then those who were answered have mostly come again, so that
+one commit does for all. They are waited for no longer than ``RALLY`` seconds, and not at all where a commit takes less
+time than that would.
 
 A background thread commits what nobody waits for. It starts with the first such submission, and gives the submitter
 ``LINGER`` seconds to come and wait itself, because one thread is cheaper than two.
@@ -13,7 +15,7 @@ A background thread commits what nobody waits for. It starts with the first such
 from __future__ import annotations
 
 from contextlib import contextmanager
-from threading import Event, Lock, RLock, Thread
+from threading import Event, Lock, RLock, Thread, get_ident
 from time import monotonic
 
 from bookstand.errors import BookstandError, IllegalOperationError, OutcomeUnknownError
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
     Outcome = tuple[Any, BaseException | None]
 
 LINGER = 0.03
+RALLY = 0.005
+WORTH_A_RALLY = 0.000_05
+
+# So many threads are woken one after the other in no time.
+_FEW = 8
 
 
 class Submission(Completion):
@@ -52,22 +59,39 @@ class Submission(Completion):
 
 
 class Batch:
-    """What one commit will cover. ``gate`` is open while there is something that a waiting thread should look at."""
+    """What one commit will cover. Its gates are open while there is something that a waiting thread should look at.
 
-    __slots__ = ("committed", "gate", "submissions")
+    Many wait at two of them, so that the next thread wakes up while one runs. For few that takes longer, and so would
+    a third gate for many.
+    """
+
+    __slots__ = ("committed", "gates", "submissions", "waiting")
 
     def __init__(self) -> None:
         self.submissions: list[Submission] = []
         self.committed = False
-        self.gate = Lock()
-        self.gate.acquire()
+        self.gates = Lock(), Lock()
+        for gate in self.gates:
+            gate.acquire()
+        # The threads that wait for it.
+        self.waiting: set[int] = set()
+
+    def gate_for_one_more(self) -> Lock:
+        waiting = len(self.waiting)
+        return self.gates[waiting % 2 if waiting > _FEW else 0]
 
     def wake(self) -> None:
-        """Let one waiting thread through. A gate that is open already stays open."""
-        try:
-            self.gate.release()
-        except RuntimeError:
-            pass
+        """Let a waiting thread through at each gate."""
+        for gate in self.gates:
+            _open(gate)
+
+
+def _open(gate: Lock) -> None:
+    """One that is open already stays open."""
+    try:
+        gate.release()
+    except RuntimeError:
+        pass
 
 
 class Committer:
@@ -80,6 +104,9 @@ class Committer:
         # Remembers its owner, so that a thread that an interruption kept from releasing it can go on.
         self._leading = RLock()
         self._busy = False
+        # The batch that was committed last, and until when those who waited for it are waited for.
+        self._answered = Batch()
+        self._rally_ends = 0.0
         self._background: Thread | None = None
         self._nudged = Event()
         self._hurried = Event()
@@ -120,7 +147,13 @@ class Committer:
         self._stop_leading()
         self._wake_open_batch()
 
+    def _is_rallying(self) -> bool:
+        """Whether those who were answered last are waited for, as long as there are any."""
+        return monotonic() < self._rally_ends and not self._stopped
+
     def _try_to_lead(self) -> bool:
+        if self._answered.waiting and self._is_rallying():
+            return False
         if not self._leading.acquire(False):
             return False
         if self._busy:
@@ -144,21 +177,36 @@ class Committer:
         batch = completion.batch
         if batch is None:
             return
+        thread, waiting = get_ident(), batch.waiting
+        gate, is_first = None, False
         try:
             while not batch.committed:
                 if self._try_to_lead():
+                    waiting.discard(thread)
                     self._lead()
-                elif deadline is None:
-                    if self._leading._is_owned():  # type: ignore[attr-defined]
-                        raise IllegalOperationError("a hook cannot wait for the commit that it is called from")
-                    batch.gate.acquire()
-                elif not batch.gate.acquire(timeout=max(0.0, deadline - monotonic())):
+                    continue
+                if deadline is None and self._leading._is_owned():  # type: ignore[attr-defined]
+                    raise IllegalOperationError("a hook cannot wait for the commit that it is called from")
+                if gate is None:
+                    gate, is_first = batch.gate_for_one_more(), not waiting
+                waiting.add(thread)
+                patience = -1.0 if deadline is None else max(0.0, deadline - monotonic())
+                if is_first and self._answered.waiting and self._is_rallying():
+                    # Should they not come, it is the first one here who leads without them.
+                    patience = RALLY if deadline is None else min(patience, RALLY)
+                if not gate.acquire(True, patience) and deadline is not None and monotonic() >= deadline:
                     # Who has no time to wait may have been the one who would have led.
                     self.nudge()
                     return
         finally:
-            # Also where an interruption ends the waiting: the next one is to look.
-            batch.wake()
+            # First of all, and also where an interruption ends the waiting: the next one is to look.
+            if gate is not None and batch.committed:
+                _open(gate)
+            else:
+                batch.wake()
+            waiting.discard(thread)
+            if not waiting:
+                self._wake_open_batch()
 
     def flush(self) -> None:
         """Commit whatever has been submitted before the call."""
@@ -231,6 +279,7 @@ class Committer:
         self._abandoned = reason
         self._stopped = True
         self._open = None
+        self._answered = Batch()
         self.lock = Lock()
         self._leading = RLock()
         self._busy = False
@@ -239,6 +288,7 @@ class Committer:
         """Commit the open batch; the caller leads, and this ends it."""
         later: list[Callable[[], None]] = []
         batch = None
+        began = monotonic()
         try:
             with self.lock:
                 batch, self._open = self._open, None
@@ -259,12 +309,16 @@ class Committer:
             if batch is not None:
                 # A submission knows its batch: both would live on until the next garbage collection.
                 batch.submissions = []
+                ended = monotonic()
+                self._rally_ends = ended + RALLY if ended - began > WORTH_A_RALLY else ended
+                self._answered = batch
                 batch.committed = True
                 self._stop_leading()
                 batch.wake()
             else:
                 self._stop_leading()
-            self._wake_open_batch()
+            if batch is None or not (batch.waiting and self._is_rallying()):
+                self._wake_open_batch()
             call_all(later)
 
     def _lead_on(self) -> None:

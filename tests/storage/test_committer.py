@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
+from time import monotonic
 
 import pytest
 
@@ -106,6 +107,74 @@ def test_a_thread_sees_its_own_submissions_in_order(committer, log):
 def test_a_lone_submission_is_committed_by_its_own_thread(committer, log):
     assert submit(committer, "a").result() == "A"
     assert log.threads == [threading.current_thread().name]
+
+
+def answered_and_not_back_yet(committer, for_so_long):
+    """As when a commit is over, and a thread that waited for it has not woken up."""
+    committer._answered.waiting.add(-1)
+    committer._rally_ends = monotonic() + for_so_long
+
+
+@pytest.mark.parametrize("threads", [3, 30])
+def test_those_who_were_answered_are_waited_for(committer, log, threads):
+    answered_and_not_back_yet(committer, PATIENCE)
+    assert not committer.claim()
+    results = []
+    waiting = [
+        threading.Thread(target=lambda i=i: results.append(submit(committer, f"b{i}").result())) for i in range(threads)
+    ]
+    for thread in waiting:
+        thread.start()
+    count_waiting(log, committer, threads)
+    assert not log.batches
+    committer._answered.waiting.clear()
+    committer._wake_open_batch()
+    for thread in waiting:
+        thread.join(PATIENCE)
+    assert sorted(results) == sorted(f"B{i}" for i in range(threads))
+    assert len(log.batches) == 1
+
+
+def test_the_last_who_was_answered_lets_the_next_batch_go(committer, log, monkeypatch):
+    monkeypatch.setattr(bookstand.storage.committer, "RALLY", PATIENCE)
+    monkeypatch.setattr(bookstand.storage.committer, "WORTH_A_RALLY", -1.0)
+    in_threads(12, lambda index: [submit(committer, f"{index}-{number}").result() for number in range(50)])
+    assert Counter(name for batch in log.batches for name in batch).total() == 600
+    assert not committer._answered.waiting
+
+
+def test_who_does_not_come_back_holds_nobody_up_for_long(committer, log):
+    answered_and_not_back_yet(committer, 0.05)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(submit(committer, "a").result()), daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert results == ["A"]
+
+
+def test_a_callback_of_who_waited_and_then_led_may_wait_for_another_commit(committer, log, monkeypatch):
+    monkeypatch.setattr(bookstand.storage.committer, "RALLY", 2 * PATIENCE)
+    monkeypatch.setattr(bookstand.storage.committer, "WORTH_A_RALLY", -1.0)
+    log.go.clear()
+    results = []
+
+    def work(name):
+        pending = submit(committer, name)
+        pending.add_done_callback(lambda _: results.append(submit(committer, name + "2").result()))
+        results.append(pending.result())
+
+    first = threading.Thread(target=lambda: submit(committer, "first").result(), daemon=True)
+    first.start()
+    assert log.entered.acquire(timeout=PATIENCE)
+    others = [threading.Thread(target=work, args=(f"b{i}",), daemon=True) for i in range(3)]
+    for thread in others:
+        thread.start()
+    count_waiting(log, committer, 3)
+    eventually(lambda: len(committer._open.waiting) == 3, "all wait")
+    log.go.set()
+    for thread in [first, *others]:
+        thread.join(PATIENCE)
+    assert sorted(results) == ["B0", "B02", "B1", "B12", "B2", "B22"]
 
 
 def test_one_commit_covers_all_that_came_meanwhile(committer, log):
