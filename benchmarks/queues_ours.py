@@ -1,4 +1,5 @@
-"""A topic with one subscription behind the same interface as the queues that it is held against."""
+"""A topic with one subscription behind the same interface as the queues that it is held against. What is published at
+once is a batch of Pulsar's, of which each message is received and acknowledged by itself."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import bookstand
+from bookstand.ledger.framing import Message
 
 
 class TopicQueue:
@@ -27,7 +29,13 @@ class TopicQueue:
         self._subscription.ack_many(messages).result()
 
     def left(self) -> int:
-        return self._subscription.stats.backlog
+        cursor = self._subscription.cursor
+        in_part = cursor.partial_batches()
+        left = 0
+        for entry in cursor.unacked():
+            metadata = Message(entry.data).metadata
+            left += len(in_part.get(entry.position, range(metadata.num_messages_in_batch or 1)))
+        return left
 
     def server_cpu(self) -> float:
         return 0.0

@@ -458,8 +458,9 @@ class ManagedLedger:
         with self._lock:
             if self._info.terminated is None:
                 self._current()
-                last = self.last_confirmed
+                # What others are adding is in it, or refused.
                 self._end_current()
+                last = self.last_confirmed
                 self._record(lambda _: self._info._replace(terminated=last))
             assert self._info.terminated is not None
             return self._info.terminated

@@ -6,7 +6,8 @@ hand-over. Threads that come meanwhile wait at their batch's gates. A finished l
 committed, and each woken thread passes its gate on to the next. The last of them opens the gates of the batch that
 gathered meanwhile, and the first one there leads it: until then those who were answered have mostly come again, so that
 one commit does for all. They are waited for no longer than ``RALLY`` seconds, and not at all where a commit takes less
-time than that would.
+time than that would. One who waits looks every ``LOOK`` seconds whether he has been forgotten: those before him may be
+kept from going on, by a signal's handler that waits itself, or by an interruption.
 
 A background thread commits what nobody waits for. It starts with the first such submission, and gives the submitter
 ``LINGER`` seconds to come and wait itself, because one thread is cheaper than two.
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 LINGER = 0.03
 RALLY = 0.005
 WORTH_A_RALLY = 0.000_05
+LOOK = 0.05
 
 # So many threads are woken one after the other in no time.
 _FEW = 8
@@ -178,7 +180,7 @@ class Committer:
         if batch is None:
             return
         thread, waiting = get_ident(), batch.waiting
-        gate, is_first = None, False
+        gate, looks_out = None, False
         try:
             while not batch.committed:
                 if self._try_to_lead():
@@ -188,16 +190,19 @@ class Committer:
                 if deadline is None and self._leading._is_owned():  # type: ignore[attr-defined]
                     raise IllegalOperationError("a hook cannot wait for the commit that it is called from")
                 if gate is None:
-                    gate, is_first = batch.gate_for_one_more(), not waiting
+                    # Somebody must wake up by himself: who is to wake him may be gone.
+                    gate, looks_out = batch.gate_for_one_more(), not waiting
                 waiting.add(thread)
                 patience = -1.0 if deadline is None else max(0.0, deadline - monotonic())
-                if is_first and self._answered.waiting and self._is_rallying():
-                    # Should they not come, it is the first one here who leads without them.
-                    patience = RALLY if deadline is None else min(patience, RALLY)
+                if looks_out:
+                    longest = RALLY if self._answered.waiting and self._is_rallying() else LOOK
+                    patience = longest if deadline is None else min(patience, longest)
                 if not gate.acquire(True, patience) and deadline is not None and monotonic() >= deadline:
                     # Who has no time to wait may have been the one who would have led.
                     self.nudge()
                     return
+                # Whoever was woken for nothing, perhaps by the one who looked out, does it from now on.
+                looks_out = True
         finally:
             # First of all, and also where an interruption ends the waiting: the next one is to look.
             if gate is not None and batch.committed:
@@ -300,6 +305,8 @@ class Committer:
                     for submission in batch.submissions:
                         submission.taken()
                 outcomes = self._commit(batch.submissions)
+                ended = monotonic()
+                self._rally_ends = ended + RALLY if ended - began > WORTH_A_RALLY else ended
             except BaseException as interruption:
                 outcomes = [(None, _outcome_after(interruption))] * len(batch.submissions)
                 raise
@@ -309,8 +316,6 @@ class Committer:
             if batch is not None:
                 # A submission knows its batch: both would live on until the next garbage collection.
                 batch.submissions = []
-                ended = monotonic()
-                self._rally_ends = ended + RALLY if ended - began > WORTH_A_RALLY else ended
                 self._answered = batch
                 batch.committed = True
                 self._stop_leading()

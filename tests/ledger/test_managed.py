@@ -382,39 +382,66 @@ def test_many_threads(store: Any) -> None:
     assert topic.extent.total == 240
 
 
+class SlowCommits:
+    """From the first one on they wait until they may ``go_on``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.count = 0
+        commit = Commits._sync
+
+        def slow(commits: Commits, *arguments: Any) -> None:
+            self.count += 1
+            self.begun.set()
+            assert self.go_on.wait(kit.PATIENCE)
+            commit(commits, *arguments)
+
+        monkeypatch.setattr(Commits, "_sync", slow)
+
+
 def test_who_adds_while_another_commits_waits_for_no_lock_and_shares_a_commit(
     store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = store.managed_ledger("t")
     topic.append_entry(b"first")
-    committing, go_on = threading.Event(), threading.Event()
-    commit = Commits._sync
-    commits = []
-
-    def slow(commits_of: Commits, *arguments: Any) -> None:
-        commits.append(None)
-        committing.set()
-        assert go_on.wait(kit.PATIENCE)
-        commit(commits_of, *arguments)
-
-    monkeypatch.setattr(Commits, "_sync", slow)
+    commits = SlowCommits(monkeypatch)
     threads = [threading.Thread(target=topic.append_entry, args=(b"%d" % number,)) for number in range(16)]
     try:
         threads[0].start()
-        assert committing.wait(kit.PATIENCE)
+        assert commits.begun.wait(kit.PATIENCE)
         for thread in threads[1:]:
             thread.start()
         kit.eventually(lambda: topic._writer.last_add_pushed == 16, "all have their ids")
         pending = topic.append_entry_async(b"nobody waits for it")
         assert (topic.last_confirmed.entry_id, topic.extent.total, pending.done()) == (0, 1, False)
     finally:
-        go_on.set()
+        commits.go_on.set()
         for thread in threads:
             thread.join()
     pending.result()
-    assert len(commits) == 2
+    assert commits.count == 2
     expected = [b"first", *(b"%d" % number for number in range(16)), b"nobody waits for it"]
     assert sorted(read_all(topic)) == sorted(expected)
+
+
+def test_terminating_waits_for_what_is_being_added(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = store.managed_ledger("t")
+    first = topic.append_entry(b"first")
+    commits = SlowCommits(monkeypatch)
+    said: list[Position] = []
+    adding = threading.Thread(target=lambda: said.append(topic.append_entry(b"second")))
+    terminating = threading.Thread(target=lambda: said.append(topic.terminate()))
+    try:
+        adding.start()
+        assert commits.begun.wait(kit.PATIENCE)
+        terminating.start()
+    finally:
+        commits.go_on.set()
+        adding.join()
+        terminating.join()
+    assert said == [first.next, first.next]
+    assert topic.terminated == first.next
+    assert read_all(topic) == [b"first", b"second"]
 
 
 def test_the_next_ledger_cannot_be_begun(open_store: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:

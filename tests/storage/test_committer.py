@@ -152,6 +152,40 @@ def test_who_does_not_come_back_holds_nobody_up_for_long(committer, log):
     assert results == ["A"]
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_nor_those_who_came_before_he_was_answered(committer, log, monkeypatch, leaves):
+    """Whether the first of them goes on waiting, or has no time for that."""
+    monkeypatch.setattr(bookstand.storage.committer, "WORTH_A_RALLY", -1.0)
+    log.go.clear()
+    results = []
+
+    def work(name, timeout=None):
+        with contextlib.suppress(errors.OperationTimeoutError):
+            results.append(submit(committer, name).result(timeout))
+
+    leader = threading.Thread(target=work, args=("first",), daemon=True)
+    leader.start()
+    assert log.entered.acquire(timeout=PATIENCE)
+    waiting = []
+    for number in range(3):
+        timeout = 0.2 if leaves and not number else None
+        thread = threading.Thread(target=work, args=(f"b{number}", timeout), daemon=True)
+        thread.start()
+        waiting.append(thread)
+        eventually(lambda: committer._open is not None and len(committer._open.waiting) > number, "it waits")  # noqa: B023
+    if leaves:
+        waiting[0].join(PATIENCE)
+    # Nobody wakes them.
+    gathered = committer._open
+    monkeypatch.setattr(committer, "_wake_open_batch", lambda: None)
+    committer._rally_ends = 0.0
+    log.go.set()
+    for thread in [leader, *waiting]:
+        thread.join(PATIENCE)
+    assert gathered.committed
+    assert {"FIRST", "B1", "B2"} <= set(results)
+
+
 def test_a_callback_of_who_waited_and_then_led_may_wait_for_another_commit(committer, log, monkeypatch):
     monkeypatch.setattr(bookstand.storage.committer, "RALLY", 2 * PATIENCE)
     monkeypatch.setattr(bookstand.storage.committer, "WORTH_A_RALLY", -1.0)

@@ -110,20 +110,24 @@ def test_answers_that_are_not_taken_are_not_held_for_everybody(
 ) -> None:
     server = serve(limits=Limits(server_bytes=16 << 20))
     other = connect(server)
-    entry = stored(1, 0, bytes(4 << 20))
-    assert other.v2(kit.v2_add(entry)).code == OK
+    entry, small = stored(1, 0, bytes(4 << 20)), stored(1, 1)
+    assert [other.v2(kit.v2_add(one)).code for one in (entry, small)] == [OK] * 2
     before = private_bytes()
+    desk = kit.desk_of(server)
+    known = set(desk.connections)
     slow = [connect(server) for _ in range(60)]
+    assert eventually(lambda: len(desk.connections) == len(known) + len(slow))
+    # So that the system holds little of it, at either end.
+    for connection in set(desk.connections) - known:
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     for wire in slow:
-        # So that the system holds little of it.
         wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         wire.send(*[kit.v2_read(1, 0)] * 10)
-    desk = kit.desk_of(server)
     assert eventually(lambda: desk.figures.refused >= 40)
     # Who goes too far is counted a moment before he is gone.
     assert eventually(lambda: desk.load.bytes <= 16 << 20)
     assert private_bytes() - before < 64 << 20
-    assert other.v2(kit.v2_read(1, 0)).body == entry
+    assert other.v2(kit.v2_read(1, 1)).body == small
     for wire in slow:
         wire.socket.close()
     assert eventually(lambda: desk.load.bytes == 0)
