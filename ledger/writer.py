@@ -40,8 +40,11 @@ class LedgerWriter(Writer):
         if self.gathering is not None:
             # Where others gather, nobody adds alone.
             return self.append_async(data).result()  # type: ignore[no-any-return]
-        entry_id = self.append_now(data)
-        return entry_id if entry_id >= 0 else self.append_awaited(data).result()
+        if type(data) is bytes and len(data) <= self._largest_payload and not self._alone and self._may_lead_alone():
+            entry_id = self._append_now([data], len(data))
+            if entry_id >= 0:
+                return entry_id
+        return self.append_awaited(data).result()  # type: ignore[no-any-return]
 
     def append_now(self, data: bytes, placed: Callable[[], object] | None = None) -> int:
         """The same, where nobody else is adding or committing; -1: it has to travel with others. ``placed`` is called
@@ -90,8 +93,9 @@ class LedgerWriter(Writer):
                 error = OutcomeUnknownError(f"adding {self._named(first, last)} was interrupted by {caught!r}")
             with self._lock:
                 dropped, self._lone = self._lone is None, None
-                # Entries submitted from now on carry the new LAC.
-                self.end_gathering()
+                if self.gathering is not None:
+                    # Entries submitted from now on carry the new LAC.
+                    self.end_gathering()
                 if error is not None:
                     self._length -= 0 if dropped else total
                 elif not dropped:

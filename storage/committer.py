@@ -147,7 +147,8 @@ class Committer:
 
     def release(self) -> None:
         self._stop_leading()
-        self._wake_open_batch()
+        if self._open is not None:
+            self._wake_open_batch()
 
     def _is_rallying(self) -> bool:
         """Whether those who were answered last are waited for, as long as there are any."""

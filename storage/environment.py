@@ -243,9 +243,9 @@ class Environment:
                 self._gate.leave()
                 raise
             reserve = self._reserve
-            if reserve is not None and (last_page := env.info()["last_pgno"]) > reserve.enough_until:
+            if reserve is not None and transaction.id() >= reserve.next_look:
                 try:
-                    reserve.fill(last_page)
+                    reserve.look(transaction.id(), env.info()["last_pgno"])
                 except BaseException:
                     transaction.abort()
                     self._gate.leave()

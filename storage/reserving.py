@@ -26,6 +26,8 @@ LARGEST = 1 << 20
 # On a disk that is nearly full others need the rest more.
 _SHARE_OF_FREE = 64
 
+_MOST_COMMITS_PASSED = 64
+
 _NEVER = sys.maxsize
 
 
@@ -40,13 +42,27 @@ def gains_at(path: str) -> bool:
 class Reserve:
     """What one data file has in reserve. It is never a reason for an error."""
 
-    __slots__ = ("_page_size", "_path", "enough_until")
+    __slots__ = ("_page_size", "_path", "_seen", "enough_until", "next_look")
 
     def __init__(self, path: str, page_size: int) -> None:
         self._path = path
         self._page_size = page_size
         # The last page that may be in use without another look.
         self.enough_until = -1
+        # The commit that is to look: even that takes its time.
+        self.next_look = 0
+        # The last look's commit, and the last page then.
+        self._seen = 0, 0
+
+    def look(self, commit: int, last_page: int) -> None:
+        """Have enough in reserve for this commit and some that come. Only for who holds the lock of writers."""
+        if last_page > self.enough_until:
+            self.fill(last_page)
+        seen_commit, seen_page = self._seen
+        self._seen = commit, last_page
+        # As the file grew lately, twice as fast at most.
+        growth = 2 * max(last_page - seen_page, 1) / max(commit - seen_commit, 1)
+        self.next_look = commit + 1 + min(int((self.enough_until - last_page) / growth), _MOST_COMMITS_PASSED)
 
     def fill(self, last_page: int) -> None:
         """Have some again behind this page, the last one in use. Only for who holds the lock of writers."""
