@@ -138,7 +138,7 @@ class Committer:
 
     def claim(self) -> bool:
         """Become the leader without a batch, if nothing is queued and nobody commits; :meth:`release` ends it."""
-        if not self._try_to_lead():
+        if self._open is not None or not self._try_to_lead():
             return False
         if self._open is None and not self._stopped:
             return True
