@@ -55,7 +55,8 @@ class Column:
 
         count, head = len(payloads), _K + _H + digest.size
         self.rows = np.empty((count, head + size), np.uint8)
-        _layout(f"{head}x{size}s", count).pack_into(self.rows.data, 0, *payloads)
+        # Called with nothing but the payloads: they are copied once less.
+        partial(_layout(f"{head}x{size}s", count).pack_into, self.rows.data, 0)(*payloads)
         self.sums = _checksums(digest, payloads)
 
 
