@@ -194,14 +194,15 @@ class Committer:
                     # Somebody must wake up by himself: who is to wake him may be gone.
                     gate, looks_out = batch.gate_for_one_more(), not waiting
                 waiting.add(thread)
-                patience = -1.0 if deadline is None else max(0.0, deadline - monotonic())
-                if looks_out:
+                if deadline is None and not looks_out:
+                    gate.acquire()
+                else:
                     longest = RALLY if self._answered.waiting and self._is_rallying() else LOOK
-                    patience = longest if deadline is None else min(patience, longest)
-                if not gate.acquire(True, patience) and deadline is not None and monotonic() >= deadline:
-                    # Who has no time to wait may have been the one who would have led.
-                    self.nudge()
-                    return
+                    patience = longest if deadline is None else max(0.0, min(deadline - monotonic(), longest))
+                    if not gate.acquire(True, patience) and deadline is not None and monotonic() >= deadline:
+                        # Who has no time to wait may have been the one who would have led.
+                        self.nudge()
+                        return
                 # Whoever was woken for nothing, perhaps by the one who looked out, does it from now on.
                 looks_out = True
         finally:
