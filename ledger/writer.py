@@ -40,11 +40,8 @@ class LedgerWriter(Writer):
         if self.gathering is not None:
             # Where others gather, nobody adds alone.
             return self.append_async(data).result()  # type: ignore[no-any-return]
-        if type(data) is bytes and len(data) <= self._largest_payload and not self._alone and self._may_lead_alone():
-            entry_id = self._append_now([data], len(data))
-            if entry_id >= 0:
-                return entry_id
-        return self.append_awaited(data).result()  # type: ignore[no-any-return]
+        entry_id = self.append_now(data)
+        return entry_id if entry_id >= 0 else self.append_awaited(data).result()
 
     def append_now(self, data: bytes, placed: Callable[[], object] | None = None) -> int:
         """The same, where nobody else is adding or committing; -1: it has to travel with others. ``placed`` is called
