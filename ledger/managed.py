@@ -9,7 +9,7 @@ Opening a topic for writing takes it over: its last ledger is recovered, and who
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from copy import copy
 from itertools import islice
 from threading import RLock
@@ -29,7 +29,6 @@ from bookstand.errors import (
 from bookstand.ledger import records
 from bookstand.ledger.arguments import as_count, as_payload, as_positive
 from bookstand.ledger.extent import Extent
-from bookstand.ledger.held import Held
 from bookstand.ledger.topic_entries import EntryRun, TopicEntry, runs_of
 from bookstand.ledger.topic_name import cursor_of, ledger_labels, node_of
 from bookstand.ledger.topic_readers import TopicReaders
@@ -338,10 +337,11 @@ class ManagedLedger:
     def append_entry(self, data: bytes) -> Position:
         """Add an entry as it is, without framing."""
         try:
-            with Held(self._lock) as lock:
+            with ExitStack() as locked:
+                locked.enter_context(self._lock)
                 writer = self._current()
                 # Who comes while it is committed finds the lock free, and gathers with others.
-                entry_id = writer.append_now(data, lock.let_go)
+                entry_id = writer.append_now(data, locked.close)
                 if entry_id < 0:
                     pending = writer.append_awaited(data)
                     position = Position(writer.id, writer.last_add_pushed)
