@@ -136,6 +136,21 @@ def test_the_file_seldom_grows_and_has_its_blocks(store, store_path, monkeypatch
         assert not any(file.read())
 
 
+@pytest.mark.parametrize(("growth", "most_looks"), [(0, 10), (1, 40), (26, 250)])
+def test_it_is_looked_after_no_more_often_than_it_may_be_used_up(tmp_path, growth, most_looks):
+    file = tmp_path / "data"
+    file.write_bytes(bytes(4 * MIB))
+    reserve = reserving.Reserve(str(file), 4 * KIB)
+    last_page, looks = MIB // KIB - 1, 0
+    for commit in range(1, 400):
+        if commit >= reserve.next_look:
+            reserve.look(commit, last_page)
+            looks += 1
+        last_page += growth
+        assert file.stat().st_size > last_page * 4 * KIB
+    assert 5 < looks <= most_looks
+
+
 def test_what_is_there_is_used_after_an_opening(open_store, store_path):
     store = open_store()
     fill(store.create_ledger(), 400)
