@@ -27,6 +27,7 @@ from bookstand.storage.digest import digest_for, digest_name, master_key
 from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger, LeftoverEntriesError, UpdateLedger
 from bookstand.storage.log import logger
 from bookstand.storage.metadata import CLOSED, FORMATS, LedgerMetadata
+from bookstand.storage.state import expect_incarnation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -303,7 +304,13 @@ class Client:
         return reader
 
     def _open(self, ledger_id: Any, recovery: bool | None, password: bytes, digest: str | None) -> LedgerReader:
+        if recovery is None:
+            recovery = self.defaults.recovery
         metadata = self.read_metadata(ledger_id)
+        incarnation = None
+        if recovery and metadata.state != CLOSED:
+            # What is recovered has to stay the same ledger.
+            metadata, incarnation = self.read_with_incarnation(ledger_id)
         if metadata.has_password and metadata.password != password:
             raise UnauthorizedAccessError(f"ledger {ledger_id} has another password")
         digest_type = metadata.digest_type
@@ -312,15 +319,13 @@ class Client:
         name = digest_type or digest or self._digest_of_state(ledger_id)
         from bookstand.ledger.reader import LedgerReader
 
-        if recovery is None:
-            recovery = self.defaults.recovery
         reader = LedgerReader(self, metadata, digest_for(name, password), master_key(password), watching=not recovery)
         if metadata.state == CLOSED:
             return reader
         if recovery:
             from bookstand.ledger.recovery import recover
 
-            recover(reader)
+            recover(reader, incarnation)
         else:
             reader.learn_at_open()
         return reader
@@ -377,6 +382,18 @@ class Client:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
         data, version = found
         return metadata_format.parse(data, ledger_id, version=version)
+
+    def read_with_incarnation(self, ledger_id: int, expected: int | None = None) -> tuple[LedgerMetadata, int | None]:
+        """The newest metadata, and which of the ledgers that had this id it is of, None if the bookie has not heard of
+        it. Where one is expected, another one's is refused."""
+        self.storage.flush_if_queued()
+        found = self.storage.ledger(ledger_id)
+        if found is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        data, version, state = found
+        expect_incarnation(expected, state, ledger_id)
+        metadata = metadata_format.parse(data, ledger_id, version=version)
+        return metadata, None if state is None else state.incarnation
 
     def newer_metadata(self, known: LedgerMetadata) -> LedgerMetadata | None:
         """The ledger's metadata if it is not the version that is known already; None also if it was deleted."""

@@ -11,6 +11,7 @@ from bookstand.errors import (
     LedgerRecoveryError,
     MetadataVersionError,
     NoSuchEntryError,
+    NoSuchLedgerError,
     NoSuchLedgerOnBookieError,
     UnauthorizedAccessError,
 )
@@ -19,17 +20,26 @@ from bookstand.storage.changes import Change
 from bookstand.storage.entry_changes import Fence
 from bookstand.storage.metadata import CLOSED, IN_RECOVERY, OPEN
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.storage.metadata import LedgerMetadata
 
-def recover(reader: LedgerReader) -> None:
-    """Bring a reader of a ledger that is not closed to its closed state."""
-    _Recovery(reader).run()
+
+def recover(reader: LedgerReader, incarnation: int | None) -> None:
+    """Bring a reader of a ledger that is not closed to its closed state.
+
+    Who deletes it meanwhile may create another one with its id, which has to be left alone: it is recognised by the
+    incarnation, unless the ledger has none.
+    """
+    _Recovery(reader, incarnation).run()
 
 
 class _Recovery:
     """Works on a reader's numbers, which are nobody else's yet."""
 
-    def __init__(self, reader: LedgerReader) -> None:
+    def __init__(self, reader: LedgerReader, incarnation: int | None) -> None:
         self._reader = reader
+        self._incarnation = incarnation
         self._client = reader._client
         self._storage = reader._storage
 
@@ -44,7 +54,7 @@ class _Recovery:
         try:
             self._fence()
             self._read_to_the_end()
-        except UnauthorizedAccessError:
+        except (NoSuchLedgerError, UnauthorizedAccessError):
             raise
         except LedgerError as error:
             raise LedgerRecoveryError(f"ledger {self._reader._id} could not be recovered: {error}") from error
@@ -59,10 +69,9 @@ class _Recovery:
         reader = self._reader
         while reader._metadata.state == OPEN:
             try:
-                marked = reader._metadata.replace(state=IN_RECOVERY)
-                reader._adopt(self._client.write_metadata(marked, reader._metadata.version))
+                self._write(reader._metadata.replace(state=IN_RECOVERY))
             except MetadataVersionError:
-                reader._adopt(self._client.read_metadata(reader._id))
+                self._read_again()
         return reader._metadata.state != CLOSED
 
     def _fence(self) -> None:
@@ -70,7 +79,7 @@ class _Recovery:
         self._client.check_writable()
         if self._storage.hooks is not None:
             self._storage.hooks.on_fence(reader._id)
-        self._storage.apply(Change(Fence(reader._id, reader._master_key)))
+        (self._incarnation,) = self._storage.apply(Change(Fence(reader._id, reader._master_key, self._incarnation)))
         if self._storage.hooks is not None:
             self._storage.point("recovery.fenced", reader._id)
 
@@ -96,8 +105,15 @@ class _Recovery:
         reader = self._reader
         lac, length = reader._lac, reader._length
         while reader._metadata.state != CLOSED:
-            closed = reader._metadata.replace(state=CLOSED, last_entry_id=lac, length=length)
             try:
-                reader._adopt(self._client.write_metadata(closed, reader._metadata.version))
+                self._write(reader._metadata.replace(state=CLOSED, last_entry_id=lac, length=length))
             except MetadataVersionError:
-                reader._adopt(self._client.read_metadata(reader._id))
+                self._read_again()
+
+    def _write(self, metadata: LedgerMetadata) -> None:
+        reader = self._reader
+        reader._adopt(self._client.write_metadata(metadata, reader._metadata.version, self._incarnation))
+
+    def _read_again(self) -> None:
+        metadata, _ = self._client.read_with_incarnation(self._reader._id, self._incarnation)
+        self._reader._adopt(metadata)

@@ -489,7 +489,8 @@ class Writer(LedgerHandle):
                 try:
                     self._adopt(self._client.write_metadata(closed, self._metadata.version, self._incarnation))
                 except MetadataVersionError:
-                    self._adopt(self._client.read_metadata(self._id))
+                    metadata, _ = self._client.read_with_incarnation(self._id, self._incarnation)
+                    self._adopt(metadata)
             if (self._metadata.last_entry_id, self._metadata.length) != (last_entry, length):
                 raise MetadataVersionError(
                     f"ledger {self._id} was closed elsewhere at entry {self._metadata.last_entry_id} with length "

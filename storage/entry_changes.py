@@ -188,19 +188,27 @@ class CollectEntries:
 
 
 class Fence:
-    """Stop a ledger's writers for good; result: True the first time, False afterwards."""
+    """Stop a ledger's writers for good; result: the ledger's incarnation.
 
-    __slots__ = ("ledger_id", "master_key")
+    With an ``incarnation`` it must still be the ledger that was created with it. Without one, a bookie that is asked to
+    fence a ledger it never saw makes it first; so do we.
+    """
 
-    def __init__(self, ledger_id: int, master_key: bytes) -> None:
+    __slots__ = ("incarnation", "ledger_id", "master_key")
+
+    def __init__(self, ledger_id: int, master_key: bytes, incarnation: int | None = None) -> None:
         self.ledger_id = ledger_id
         self.master_key = master_key
+        self.incarnation = incarnation
 
-    def apply(self, staging: Staging) -> bool:
-        ledger = _expect_state(staging, self.ledger_id, self.master_key)
-        first = not ledger.fenced
+    def apply(self, staging: Staging) -> int:
+        ledger = staging.state(self.ledger_id)
+        state.expect_incarnation(self.incarnation, ledger, self.ledger_id)
+        if ledger is None:
+            ledger = staging.states[self.ledger_id] = LedgerState(next_incarnation(staging), None)
+        state.authorize(ledger, self.ledger_id, self.master_key)
         ledger.fenced = True
-        return first
+        return ledger.incarnation
 
 
 class SetExplicitLac:
@@ -220,16 +228,6 @@ class SetExplicitLac:
             raise LedgerFencedError(f"ledger {self.ledger_id} was deleted and its entries collected")
         state.authorize(ledger, self.ledger_id, self.master_key)
         ledger.explicit_lac = max(ledger.explicit_lac, self.last_add_confirmed)
-
-
-def _expect_state(staging: Staging, ledger_id: int, master_key: bytes) -> LedgerState:
-    """A bookie that is asked to fence a ledger it never saw makes it first; so do we."""
-    ledger = staging.state(ledger_id)
-    if ledger is None:
-        ledger = LedgerState(next_incarnation(staging), None)
-        staging.states[ledger_id] = ledger
-    state.authorize(ledger, ledger_id, master_key)
-    return ledger
 
 
 def next_incarnation(staging: Staging) -> int:

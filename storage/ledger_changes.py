@@ -6,7 +6,7 @@ from bookstand.errors import LedgerExistsError, LedgerIdOverflowError, NoSuchLed
 from bookstand.storage import keys, record
 from bookstand.storage.changes import ANY_VERSION, TakesSpace, version_conflict
 from bookstand.storage.entry_changes import next_incarnation
-from bookstand.storage.state import LedgerState
+from bookstand.storage.state import LedgerState, expect_incarnation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ class UpdateLedger:
     def apply(self, staging: Staging) -> int:
         key = keys.LEDGER_KEY.pack(self.ledger_id)
         if self.incarnation is not None:
-            ledger = staging.state(self.ledger_id)
-            if ledger is None or ledger.incarnation != self.incarnation:
-                raise NoSuchLedgerError(f"ledger {self.ledger_id} was deleted; what has its id now is another one")
+            expect_incarnation(self.incarnation, staging.state(self.ledger_id), self.ledger_id)
         version = _expect_ledger(staging, key, self.ledger_id, self.expected_version) + 1
         staging.put(keys.LEDGERS, key, record.seal_versioned(key, version, self.metadata))
         return version

@@ -56,6 +56,19 @@ class Reads:
         """(metadata bytes, version), or None."""
         return self._versioned(keys.LEDGERS, keys.LEDGER_KEY.pack(ledger_id))
 
+    def ledger(self, ledger_id: int) -> tuple[bytes, int, LedgerState | None] | None:
+        """(metadata bytes, version, state) of one moment, or None; no state if the bookie has not heard of it."""
+        self.check_usable()
+        environment = self._environment
+        key = keys.LEDGER_KEY.pack(ledger_id)
+        with environment.read() as transaction:
+            metadata: bytes | None = transaction.get(key, None, environment.databases[keys.LEDGERS])  # type: ignore[assignment]
+            state: bytes | None = transaction.get(key, None, environment.databases[keys.STATE])  # type: ignore[assignment]
+        if metadata is None:
+            return None
+        known = None if state is None else unpack(ledger_id, record.unseal(keys.STATE, key, state))
+        return *record.unseal_versioned(keys.LEDGERS, key, metadata), known
+
     def node(self, path: str) -> tuple[bytes, int] | None:
         """(value, version), or None."""
         return self._versioned(keys.NODES, path.encode())

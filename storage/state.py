@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import eq
 
-from bookstand.errors import StoreDamagedError, UnauthorizedAccessError
+from bookstand.errors import NoSuchLedgerError, StoreDamagedError, UnauthorizedAccessError
 from bookstand.proto.layout import Layout
 from bookstand.storage.digest import DIGEST_NAMES, MASTER_KEY_BYTES
 
@@ -161,6 +161,12 @@ def authorize(state: Keyed, ledger_id: int, master_key: bytes) -> None:
         state.master_key = master_key
     elif state.master_key != master_key:
         raise UnauthorizedAccessError(f"ledger {ledger_id}: the master key is not the one it was created with")
+
+
+def expect_incarnation(incarnation: int | None, state: LedgerState | None, ledger_id: int) -> None:
+    """Refuse what was meant for the ledger that was created with this incarnation, if another one has its id by now."""
+    if incarnation is not None and (state is None or state.incarnation != incarnation):
+        raise NoSuchLedgerError(f"ledger {ledger_id} was deleted; what has its id now, if anything, is another one")
 
 
 def added_some(state: LedgerState, entry_ids: Sequence[int], largest: int) -> None:

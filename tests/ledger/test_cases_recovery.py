@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from bookstand import errors
+from bookstand.storage.hooks import Hooks
 from tests.kit import Faults, corrupted, cut_short, eventually, failing, in_threads, outcome, refused
 
 
@@ -683,3 +685,76 @@ def test_case_50_later_adds_fail_with_the_first(open_store):
     faults.release(errors.NotEnoughBookiesError())
     assert [outcome(one) for one in pending] == [-6] * 5
     assert (writer.last_add_confirmed, writer.length) == (-1, 0)
+
+
+class At(Hooks):
+    """Does something once, at a point that the store passes."""
+
+    def __init__(self, point: str, then: Callable[[], None]) -> None:
+        super().__init__()
+        self._point = point
+        self._then: Callable[[], None] | None = then
+
+    def point(self, name: str) -> None:
+        then = self._then
+        if name == self._point and then is not None:
+            self._then = None
+            then()
+
+
+RECOVERY_POINTS = ("before", "marked", "fenced", "entry_read", "before_close")
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("point", RECOVERY_POINTS)
+def test_a_recovery_leaves_the_next_ledger_of_the_same_id_alone(open_store, point, marked):
+    store = open_store()
+    store.create_ledger_adv(7).write(0, b"of the first")
+    if marked:
+        metadata = store.ledger_metadata(7)
+        store.write_ledger_metadata(metadata.replace(state="IN_RECOVERY"), expected_version=metadata.version)
+    seconds = []
+
+    def replace() -> None:
+        store.delete_ledger(7)
+        store.compact()
+        seconds.append(store.create_ledger_adv(7))
+        assert seconds[0].write(0, b"of the second") == 0
+        assert seconds[0].write(1, b"also") == 1
+
+    with pytest.raises(errors.NoSuchLedgerError, match=r"ledger 7\b.* another"):
+        open_store(hooks=At(f"recovery.{point}", replace)).open_ledger(7)
+    (second,) = seconds
+    assert store.ledger_metadata(7).state == "OPEN"
+    assert second.write(2, b"and this") == 2
+    assert [entry.data for entry in store.open_ledger(7)] == [b"of the second", b"also", b"and this"]
+
+
+@pytest.mark.parametrize("point", RECOVERY_POINTS)
+def test_a_recovery_that_loses_its_ledger_makes_none(open_store, point):
+    store = open_store()
+    store.create_ledger_adv(7).write(0, b"gone")
+
+    def remove() -> None:
+        store.delete_ledger(7)
+        store.compact()
+
+    with pytest.raises(errors.NoSuchLedgerError, match=r"ledger 7\b"):
+        open_store(hooks=At(f"recovery.{point}", remove)).open_ledger(7)
+    assert store.create_ledger_adv(7).write(0, b"new") == 0
+    assert [entry.data for entry in store.open_ledger(7)] == [b"new"]
+
+
+def test_a_close_does_not_take_the_next_ledger_of_the_same_id_for_its_own(open_store):
+    store = open_store()
+
+    def replace() -> None:
+        store.delete_ledger(7)
+        store.compact()
+        store.create_ledger_adv(7).write(0, b"b")
+        assert store.open_ledger(7).last_add_confirmed == 0
+
+    first = open_store(hooks=At("close.before_cas", replace)).create_ledger_adv(7)
+    first.write(0, b"a")
+    with refused(-25):
+        first.close()

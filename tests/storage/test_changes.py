@@ -116,7 +116,8 @@ def test_a_fence_of_a_refused_change_does_not_hold(store: Any) -> None:
     assert kit.outcome(store.storage.submit(fenced_first)) == -101
     assert node(store, "/a") is None
     assert writer.append(b"still") == 1
-    assert store.storage.submit(Change(Fence(writer.id, KEY), PutNode("/a", b"", -1))).result(kit.PATIENCE) == [True, 0]
+    fenced = store.storage.submit(Change(Fence(writer.id, KEY), PutNode("/a", b"", -1)))
+    assert fenced.result(kit.PATIENCE) == [store.storage.state(writer.id).incarnation, 0]
     assert kit.code_of(lambda: writer.append(b"never")) == -101
 
 
