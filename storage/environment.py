@@ -14,13 +14,13 @@ from threading import Condition, RLock, get_ident
 import lmdb
 
 from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError, StoreFormatError
-from bookstand.storage import keys
+from bookstand.storage import keys, redo
 from bookstand.storage.lmdb_errors import disk_full, reraise
 from bookstand.storage.reserving import Reserve, gains_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from bookstand.errors import BookstandError
@@ -94,7 +94,10 @@ class Gate:
 class Environment:
     """An open LMDB environment with its sub-databases. ``lib_version=0`` pins the format of LMDB 0.9."""
 
-    def __init__(self, path: str, *, read_only: bool, durable: bool, map_size: int = FIRST_MAP_SIZE) -> None:
+    def __init__(
+        self, path: str, *, read_only: bool, durable: bool, alone: bool = False, map_size: int = FIRST_MAP_SIZE
+    ) -> None:
+        """``alone``: no other process writes to it, so that a commit which a power cut interrupted can be repeated."""
         self.path = path
         self.read_only = read_only
         self._durable = durable
@@ -102,14 +105,15 @@ class Environment:
         self._gate = Gate()
         self._env: lmdb.Environment | None = None
         self._reserve: Reserve | None = None
+        self._header: redo.Header | None = None
         self._closed = False
         self._closed_for: BookstandError | None = None
         self.databases: dict[bytes, lmdb._Database] = {}
-        self._open()
+        self._open(alone)
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
+    def _open(self, repeating: bool = False) -> None:
         try:
             env = lmdb.open(
                 os.fsencode(self.path),
@@ -129,14 +133,19 @@ class Environment:
             env.reader_check()
             self.databases = self._open_databases(env)
             self._reserve = self._make_reserve(env)
+            self._header = self._make_header(env)
+            if repeating and self._durable and not self.read_only:
+                redo.repeat(data_file(self.path), env, self.databases)
+            if keys.COPIES not in self.databases and not self.read_only:
+                self._add_copies(env)
         except lmdb.NotFoundError as error:
-            env.close()
+            self._close(env)
             raise StoreDamagedError(f"store {self.path}: one of its sub-databases is missing") from error
-        except lmdb.Error as error:
-            env.close()
+        except (lmdb.Error, OSError) as error:
+            self._close(env)
             reraise(error, self.path, "opening its sub-databases")
         except BaseException:
-            env.close()
+            self._close(env)
             raise
         self._env = env
 
@@ -145,21 +154,25 @@ class Environment:
             try:
                 # The format first: a later one may have other sub-databases.
                 check_format(self.path, _format_record(self.path, env))
-                return dict(self._each_database(env))
+                return dict(_each_database(env))
             except lmdb.MapResizedError:
                 # Another process commits to a file that is larger than the map asked for.
                 env.set_mapsize(0)
 
-    def _each_database(self, env: lmdb.Environment) -> Iterator[tuple[bytes, lmdb._Database]]:
-        for name in keys.DATABASES:
+    def _add_copies(self, env: lmdb.Environment) -> None:
+        """Stores made before there were servers have none. Read-only ones stay without."""
+        while True:
             try:
-                yield name, env.open_db(name, create=False)
-            except lmdb.NotFoundError:
-                # Stores made before there were servers have no copies. Read-only ones stay without.
-                if name != keys.COPIES:
-                    raise
-                if not self.read_only:
-                    yield name, env.open_db(name)
+                self.databases[keys.COPIES] = env.open_db(keys.COPIES)
+                return
+            except lmdb.MapResizedError:
+                env.set_mapsize(0)
+
+    def _make_header(self, env: lmdb.Environment) -> redo.Header | None:
+        """None where commits are left to LMDB."""
+        name = data_file(self.path)
+        lmdbs = None if self.read_only or not self._durable else redo.descriptor_of_header(name)
+        return None if lmdbs is None else redo.Header(name, env.stat()["psize"], lmdbs)
 
     def _make_reserve(self, env: lmdb.Environment) -> Reserve | None:
         """None where nothing has to wait for a file that grows."""
@@ -168,22 +181,31 @@ class Environment:
             return None
         return Reserve(name, env.stat()["psize"])
 
-    def close(self, reason: BookstandError | None = None) -> None:
-        """``reason``: what to tell whoever comes later."""
+    def close(self, reason: BookstandError | None = None, sync: bool = True) -> None:
+        """``reason``: what to tell whoever comes later. ``sync=False``: as if the process had died."""
         with self._gate:
             self._closed = True
             self._closed_for = reason
-            if self._env is not None:
-                self._env.close()
-                self._env = None
+            self._release(sync)
 
     def reopen(self) -> None:
         """Close and open again: the only way on after LMDB has given up on an environment."""
         with self._gate:
-            if self._env is not None:
-                self._env.close()
-                self._env = None
+            self._release()
             self._open()
+
+    def _release(self, sync: bool = False) -> None:
+        env, self._env = self._env, None
+        self._close(env, sync)
+
+    def _close(self, env: lmdb.Environment | None, sync: bool = False) -> None:
+        header, self._header = self._header, None
+        try:
+            if header is not None:
+                header.close(sync)
+        finally:
+            if env is not None:
+                env.close()
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -252,6 +274,36 @@ class Environment:
                     raise
             return transaction
 
+    def commit(self, transaction: lmdb.Transaction, number: int, changes: Sequence[redo.Change] | None) -> None:
+        """Durable on return, if the environment is. ``changes``: all that the transaction does, None if it is a lot."""
+        header = self._header
+        if header is None:
+            transaction.commit()
+            return
+        packed = None if changes is None else redo.pack(changes)
+        header.prepare(number, packed)
+        transaction.commit()
+        header.whole = number if packed is None else -1
+
+    def settle(self, number: int, took_effect: Callable[[lmdb.Transaction], bool]) -> bool:
+        """After a commit that failed: whether it took effect. So it is on the disk then, and nobody repeats it."""
+        transaction = self.begin_write()
+        try:
+            done = took_effect(transaction)
+            # Where another process has committed since, what stands there is its own.
+            last = transaction.id() == number
+            if self._header is not None and (done or last):
+                self._header.rewrite(without=None if done else number)
+                self._header.sync()
+            elif self._header is None and (done or self._durable):
+                self._current().sync(True)
+        finally:
+            try:
+                transaction.abort()
+            finally:
+                self.end_write()
+        return done
+
     def end_write(self) -> None:
         """From here on others may change the map."""
         self._gate.leave()
@@ -290,8 +342,7 @@ class Environment:
                 self._map_size = larger
             except (lmdb.Error, MemoryError, OverflowError) as error:
                 # LMDB has given up the old map before it tried the new one.
-                env.close()
-                self._env = None
+                self._release(sync=True)
                 self._map_size = size
                 self._open()
                 answer = disk_full(f"store {self.path}: cannot map {larger} bytes: {error}", error)
@@ -313,9 +364,6 @@ class Environment:
             self._current().reader_check()
         finally:
             self._gate.leave()
-
-    def sync(self) -> None:
-        self._current().sync(True)
 
     def copy(self, destination: str, compact: bool) -> None:
         """A consistent copy of the data file into the folder ``destination``, while writers go on."""
@@ -356,6 +404,15 @@ class Read:
 def values(found: Iterator[bytes | memoryview]) -> Iterator[bytes]:
     """What LMDB gives, as bytes: it gives memoryviews only to those who ask for buffers, and nobody here does."""
     return found  # type: ignore[return-value]
+
+
+def _each_database(env: lmdb.Environment) -> Iterator[tuple[bytes, lmdb._Database]]:
+    for name in keys.DATABASES:
+        try:
+            yield name, env.open_db(name, create=False)
+        except lmdb.NotFoundError:
+            if name != keys.COPIES:
+                raise
 
 
 def _format_record(path: str, env: lmdb.Environment) -> bytes | None:

@@ -138,7 +138,8 @@ class Survey:
         except FileNotFoundError:
             return
         try:
-            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Shared: who looks at the marker of one who died must not seem to be him to others who look.
+            fcntl.flock(marker, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             if writer:
                 self.writers += 1

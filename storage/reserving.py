@@ -30,6 +30,9 @@ _MOST_COMMITS_PASSED = 64
 
 _NEVER = sys.maxsize
 
+# Few enough to stay in the processor's cache while they are written again and again.
+_ZEROS = bytes(64 << 10)
+
 
 def gains_at(path: str) -> bool:
     """Whether the file system is likely to write over blocks in place.
@@ -94,8 +97,10 @@ def _lengthen(path: str, used: int, size: int) -> int:
         try:
             # It finds out whether the disk has room, and takes it in one piece.
             os.posix_fallocate(descriptor, end, missing)
-            if os.pwrite(descriptor, bytes(missing), end) != missing:
-                raise OSError("written only in part")
+            for start in range(0, missing, len(_ZEROS)):
+                zeros = _ZEROS[: missing - start]
+                if os.pwrite(descriptor, zeros, end + start) != len(zeros):
+                    raise OSError("written only in part")
         except OSError:
             with suppress(OSError):
                 os.ftruncate(descriptor, end)

@@ -171,14 +171,19 @@ class Storage(Reads):
         self._lengthened = False
         # Of a new one there is nothing to see.
         self._structure_seen = created
-        abandoned = [] if created else self._examine(check)
-        if read_only and not os.access(path, os.W_OK) and owners.Survey(path).writers:
+        others = owners.Survey(path)
+        abandoned = [] if created else self._examine(check, others)
+        if read_only and not os.access(path, os.W_OK) and others.writers:
             raise StoreInUseError(
                 f"store {path} is being written to, and its folder cannot be written to from here: nothing would keep "
                 "the writer from reusing pages that are being read"
             )
         files.preallocate_lock_file(path, read_only)
-        self._environment = Environment(path, read_only=read_only, durable=durability == "commit", map_size=map_size)
+        durable = durability == "commit"
+        alone = not others.writers
+        if alone and (read_only or not durable):
+            files.complete(path)
+        self._environment = Environment(path, read_only=read_only, durable=durable, alone=alone, map_size=map_size)
         try:
             if witness:
                 self._witness = Witness(path)
@@ -210,9 +215,8 @@ class Storage(Reads):
 
     # -- opening and closing ---------------------------------------------------------------------------------------
 
-    def _examine(self, check: str) -> list[str]:
+    def _examine(self, check: str, others: owners.Survey) -> list[str]:
         """Look at the files before LMDB does; returns the markers of processes that did not close the store."""
-        others = owners.Survey(self.path)
         if others.writers:
             # Its pages change while we would look at them, as long as nothing keeps those that we read.
             return []
@@ -294,7 +298,7 @@ class Storage(Reads):
         clean = self._refusal is None
         if not self.crashed:
             self._refusal = ClientClosedError(f"store {self.path} is closed")
-        self._environment.close(self._refusal)
+        self._environment.close(self._refusal, sync=clean)
         if self._witness is not None:
             self._witness.close()
         for role in list(self._roles):
@@ -347,7 +351,7 @@ class Storage(Reads):
             "the process anew (multiprocessing: the spawn or forkserver method)"
         )
         self.committer.abandon(self._refusal)
-        self._environment.close()
+        self._environment.close(sync=False)
         if self._owner is not None:
             self._owner.forget()
         for role in self._roles:

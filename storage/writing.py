@@ -7,7 +7,7 @@ from itertools import islice, takewhile
 import lmdb
 
 from bookstand.errors import BookstandError, OutcomeUnknownError
-from bookstand.storage import keys, news, record
+from bookstand.storage import keys, news, record, redo
 from bookstand.storage.changes import Staging, TakesSpace
 from bookstand.storage.copying import AddCopies
 from bookstand.storage.diskspace import DiskSpace
@@ -92,12 +92,12 @@ class Commits:
             try:
                 outcomes = [writing.attempt(submission.operations, full) for submission in submissions]
                 writing.write_rest()
-                if not writing.dirty:
+                if not writing.changes_anything():
                     transaction.abort()
                     return outcomes
                 if hooks is not None:
                     hooks.point("commit.before_sync")
-                self._sync(transaction, writing.evidence)
+                self._sync(transaction, number, writing.changes(), writing.evidence)
             except lmdb.MapFullError:
                 _abort(transaction)
                 self._environment.grow(_size_of(submissions))
@@ -135,6 +135,7 @@ class Commits:
             return self._commit_alone(entries)
         environment = self._environment
         one = entries.encode_one() if len(entries.payloads) == 1 else None
+        new: list[redo.Change] | None
         if one is None:
             entries.encode()
         transaction = None
@@ -151,14 +152,19 @@ class Commits:
             databases = environment.databases
             if one is None:
                 entries.count_in(ledger)
-                _put_entries(transaction, databases[keys.ENTRIES], entries.encode())
+                encoded = entries.encode()
+                _put_entries(transaction, databases[keys.ENTRIES], encoded)
+                little = encoded.count * encoded.largest <= redo.LARGEST
+                new = [(keys.ENTRIES, *pair) for pair in encoded.pairs()] if little else None
             else:
                 added(ledger, entries.first_entry, 1, len(one[1]), entries.last_add_confirmed)
                 transaction.put(*one, True, True, False, databases[keys.ENTRIES])
+                new = [(keys.ENTRIES, *one)]
             key = keys.LEDGER_KEY.pack(entries.ledger_id)
             sealed = record.seal(key, ledger.pack())
             transaction.put(key, sealed, True, True, False, databases[keys.STATE])
-            self._sync(transaction, lambda: (keys.STATE, key, sealed))
+            changes = None if new is None else [*new, (keys.STATE, key, sealed)]
+            self._sync(transaction, number, changes, lambda: (keys.STATE, key, sealed))
             self._states_at = number
             if number % _COMMITS_BETWEEN_LOOKS == 0:
                 environment.reader_check()
@@ -185,43 +191,76 @@ class Commits:
         ((_, error),) = self.commit([_Lone(entries)], None)
         return error  # type: ignore[return-value]
 
-    def _sync(self, transaction: lmdb.Transaction, evidence: Callable[[], Evidence]) -> None:
-        """Commit. Raises where the transaction took no effect, and where that cannot be told."""
+    def _sync(
+        self,
+        transaction: lmdb.Transaction,
+        number: int,
+        changes: list[redo.Change] | None,
+        evidence: Callable[[], Evidence],
+    ) -> None:
+        """Commit. Raises where the transaction took no effect, and where that cannot be told. ``changes``: all that it
+        did, None if that is a lot."""
+        environment = self._environment
         try:
-            transaction.commit()
-        except lmdb.MapFullError:
+            environment.commit(transaction, number, changes)
+        except redo.UntouchedError as error:
+            raise translate(error, environment.path, "committing") from error
+        except lmdb.MapFullError as error:
+            # Who tries again may fail in another way.
+            _abort(transaction)
+            self._settled(number, lambda _: False, translate(error, environment.path, "committing"))
             raise
-        except lmdb.Error as error:
+        except (lmdb.Error, OSError) as error:
             # Whatever it was, LMDB may have given up on the environment.
-            self._settle_unknown(evidence(), translate(error, self._environment.path, "committing"))
+            self._settle_unknown(number, evidence(), translate(error, environment.path, "committing"))
 
-    def _settle_unknown(self, evidence: Evidence, error: BookstandError) -> None:
+    def _settle_unknown(self, number: int, evidence: Evidence, error: BookstandError) -> None:
         """The device failed under the commit. Reopen, and look whether it took effect; raise unless it did.
 
         ``evidence`` is a record that the transaction wrote, and that was another one before.
         """
-        environment = self._environment
         database, key, value = evidence
+
+        def took_effect(now: lmdb.Transaction) -> bool:
+            return now.get(key, None, self._environment.databases[database]) == value
+
+        if not self._settled(number, took_effect, error, reopening=True):
+            raise error from error.__cause__
+
+    def _settled(
+        self,
+        number: int,
+        took_effect: Callable[[lmdb.Transaction], bool],
+        error: BookstandError,
+        reopening: bool = False,
+    ) -> bool:
+        """Whether a commit that failed took effect after all; from here on that stands."""
+        environment = self._environment
         try:
-            environment.reopen()
-            with environment.read() as transaction:
-                took_effect = transaction.get(key, None, environment.databases[database]) == value
-            if took_effect:
-                environment.sync()
-                return
-        except (BookstandError, lmdb.Error) as second:
+            if reopening:
+                environment.reopen()
+            return environment.settle(number, took_effect)
+        except (BookstandError, lmdb.Error, OSError) as second:
             self.broken = OutcomeUnknownError(
                 f"store {environment.path}: a commit failed ({error}), and the store cannot be opened again "
                 f"({second}); whether the commit took effect shows when it can"
             )
             raise self.broken from error
-        raise error from error.__cause__
 
 
 class Writing:
     """One write transaction, as the stagings of the changes in it see it. ``states`` are those known beforehand."""
 
-    __slots__ = ("_changed", "_databases", "_news", "_records", "_states", "_transaction", "dirty")
+    __slots__ = (
+        "_changed",
+        "_databases",
+        "_done",
+        "_news",
+        "_records",
+        "_room",
+        "_states",
+        "_transaction",
+    )
 
     def __init__(
         self, environment: Environment, transaction: lmdb.Transaction, states: dict[int, LedgerState | None]
@@ -234,7 +273,10 @@ class Writing:
         self._records: dict[tuple[bytes, bytes], tuple[bytes | None, bytes | None]] = {}
         # Records that a server is to be told of, in the order in which they were changed.
         self._news: dict[tuple[bytes, bytes], None] = {}
-        self.dirty = False
+        # What is done to entries, and to the marks of bookies' copies, one after the other, while there is room for it
+        # in the header of the file.
+        self._done: list[Encoded | redo.Change] = []
+        self._room = redo.LARGEST
 
     # -- what stagings read ------------------------------------------------------------------------------------------
 
@@ -302,7 +344,7 @@ class Writing:
         entries = self._databases[keys.ENTRIES]
         for key in staging.removed_entries:
             self._transaction.delete(key, b"", entries)
-            self.dirty = True
+            self._done.append((keys.ENTRIES, key, None))
         if staging.marks:
             self._mark(staging.marks)
         if staging.states:
@@ -320,12 +362,13 @@ class Writing:
             self._transaction.delete(key, b"", self._databases[database])
         else:
             self._transaction.put(key, value, True, True, False, self._databases[database])
-        self.dirty = True
         return True
 
     def _add(self, encoded: Encoded) -> None:
         _put_entries(self._transaction, self._databases[keys.ENTRIES], encoded)
-        self.dirty = True
+        self._room -= encoded.count * encoded.largest
+        if self._room >= 0:
+            self._done.append(encoded)
 
     def _mark(self, marks: dict[bytes, bytes | None]) -> None:
         """Marks of bookies' copies: what changes them changes the bookie's record as well."""
@@ -335,7 +378,7 @@ class Writing:
         self._transaction.cursor(database).putmulti(put)
         for key in marks.keys() - dict(put).keys():
             self._transaction.delete(key, b"", database)
-        self.dirty = True
+        self._done += ((keys.COPIES, key, mark) for key, mark in marks.items())
 
     def write_rest(self) -> None:
         """States are written once a transaction, however many changes touched them; so are the sums of seals, and what
@@ -359,6 +402,22 @@ class Writing:
         if told is not None:
             for key, value in news.told(news.unpack_total(told), list(self._news)):
                 self._put(keys.META, key, value)
+
+    def changes_anything(self) -> bool:
+        """Not where several changes cancel each other out: nobody may wait for a commit that LMDB does not count."""
+        return self._room < 0 or bool(self._done) or any(before != now for before, now in self._records.values())
+
+    def changes(self) -> list[redo.Change] | None:
+        """All of them, None if they are many."""
+        if self._room < 0 or len(self._done) > redo.MOST:
+            return None
+        changes: list[redo.Change] = []
+        for done in self._done:
+            if isinstance(done, tuple):
+                changes.append(done)
+            else:
+                changes += [(keys.ENTRIES, *pair) for pair in done.pairs()]
+        return changes + [(database, key, after) for (database, key), (_, after) in self._records.items()]
 
     def evidence(self) -> Evidence:
         """A record that is another one than before the transaction. There is one: whatever is added to a ledger or

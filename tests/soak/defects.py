@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import lmdb
 
@@ -34,6 +35,7 @@ from bookstand.storage import (
     node_changes,
     owners,
     record,
+    redo,
     state,
     storage,
     witness,
@@ -148,9 +150,18 @@ def _no_sync(patches: Patches) -> None:
     _opening_with(patches, sync=False, metasync=False)
 
 
-@defect("no sync of the header", "storage", "commits wait for their pages, but not for the header that tells of them")
-def _no_metasync(patches: Patches) -> None:
-    _opening_with(patches, metasync=False)
+@defect("no sync of the header", "storage", "large commits wait for their pages, but not for the header")
+def _no_sync_of_the_header(patches: Patches) -> None:
+    def make(real: Callable[..., Any]) -> Any:
+        def prepare(self: Any, commit: int, packed: bytes | None) -> None:
+            if packed is None:
+                patches.hit()
+            # So LMDB's header waits.
+            real(self, commit, packed or b"")
+
+        return prepare
+
+    patches.replace(redo.Header, "prepare", make)
 
 
 @defect("header before data", "storage", "data and header are written together, and synced once after both")
@@ -158,13 +169,67 @@ def _header_before_data(patches: Patches) -> None:
     _opening_with(patches, sync=False, metasync=False)
 
     def make(real: Callable[..., Any]) -> Any:
-        def sync(self: Any, transaction: Any, evidence: Any) -> None:
-            real(self, transaction, evidence)
-            self._environment.sync()
+        def sync(self: Any, *arguments: Any) -> None:
+            real(self, *arguments)
+            self._environment._current().sync(True)
 
         return sync
 
     patches.replace(commits.Commits, "_sync", make)
+
+
+@defect("changes are not written down", "storage", "small commits leave nothing to make up for the header")
+def _nothing_written_down(patches: Patches) -> None:
+    def make(real: Callable[..., Any]) -> Any:
+        def put(self: Any, data: bytes, where: int) -> None:
+            patches.hit()
+
+        return put
+
+    patches.replace(redo.Header, "_put", make)
+
+
+@defect("changes are written down too late", "storage", "what makes up for the header comes behind the sync")
+def _written_down_too_late(patches: Patches) -> None:
+    def make(real: Callable[..., Any]) -> Any:
+        def commit(self: Any, transaction: Any, number: int, changes: Any) -> None:
+            if changes is None or self._header is None:
+                return real(self, transaction, number, changes)
+            patches.hit()
+            late: list[Any] = []
+            with mock.patch.object(redo.Header, "_put", lambda *arguments: late.append(arguments)):
+                real(self, transaction, number, changes)
+            for arguments in late:
+                redo.Header._put(*arguments)
+            return None
+
+        return commit
+
+    patches.replace(environment.Environment, "commit", make)
+
+
+@defect("what was written down is not repeated", "storage", "after a power cut the last small commit is forgotten")
+def _not_repeated(patches: Patches) -> None:
+    def make(real: Callable[..., Any]) -> Any:
+        def repeat(path: str, *_: Any) -> None:
+            if redo.is_pending(path):
+                patches.hit()
+
+        return repeat
+
+    patches.replace(redo, "repeat", make)
+
+
+@defect("what was refused is repeated", "storage", "a commit that failed leaves its changes written down")
+def _refused_but_repeated(patches: Patches) -> None:
+    def make(real: Callable[..., Any]) -> Any:
+        def rewrite(self: Any, without: int | None) -> None:
+            if without is not None:
+                patches.hit()
+
+        return rewrite
+
+    patches.replace(redo.Header, "rewrite", make)
 
 
 @defect("a dropped page", "storage", "of every fourth commit one page does not come to the file")
@@ -173,14 +238,14 @@ def _dropped_page(patches: Patches) -> None:
     count = 0
 
     def make(real: Callable[..., Any]) -> Any:
-        def sync(self: Any, transaction: Any, evidence: Any) -> None:
+        def sync(self: Any, *arguments: Any) -> None:
             nonlocal count
             count += 1
             file = Path(environment.data_file(self._environment.path))
             if count % 4:
-                return real(self, transaction, evidence)
+                return real(self, *arguments)
             before = file.read_bytes()
-            real(self, transaction, evidence)
+            real(self, *arguments)
             after = file.read_bytes()
             for start in reversed(range(metas * page, len(after), page)):
                 old = before[start : start + page].ljust(page, b"\0")
@@ -306,10 +371,10 @@ def _full_disk_swallowed(patches: Patches) -> None:
 @defect("an unknown outcome is answered", "storage", "a commit that the device failed under counts as done")
 def _unknown_is_ok(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
-        def settle_unknown(self: Any, evidence: Any, error: Any) -> None:
+        def settle_unknown(self: Any, *arguments: Any) -> None:
             patches.hit()
             with suppress(errors.BookstandError):
-                real(self, evidence, error)
+                real(self, *arguments)
 
         return settle_unknown
 
