@@ -281,7 +281,7 @@ class SubscriptionView:
         self._mark_delete = mark_delete
         self._read_position = read_position
         self._is_acked = is_acked
-        # What is in the index, and is not given out here when it is due.
+        # Both are guarded by the index's lock. What is in the index, and is not given out here when it is due.
         self._cancelled = Presence()
         # What may be in the log and was delivered when it was read.
         self._met = Presence()
@@ -331,23 +331,25 @@ class SubscriptionView:
         self.look_at_mark_delete()
         found: list[Position] = []
         while limit is None or len(found) < limit:
-            ledger_ids, entry_ids = self._index._take(self, None if limit is None else limit - len(found))
-            if not len(ledger_ids):
-                # Whatever was met in the log is not there any more.
-                self._met.clear()
-                break
+            with self._index._lock:
+                ledger_ids, entry_ids = self._index._take(self, None if limit is None else limit - len(found))
+                if not len(ledger_ids):
+                    # Whatever was met in the log is not there any more.
+                    self._met.clear()
+                    break
+                for unwanted in (self._cancelled, self._met):
+                    if unwanted:
+                        dropped = unwanted.contains_many(ledger_ids, entry_ids)
+                        unwanted.discard_many(ledger_ids[dropped], entry_ids[dropped])
+                        ledger_ids, entry_ids = ledger_ids[~dropped], entry_ids[~dropped]
             found += self._wanted(ledger_ids, entry_ids)
-        if self._cancelled:
-            self._cancelled.discard_ledgers(0, self.passed.ledger_id - 1)
+        with self._index._lock:
+            if self._cancelled:
+                self._cancelled.discard_ledgers(0, self.passed.ledger_id - 1)
         return sorted(found)
 
     def _wanted(self, ledger_ids: Column, entry_ids: Column) -> list[Position]:
-        """Those of the due that are to be delivered from here: read before, and neither cancelled nor acknowledged."""
-        for unwanted in (self._cancelled, self._met):
-            if unwanted:
-                dropped = unwanted.contains_many(ledger_ids, entry_ids)
-                unwanted.discard_many(ledger_ids[dropped], entry_ids[dropped])
-                ledger_ids, entry_ids = ledger_ids[~dropped], entry_ids[~dropped]
+        """Those of the due that are to be delivered from here: read before, and not acknowledged."""
         mark_delete, read_position, is_acked = self.passed, self._read_position(), self._is_acked
         positions = map(Position, ledger_ids.tolist(), entry_ids.tolist())
         wanted = [position for position in positions if mark_delete < position < read_position]
@@ -363,14 +365,16 @@ class SubscriptionView:
     def contains_message(self, position: tuple[int, int]) -> bool:
         """Whether the index has it; what is due may have left it before it was given out here."""
         ledger_id, entry_id = check_position(position)
-        return self._index.tracker.contains_message((ledger_id, entry_id)) and not (
-            self._cancelled and self._cancelled.contains(ledger_id, entry_id)
-        )
+        if not self._index.tracker.contains_message((ledger_id, entry_id)):
+            return False
+        with self._index._lock:
+            return not self._cancelled.contains(ledger_id, entry_id)
 
     def contains_many(self, ledger_ids: Column, entry_ids: Column) -> Mask:
         ledger_ids, entry_ids = columns_of((as_ids("ledger ids", ledger_ids), entry_ids))
         contained = self._index.tracker.contains_many(ledger_ids, entry_ids)
-        return contained & ~self._cancelled.contains_many(ledger_ids, entry_ids)
+        with self._index._lock:
+            return contained & ~self._cancelled.contains_many(ledger_ids, entry_ids)
 
     def next_delivery(self) -> int | None:
         return self._index.tracker.next_delivery()
@@ -380,7 +384,8 @@ class SubscriptionView:
         self.look_at_mark_delete()
         found = self._index.tracker.peek(first, last)
         passed, is_acked = self.passed, self._is_acked
-        kept = ~self._cancelled.contains_many(found.ledger_ids, found.entry_ids)
+        with self._index._lock:
+            kept = ~self._cancelled.contains_many(found.ledger_ids, found.entry_ids)
         for row, (_, ledger_id, entry_id) in enumerate(found.indexes):
             position = Position(ledger_id, entry_id)
             kept[row] &= position > passed and not (is_acked is not None and is_acked(position))
