@@ -69,7 +69,7 @@ _REMOVED = 0xFFFF
 _NUMBER = {name: number for number, name in enumerate(keys.DATABASES)}
 LARGEST = CAPACITY - _REDO.size
 MOST = LARGEST // (_CHANGE.size + keys.LEDGER_KEY.size)
-"""More changes than these never fit."""
+"""More changes of entries, or of bookies' copies, never fit."""
 
 
 def pack(changes: Iterable[Change]) -> bytes | None:
@@ -184,7 +184,7 @@ class Header:
         # Whether LMDB's descriptor is its own one.
         self._waiting = True
         self.whole = 0
-        """The newest commit, if it is of this process and its header page is on the disk; -1: its header page waits."""
+        """The last commit of this process, if its header page is on the disk; -1 if that waits; 0 if there was none."""
 
     def close(self, sync: bool) -> None:
         """``sync``: so that a file which nobody has open is whole by itself. Where that fails, the next commit does it
