@@ -353,14 +353,15 @@ class Writing:
 
     def _put(self, database: bytes, key: bytes, value: bytes | None) -> bool:
         """Whether that changes anything."""
-        before = self.get(database, key)
-        if before == value:
+        there = self.get(database, key)
+        if there == value:
             return False
-        before, _ = self._records.get((database, key), (before, None))
-        self._records[database, key] = before, value
-        if value is None:
+        written = self._records.get((database, key))
+        self._records[database, key] = there if written is None else written[0], value
+        if value is None or (written is not None and there is not None):
+            # Over a larger value of the same transaction LMDB writes in place, and leaves it more pages than it takes.
             self._transaction.delete(key, b"", self._databases[database])
-        else:
+        if value is not None:
             self._transaction.put(key, value, True, True, False, self._databases[database])
         return True
 

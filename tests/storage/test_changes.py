@@ -132,6 +132,19 @@ def test_metadata_of_a_refused_change_keeps_its_version(store: Any) -> None:
     assert store.ledger_metadata(writer.id).custom_metadata == {"a": b"b"}
 
 
+@pytest.mark.parametrize("second", [100, 3_000, 5_000, 9_000])
+def test_a_smaller_value_in_the_same_commit(open_store: Callable[..., Any], second: int) -> None:
+    """It has no more pages than it takes: the file would be refused as damaged."""
+    with open_store() as store:
+        storage = store.storage
+        with storage.committer.paused():
+            pending = [storage.submit(Change(PutNode("/a", bytes(size), None))) for size in (9_000, second)]
+        assert [one.result(kit.PATIENCE) for one in pending] == [[0], [1]]
+    with open_store(check="full") as store:
+        assert store.nodes.get("/a") == (bytes(second), 1)
+        assert store.verify().ok
+
+
 def test_an_empty_change_succeeds(store: Any) -> None:
     assert store.storage.submit(Change()).result(kit.PATIENCE) == []
 
