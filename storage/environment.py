@@ -14,7 +14,7 @@ from threading import Condition, RLock, get_ident
 import lmdb
 
 from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError, StoreFormatError
-from bookstand.storage import keys, redo
+from bookstand.storage import keys, redo, repeating
 from bookstand.storage.lmdb_errors import disk_full, reraise
 from bookstand.storage.reserving import Reserve, gains_at
 
@@ -101,6 +101,7 @@ class Environment:
         self.path = path
         self.read_only = read_only
         self._durable = durable
+        self.page_size = 0
         self._map_size = map_size
         self._gate = Gate()
         self._env: lmdb.Environment | None = None
@@ -113,7 +114,7 @@ class Environment:
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    def _open(self, repeating: bool = False) -> None:
+    def _open(self, alone: bool = False) -> None:
         try:
             env = lmdb.open(
                 os.fsencode(self.path),
@@ -129,13 +130,16 @@ class Environment:
             )
         except lmdb.Error as error:
             reraise(error, self.path, "opening it")
+        doing = "opening its sub-databases"
         try:
             env.reader_check()
+            self.page_size = env.stat()["psize"]
             self.databases = self._open_databases(env)
-            self._reserve = self._make_reserve(env)
-            self._header = self._make_header(env)
-            if repeating and self._durable and not self.read_only:
-                redo.repeat(data_file(self.path), env, self.databases)
+            self._reserve = self._make_reserve()
+            self._header = self._make_header()
+            if alone and self._durable and not self.read_only:
+                doing = "repeating its last commit"
+                repeating.repeat(data_file(self.path), env, self.databases)
             if keys.COPIES not in self.databases and not self.read_only:
                 self._add_copies(env)
         except lmdb.NotFoundError as error:
@@ -143,7 +147,7 @@ class Environment:
             raise StoreDamagedError(f"store {self.path}: one of its sub-databases is missing") from error
         except (lmdb.Error, OSError) as error:
             self._close(env)
-            reraise(error, self.path, "opening its sub-databases")
+            reraise(error, self.path, doing)
         except BaseException:
             self._close(env)
             raise
@@ -168,18 +172,18 @@ class Environment:
             except lmdb.MapResizedError:
                 env.set_mapsize(0)
 
-    def _make_header(self, env: lmdb.Environment) -> redo.Header | None:
+    def _make_header(self) -> redo.Header | None:
         """None where commits are left to LMDB."""
         name = data_file(self.path)
         lmdbs = None if self.read_only or not self._durable else redo.descriptor_of_header(name)
-        return None if lmdbs is None else redo.Header(name, env.stat()["psize"], lmdbs)
+        return None if lmdbs is None else redo.Header(name, self.page_size, lmdbs)
 
-    def _make_reserve(self, env: lmdb.Environment) -> Reserve | None:
+    def _make_reserve(self) -> Reserve | None:
         """None where nothing has to wait for a file that grows."""
         name = data_file(self.path)
         if self.read_only or not self._durable or not gains_at(name):
             return None
-        return Reserve(name, env.stat()["psize"])
+        return Reserve(name, self.page_size)
 
     def close(self, reason: BookstandError | None = None, sync: bool = True) -> None:
         """``reason``: what to tell whoever comes later. ``sync=False``: as if the process had died."""
@@ -280,7 +284,7 @@ class Environment:
         if header is None:
             transaction.commit()
             return
-        packed = None if changes is None else redo.pack(changes)
+        packed = None if changes is None else redo.pack(changes, self.page_size)
         header.prepare(number, packed)
         transaction.commit()
         header.whole = number if packed is None else -1

@@ -22,7 +22,7 @@ from bookstand.errors import (
     StoreError,
     StoreNotFoundError,
 )
-from bookstand.storage import keys, owners, record, redo, witness
+from bookstand.storage import keys, owners, record, repeating, witness
 from bookstand.storage.environment import DATA_FILE, LOCK_FILE, LOCK_FILE_BYTES, Environment, data_file, lock_file
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.lmdb_errors import disk_full, reraise
@@ -168,10 +168,13 @@ def complete(path: str) -> None:
     the power went, its last commit may have to be repeated."""
     name = data_file(path)
     try:
-        written_down = redo.is_pending(name)
+        left = repeating.left(name)
     except OSError as error:
         raise_os_error(error, f"cannot read {name}")
-    if not written_down:
+    if left is None:
+        return
+    if left.large is None:
+        repeating.tell_of(name, left.commit)
         return
     if not os.access(name, os.W_OK) or not os.access(path, os.W_OK):
         raise StoreAccessError(

@@ -81,7 +81,7 @@ def reraise(error: lmdb.Error | OSError, path: str, doing: str) -> NoReturn:
 
 def disk_full(about: str, error: BaseException) -> NotEnoughBookiesError:
     """BookKeeper's answer to a full disk, with the full disk as its cause."""
-    cause = DiskFullError(f"{about} (no space left; reads go on, writes again once there is space)")
+    cause = DiskFullError(f"{about} (no space left; what is open can be read, and writes go on once there is space)")
     cause.__cause__ = error
     answer = NotEnoughBookiesError(str(cause))
     answer.__cause__ = cause

@@ -1,10 +1,10 @@
-"""What a small commit changes, written down in the header of the file: so that one sync is enough for it.
+"""What a commit changes, written down in the header of the file: so that one sync is enough for it.
 
 LMDB writes the pages of a commit and syncs them, and then the header page that makes them count, and waits for that as
 well. Here it does not wait: before LMDB commits, the changes are written into the free rest of the header page of the
 commit before. The sync of the pages takes them along, and the header page itself goes to the disk with the next
 commit's. Should the power go before, the header on the disk is that of the commit before, and beside it stand the
-changes of the one that followed. Whoever opens the file next repeats them.
+changes of the one that followed. Whoever opens the file next repeats them (:mod:`bookstand.storage.repeating`).
 
 Why nothing is lost: when commit N begins to write, all of N-1 is on the disk but perhaps its header page; its changes
 are, beside that of N-2. N writes its own beside that of N-1, and touches neither the page of N-2 nor what stands beside
@@ -12,19 +12,23 @@ it. So one page leads to N-1 at any time, whatever becomes of the other one befo
 anew that N-2 or N-1 need. Where N-1 was not written down, its header page is on the disk already, and N changes nothing
 in the sector that tells of N-1.
 
-Changes that are larger than the rest of a page are not written down: LMDB syncs their header page.
+A large value stands on pages of its own, which the sync takes along as well: only which one it is is written down, by
+its size and checksum (:mod:`bookstand.storage.apart`).
+
+What is too much for the rest of a page, or has more in large values than :data:`MOST_APART`, is not written down: LMDB
+syncs the header page.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections import namedtuple
 from contextlib import suppress
 from fcntl import F_GETFL, fcntl
 from struct import Struct
 
 import google_crc32c
-import lmdb
 
 from bookstand.proto.layout import Layout
 from bookstand.storage import keys
@@ -33,11 +37,24 @@ from bookstand.storage.meta_page import META_BYTES, META_PAGES, SMALLEST_PAGE, p
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import NamedTuple
 
     from bookstand.storage.meta_page import Meta
 
+    class Apart(NamedTuple):
+        """A value on pages of its own. Entries begin with their key; of others ``begins`` says nothing."""
+
+        size: int
+        crc: int
+        begins: bytes = b""
+
     Change = tuple[bytes, bytes, bytes | None]
-    """Sub-database, key, and the value; None: the record is removed."""
+    """Sub-database, key, and the value; None: the record is removed. Of one commit, each record comes once."""
+    Written = tuple[bytes, bytes, bytes | Apart | None]
+    """A change as it is written down."""
+
+else:
+    Apart = namedtuple("Apart", ["size", "crc", "begins"], defaults=[b""])
 
 _DESCRIPTORS = "/proc/self/fd"
 
@@ -57,52 +74,80 @@ CHANGE = Layout(
     "one of these changes",
     ("sub-database", "B", f"its place in {', '.join(name.decode() for name in keys.DATABASES)}"),
     ("key size", "H", ""),
-    ("value size", "H", "0xffff: the record is removed"),
+    ("value size", "H", "0xffff: the record is removed; 0xfffe: the value is on pages of its own"),
     ("key", "key size bytes", ""),
-    ("value", "value size bytes", ""),
+    ("value", "value size bytes", "or which it is, if it is on pages of its own"),
 )
-_REDO, _CHANGE = REDO.struct, CHANGE.struct
+APART = Layout(
+    "which of the values on pages of their own it is",
+    ("size", "I", ""),
+    ("CRC32C", "I", "of the value"),
+)
+_REDO, _CHANGE, _APART = REDO.struct, CHANGE.struct, APART.struct
 _CRC = Struct(REDO.order + "I")
 _CRC_BYTES = _CRC.size
 _NONE = bytes(_REDO.size)
-_REMOVED = 0xFFFF
+_REMOVED, _IS_APART = 0xFFFF, 0xFFFE
 _NUMBER = {name: number for number, name in enumerate(keys.DATABASES)}
 LARGEST = CAPACITY - _REDO.size
 MOST = LARGEST // (_CHANGE.size + keys.LEDGER_KEY.size)
 """More changes of entries, or of bookies' copies, never fit."""
+MOST_APART = 1 << 19
+"""So many bytes of values on pages of their own: from twice as many on, the checksums take the time of a sync."""
 
 
-def pack(changes: Iterable[Change]) -> bytes | None:
+def largest_within(page_size: int) -> int:
+    """Larger values are on pages of their own, for LMDB has a page hold two at least; so are some that are smaller."""
+    return page_size // 2
+
+
+def room_if_alike(count: int, largest: int, page_size: int) -> int:
+    """What so many entries take, if each is as large as the largest."""
+    stored = largest if largest <= largest_within(page_size) else _APART.size
+    return count * (_CHANGE.size + keys.ENTRY_KEY.size + stored)
+
+
+def pack(changes: Iterable[Change], page_size: int) -> bytes | None:
     """None if they are too large to be written down."""
     parts: list[bytes] = []
-    size = 0
+    size = apart = 0
+    largest = largest_within(page_size)
     for database, key, value in changes:
         if value is None:
-            parts += _CHANGE.pack(_NUMBER[database], len(key), _REMOVED), key
-            size += _CHANGE.size + len(key)
+            told, stored = _REMOVED, b""
+        elif len(value) <= largest:
+            told, stored = len(value), value
         else:
-            size += _CHANGE.size + len(key) + len(value)
-            if size > LARGEST:
+            apart += len(value)
+            if apart > MOST_APART:
                 return None
-            parts += _CHANGE.pack(_NUMBER[database], len(key), len(value)), key, value
-    return None if size > LARGEST else b"".join(parts)
+            told, stored = _IS_APART, _APART.pack(len(value), google_crc32c.value(value))
+        size += _CHANGE.size + len(key) + len(stored)
+        if size > LARGEST:
+            return None
+        parts += _CHANGE.pack(_NUMBER[database], len(key), told), key, stored
+    return b"".join(parts)
 
 
-def unpack(packed: bytes) -> Iterator[Change]:
+def unpack(packed: bytes) -> Iterator[Written]:
     position = 0
     while position < len(packed):
-        number, key_size, value_size = _CHANGE.unpack_from(packed, position)
+        number, key_size, told = _CHANGE.unpack_from(packed, position)
         position += _CHANGE.size
         key = packed[position : position + key_size]
         position += key_size
-        if value_size == _REMOVED:
-            yield keys.DATABASES[number], key, None
-            continue
-        yield keys.DATABASES[number], key, packed[position : position + value_size]
-        position += value_size
+        stored = packed[position : position + {_REMOVED: 0, _IS_APART: _APART.size}.get(told, told)]
+        position += len(stored)
+        value: bytes | Apart | None = stored
+        if told == _REMOVED:
+            value = None
+        elif told == _IS_APART:
+            size, crc = _APART.unpack(stored)
+            value = Apart(size, crc, key if keys.DATABASES[number] == keys.ENTRIES else b"")
+        yield keys.DATABASES[number], key, value
 
 
-def pending(pages: list[bytes]) -> tuple[int, list[Change]] | None:
+def pending(pages: list[bytes]) -> tuple[int, list[Written]] | None:
     """Of the header pages the commit that is to be repeated, and its changes; None if the newest one is whole."""
     found: list[tuple[Meta, bytes]] = [(meta, page) for page in pages if (meta := parse_meta(page)) is not None]
     if not found or any(len(page) < SMALLEST_PAGE for _, page in found):
@@ -119,42 +164,6 @@ def commit_written_down(page: bytes) -> int:
     """Whose changes stand in a header page."""
     commit: int = _REDO.unpack_from(page, START)[2]
     return commit
-
-
-def is_pending(path: str) -> bool:
-    """Whether there is something to be repeated in a data file that nobody writes to."""
-    return pending(_header_pages(path)) is not None
-
-
-def repeat(path: str, env: lmdb.Environment, databases: dict[bytes, lmdb._Database]) -> None:
-    """Commit what is written down, if that is all there is of it. Only for who has the file to himself: what another
-    process is about to commit, or has failed to, is written down as well."""
-    left = pending(_header_pages(path))
-    while left is not None:
-        try:
-            with env.begin(write=True) as transaction:
-                for database, key, value in left[1]:
-                    if value is None:
-                        transaction.delete(key, b"", databases[database])
-                    else:
-                        transaction.put(key, value, db=databases[database])
-                # LMDB counts no commit that changes nothing, and this one may have changed nothing in the end.
-                format_record: bytes = transaction.get(keys.META_FORMAT, None, databases[keys.META])  # type: ignore[assignment]
-                transaction.put(keys.META_FORMAT, format_record, db=databases[keys.META])
-            return
-        except lmdb.MapFullError:
-            env.set_mapsize(2 * env.info()["map_size"])
-
-
-def _header_pages(path: str) -> list[bytes]:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        first = os.pread(file, SMALLEST_PAGE, 0)
-        meta = parse_meta(first)
-        page_size = SMALLEST_PAGE if meta is None else meta.page_size
-        return [first, os.pread(file, SMALLEST_PAGE, page_size)]
-    finally:
-        os.close(file)
 
 
 class UntouchedError(OSError):

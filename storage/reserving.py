@@ -5,8 +5,8 @@ the file, and a sync has to write that as well. Where zeros were written before,
 price is that new space is written twice, the first time in few and large writes.
 
 What lies behind the last page that the header tells of is nobody's: LMDB goes by its header, not by the length of the
-file. Only what lies behind the end of the file is ever written here, and only by who holds LMDB's lock of writers, so
-no page can be lost by it, whenever it ends.
+file, and what a power cut has left there is looked for before anybody writes. Only what lies behind the end of the file
+is ever written here, and only by who holds LMDB's lock of writers, so no page can be lost by it, whenever it ends.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
-from bookstand.storage import copies, keys, record, redo
+from bookstand.storage import apart, copies, keys, record, redo
 from bookstand.storage.environment import check_format
 from bookstand.storage.meta_page import META_PAGES, SMALLEST_PAGE
 from bookstand.storage.metadata import begins_like_metadata
@@ -149,7 +149,16 @@ class Salvage:
     def _written_down(self) -> tuple[int, list[redo.Change]] | None:
         """What the next commit changed, where the header has no more than that."""
         pages = (self.file.read(number * self.file.page_size, SMALLEST_PAGE) for number in range(META_PAGES))
-        return redo.pending([page for page in pages if page is not None])
+        left = redo.pending([page for page in pages if page is not None])
+        if left is None:
+            return None
+        commit, changes = left
+        wanted = apart.of(changes)
+        found = apart.find(self.file, wanted)
+        if len(found) == len(wanted):
+            return commit, apart.put_into(changes, found)
+        self.doubts.append(f"commit {commit} is left out: it was under way, or a large value of it is not to be had")
+        return None
 
     def _possible_roots(self) -> Iterator[int]:
         """Pages that look as if all others hung on them: of the last commit, and of earlier ones."""

@@ -154,7 +154,7 @@ class Commits:
                 entries.count_in(ledger)
                 encoded = entries.encode()
                 _put_entries(transaction, databases[keys.ENTRIES], encoded)
-                little = encoded.count * encoded.largest <= redo.LARGEST
+                little = redo.room_if_alike(encoded.count, encoded.largest, environment.page_size) <= redo.LARGEST
                 new = [(keys.ENTRIES, *pair) for pair in encoded.pairs()] if little else None
             else:
                 added(ledger, entries.first_entry, 1, len(one[1]), entries.last_add_confirmed)
@@ -256,6 +256,7 @@ class Writing:
         "_databases",
         "_done",
         "_news",
+        "_page_size",
         "_records",
         "_room",
         "_states",
@@ -266,6 +267,7 @@ class Writing:
         self, environment: Environment, transaction: lmdb.Transaction, states: dict[int, LedgerState | None]
     ) -> None:
         self._databases = environment.databases
+        self._page_size = environment.page_size
         self._transaction = transaction
         self._states = states
         self._changed: set[int] = set()
@@ -367,7 +369,7 @@ class Writing:
 
     def _add(self, encoded: Encoded) -> None:
         _put_entries(self._transaction, self._databases[keys.ENTRIES], encoded)
-        self._room -= encoded.count * encoded.largest
+        self._room -= redo.room_if_alike(encoded.count, encoded.largest, self._page_size)
         if self._room >= 0:
             self._done.append(encoded)
 
@@ -412,13 +414,17 @@ class Writing:
         """All of them, None if they are many."""
         if self._room < 0 or len(self._done) > redo.MOST:
             return None
-        changes: list[redo.Change] = []
+        # Of a record what became of it in the end: a large value that it had before is nowhere any more.
+        last: dict[bytes, dict[bytes, bytes | None]] = {}
         for done in self._done:
             if isinstance(done, tuple):
-                changes.append(done)
+                database, key, value = done
+                last.setdefault(database, {})[key] = value
             else:
-                changes += [(keys.ENTRIES, *pair) for pair in done.pairs()]
-        return changes + [(database, key, after) for (database, key), (_, after) in self._records.items()]
+                last.setdefault(keys.ENTRIES, {}).update(done.pairs())
+        for (database, key), (_, after) in self._records.items():
+            last.setdefault(database, {})[key] = after
+        return [(database, key, value) for database, records in last.items() for key, value in records.items()]
 
     def evidence(self) -> Evidence:
         """A record that is another one than before the transaction. There is one: whatever is added to a ledger or

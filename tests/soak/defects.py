@@ -23,6 +23,7 @@ import lmdb
 from bookstand import errors
 from bookstand.ledger import client, handle, reader, recovery, transaction, writer, writing
 from bookstand.storage import (
+    apart,
     backup,
     batch,
     changes,
@@ -34,8 +35,10 @@ from bookstand.storage import (
     ledger_changes,
     node_changes,
     owners,
+    pages,
     record,
     redo,
+    repeating,
     state,
     storage,
     witness,
@@ -212,12 +215,56 @@ def _written_down_too_late(patches: Patches) -> None:
 def _not_repeated(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
         def repeat(path: str, *_: Any) -> None:
-            if redo.is_pending(path):
+            if repeating.left(path) is not None:
                 patches.hit()
 
         return repeat
 
-    patches.replace(redo, "repeat", make)
+    patches.replace(repeating, "repeat", make)
+
+
+@defect("large values are not looked for", "storage", "after a power cut a commit with a large value is forgotten")
+def _large_values_forgotten(patches: Patches) -> None:
+    def make(real: Callable[..., Any]) -> Any:
+        def find(file: Any, wanted: Any) -> Any:
+            wanted = list(wanted)
+            if wanted:
+                patches.hit()
+            return {}
+
+        return find
+
+    patches.replace(apart, "find", make)
+
+
+@defect("large values are believed", "storage", "after a power cut any page that may have been a large value's will do")
+def _large_values_believed(patches: Patches) -> None:
+    def make(real: Callable[..., Any]) -> Any:
+        def find(file: Any, wanted: Any) -> Any:
+            wanted = list(wanted)
+            found = real(file, wanted)
+            for one in wanted:
+                extent = pages.own_pages(one.size, file.page_size)
+                fit = (number for number in file.unused() if file.extent_of_value(number) == extent)
+                if one not in found and (number := next(fit, None)) is not None:
+                    patches.hit()
+                    found[one] = apart.Found(number, file.value_at(number, one.size))
+            return found
+
+        return find
+
+    patches.replace(apart, "find", make)
+
+
+@defect("large values are written over", "storage", "a commit is repeated without a copy of its large values")
+def _large_values_written_over(patches: Patches) -> None:
+    def make(real: Callable[..., Any]) -> Any:
+        def keep(*_: Any) -> None:
+            patches.hit()
+
+        return keep
+
+    patches.replace(apart, "keep", make)
 
 
 @defect("what was refused is repeated", "storage", "a commit that failed leaves its changes written down")

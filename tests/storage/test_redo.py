@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 import struct
+import tempfile
 from fcntl import F_GETFL, LOCK_NB, LOCK_SH, fcntl, flock
 from functools import partial
+from pathlib import Path
 
 import google_crc32c
 import lmdb
@@ -17,13 +20,14 @@ from hypothesis import strategies as st
 
 import bookstand
 from bookstand import errors
-from bookstand.storage import keys, owners, redo
+from bookstand.storage import apart, keys, owners, redo, repeating
 from bookstand.storage.changes import Change
 from bookstand.storage.entry_changes import AddEntries, CollectEntries
 from bookstand.storage.environment import Environment, data_file
 from bookstand.storage.ledger_changes import DeleteLedger
 from bookstand.storage.meta_page import parse_meta
 from bookstand.storage.node_changes import DeleteNode, PutNode
+from bookstand.storage.pages import PageFile
 from bookstand.storage.repair import repair
 from bookstand.storage.storage import open_storage
 from bookstand.testing.crash_lab import CrashLab
@@ -31,6 +35,16 @@ from tests import kit
 from tests.kit import PATIENCE, Program, raw
 
 PAGE = 4096
+# An entry's header and CRC32C.
+OVERHEAD = 36
+# As LMDB reckons.
+LARGEST_ON_LEAF = redo.largest_within(PAGE) - OVERHEAD
+TOO_LARGE = bytes(redo.MOST_APART + 1)
+
+
+def noise(size, seed=0):
+    """Of which no two pages are alike."""
+    return random.Random(f"{size} {seed}").randbytes(size)
 
 
 def header(path):
@@ -44,6 +58,12 @@ def newest(pages):
     return commits.index(max(commits)), max(commits)
 
 
+def is_pending(name):
+    """Whether there is something to be repeated, and all of it."""
+    left = repeating.left(name)
+    return left is not None and left.large is not None
+
+
 class Cut:
     """A store, and copies of it as a power cut right after its last commit may leave it."""
 
@@ -51,11 +71,11 @@ class Cut:
         self.path = folder / "store"
         self.store = bookstand.open(self.path)
         self._folder = folder
-        self._before = header(self.path)
+        self.before = header(self.path)
 
     def begin(self):
         """The next commit is the one whose header page does not come to the disk."""
-        self._before = header(self.path)
+        self.before = header(self.path)
 
     def copied(self, name, lost=True):
         """``lost``: with the header page as it was before; what is written down in it is on the disk or not, for it
@@ -65,10 +85,10 @@ class Cut:
         shutil.copy(data_file(self.path), data_file(to))
         if lost:
             place, commit = newest(header(to))
-            assert commit == newest(self._before)[1] + 1, "there is to be one commit"
+            assert commit == newest(self.before)[1] + 1, "there is to be one commit"
             with open(data_file(to), "r+b") as file:
                 file.seek(place * PAGE)
-                file.write(self._before[place][: redo.START])
+                file.write(self.before[place][: redo.START])
         return to
 
 
@@ -132,10 +152,56 @@ def some_node(store):
     return lambda: store.nodes.delete("/gone")
 
 
+def some_overwriting(store, before):
+    store.nodes.put("/node", before)
+    return lambda: store.nodes.put("/node", noise(20_000, 1))
+
+
+def several_large_ones(store, most=4):
+    """And small ones."""
+    writers = [store.create_ledger() for _ in range(most // 2)]
+
+    def commit():
+        with store.transaction() as together:
+            for number in range(most):
+                together.put_node(f"/large-{number}", noise(3_000 * (number + 1), number))
+                together.put_node(f"/small-{number}", b"value")
+            for writer in writers:
+                together.append(writer, noise(3_000, writer.id))
+
+    return commit
+
+
+def on_free_pages(store, size=100_000):
+    """Where a ledger's entries were before."""
+    writer = store.create_ledger()
+    for number in range(8):
+        writer.append(noise(size // 4, number))
+    store.delete_ledger(writer.id)
+    store.storage.collect(writer.id)
+    for number in range(3):
+        store.nodes.put("/any", b"%d" % number)
+    return some_append(store, noise(size))
+
+
 SMALL = {
     "a lone append": some_append,
     "an append of nothing": lambda store: some_append(store, b""),
-    "as large as there is room for": lambda store: some_append(store, bytes(3_300)),
+    "just on a leaf": lambda store: some_append(store, noise(LARGEST_ON_LEAF)),
+    "just on a page of its own": lambda store: some_append(store, noise(LARGEST_ON_LEAF + 1)),
+    "a page, but for a byte": lambda store: some_append(store, noise(PAGE - 16 - OVERHEAD - 1)),
+    "a page": lambda store: some_append(store, noise(PAGE - 16 - OVERHEAD)),
+    "a page and a byte": lambda store: some_append(store, noise(PAGE - 16 - OVERHEAD + 1)),
+    "many pages": lambda store: some_append(store, noise(100_000)),
+    "as large as is worth it": lambda store: some_append(store, noise(redo.MOST_APART - OVERHEAD)),
+    "several large ones at once": lambda store: partial(
+        store.create_ledger().append_many, [noise(5_000 + number, number) for number in range(20)]
+    ),
+    "several that are alike": lambda store: partial(store.create_ledger().append_many, [bytes(5_000)] * 20),
+    "large ones and small ones": several_large_ones,
+    "in place of one of its size": lambda store: some_overwriting(store, noise(20_000)),
+    "in place of a small one": lambda store: some_overwriting(store, b"small"),
+    "on pages that were free": on_free_pages,
     "several at once": lambda store: partial(store.create_ledger().append_many, [b"a", b"", b"c"]),
     "a chosen id": some_write,
     "a ledger is created": lambda store: store.create_ledger,
@@ -154,12 +220,12 @@ def test_a_small_commit_outlives_its_header_page(cut, kind):
     cut.begin()
     commit()
     whole, lost = cut.copied("whole", lost=False), cut.copied("lost")
-    assert redo.is_pending(data_file(lost))
-    assert not redo.is_pending(data_file(whole))
+    assert is_pending(data_file(lost))
+    assert not is_pending(data_file(whole))
     for path in (whole, lost):
         with bookstand.open(path, check="full") as store:
             assert store.verify().ok
-    assert not redo.is_pending(data_file(lost))
+    assert not is_pending(data_file(lost))
     assert dumped(lost) == dumped(whole)
     assert newest(header(lost)) == newest(header(whole))
 
@@ -188,11 +254,21 @@ def synced(name):
     os.close(descriptor)
 
 
-def test_power_cuts_while_it_is_repeated(cut):
-    commit = some_append(cut.store)
+CUT = {
+    "a lone append": some_append,
+    "behind the last page": lambda store: some_append(store, noise(9_000)),
+    "on pages that were free": lambda store: on_free_pages(store, 9_000),
+    "large ones and small ones": lambda store: several_large_ones(store, 2),
+}
+
+
+@pytest.mark.parametrize("kind", CUT)
+def test_power_cuts_while_it_is_repeated(cut, kind):
+    commit = CUT[kind](cut.store)
     cut.begin()
     commit()
-    lost = cut.copied("lost")
+    lost, whole = cut.copied("lost"), cut.copied("whole", lost=False)
+    expected = dumped(whole)
 
     def workload(path, acknowledge):
         new = f"{path}-new"
@@ -207,7 +283,12 @@ def test_power_cuts_while_it_is_repeated(cut):
 
     def check(store, acknowledged):
         if acknowledged:
-            assert entries(store) == [b"first", b"second"]
+            with tempfile.TemporaryDirectory() as copy:
+                shutil.copy(data_file(store.path), data_file(copy))
+                there = dumped(Path(copy))
+            # The lab has used the store.
+            assert set(expected[keys.ENTRIES]) <= set(there[keys.ENTRIES])
+            assert expected[keys.NODES] == there[keys.NODES]
 
     with CrashLab() as lab:
         assert lab.explore(lab.record(workload, "pages"), check).states > 20
@@ -230,13 +311,356 @@ def test_what_is_not_whole_was_never_confirmed(cut, bit):
         flipped = file.read(1)[0] ^ 1 << where % 8
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes((flipped,)))
-    assert not redo.is_pending(data_file(path))
+    assert not is_pending(data_file(path))
     with bookstand.open(path) as store:
         assert store.verify().ok
         assert store.open_ledger(writer.id, recovery=False).read_unconfirmed(0, 0)[0].data == b"confirmed"
     with bookstand.open(before):
         pass
     assert dumped(path) == dumped(before)
+
+
+def value_page(path, value):
+    """Where a large value is, in bytes."""
+    with open(data_file(path), "rb") as file:
+        image = file.read()
+    assert image.count(value) == 1
+    return image.index(value)
+
+
+@pytest.mark.parametrize("place", [0, 4_000, 49_999])
+def test_a_large_value_that_is_not_whole_was_never_confirmed(cut, place, caplog):
+    writer = cut.store.create_ledger()
+    writer.append(b"confirmed")
+    cut.begin()
+    before = cut.copied("before", lost=False)
+    writer.append(LARGE)
+    path = cut.copied("lost")
+    with open(data_file(path), "r+b") as file:
+        file.seek(value_page(path, LARGE) + place)
+        file.write(bytes((LARGE[place] ^ 1,)))
+    assert not is_pending(data_file(path))
+    report = repair(path, path.parent / "repaired")
+    assert report.entries == 1
+    # It may have been confirmed, and be damaged now.
+    (loss,) = report.losses
+    assert "is left out: it was under way, or a large value of it is not to be had" in loss.why
+    commit = newest(header(path))[1] + 1
+    for options in ({"read_only": True}, {}, {"durability": "none"}, {}):
+        caplog.clear()
+        with bookstand.open(path, **options) as store:
+            assert store.verify().ok
+            assert store.open_ledger(writer.id, recovery=False).read_unconfirmed(0, 0)[0].data == b"confirmed"
+        (told,) = caplog.records
+        assert told.levelname == "WARNING"
+        assert told.getMessage().startswith(
+            f"{data_file(path)}: commit {commit} is left out: its process or the machine"
+        )
+    with bookstand.open(before):
+        pass
+    assert dumped(path) == dumped(before)
+    with bookstand.open(path) as store:
+        store.nodes.put("/the-next", b"commit")
+    caplog.clear()
+    with bookstand.open(path):
+        assert not caplog.records
+
+
+def test_a_large_value_that_is_damaged_was_witnessed(tmp_path):
+    cut = Cut(tmp_path)
+    cut.store.close()
+    with bookstand.open(cut.path, witness=True) as store:
+        writer = store.create_ledger()
+        cut.begin()
+        writer.append(LARGE)
+        path = cut.copied("lost")
+        shutil.copy(cut.path / "witness", path / "witness")
+    with open(data_file(path), "r+b") as file:
+        file.seek(value_page(path, LARGE))
+        file.write(b"damaged")
+    before = header(path)
+    with pytest.raises(errors.StoreRolledBackError):
+        bookstand.open(path, witness=True)
+    # What is known of the commit is still there.
+    assert header(path) == before
+    (loss,) = [loss for loss in repair(path, tmp_path / "repaired").losses if loss.what == "store"]
+    assert "were witnessed" in loss.why
+
+
+def test_a_large_value_that_the_file_ends_in(cut):
+    writer = cut.store.create_ledger()
+    writer.append(b"confirmed")
+    cut.begin()
+    writer.append(LARGE)
+    path = cut.copied("lost")
+    os.truncate(data_file(path), value_page(path, LARGE) + 40_000)
+    assert not is_pending(data_file(path))
+    with bookstand.open(path) as store:
+        assert store.verify().ok
+
+
+class CopyIsThereError(Exception):
+    """The power goes when large values have been copied."""
+
+
+@pytest.fixture
+def stopping_at_the_copies(monkeypatch):
+    """The next repetition gets as far as that."""
+
+    def stopped(*_):
+        monkeypatch.setattr(repeating, "_commit", real)
+        raise CopyIsThereError
+
+    real = repeating._commit
+    monkeypatch.setattr(repeating, "_commit", stopped)
+
+
+@pytest.mark.parametrize("kind", ["many pages", "on pages that were free", "large ones and small ones"])
+def test_what_is_copied_before_it_is_repeated_is_out_of_the_way(cut, kind, stopping_at_the_copies):
+    commit = SMALL[kind](cut.store)
+    cut.begin()
+    commit()
+    whole, path = cut.copied("whole", lost=False), cut.copied("lost")
+    before = pages_of_values(path)
+    with pytest.raises(CopyIsThereError):
+        bookstand.open(path)
+    copied = pages_of_values(path)
+    size = os.path.getsize(data_file(path))
+    # Where it is repeated, nothing comes near; and the next time it is copied to the same place.
+    shutil.copytree(path, path.parent / "repeated")
+    with bookstand.open(path.parent / "repeated"):
+        pass
+    pages = header(path.parent / "repeated")
+    last_page = parse_meta(pages[newest(pages)[0]]).last_page
+    for value, places in copied.items():
+        (copy,) = places - before[value]
+        assert copy > last_page + 50
+    assert size >= PAGE * max(map(max, copied.values()))
+    assert os.path.getsize(data_file(path.parent / "repeated")) == (last_page + 1) * PAGE
+    for value, places in copied.items():
+        # If the originals were written over.
+        for place in before[value]:
+            with open(data_file(path), "r+b") as file:
+                file.seek(place * PAGE + 16)
+                file.write(bytes(100))
+        assert places
+    with bookstand.open(path):
+        pass
+    assert dumped(path) == dumped(whole)
+
+
+def pages_of_values(path):
+    """Of each large value that is to be repeated the pages where it begins."""
+    ((_, changes),) = [redo.pending(header(path))]
+    file = PageFile(data_file(path))
+    try:
+        found = {}
+        for number in range(2, file.pages):
+            for one in apart.of(changes):
+                value = file.value_at(number, one.size)
+                if value is not None and google_crc32c.value(value) == one.crc and file.extent_of_value(number):
+                    found.setdefault(one, set()).add(number)
+        return found
+    finally:
+        file.close()
+
+
+def test_a_copy_that_was_not_synced_is_written_again(cut, monkeypatch):
+    """The kernel may take its pages for written."""
+    commit = some_append(cut.store, LARGE)
+    cut.begin()
+    commit()
+    path = cut.copied("lost")
+    writes = []
+    real = {name: getattr(os, name) for name in ("pwrite", "fdatasync")}
+
+    def pwrite(file, data, where):
+        writes.append((len(data), where))
+        return real["pwrite"](file, data, where)
+
+    def failing(file):
+        monkeypatch.setattr(os, "fdatasync", real["fdatasync"])
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "fdatasync", failing)
+    with pytest.raises(errors.WriteError, match="repeating its last commit"):
+        bookstand.open(path)
+    with bookstand.open(path) as store:
+        assert entries(store) == [b"first", b"1"]
+    copies = [write for write in writes if write[0] > len(LARGE)]
+    assert len(copies) == 2
+    assert copies[0] == copies[1]
+
+
+@pytest.mark.parametrize("between", [0, 50, 100, 130, 160, 190, 220, 250, 1_000])
+def test_values_that_lie_far_behind_the_last_page(cut, between, monkeypatch):
+    """The commit may have come further than repeating it does: what is copied is not written over them."""
+    storage = cut.store.storage
+    cut.store.nodes.put("/other", b"")
+    cut.begin()
+    with storage.committer.paused():
+        puts = {"/a": 200_000, "/gone": between * PAGE, "/b": 200_000}
+        pending = [storage.submit(Change(PutNode(path, noise(size, path), None))) for path, size in puts.items()]
+        pending.append(storage.submit(Change(DeleteNode("/gone", None))))
+    for one in pending:
+        one.result(PATIENCE)
+    whole, path = cut.copied("whole", lost=False), cut.copied("lost")
+    copies = []
+    real = os.pwrite
+
+    def until_the_first(file, data, where):
+        if len(data) > 100_000:
+            copies.append(where)
+            if len(copies) == 2:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(file, data, where)
+
+    monkeypatch.setattr(os, "pwrite", until_the_first)
+    with pytest.raises(errors.WriteError):
+        bookstand.open(path)
+    with bookstand.open(path):
+        pass
+    assert dumped(path) == dumped(whole)
+
+
+SIZES = [100, 2_040, 3_000, 4_080, 5_000, 9_000, 20_000]
+
+
+@pytest.mark.parametrize("second", SIZES)
+@pytest.mark.parametrize("first", SIZES)
+def test_a_value_that_is_written_twice_in_a_commit(cut, first, second):
+    """LMDB would write the second one over the first, and leave it pages that it does not take."""
+    storage = cut.store.storage
+    cut.store.nodes.put("/other", b"")
+    cut.begin()
+    with storage.committer.paused():
+        pending = [storage.submit(Change(PutNode("/a", noise(size), None))) for size in (first, second)]
+    for one in pending:
+        one.result(PATIENCE)
+    whole, path = cut.copied("whole", lost=False), cut.copied("lost")
+    assert is_pending(data_file(path))
+    for one in (whole, path):
+        with bookstand.open(one, check="full") as store:
+            assert store.nodes.get("/a") == (noise(second), 1)
+    assert dumped(path) == dumped(whole)
+
+
+paths = st.sampled_from(["/a", "/b", "/c"])
+sizes = st.sampled_from(SIZES) | st.integers(0, 30_000)
+operations = st.one_of(
+    st.builds(lambda path, size, seed: PutNode(path, noise(size, seed), None), paths, sizes, st.integers(0, 1)),
+    st.builds(lambda path: DeleteNode(path, None), paths),
+    sizes.map(noise),
+)
+
+
+@given(st.lists(st.lists(operations, min_size=1, max_size=8), min_size=1, max_size=6))
+def test_any_batches(batches):
+    """The header page of each is lost, and it is repeated; so is the commit that repeats it, with all of its pages but
+    the header written."""
+    with tempfile.TemporaryDirectory() as folder:
+        cut = Cut(Path(folder))
+        storage = cut.store.storage
+        writer = cut.store.create_ledger()
+        for number, batch in enumerate(batches):
+            cut.begin()
+            with storage.committer.paused():
+                pending = [
+                    writer.append_async(one) if isinstance(one, bytes) else storage.submit(Change(one)) for one in batch
+                ]
+            for one in pending:
+                one.exception(PATIENCE)
+            if newest(cut.before)[1] == newest(header(cut.path))[1] or not is_written_down(cut.path):
+                continue
+            whole, path = cut.copied(f"whole-{number}", lost=False), cut.copied(f"lost-{number}")
+            bookstand.open(whole, check="full").close()
+            expected, before = dumped(whole), header(path)
+            for _ in range(3):
+                assert is_pending(data_file(path))
+                bookstand.open(path, check="full").close()
+                assert dumped(path) == expected
+                with open(data_file(path), "r+b") as file:
+                    file.write(b"".join(before))
+        cut.store.close()
+
+
+def is_written_down(path):
+    pages = header(path)
+    place, commit = newest(pages)
+    return redo.commit_written_down(pages[1 - place]) == commit
+
+
+@pytest.mark.parametrize("what", ["value", "free pages"])
+def test_what_cannot_be_read_is_not_taken_for_lost(cut, monkeypatch, what):
+    commit = on_free_pages(cut.store)
+    cut.begin()
+    commit()
+    path = cut.copied("lost")
+    pages = header(path)
+    broken = (
+        value_page(path, noise(100_000)) if what == "value" else parse_meta(pages[newest(pages)[0]]).free_root * PAGE
+    )
+    real = os.pread
+
+    def failing(file, size, where):
+        if where <= broken < where + size:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(file, size, where)
+
+    monkeypatch.setattr(os, "pread", failing)
+    if what == "value":
+        for options in ({}, {"read_only": True}, {"durability": "none"}):
+            with pytest.raises(errors.StoreError, match=r"cannot be looked for.*Input/output error.*bookstand repair"):
+                bookstand.open(path, **options)
+    else:
+        # It is found all the same.
+        assert is_pending(data_file(path))
+    report = repair(path, path.parent / "repaired", dry_run=True)
+    assert bool(report.losses) == (what == "value")
+    monkeypatch.undo()
+    with bookstand.open(path) as store:
+        assert store.verify().ok
+    assert noise(100_000) in {value[OVERHEAD:] for _, value in dumped(path)[keys.ENTRIES]}
+
+
+def test_where_large_values_are_looked_for(cut):
+    """On pages that are free and on those behind the last one; everywhere, where the tree of free pages is damaged."""
+    SMALL["on pages that were free"](cut.store)
+    cut.store.create_ledger().append(noise(100_000, 7))
+    path = cut.copied("copy", lost=False)
+    name = data_file(path)
+    with open(name, "rb") as file:
+        stored = file.read()
+    free = next(left for number in range(8) if (left := noise(25_000, number)) in stored)
+    used = noise(100_000, 7)
+
+    def found(payload, begins=b""):
+        at = stored.index(payload) - OVERHEAD
+        crc = google_crc32c.value(stored[at : at + OVERHEAD + len(payload)])
+        one = redo.Apart(OVERHEAD + len(payload), crc, begins)
+        file = PageFile(name)
+        try:
+            return list(apart.find(file, {one, redo.Apart(5_000, 1)})) == [one]
+        finally:
+            file.close()
+
+    assert (found(free), found(used)) == (True, False)
+    key = stored[stored.index(free) - OVERHEAD :][:16]
+    assert (found(free, key), found(free, key[:-1] + b"x")) == (True, False)
+    pages = header(path)
+    root = parse_meta(pages[newest(pages)[0]]).free_root
+    no_page = b"\0\0"
+    # A branch whose only child is itself.
+    cycle = struct.pack("<HHH", 1, 18, PAGE - 8) + struct.pack("<H", PAGE - 8)
+    for at, damage in ((10, no_page), (10, cycle)):
+        with open(name, "r+b") as file:
+            file.seek(root * PAGE + at)
+            file.write(damage)
+            if damage is cycle:
+                file.seek(root * PAGE + PAGE - 8)
+                file.write(struct.pack("<HHHH", root, 0, 0, 0))
+        assert (found(free), found(used)) == (True, True)
 
 
 def test_a_header_that_is_older_than_what_is_written_down(cut):
@@ -274,24 +698,29 @@ def test_a_store_that_nobody_has_open_is_whole(cut, monkeypatch):
 # -- who opens it ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def lost(cut):
+LARGE = noise(50_000)
+
+
+@pytest.fixture(params=[b"1", LARGE], ids=["small", "large"])
+def lost(cut, request):
     """A store whose last commit, entry 1 of ledger 0, has to be repeated."""
     writer = cut.store.create_ledger()
     writer.append(b"0")
     cut.begin()
-    writer.append(b"1")
+    writer.append(request.param)
     return cut.copied("lost")
 
 
 def entries(store):
-    return [entry.data for entry in store.open_ledger(0, recovery=False).read_unconfirmed(0, 1)]
+    """The large one as b"1"."""
+    found = [entry.data for entry in store.open_ledger(0, recovery=False).read_unconfirmed(0, 1)]
+    return [b"1" if data == LARGE else data for data in found]
 
 
 def test_a_reader(lost):
     with bookstand.open(lost, read_only=True) as store:
         assert entries(store) == [b"0", b"1"]
-    assert not redo.is_pending(data_file(lost))
+    assert not is_pending(data_file(lost))
 
 
 def test_a_reader_who_may_not_write(lost, monkeypatch):
@@ -376,14 +805,15 @@ def test_repairing_it_leaves_out_what_was_removed(cut, tmp_path):
 # -- who shares it ---------------------------------------------------------------------------------------------------
 
 
-def test_changes_of_several_are_repeated_in_their_order(cut):
-    """Of one commit: an entry is added, its ledger deleted, and collected with it."""
+@pytest.mark.parametrize("payload", [b"1", LARGE], ids=["small", "large"])
+def test_changes_of_several_are_repeated_in_their_order(cut, payload):
+    """Of one commit: an entry is added, its ledger deleted, and collected with it. A large one is nowhere then."""
     storage = cut.store.storage
     writer = cut.store.create_ledger()
     writer.append(b"0")
     cut.begin()
     with storage.committer.paused():
-        added = storage.submit(Change(added_to(writer, 1, [b"1"])))
+        added = storage.submit(Change(added_to(writer, 1, [payload])))
         deleted = storage.submit(Change(DeleteLedger(writer.id, 1)))
         collected = storage.submit(Change(CollectEntries(writer.id, None)))
     for pending in (added, deleted, collected):
@@ -416,7 +846,7 @@ def test_changes_that_cancel_each_other_out_are_no_commit(cut):
     before = cut.store.storage.last_commit
     assert cancelled_out(cut.store) == ([0], [None])
     assert cut.store.storage.last_commit == before
-    assert not redo.is_pending(data_file(cut.path))
+    assert not is_pending(data_file(cut.path))
 
 
 def test_repeating_what_changes_nothing_comes_to_an_end(cut):
@@ -429,18 +859,18 @@ def test_repeating_what_changes_nothing_comes_to_an_end(cut):
         assert store.storage.last_commit == commit + 1
         assert list(store.nodes.children("/")) == ["b"]
         assert store.verify().ok
-    assert not redo.is_pending(data_file(cut.path))
+    assert not is_pending(data_file(cut.path))
 
 
 def write_down(path, changes):
     """As the next commit, and nothing else of it."""
     place, commit = newest(header(path))
-    packed = redo.pack(changes)
+    packed = redo.pack(changes, PAGE)
     body = struct.pack(">IQ", len(packed), commit + 1) + packed
     with open(data_file(path), "r+b") as file:
         file.seek(place * PAGE + redo.START)
         file.write(struct.pack(">I", google_crc32c.value(body)) + body)
-    assert redo.is_pending(data_file(path))
+    assert is_pending(data_file(path))
 
 
 def test_who_looks_at_a_dead_marker_is_not_taken_for_its_owner(lost):
@@ -460,7 +890,7 @@ def failing_commit(monkeypatch, then=lambda: None):
 
     def commit(self, transaction, number, changes):
         monkeypatch.setattr(Environment, "commit", real)
-        self._header.prepare(number, redo.pack(changes))
+        self._header.prepare(number, redo.pack(changes, PAGE))
         assert self._header.stands(number)
         transaction.abort()
         raise lmdb.Error("mdb_txn_commit: Input/output error")
@@ -503,8 +933,8 @@ def test_nobody_repeats_while_another_one_writes(cut):
         for options in ({}, {"read_only": True}, {"durability": "none"}):
             with bookstand.open(cut.path, **options) as store:
                 assert store.storage.last_commit == commit
-        writing.run("store.nodes.put('/b', b'x' * 5000)")
-        assert not redo.is_pending(data_file(cut.path))
+        writing.run("store.nodes.put('/b', b'x' * 600_000)")
+        assert not is_pending(data_file(cut.path))
         assert all(redo.commit_written_down(page) != commit + 1 for page in header(cut.path))
     finally:
         writing.close()
@@ -535,13 +965,13 @@ def test_where_lmdbs_descriptor_is_not_to_be_found(tmp_path, lost, monkeypatch):
 def test_the_descriptor_that_is_found_waits_for_the_disk(store, store_path):
     storage = store.storage
     found = storage._environment._header._lmdbs
-    for payload, waits in ((b"small", False), (bytes(5000), True), (b"small", False), (b"small", False)):
+    for payload, waits in ((b"small", False), (TOO_LARGE, True), (b"small", False), (b"small", False)):
         store.nodes.put("/a", payload)
         assert bool(fcntl(found, F_GETFL) & os.O_DSYNC) == waits
         assert os.path.samestat(os.fstat(found), os.stat(data_file(store_path)))
 
 
-@pytest.mark.parametrize("before", [b"small", bytes(5000)])
+@pytest.mark.parametrize("before", [b"small", TOO_LARGE])
 @pytest.mark.parametrize("done", [False, True])
 def test_an_interruption_while_descriptors_are_changed(store, monkeypatch, before, done):
     """A large commit waits for its header page all the same."""
@@ -556,8 +986,8 @@ def test_an_interruption_while_descriptors_are_changed(store, monkeypatch, befor
 
     monkeypatch.setattr(os, "dup2", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        store.nodes.put("/a", bytes(5000) if before == b"small" else b"small")
-    store.nodes.put("/a", bytes(5000))
+        store.nodes.put("/a", TOO_LARGE if before == b"small" else b"small")
+    store.nodes.put("/a", TOO_LARGE)
     assert fcntl(store.storage._environment._header._lmdbs, F_GETFL) & os.O_DSYNC
 
 
@@ -566,7 +996,7 @@ def test_descriptors_are_closed(tmp_path):
     before = os.listdir("/proc/self/fd")
     with bookstand.open(tmp_path / "store") as store:
         store.nodes.put("/a", b"")
-        store.nodes.put("/a", bytes(5000))
+        store.nodes.put("/a", TOO_LARGE)
         ours = store.storage._environment._header
         for descriptor in (ours._file, ours._synchronous, ours._lmdbs):
             assert os.path.samestat(os.fstat(descriptor), os.stat(data_file(tmp_path / "store")))
@@ -624,7 +1054,7 @@ def test_nothing_can_be_written_down(store, store_path, monkeypatch, number, don
     monkeypatch.setattr(os, "pwrite", failing)
     with pytest.raises(errors.BookstandError):
         store.nodes.put("/a", b"refused")
-    assert not redo.is_pending(data_file(store_path))
+    assert not is_pending(data_file(store_path))
     assert store.nodes.get("/a") == (b"before", 0)
     assert store.nodes.put("/a", b"after") == 1
 
@@ -634,9 +1064,7 @@ def test_what_was_refused_is_struck_out_on_the_disk(store, store_path, monkeypat
     store.nodes.put("/a", b"before")
     synced = []
     real = os.fdatasync
-    monkeypatch.setattr(
-        os, "fdatasync", lambda file: synced.append(redo.is_pending(data_file(store_path))) or real(file)
-    )
+    monkeypatch.setattr(os, "fdatasync", lambda file: synced.append(is_pending(data_file(store_path))) or real(file))
     failing_commit(monkeypatch)
     with pytest.raises(errors.BookstandError):
         store.nodes.put("/a", b"refused")
@@ -714,22 +1142,52 @@ def test_a_disk_that_fails_while_it_is_repeated(shim_library, lost, error):
 
 # -- bytes -----------------------------------------------------------------------------------------------------------
 
+large = st.builds(noise, st.integers(redo.largest_within(PAGE) + 1, 20_000))
 changes = st.lists(
-    st.tuples(st.sampled_from(keys.DATABASES), st.binary(max_size=60), st.none() | st.binary(max_size=4000)),
+    st.tuples(
+        st.sampled_from(keys.DATABASES),
+        st.binary(max_size=60),
+        st.none() | st.binary(max_size=redo.largest_within(PAGE)) | large,
+    ),
     max_size=40,
 )
 
 
+def as_written(value):
+    if value is None or len(value) <= redo.largest_within(PAGE):
+        return value
+    return redo.Apart(len(value), google_crc32c.value(value))
+
+
 @given(changes)
 def test_what_is_packed_is_unpacked(changes):
-    packed = redo.pack(changes)
-    size = sum(redo.CHANGE.struct.size + len(key) + len(value or b"") for _, key, value in changes)
-    assert (packed is None) == (size > redo.LARGEST)
+    packed = redo.pack(changes, PAGE)
+    values = [as_written(value) for *_, value in changes]
+    size = sum(redo.CHANGE.struct.size + len(key) for _, key, _ in changes)
+    size += sum(8 if isinstance(value, redo.Apart) else len(value or b"") for value in values)
+    apart = sum(value.size for value in values if isinstance(value, redo.Apart))
+    assert (packed is None) == (size > redo.LARGEST or apart > redo.MOST_APART)
     if packed is not None:
-        assert list(redo.unpack(packed)) == changes
+        expected = [
+            (
+                database,
+                key,
+                value._replace(begins=key) if isinstance(value, redo.Apart) and database == keys.ENTRIES else value,
+            )
+            for (database, key, _), value in zip(changes, values, strict=True)
+        ]
+        assert list(redo.unpack(packed)) == expected
         assert len(packed) == size
     if len(changes) > redo.MOST:
         assert packed is None or any(len(key) < keys.LEDGER_KEY.size for _, key, _ in changes)
+
+
+@given(st.lists(st.binary(max_size=redo.largest_within(PAGE)) | large, min_size=1, max_size=40))
+def test_what_may_be_written_down_is_tried(values):
+    """Of values of one size, or of one size but for smaller ones at the end."""
+    values = [values[0]] * len(values)
+    packed = redo.pack([(keys.ENTRIES, b"%016d" % number, value) for number, value in enumerate(values)], PAGE)
+    assert packed is None or redo.room_if_alike(len(values), len(values[0]), PAGE) <= redo.LARGEST
 
 
 def test_the_layout(store, store_path):
@@ -752,3 +1210,18 @@ def test_the_layout(store, store_path):
         + b"/a"
         + (records[keys.NODES, b"/a"][:2])
     )
+
+
+def test_the_layout_of_a_large_value(store, store_path):
+    writer = store.create_ledger()
+    writer.append(LARGE)
+    pages = header(store_path)
+    page = pages[1 - newest(pages)[0]]
+    key = keys.ENTRY_KEY.pack(writer.id, 0)
+    place = value_page(store_path, LARGE) - OVERHEAD
+    with open(data_file(store_path), "rb") as file:
+        file.seek(place)
+        stored = file.read(OVERHEAD + len(LARGE))
+    told = len(stored).to_bytes(4, "big") + google_crc32c.value(stored).to_bytes(4, "big")
+    assert page[528 : 528 + 5 + 16 + 8] == b"\1" + (16).to_bytes(2, "big") + b"\xff\xfe" + key + told
+    assert place % PAGE == 16

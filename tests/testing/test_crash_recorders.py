@@ -146,7 +146,10 @@ def test_the_order_that_is_assumed_is_the_order_that_is_observed(tmp_path, obser
 SIZES = {
     "small": ([b"small"], 1),
     "few": ([b""] * 20, 1),
-    "large": ([bytes(redo.CAPACITY)], 2),
+    "large": ([bytes(100_000)], 1),
+    "large ones": ([bytes(5_000)] * 80, 1),
+    "too large": ([bytes(redo.MOST_APART)], 2),
+    "large ones, too many": ([bytes(5_000)] * 500, 2),
     "many": ([b""] * 80, 2),
     "very many": ([b"small"] * 500, 2),
 }
