@@ -109,6 +109,11 @@ def _start(row: str, where: str, against: str, goal: Goal | None = None) -> Row:
     return Row(row, what, "x", against, goal, "wall ms", "bookie_startup")
 
 
+def _ledgers(row: str, what: str) -> Row:
+    what = f"{what} a topic of 10 000 ledgers: CPU time"
+    return Row(row, what, "x", "10 ledgers", at_most(150), "CPU us", "topic_rollover")
+
+
 def _memory(row: str, what: str) -> Row:
     return Row(row, f"private memory of {what}", "MiB above start", "-", at_most(64), "RssAnon MiB", "recovery")
 
@@ -321,6 +326,8 @@ ROWS: tuple[Row, ...] = (
         "P25s", "with nothing there", "ZooKeeper, initnewcluster and a bookie of the originals in turn", at_least(10)
     ),
     _start("P25s-again", "on what an earlier start has made", "a bookie and ZooKeeper of the originals in one process"),
+    _ledgers("P29", "rollover of"),
+    _ledgers("P29o", "opening"),
     Row(
         "PMimport",
         "private memory of importing a bookie's disk of 1 GiB",
