@@ -13,6 +13,7 @@ __all__ = [
     "open",
     "temporary",
     # what it, its topics and their subscriptions are opened with
+    "BrokerConf",
     "CursorConfig",
     "LedgerDefaults",
     "MultiplierRedeliveryBackoff",
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 
 # What topics need takes a tenth of a second to load, and is not needed by those who use ledgers alone.
 _ON_FIRST_USE = {
+    "BrokerConf": "bookstand.ledger.broker_conf",
     "CursorConfig": "bookstand.cursor.config",
     "MultiplierRedeliveryBackoff": "bookstand.delivery.backoff",
     "SubscriptionConfig": "bookstand.delivery.topic_config",
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from bookstand.cursor.config import CursorConfig
     from bookstand.delivery.backoff import MultiplierRedeliveryBackoff
     from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
+    from bookstand.ledger.broker_conf import BrokerConf
 else:
 
     def __getattr__(name: str) -> object:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from os import PathLike
+from typing import Self
 
 from bookstand.errors import IncorrectParameterError
+from bookstand.ledger.broker_conf import CURSOR, BrokerConf
 
 SMALLEST_METADATA_LIMIT = 1 << 10
 
@@ -74,3 +77,9 @@ class CursorConfig:
             )
         if self.max_entries_per_cursor_ledger < 1:
             raise IncorrectParameterError("max_entries_per_cursor_ledger is at least 1")
+
+    @classmethod
+    def from_broker_conf(cls, path: str | PathLike[str]) -> Self:
+        """Read the settings of cursors from Pulsar's ``broker.conf``. Those that the file does not set keep their
+        defaults here; :attr:`BrokerConf.unknown` lists those without a counterpart."""
+        return BrokerConf.read(path).build_config(cls, CURSOR)

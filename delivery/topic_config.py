@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from os import PathLike
+from typing import Self
 
 from bookstand.cursor.config import CursorConfig
 from bookstand.delivery.backoff import RedeliveryBackoff
@@ -10,6 +12,7 @@ from bookstand.delivery.config import DelayedDeliveryConfig
 from bookstand.delivery.negative_acks import DELAY_MILLIS
 from bookstand.delivery.times import Span, span_of
 from bookstand.errors import IncorrectParameterError
+from bookstand.ledger.broker_conf import TOPIC, BrokerConf
 from bookstand.ledger.compression import NUMBERS
 from bookstand.ledger.managed import MAX_BYTES_PER_LEDGER, MAX_ENTRIES_PER_LEDGER, MAX_LEDGER_AGE
 
@@ -42,6 +45,12 @@ class TopicConfig(DelayedDeliveryConfig):
         age = self.max_ledger_age
         if isinstance(age, bool) or not isinstance(age, int | float) or not age > 0:
             raise IncorrectParameterError(f"max_ledger_age is a positive number of seconds, not {age!r}")
+
+    @classmethod
+    def from_broker_conf(cls, path: str | PathLike[str]) -> Self:
+        """Read the settings of topics from Pulsar's ``broker.conf``. Those that the file does not set keep their
+        defaults here; :attr:`BrokerConf.unknown` lists those without a counterpart."""
+        return BrokerConf.read(path).build_config(cls, TOPIC)
 
 
 @dataclass(frozen=True, kw_only=True)
