@@ -1,4 +1,4 @@
-"""How a cursor works: its limits, when it writes, and in which form."""
+"""Settings of a cursor: limits, the timing of writes, and the form of the stored state."""
 
 from __future__ import annotations
 
@@ -14,46 +14,51 @@ SMALLEST_METADATA_LIMIT = 1 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class CursorConfig:
-    """Names as PIP-81 and PIP-299 have them where they name something."""
+    """Settings of a cursor. Those of PIP-81 and PIP-299 have the names that they have there."""
 
     max_individual_ack_cache_bytes: int = 3 << 20
-    """What pages may take in memory; one is always kept, however large."""
+    """Maximum size of the pages in memory, in bytes. One page stays in memory even if it is larger."""
 
     enable_lru_cache_max_unacked_ranges: bool = True
-    """Pages and markers. Without: everything in memory, and full snapshots in Pulsar's old form, with its limits."""
+    """Store the state as pages and markers. If False, the whole state is in memory and each write is a full snapshot in
+    Pulsar's old form, with the limits of that form."""
 
     max_per_cursor_metadata_size_in_bytes: int = 5 << 20
-    """At this size of the state dispatching is to pause. Less than 1: never; else at least 1 KiB."""
+    """Size of the stored state at which dispatch pauses, in bytes. Less than 1 means no limit; other values must be
+    1 KiB or more."""
 
     flush_interval: float = 1.0
-    """Seconds after which what was accepted is written, if nobody asked for it before."""
+    """Number of seconds after which a change is written, unless a flush writes it earlier."""
 
     throttle_mark_delete: float | None = None
-    """Pulsar's way of writing: at once, but at most so often a second; 0: each time. None: after ``flush_interval``."""
+    """Maximum number of writes per second that happen at once, as in Pulsar; further changes are written after
+    ``flush_interval``. 0 writes each change at once, None writes every change after ``flush_interval``."""
 
     flush_commit_bytes: int = 8 << 20
-    """A flush larger than this is written in several commits, its marker in the last."""
+    """Maximum number of bytes in one commit of a flush. A larger flush takes several commits; the last one has the
+    marker."""
 
     max_entries_per_cursor_ledger: int = 50_000
     max_cursor_ledger_age: float = 4 * 3600.0
-    """A cursor ledger that has so many entries, or is so many seconds old, is followed by a new one."""
+    """Limits of a cursor ledger, in entries and in seconds. A new ledger follows when one of them is reached."""
 
     retained_cursor_ledgers: int = 0
-    """How many former cursor ledgers are kept, for ``history()`` to reach back into."""
+    """Number of former cursor ledgers that are retained for ``history()``."""
 
     batch_index_acks: bool = True
-    """Without: acknowledging part of a batch does nothing."""
+    """Acknowledge single messages of a batch. If False, acknowledging a part of a batch has no effect."""
 
     persist_as_long_array: bool = True
     max_unacked_ranges_to_persist: int = 10_000
     max_unacked_ranges_in_metadata_store: int = 1_000
     max_batch_deleted_index_to_persist: int = 10_000
-    """The old form's: of more ranges, or entries acknowledged in part, only the lowest are written."""
+    """Limits of the old form: the form of its ranges, and the maximum numbers of ranges in a ledger, of ranges in the
+    record, and of batches that are acknowledged in part. Beyond a limit only the lowest are written."""
 
     compression: str | None = None
     compression_threshold: int = 16 << 10
-    """The codec of the cursor's record in the metadata store, and from how many bytes on it is compressed. Pulsar 4.2.4
-    cannot read a string, and so no property, in a record that is compressed."""
+    """Codec of the cursor's record in the metadata store, and the size above which the record is compressed, in bytes.
+    Pulsar 4.2.4 cannot read strings, and so no cursor properties, in a compressed record."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -61,22 +66,22 @@ class CursorConfig:
             if field.type == "int" and (type(value) is not int or value < 0):
                 if field.name == "max_per_cursor_metadata_size_in_bytes" and type(value) is int:
                     continue
-                raise IncorrectParameterError(f"{field.name} is a number from 0 up, not {value!r}")
+                raise IncorrectParameterError(f"{field.name} must be a non-negative integer, not {value!r}")
             if field.type == "bool" and type(value) is not bool:
-                raise IncorrectParameterError(f"{field.name} is True or False, not {value!r}")
+                raise IncorrectParameterError(f"{field.name} must be True or False, not {value!r}")
             if field.type.startswith("float") and not (
                 (value is None and "None" in field.type)
                 or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
             ):
-                raise IncorrectParameterError(f"{field.name} is a number of seconds or a rate, not {value!r}")
+                raise IncorrectParameterError(f"{field.name} must be a non-negative number, not {value!r}")
         limit = self.max_per_cursor_metadata_size_in_bytes
         if 1 <= limit < SMALLEST_METADATA_LIMIT:
             raise IncorrectParameterError(
-                f"max_per_cursor_metadata_size_in_bytes is at least {SMALLEST_METADATA_LIMIT}, or less than 1 for no "
-                f"limit, not {limit}"
+                f"max_per_cursor_metadata_size_in_bytes must be at least {SMALLEST_METADATA_LIMIT}, or less than 1 for "
+                f"no limit, not {limit}"
             )
         if self.max_entries_per_cursor_ledger < 1:
-            raise IncorrectParameterError("max_entries_per_cursor_ledger is at least 1")
+            raise IncorrectParameterError("max_entries_per_cursor_ledger must be a positive integer, not 0")
 
     @classmethod
     def from_broker_conf(cls, path: str | PathLike[str]) -> Self:

@@ -1,4 +1,4 @@
-"""How delayed messages are kept: Pulsar's settings, in snake case, with its defaults."""
+"""Settings of delayed delivery: those of Pulsar in snake case, with its defaults."""
 
 from __future__ import annotations
 
@@ -18,31 +18,34 @@ _WHOLE_NUMBERS: dict[str, int | None] = {
     "delayed_delivery_max_indexes_per_bucket_snapshot_segment": None,
     "delayed_delivery_max_num_buckets": None,
 }
-"""Settings, and the least they may be; None: whatever a Java long may be."""
+"""Minimum of each integer setting; None means any 64-bit integer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DelayedDeliveryConfig:
+    """Settings of the tracker of delayed messages."""
+
     delayed_delivery_tracker: str = "in_memory"
-    """Where delayed messages are remembered: ``"in_memory"``, or in ``"bucket"`` snapshots on the disk."""
+    """Tracker of delayed messages: ``"in_memory"``, or ``"bucket"`` for snapshots on disk."""
 
     delayed_delivery_tick_time_millis: int = 1000
-    """How exact deliveries are, from 1 up. A subscription may have its own."""
+    """Precision of delivery times, in milliseconds, 1 or more. A subscription may have its own."""
 
     is_delayed_delivery_deliver_at_time_strict: bool = False
-    """Never early, and up to a tick late; else up to a tick early."""
+    """Deliver up to one tick late, but never early. If False, up to one tick early."""
 
     delayed_delivery_fixed_delay_detection_lookahead: int = 50_000
-    """In memory: once so many messages wait, all of the same delay, reading on makes no sense. 0 or less: never
-    so."""
+    """Number of delayed messages, all with the same delay, at which the in-memory tracker pauses reading. 0 or less
+    switches this off."""
 
     delayed_delivery_min_index_count_per_bucket: int = 50_000
-    """A bucket is sealed when it has so many, and one at least, at the first message of a newer ledger."""
+    """Minimum number of messages in a bucket that is sealed, at least 1. A bucket is sealed at the first message of a
+    newer ledger."""
 
     delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds: float = 300
     delayed_delivery_max_indexes_per_bucket_snapshot_segment: int = 5_000
-    """A segment of a snapshot, which is loaded at once, ends after so many seconds or messages, and has one message at
-    least. -1: any number of messages."""
+    """Limits of a segment of a snapshot, in seconds and in messages. A segment is loaded as a whole and has at least
+    one message. -1 means no limit on the messages."""
 
     delayed_delivery_max_num_buckets: int = -1
     """Of more buckets, adjacent ones are merged. 0 or less: any number."""
@@ -52,7 +55,7 @@ class DelayedDeliveryConfig:
     by which a message is written again the fewest times."""
 
     delayed_delivery_shared_index_enabled: bool = False
-    """One index for all subscriptions of a topic."""
+    """Share one index of delayed messages among all subscriptions of a topic."""
 
     def __post_init__(self) -> None:
         _check_choice("delayed_delivery_tracker", self.delayed_delivery_tracker, TRACKERS)
@@ -62,18 +65,18 @@ class DelayedDeliveryConfig:
         step = self.delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds
         if isinstance(step, bool) or not isinstance(step, int | float) or not abs(step) < 1 << 40:
             raise IncorrectParameterError(
-                "delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds is a number of seconds, "
-                f"not {step!r}"
+                "delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds must be a number of seconds below "
+                f"2^40, not {step!r}"
             )
 
     @property
     def least_in_bucket(self) -> int:
-        """What a bucket has when it is sealed."""
+        """Minimum number of messages in a sealed bucket."""
         return max(1, self.delayed_delivery_min_index_count_per_bucket)
 
     @property
     def most_in_segment(self) -> int:
-        """Or -1."""
+        """Maximum number of messages in a segment, or -1 for no limit."""
         most = self.delayed_delivery_max_indexes_per_bucket_snapshot_segment
         return most if most == -1 else max(1, most)
 
@@ -84,11 +87,11 @@ class DelayedDeliveryConfig:
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise IncorrectParameterError(f"{name} is one of {', '.join(map(repr, choices))}, not {value!r}")
+        raise IncorrectParameterError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
 def _check_whole(name: str, value: object, least: int | None) -> None:
     if type(value) is not int or not -_LARGEST - 1 <= value <= _LARGEST:
-        raise IncorrectParameterError(f"{name} is a whole number of 64 bits, not {value!r}")
+        raise IncorrectParameterError(f"{name} must be a 64-bit integer, not {value!r}")
     if least is not None and value < least:
-        raise IncorrectParameterError(f"{name} is a number from {least} up, not {value!r}")
+        raise IncorrectParameterError(f"{name} must be an integer of {least} or more, not {value!r}")

@@ -1,4 +1,4 @@
-"""How topics and subscriptions work."""
+"""Settings of topics and subscriptions."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ TYPES = (SHARED, EXCLUSIVE)
 
 @dataclass(frozen=True, kw_only=True)
 class TopicConfig(DelayedDeliveryConfig):
-    """How a topic keeps its messages, and those of them that are delayed."""
+    """Settings of a topic, those of delayed delivery included."""
 
     max_entries_per_ledger: int = MAX_ENTRIES_PER_LEDGER
     max_bytes_per_ledger: int = MAX_BYTES_PER_LEDGER
     max_ledger_age: float = MAX_LEDGER_AGE
-    """A ledger that has so many entries or bytes, or is so many seconds old, is followed by the next."""
+    """Limits of a ledger, in entries, bytes and seconds. A new ledger follows when one of them is reached."""
 
     compression: str = "NONE"
-    """Of what is published: NONE, LZ4, ZLIB, ZSTD or SNAPPY. Needs ``bookstand[codecs]``."""
+    """Codec of published messages: NONE, LZ4, ZLIB, ZSTD or SNAPPY. LZ4, ZSTD and SNAPPY need ``bookstand[codecs]``."""
 
     trim_consumed: bool = True
-    """Delete ledgers by itself once nobody needs them. Without, :meth:`Topic.trim` does."""
+    """Delete fully acknowledged ledgers automatically. If False, :meth:`Topic.trim` deletes them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.compression not in NUMBERS:
-            raise IncorrectParameterError(f"compression is one of {', '.join(NUMBERS)}, not {self.compression!r}")
+            raise IncorrectParameterError(f"compression must be one of {', '.join(NUMBERS)}, not {self.compression!r}")
         _check_flag("trim_consumed", self.trim_consumed)
         _check_number("max_entries_per_ledger", self.max_entries_per_ledger, 1)
         _check_number("max_bytes_per_ledger", self.max_bytes_per_ledger, 1)
         age = self.max_ledger_age
         if isinstance(age, bool) or not isinstance(age, int | float) or not age > 0:
-            raise IncorrectParameterError(f"max_ledger_age is a positive number of seconds, not {age!r}")
+            raise IncorrectParameterError(f"max_ledger_age must be a positive number of seconds, not {age!r}")
 
     @classmethod
     def from_broker_conf(cls, path: str | PathLike[str]) -> Self:
@@ -55,19 +55,20 @@ class TopicConfig(DelayedDeliveryConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionConfig:
-    """How a subscription delivers. Spans are milliseconds or timedeltas."""
+    """Settings of a subscription. Spans are milliseconds or timedeltas."""
 
     type: str = SHARED
-    """``"shared"``: any number of consumers, each gets a part. ``"exclusive"``: one consumer, and order stands."""
+    """``"shared"`` distributes the messages to any number of consumers. ``"exclusive"`` has one consumer and preserves
+    the order."""
 
     cursor: CursorConfig = field(default_factory=CursorConfig)
-    """How what is acknowledged is kept."""
+    """Settings of the subscription's cursor."""
 
     delayed_delivery_tick_time_millis: int | None = None
-    """How exact deliveries are; None: as the topic says."""
+    """Precision of delivery times, in milliseconds. None means the topic's setting."""
 
     ack_deadline: Span | None = None
-    """What a consumer holds longer is delivered again. None: it may hold it for as long as it is there."""
+    """Time after which an unacknowledged message is redelivered. None means no limit while its consumer is open."""
 
     nack_delay: Span = DELAY_MILLIS
     nack_backoff: RedeliveryBackoff | None = None
@@ -78,25 +79,27 @@ class SubscriptionConfig:
     comes again at once after a restart."""
 
     max_redeliveries: int | None = None
-    """A message that was delivered again so often goes to the dead-letter topic instead of once more."""
+    """Maximum number of redeliveries of a message; after them it goes to the dead-letter topic. None means
+    unlimited."""
 
     dead_letter_topic: str | None = None
-    """None: ``<topic>-<subscription>-DLQ``, as Pulsar names it."""
+    """Name of the dead-letter topic. None means ``<topic>-<subscription>-DLQ``, as in Pulsar."""
 
     time_to_live: Span | None = None
-    """Older messages are acknowledged and not delivered. A delayed one ages from when it was to be delivered."""
+    """Age at which messages are acknowledged instead of delivered. The age of a delayed message starts at its delivery
+    time."""
 
     max_unacked_messages: int = 50_000
-    """So many entries are out at once at most."""
+    """Maximum number of entries that are delivered and not yet acknowledged."""
 
     def __post_init__(self) -> None:
         if self.type not in TYPES:
-            raise IncorrectParameterError(f"type is one of {', '.join(map(repr, TYPES))}, not {self.type!r}")
+            raise IncorrectParameterError(f"type must be one of {', '.join(map(repr, TYPES))}, not {self.type!r}")
         if not isinstance(self.cursor, CursorConfig):
-            raise IncorrectParameterError(f"cursor is a CursorConfig, not {self.cursor!r}")
+            raise IncorrectParameterError(f"cursor must be a CursorConfig, not {self.cursor!r}")
         if not self.cursor.batch_index_acks:
             raise IncorrectParameterError(
-                "a subscription acknowledges messages of batches, which needs batch_index_acks"
+                "cursor must have batch_index_acks=True, as a subscription acknowledges single messages of batches"
             )
         span_of("nack_delay", self.nack_delay)
         for name in ("ack_deadline", "time_to_live"):
@@ -112,9 +115,11 @@ class SubscriptionConfig:
         if self.dead_letter_topic is not None and (
             not isinstance(self.dead_letter_topic, str) or not self.dead_letter_topic
         ):
-            raise IncorrectParameterError(f"dead_letter_topic is a topic's name, not {self.dead_letter_topic!r}")
+            raise IncorrectParameterError(f"dead_letter_topic must be a topic's name, not {self.dead_letter_topic!r}")
         if self.nack_backoff is not None and not callable(getattr(self.nack_backoff, "next", None)):
-            raise IncorrectParameterError(f"a backoff has a method next(redelivery_count), {self.nack_backoff!r} none")
+            raise IncorrectParameterError(
+                f"nack_backoff must have a method next(redelivery_count), {self.nack_backoff!r} has none"
+            )
 
     @property
     def is_exclusive(self) -> bool:
@@ -123,9 +128,9 @@ class SubscriptionConfig:
 
 def _check_flag(name: str, value: object) -> None:
     if type(value) is not bool:
-        raise IncorrectParameterError(f"{name} is True or False, not {value!r}")
+        raise IncorrectParameterError(f"{name} must be True or False, not {value!r}")
 
 
 def _check_number(name: str, value: object, least: int) -> None:
     if type(value) is not int or value < least:
-        raise IncorrectParameterError(f"{name} is a number from {least} up, not {value!r}")
+        raise IncorrectParameterError(f"{name} must be an integer of {least} or more, not {value!r}")

@@ -103,7 +103,7 @@ def test_wrong_steps(value: Any) -> None:
 @pytest.mark.parametrize("tick", [0, -1])
 def test_a_tick_is_some_time(tick: int) -> None:
     """The original's timer takes no other either."""
-    with pytest.raises(IncorrectParameterError, match="tick_time_millis is a number from 1 up"):
+    with pytest.raises(IncorrectParameterError, match="tick_time_millis must be an integer of 1 or more"):
         DelayedDeliveryConfig(delayed_delivery_tick_time_millis=tick)
 
 
