@@ -92,6 +92,15 @@ class Cursor:
             topic, name, config, initial, create, properties or {}, cursor_properties or {}, at_marker, read_only
         )
 
+    @classmethod
+    def discard(cls, topic: ManagedLedger, name: str) -> None:
+        """Delete a cursor without opening it, in one commit with all of its ledgers. Nothing of it needs to be readable:
+        neither its state, nor its ledgers, nor its record. A cursor of that name that is open is fenced.
+        :class:`NoSuchNodeError` if there is none."""
+        log = CursorLog(topic, name, None, 0)
+        log.discard()
+        topic.release(log.hold_name)
+
     def __init__(
         self,
         topic: ManagedLedger,
@@ -137,9 +146,8 @@ class Cursor:
             self._bringing.bring_all()
         self._reading = Reading(topic, self._state, self._bringing, self._lock)
         self._pausing = Pausing(self._flushing, config.max_per_cursor_metadata_size_in_bytes)
-        self._hold_name = self._log.path.rpartition("/")[2]
         if not self.read_only:
-            topic.hold(self._hold_name, lambda: self.durable_mark_delete_position)
+            topic.hold(self._log.hold_name, lambda: self.durable_mark_delete_position)
         topic.client.add_metrics(self)
 
     # -- changing the state ------------------------------------------------------------------------------------------
@@ -590,7 +598,7 @@ class Cursor:
         with self._flushing.alone:
             self._usability.check_writable()
             self._log.delete()
-            self.topic.release(self._hold_name)
+            self.topic.release(self._log.hold_name)
             self._usability.closed = CursorFencedError(f"cursor {self.name!r} of topic {self.topic.name} was deleted")
 
     @property

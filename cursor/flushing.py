@@ -188,8 +188,6 @@ class Flushing:
 
     def _flush_pages(self) -> None:
         """Dirty pages, what changed of the index, and a marker, at the end of the ledger there is."""
-        writer = self._log.writer
-        assert writer is not None
         with self._lock:
             index = self._live.index
             moment = self._begin()
@@ -214,7 +212,7 @@ class Flushing:
         try:
             if self._storage.hooks is not None:
                 self._storage.point("cursor.encoded", self._log.path)
-            log.append(writer, entries + marker, self._config.flush_commit_bytes)
+            self._log.append(entries + marker, self._config.flush_commit_bytes)
             if self._storage.hooks is not None:
                 self._storage.point("cursor.flushed", self._log.path)
         except BaseException as error:

@@ -18,19 +18,24 @@ from bookstand.errors import (
     BookstandError,
     LedgerError,
     LedgerFencedError,
+    MalformedRecordError,
+    MetadataSerializationError,
     MetadataVersionError,
+    NoSuchLedgerError,
     NoSuchNodeError,
+    StoreDamagedError,
 )
 from bookstand.ledger.client import Client
 from bookstand.ledger.handle import LedgerHandle
 from bookstand.ledger.managed import ManagedLedger
 from bookstand.ledger.records import CursorInfo, decode_cursor_info, encode_cursor_info
-from bookstand.ledger.topic_name import cursor_node_of, ledger_labels
+from bookstand.ledger.topic_name import cursor_node_of, is_ledger_of, ledger_labels
 from bookstand.ledger.transaction import Transaction
 from bookstand.ledger.writer import LedgerWriter
 from bookstand.proto import wire
 from bookstand.storage.digest import digest_for
 from bookstand.storage.entry import HEADER_BYTES
+from bookstand.storage.keys import LEDGER_KEY, LEDGERS
 from bookstand.storage.node_changes import NodeMovedError
 from bookstand.storage.nodes import Nodes
 from bookstand.storage.pending import Pending
@@ -99,6 +104,8 @@ class CursorLog:
         self._topic = topic
         self.cursor = cursor
         self.path = cursor_node_of(topic.name, cursor)
+        # The name under which the topic keeps what the cursor needs.
+        self.hold_name = self.path.rpartition("/")[2]
         self._codec = codec
         self._threshold = threshold
         self._nodes = Nodes(self.client.storage, self.client.check_usable, self.client.check_writable)
@@ -191,6 +198,33 @@ class CursorLog:
         except (MetadataVersionError, NoSuchNodeError) as error:
             raise self._fenced(error) from error
 
+    def discard(self) -> None:
+        """The same whatever is damaged: the record may be unreadable, and so may the ledgers."""
+        try:
+            if self.load() is None:
+                raise NoSuchNodeError(f"topic {self.topic} has no cursor {self.cursor!r}")
+            ledgers = self._all_ledgers()
+        except (StoreDamagedError, MalformedRecordError):
+            ledgers = self.labelled_ledgers()
+
+        def fill(transaction: Transaction) -> None:
+            self._delete_ledgers(transaction, ledgers)
+            transaction.delete_node(self.path)
+
+        self._commit(fill)
+
+    def labelled_ledgers(self) -> list[int]:
+        """The ledgers that are labelled as this cursor's, ascending; those with unreadable metadata are not found."""
+        found = []
+        for ledger_id in self.client.storage.ledger_ids():
+            try:
+                labels = self.client.read_metadata(ledger_id).custom_metadata
+            except (NoSuchLedgerError, StoreDamagedError, MetadataSerializationError):
+                continue
+            if is_ledger_of(labels, self.topic, self.cursor):
+                found.append(ledger_id)
+        return found
+
     def _all_ledgers(self) -> list[int]:
         assert self.info is not None
         known = known_of(self.info)
@@ -201,7 +235,7 @@ class CursorLog:
 
     def _delete_ledgers(self, transaction: Transaction, ledgers: Iterable[int]) -> None:
         for ledger_id in ledgers:
-            if ledger_id >= 0 and self.client.storage.metadata(ledger_id) is not None:
+            if self._has_ledger(ledger_id):
                 transaction.delete_ledger(ledger_id)
 
     # -- its ledger --------------------------------------------------------------------------------------------------
@@ -224,6 +258,22 @@ class CursorLog:
     def entry_limit(self) -> int:
         """How many bytes an entry of the cursor's ledger may have."""
         return self.client.max_entry_bytes - HEADER_BYTES - digest_for(self.client.defaults.digest, b"").size
+
+    def append(self, entries: Sequence[bytes], commit_bytes: int) -> None:
+        """Append to the ledger that is written to. One that was deleted takes entries until they are collected, but
+        nobody finds them again: :class:`NoSuchLedgerError`."""
+        assert self.writer is not None
+        append(self.writer, entries, commit_bytes)
+        self.check_there()
+
+    def check_there(self) -> None:
+        """:class:`NoSuchLedgerError` if the ledger that is written to was deleted."""
+        if self.writer is not None and not self._has_ledger(self.writer.id):
+            raise NoSuchLedgerError(f"ledger {self.writer.id} of cursor {self.cursor!r} was deleted")
+
+    def _has_ledger(self, ledger_id: int) -> bool:
+        """Whether there is metadata of the ledger, readable or not."""
+        return ledger_id >= 0 and self.client.storage.sealed(LEDGERS, LEDGER_KEY.pack(ledger_id)) is not None
 
     @property
     def next_entry(self) -> int:

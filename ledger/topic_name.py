@@ -15,6 +15,7 @@ from bookstand.errors import IncorrectParameterError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import NamedTuple
 
     class TopicName(NamedTuple):
@@ -71,6 +72,13 @@ def ledger_labels(topic: str, cursor: str | None = None) -> dict[str, bytes]:
     """What Pulsar writes into the metadata of the ledgers of a topic, or of one of its cursors."""
     labels = {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": topic.encode()}
     return labels if cursor is None else {**labels, "pulsar/cursor": cursor.encode()}
+
+
+def is_ledger_of(labels: Mapping[str, bytes], topic: str, cursor: str) -> bool:
+    """Whether the labels of a ledger are those of a cursor's ledger, as bookstand or Pulsar writes them."""
+    topics = topic.encode(), node_of(topic).removeprefix(f"{ROOT}/").encode()
+    cursors = cursor.encode(), quote_plus(cursor).encode()
+    return labels.get("pulsar/managed-ledger") in topics and labels.get("pulsar/cursor") in cursors
 
 
 def cursor_of(node: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookstand.errors import LedgerExistsError, LedgerIdOverflowError, NoSuchLedgerError
+from bookstand.errors import LedgerExistsError, LedgerIdOverflowError, NoSuchLedgerError, StoreDamagedError
 from bookstand.storage import keys, record
 from bookstand.storage.changes import ANY_VERSION, TakesSpace, version_conflict
 from bookstand.storage.entry_changes import next_incarnation
@@ -97,7 +97,8 @@ class UpdateLedger:
 
 
 class DeleteLedger:
-    """Remove a ledger's metadata. Its entries stay until they are collected, as on a bookie."""
+    """Remove a ledger's metadata. Its entries stay until they are collected, as on a bookie. With any version accepted,
+    neither the metadata nor the state need be readable."""
 
     __slots__ = ("expected_version", "ledger_id", "now")
 
@@ -108,9 +109,14 @@ class DeleteLedger:
 
     def apply(self, staging: Staging) -> None:
         key = keys.LEDGER_KEY.pack(self.ledger_id)
-        _expect_ledger(staging, key, self.ledger_id, self.expected_version)
+        if self.expected_version is not ANY_VERSION or staging.get(keys.LEDGERS, key) is None:
+            _expect_ledger(staging, key, self.ledger_id, self.expected_version)
         staging.put(keys.LEDGERS, key, None)
-        ledger = staging.state(self.ledger_id)
+        try:
+            ledger = staging.state(self.ledger_id)
+        except StoreDamagedError:
+            # A new state takes its place, by which the entries are collected.
+            ledger = staging.states[self.ledger_id] = LedgerState(next_incarnation(staging), None)
         if ledger is not None:
             ledger.deleted_at = max(1, self.now)
             due = keys.deletion(ledger.deleted_at, self.ledger_id)

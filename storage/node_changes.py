@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookstand.errors import MetadataVersionError, NoSuchNodeError
+from bookstand.errors import MetadataVersionError, NoSuchNodeError, StoreDamagedError
 from bookstand.storage import keys, record
 from bookstand.storage.changes import ANY_VERSION, MUST_NOT_EXIST, TakesSpace, version_conflict
 
@@ -11,8 +11,13 @@ if TYPE_CHECKING:
     from bookstand.storage.changes import Staging
 
 
+# The version that a damaged record is taken to have: no writer that knows the true one can have come so far.
+_BEYOND = 1 << 30
+
+
 class PutNode(TakesSpace):
-    """Write a node; result: its new version. ``expected_version``: None any, -1 it must not exist yet."""
+    """Write a node; result: its new version. ``expected_version``: None any, -1 it must not exist yet. With any version
+    accepted, the record that is replaced need not be readable; the new version is then far beyond those before."""
 
     __slots__ = ("expected_version", "path", "value")
 
@@ -23,8 +28,13 @@ class PutNode(TakesSpace):
 
     def apply(self, staging: Staging) -> int:
         key = self.path.encode()
-        found = staging.versioned(keys.NODES, key)
-        version = MUST_NOT_EXIST if found is None else found[1]
+        try:
+            found = staging.versioned(keys.NODES, key)
+            version = MUST_NOT_EXIST if found is None else found[1]
+        except StoreDamagedError:
+            if self.expected_version is not ANY_VERSION:
+                raise
+            version = _BEYOND
         if self.expected_version is not ANY_VERSION and self.expected_version != version:
             raise version_conflict(f"node {self.path!r}", version, self.expected_version)
         staging.put(keys.NODES, key, record.seal_versioned(key, version + 1, self.value))
@@ -52,7 +62,7 @@ class RequireNode:
 
 
 class DeleteNode:
-    """Remove a node if it has the expected version."""
+    """Remove a node if it has the expected version. With any version accepted, the record need not be readable."""
 
     __slots__ = ("expected_version", "path")
 
@@ -62,9 +72,10 @@ class DeleteNode:
 
     def apply(self, staging: Staging) -> None:
         key = self.path.encode()
-        found = staging.versioned(keys.NODES, key)
-        if found is None:
+        if staging.get(keys.NODES, key) is None:
             raise NoSuchNodeError(f"there is no node {self.path!r}")
-        if self.expected_version is not ANY_VERSION and self.expected_version != found[1]:
-            raise version_conflict(f"node {self.path!r}", found[1], self.expected_version)
+        if self.expected_version is not ANY_VERSION:
+            found = staging.versioned(keys.NODES, key)
+            if found is not None and self.expected_version != found[1]:
+                raise version_conflict(f"node {self.path!r}", found[1], self.expected_version)
         staging.put(keys.NODES, key, None)

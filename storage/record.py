@@ -30,6 +30,16 @@ def unseal(database: bytes, key: bytes, sealed: bytes) -> bytes:
     return body
 
 
+def body_of(sealed: bytes) -> bytes:
+    """The body without a look at the seal."""
+    return sealed[_CRC.size :]
+
+
+def is_sealed(key: bytes, sealed: bytes) -> bool:
+    """Whether the seal is that of the key and the body."""
+    return len(sealed) >= _CRC.size and seal_of(sealed) == google_crc32c.value(key + body_of(sealed))
+
+
 def seal_of(sealed: bytes | None) -> int:
     """The checksum of a record as a number; 0 for one that is not there."""
     return 0 if sealed is None else int.from_bytes(sealed[: _CRC.size], "big")

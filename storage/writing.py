@@ -392,9 +392,9 @@ class Writing:
             self._put(keys.STATE, key, None if state is None else record.seal(key, state.pack()))
 
         changed = dict.fromkeys(keys.META_SUMS, 0)
-        for (database, _), (before, after) in self._records.items():
+        for (database, key), (before, after) in self._records.items():
             if database in changed:
-                changed[database] ^= record.seal_of(before) ^ record.seal_of(after)
+                changed[database] ^= self._counted_seal(database, key, before) ^ record.seal_of(after)
         for database, change in changed.items():
             if change:
                 key = keys.META_SUMS[database]
@@ -405,6 +405,23 @@ class Writing:
         if told is not None:
             for key, value in news.told(news.unpack_total(told), list(self._news)):
                 self._put(keys.META, key, value)
+
+    def _counted_seal(self, database: bytes, key: bytes, before: bytes | None) -> int:
+        """The seal with which the sum counts a record that is replaced. Of a damaged record that is the seal stored, or
+        the one that belongs to its body: whichever makes the sum correct."""
+        stored = record.seal_of(before)
+        if before is None or record.is_sealed(key, before):
+            return stored
+        total = 0
+        for value in values(self._transaction.cursor(self._databases[database]).iternext(False, True)):
+            total ^= record.seal_of(value)
+        for (changed, _), (old, new) in self._records.items():
+            if changed == database:
+                total ^= record.seal_of(old) ^ record.seal_of(new)
+        sum_key = keys.META_SUMS[database]
+        counted = record.unseal_sum(keys.META, sum_key, self.get(keys.META, sum_key))
+        computed = record.seal_of(record.seal(key, record.body_of(before)))
+        return computed if counted == total ^ stored ^ computed else stored
 
     def changes_anything(self) -> bool:
         """Not where several changes cancel each other out: nobody may wait for a commit that LMDB does not count."""
