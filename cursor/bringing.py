@@ -12,9 +12,12 @@ from bookstand.cursor.acks import LedgerAcks
 from bookstand.cursor.flushing import Flushing
 from bookstand.cursor.live import LiveState, PageNeeded
 from bookstand.cursor.log import CursorLog
+from bookstand.cursor.page_ref import PageRef
 from bookstand.cursor.usability import Usability
 from bookstand.errors import BookstandError
+from bookstand.ledger.handle import LedgerHandle
 from bookstand.storage.log import logger
+from bookstand.storage.position import Position
 
 _T = TypeVar("_T")
 
@@ -58,16 +61,32 @@ class Bringing:
             try:
                 parts = recovery.read_parts(handle, ref)
                 page = recovery.load_page(self._name, ledger_id, ref, parts)
-            except BookstandError:
-                # A flush that is at it may be about to say that what the page was read from is another's by now.
-                with self._flushing.alone, self._lock:
-                    if handle is self._log.handle and self._live.index.get(ledger_id) == ref:
-                        raise
+            except BookstandError as error:
+                # A flush under way may be about to replace the ledger that the page was read from.
+                with self._flushing.alone:
+                    with self._lock:
+                        moved = handle is not self._log.handle or self._live.index.get(ledger_id) != ref
+                        mark_delete = self._live.mark_delete
+                    if not moved:
+                        if not isinstance(error, recovery.DAMAGED):
+                            raise
+                        self._replace(handle, ledger_id, ref, error, mark_delete)
                 continue
             with self._lock:
                 if self._live.index.get(ledger_id) == ref:
                     self._live.install(page)
             return
+
+    def _replace(
+        self, handle: LedgerHandle, ledger_id: int, ref: PageRef, error: BookstandError, mark_delete: Position
+    ) -> None:
+        """Use an older page, or none, instead of a damaged one; the next flush stores that. No flush is under way."""
+        page, report = self._log.replacement(handle, ledger_id, ref, error, mark_delete)
+        with self._lock:
+            if self._live.index.get(ledger_id) != ref or ledger_id in self._live.pages:
+                return
+            self._live.replace_page(page)
+        self._flushing.report([report])
 
     def bring_all(self) -> None:
         for ledger_id, _ in list(self._live.index.items()):

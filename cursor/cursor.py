@@ -94,8 +94,8 @@ class Cursor:
 
     @classmethod
     def discard(cls, topic: ManagedLedger, name: str) -> None:
-        """Delete a cursor without opening it, in one commit with all of its ledgers. Nothing of it needs to be readable:
-        neither its state, nor its ledgers, nor its record. A cursor of that name that is open is fenced.
+        """Delete a cursor without opening it, in one commit with all of its ledgers. Nothing of it needs to be
+        readable: neither its state, nor its ledgers, nor its record. A cursor of that name that is open is fenced.
         :class:`NoSuchNodeError` if there is none."""
         log = CursorLog(topic, name, None, 0)
         log.discard()

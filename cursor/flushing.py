@@ -6,11 +6,12 @@ answered when it is durable; what is acknowledged meanwhile waits for the next f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock, RLock
 from typing import NamedTuple
 
 from bookstand.cursor import log, old_form, recovery
+from bookstand.cursor.acks import LedgerAcks
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.index import Index, Prepared
 from bookstand.cursor.live import LiveState
@@ -19,7 +20,7 @@ from bookstand.cursor.marker import encode_marker, room_for_nodes, state_size
 from bookstand.cursor.page import EncodedPage, encode_page
 from bookstand.cursor.page_ref import PageRef
 from bookstand.cursor.state import AckState
-from bookstand.errors import BookstandError, MetadataVersionError, OutcomeUnknownError
+from bookstand.errors import BookstandError, MetadataVersionError, NoSuchLedgerError, OutcomeUnknownError
 from bookstand.ledger.handle import LedgerHandle
 from bookstand.ledger.records import CursorInfo
 from bookstand.ledger.writer import LedgerWriter
@@ -72,6 +73,9 @@ class Flushing:
         self._generation = 0
         self._marker: int | None = None
         self._stored_moves = -1
+        self._stored_resets = live.resets
+        # Pages that turned out to be damaged while the cursor was open.
+        self.damaged_pages: list[recovery.DamagedPage] = []
         self.durable_mark_delete = live.mark_delete
         self.state_size = 0
         # In the old form: what its limits kept from being written.
@@ -88,7 +92,7 @@ class Flushing:
         self.durable_mark_delete = self._live.mark_delete
         self.state_size = found.size
         paged = self._config.enable_lru_cache_max_unacked_ranges
-        if found.source.how == recovery.NEW or (found.source.how == recovery.MARKER and paged):
+        if found.source.how == recovery.NEW or (found.is_stored and paged):
             self._stored_moves = self._live.moves
 
     # -- who waits; the lock is held, but for drive --------------------------------------------------------------------
@@ -122,8 +126,9 @@ class Flushing:
     def flush(self) -> None:
         """Write what is accepted and not durable yet; nothing if there is nothing."""
         with self.alone:
+            lost = self._log.is_lost()
             with self._lock:
-                dirty = self.is_dirty
+                dirty = self.is_dirty or lost
                 completion = self._completion
                 if not dirty:
                     self._renew()
@@ -145,16 +150,16 @@ class Flushing:
     def _flush_dirty(self) -> None:
         if not self._config.enable_lru_cache_max_unacked_ranges:
             self._flush_snapshot()
-        elif self._is_writable:
-            self._flush_pages()
-        else:
+        elif not self._is_writable or not self._flush_pages():
             self._flush_into_new_ledger()
 
     @property
     def _is_writable(self) -> bool:
         """Whether there is a ledger that takes more."""
         config = self._config
-        return self._log.is_writable(config.max_entries_per_cursor_ledger, config.max_cursor_ledger_age * 1000)
+        return not self._log.is_lost() and self._log.is_writable(
+            config.max_entries_per_cursor_ledger, config.max_cursor_ledger_age * 1000
+        )
 
     def _begin(self, paged: bool = True) -> _Moment:
         """This moment's state; the lock is held. Whoever has been waiting, waits for this flush."""
@@ -173,22 +178,28 @@ class Flushing:
 
     def _encode_dirty(self) -> dict[int, EncodedPage]:
         return {
-            ledger_id: encode_page(
-                self._name,
-                ledger_id,
-                page.acked,
-                page.partial,
-                generation=self._generation + 1,
-                mark_delete=self._live.mark_delete,
-                limit=self._log.entry_limit,
-            )
+            ledger_id: self._encode(page, self._live.mark_delete)
             for ledger_id, page in sorted(self._live.pages.dirty.items())
             if page
         }
 
-    def _flush_pages(self) -> None:
-        """Dirty pages, what changed of the index, and a marker, at the end of the ledger there is."""
+    def _encode(self, page: LedgerAcks, mark_delete: Position) -> EncodedPage:
+        return encode_page(
+            self._name,
+            page.ledger_id,
+            page.acked,
+            page.partial,
+            generation=self._generation + 1,
+            mark_delete=mark_delete,
+            limit=self._log.entry_limit,
+        )
+
+    def _flush_pages(self) -> bool:
+        """Dirty pages, what changed of the index, and a marker, at the end of the ledger there is; False, and nothing
+        is done, after a reset, which begins a new ledger."""
         with self._lock:
+            if self._live.resets != self._stored_resets:
+                return False
             index = self._live.index
             moment = self._begin()
             entries: list[bytes] = []
@@ -220,26 +231,31 @@ class Flushing:
                 index.abort()
                 self._put_back(index, replaced)
             self._retry(moment, error)
-            return
+            return True
         with self._lock:
             index.commit()
         self._marker = prepared.marker_entry_id
         self._succeeded(moment, entries + marker, state_size(prepared, moment.properties))
+        self._log.appended(self._config.retained_cursor_ledgers)
+        return True
 
     def _retry(self, moment: _Moment, error: BaseException) -> None:
         """The ledger takes no more: the record may, or another ledger does. Raises where none of that works."""
         if not isinstance(error, BookstandError):
             self._failed(moment, error)
             raise error
-        try:
-            self._put_into_record(moment, error)
-        except BookstandError:
+        if not isinstance(error, NoSuchLedgerError):
             try:
-                self._flush_into_new_ledger()
-            except BaseException as second:
-                self._failed(moment, second)
-                raise
-            moment.completion.complete()
+                self._put_into_record(moment, error)
+                return
+            except BookstandError:
+                pass
+        try:
+            self._flush_into_new_ledger()
+        except BaseException as second:
+            self._failed(moment, second)
+            raise
+        moment.completion.complete()
 
     def _put_back(self, index: Index, replaced: dict[int, PageRef | None]) -> None:
         """The pages that were to be written were not: the index says again what is stored. The lock is held."""
@@ -272,9 +288,10 @@ class Flushing:
             moment = self._begin()
             clean = [(one, ref) for one, ref in self._live.index.items() if one not in moment.stamps]
             old = self._log.handle
+        damaged: list[recovery.DamagedPage] = []
         try:
-            with self._log.new_ledger() as writer:
-                copy = self._fill(writer, clean, old, moment)
+            with self._log.new_ledger(moment.resets != self._stored_resets) as writer:
+                copy = self._fill(writer, clean, old, moment, damaged)
                 if self._storage.hooks is not None:
                     self._storage.point("cursor.copied", self._log.path)
                 self._point_at(writer, moment, copy.copied)
@@ -292,6 +309,7 @@ class Flushing:
         with self._lock:
             self._log.handle = writer
             self._take_over(copy.pages, moment)
+        self.report(damaged)
         self._marker = copy.marker
         self._succeeded(moment, copy.entries, copy.size)
 
@@ -305,22 +323,36 @@ class Flushing:
         with self._lock:
             moment = self._begin()
             clean = [(one, ref) for one, ref in self._live.index.items() if one not in moment.stamps]
-            copy = self._fill(log.Nowhere(), clean, self._log.handle, moment)
+            copy = self._fill(log.Nowhere(), clean, self._log.handle, moment, [])
         return Written(len(moment.pages), sum(map(len, copy.entries)), copy.size)
 
     def _fill(
-        self, writer: log.Appends, clean: Sequence[tuple[int, PageRef]], old: LedgerHandle | None, moment: _Moment
+        self,
+        writer: log.Appends,
+        clean: Sequence[tuple[int, PageRef]],
+        old: LedgerHandle | None,
+        moment: _Moment,
+        damaged: list[recovery.DamagedPage],
     ) -> _Copy:
-        """Write the whole state into an empty ledger."""
+        """Write the whole state into an empty ledger. Pages that are damaged, of which ``damaged`` is told, are
+        replaced."""
         commit_bytes = self._config.flush_commit_bytes
         refs: dict[int, PageRef] = {}
         waiting: list[bytes] = []
         at = size = 0
         for ledger_id, ref in clean:
             assert old is not None
-            parts = recovery.read_parts(old, ref)
-            # What was damaged since it was checked is not carried on under a new name.
-            recovery.load_page(self._name, ledger_id, ref, parts)
+            try:
+                parts = recovery.read_parts(old, ref)
+                # What was damaged since it was checked is not carried on under a new name.
+                recovery.load_page(self._name, ledger_id, ref, parts)
+            except recovery.DAMAGED as error:
+                page, report = self._log.replacement(old, ledger_id, ref, error, moment.mark_delete)
+                damaged.append(report)
+                if not page:
+                    continue
+                encoded = self._encode(page, moment.mark_delete)
+                parts, ref = encoded.entries, encoded.ref(0)
             refs[ledger_id] = ref._replace(entry_id=at + len(waiting))
             waiting += parts
             size += ref.size
@@ -345,7 +377,8 @@ class Flushing:
         assert info is not None
         now = self._log.client.clock.now()
         beside = old_form.beside_ledger(info, moment.mark_delete, moment.properties, now)
-        self._log.switch(writer, beside, self._config.retained_cursor_ledgers, copied)
+        was_reset = moment.resets != self._stored_resets
+        self._log.switch(writer, beside, self._config.retained_cursor_ledgers, copied, was_reset)
 
     def _take_over(self, index: Index, moment: _Moment) -> None:
         """The new ledger's index, without what has gone since the moment it is of; the lock is held."""
@@ -372,11 +405,8 @@ class Flushing:
             if len(entry) > self._log.entry_limit:
                 self._log.inline(self._inline_info(state))
                 left_out = old_form.left_out_inline(state, self._config), 0
-            elif self._is_writable:
-                assert self._log.writer is not None
-                log.append(self._log.writer, [entry], self._config.flush_commit_bytes)
-            else:
-                with self._log.new_ledger() as writer:
+            elif moment.resets != self._stored_resets or not self._is_writable or not self._append_snapshot(entry):
+                with self._log.new_ledger(moment.resets != self._stored_resets) as writer:
                     log.append(writer, [entry], self._config.flush_commit_bytes)
                     self._point_at(writer, moment)
         except (CursorFencedError, MetadataVersionError) as error:
@@ -391,6 +421,15 @@ class Flushing:
         self._forget_pages()
         self.left_out_ranges, self.left_out_batches = left_out
         self._succeeded(moment, [entry], len(entry))
+
+    def _append_snapshot(self, entry: bytes) -> bool:
+        """At the end of the ledger there is; False if that was deleted."""
+        try:
+            self._log.append([entry], self._config.flush_commit_bytes)
+        except NoSuchLedgerError:
+            return False
+        self._log.appended(self._config.retained_cursor_ledgers)
+        return True
 
     def fits_snapshot(self) -> bool:
         """Whether the whole state, all of it in memory, can be written as one entry."""
@@ -452,6 +491,14 @@ class Flushing:
             self._log.handle = self._log.writer
         self._marker = None
 
+    # -- damage --------------------------------------------------------------------------------------------------------
+
+    def report(self, damaged: Iterable[recovery.DamagedPage]) -> None:
+        """Log and count pages that were replaced or dropped while the cursor was open."""
+        for page in damaged:
+            self.damaged_pages.append(page)
+            logger().warning("topic %s, cursor %s: %s", self._log.topic, self._name, page)
+
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
     def _succeeded(self, moment: _Moment, entries: Sequence[bytes], size: int) -> None:
@@ -462,6 +509,7 @@ class Flushing:
                 if page is not None and page.stamp == stamp:
                     pages.stored(ledger_id)
             self._stored_moves = moment.moves
+            self._stored_resets = moment.resets
             self.durable_mark_delete = moment.mark_delete
             self.flushes += 1
             self.pages_written += len(moment.pages)

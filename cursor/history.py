@@ -9,7 +9,7 @@ from pyroaring import BitMap64
 
 from bookstand.cursor import recovery
 from bookstand.cursor.log import CursorLog, known_of
-from bookstand.errors import LedgerError
+from bookstand.errors import LedgerError, StoreDamagedError
 from bookstand.ledger.records import LedgerInfo
 from bookstand.proto.wire import read_varint
 from bookstand.storage.position import Position
@@ -58,16 +58,17 @@ def history_of(cursor: str, log: CursorLog) -> list[HistoryEntry]:
 
 
 def _ledgers(log: CursorLog) -> Iterator[recovery.Entries]:
-    """The ledger that is written to, and then the former ones, newest first."""
-    handle = log.handle
-    if handle is not None:
-        yield recovery.Entries(handle, handle.last_add_confirmed, None)
+    """The ledger that the record points to, and then the former ones, newest first."""
     assert log.info is not None
-    for ledger_id in reversed(known_of(log.info).former):
-        try:
-            yield log.entries_of(ledger_id, False)
-        except LedgerError:
-            continue
+    writer = log.writer
+    for ledger_id in (log.info.cursor_ledger_id, *reversed(known_of(log.info).former)):
+        if writer is not None and writer.id == ledger_id:
+            yield recovery.Entries(writer, writer.last_add_confirmed, None)
+        elif ledger_id >= 0:
+            try:
+                yield log.entries_of(ledger_id, False)
+            except (LedgerError, StoreDamagedError):
+                continue
 
 
 def diff_of(before: AllAcked, after: AllAcked) -> CursorDiff:

@@ -81,6 +81,15 @@ class LiveState:
             page.limit = self._extent().entries(page.ledger_id) or 0
             self.pages.install(page)
 
+    def replace_page(self, page: LedgerAcks) -> None:
+        """Have this page instead of the stored one, which is damaged; of an empty page nothing is acknowledged."""
+        self.index.remove(page.ledger_id)
+        self.moves += 1
+        if page:
+            page.drop_up_to(self.mark_delete.entry_id if page.ledger_id == self.mark_delete.ledger_id else -1)
+            page.limit = self._extent().entries(page.ledger_id) or 0
+            self.pages.touch(page)
+
     def forget_stored_pages(self) -> None:
         """No page is stored by itself any more; all are in memory."""
         self.index = Index()

@@ -1,8 +1,10 @@
-"""A cursor's record in the metadata store, and the ledger that the record points to.
+"""A cursor's record in the metadata store, and the ledgers that the record names.
 
-Creating a ledger and noting it in the record is one commit, and so is pointing the record at it and deleting the one
-before. Between the two the new ledger is *pending*: a field of the record that no other reader knows names it, so that
-a crash leaves no ledger that nobody knows of.
+Creating a ledger and noting it in the record is one commit, and so is pointing the record at it. Between the two the
+new ledger is *pending*: a field of the record that no other reader knows names it, so that a crash leaves no ledger
+without an owner. The ledger before it stays, named as *former*, until the new one has two states: there is always a
+state before the newest one. A reset begins a new ledger, and the record names that one as the first from which recovery
+may take anything (``since``): no older state can bring back what the reset revoked.
 """
 
 from __future__ import annotations
@@ -12,17 +14,29 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
+from bookstand.cursor.acks import LedgerAcks
 from bookstand.cursor.chunks import CODEC_PROPERTY
-from bookstand.cursor.recovery import Entries
+from bookstand.cursor.page_ref import PageRef
+from bookstand.cursor.recovery import (
+    DAMAGED,
+    DamagedPage,
+    Entries,
+    Source,
+    drop_consumed,
+    replacements,
+    report_of,
+)
 from bookstand.errors import (
     BookstandError,
     LedgerError,
     LedgerFencedError,
+    LedgerRecoveryError,
     MalformedRecordError,
     MetadataSerializationError,
     MetadataVersionError,
     NoSuchLedgerError,
     NoSuchNodeError,
+    ReadError,
     StoreDamagedError,
 )
 from bookstand.ledger.client import Client
@@ -36,14 +50,23 @@ from bookstand.proto import wire
 from bookstand.storage.digest import digest_for
 from bookstand.storage.entry import HEADER_BYTES
 from bookstand.storage.keys import LEDGER_KEY, LEDGERS
+from bookstand.storage.log import logger
+from bookstand.storage.metadata import CLOSED
 from bookstand.storage.node_changes import NodeMovedError
 from bookstand.storage.nodes import Nodes
 from bookstand.storage.pending import Pending
+from bookstand.storage.position import Position
 
 _T = TypeVar("_T")
+# Of a cursor's ledger: what the record says of the last reset when the ledger begins; empty: it begins with one.
+_SINCE_LABEL = "bookstand/since"
 NO_LEDGER = -1
-_PENDING, _FORMER = 1000, 1001
-_PENDING_TAG, _FORMER_TAG = wire.tag(_PENDING, wire.VARINT), wire.tag(_FORMER, wire.VARINT)
+_PENDING, _FORMER, _SINCE = 1000, 1001, 1002
+_PENDING_TAG, _FORMER_TAG, _SINCE_TAG = (wire.tag(field, wire.VARINT) for field in (_PENDING, _FORMER, _SINCE))
+
+
+STATES_BEFORE_DELETION = 2
+"""When a ledger has so many states, the former one is deleted."""
 
 
 class CursorFencedError(LedgerFencedError):
@@ -51,15 +74,17 @@ class CursorFencedError(LedgerFencedError):
 
 
 class Known(NamedTuple):
-    """What the record's own fields say: the ledger that is being made, and former ones that are kept."""
+    """The record's own fields: the ledger that is being made, the former ones that are retained, ascending, and the
+    first ledger behind the last reset (None: not recorded, as in records of earlier versions)."""
 
     pending: int | None
     former: tuple[int, ...]
     others: bytes
+    since: int | None = None
 
 
 def known_of(info: CursorInfo) -> Known:
-    pending = None
+    pending = since = None
     former = []
     others = bytearray()
     for tag, number, chunk in wire.fields(info.unknown):
@@ -67,9 +92,11 @@ def known_of(info: CursorInfo) -> Known:
             pending = number
         elif tag == _FORMER_TAG:
             former.append(number)
+        elif tag == _SINCE_TAG:
+            since = number
         else:
             _write_field(others, tag, number, chunk)
-    return Known(pending, tuple(former), bytes(others))
+    return Known(pending, tuple(former), bytes(others), since)
 
 
 def unknown_of(known: Known) -> bytes:
@@ -78,7 +105,19 @@ def unknown_of(known: Known) -> bytes:
         wire.write_number(out, _PENDING, known.pending)
     for ledger_id in known.former:
         wire.write_number(out, _FORMER, ledger_id)
+    if known.since is not None:
+        wire.write_number(out, _SINCE, known.since)
     return bytes(out)
+
+
+def source_of(info: CursorInfo, open_ledger: Callable[[int], Entries], newest: int | None = None) -> Source:
+    """The ledgers in which the state of the cursor with this record is searched for; from ``newest`` backwards, if that
+    is given."""
+    known = known_of(info)
+    newest = info.cursor_ledger_id if newest is None else newest
+    former = [one for one in reversed(known.former) if known.since is not None and known.since <= one < newest]
+    ledger_ids = [] if newest < 0 else [newest, *former]
+    return Source(ledger_ids, open_ledger, known.since, info.mark_delete, info.properties)
 
 
 def _write_field(out: bytearray, tag: int, number: int, chunk: bytes) -> None:
@@ -109,25 +148,44 @@ class CursorLog:
         self._codec = codec
         self._threshold = threshold
         self._nodes = Nodes(self.client.storage, self.client.check_usable, self.client.check_writable)
-        self._version = -1
+        # None: any, for the record cannot be read.
+        self._version: int | None = -1
+        self.damage: str | None = None
         self.info: CursorInfo | None = None
         self.writer: LedgerWriter | None = None
         # What pages are read from: the ledger that the record points to, or None.
         self.handle: LedgerHandle | None = None
         self.began = 0
+        # How many states the ledger has that is written to.
+        self.states = 0
         # How many entries of its ledger were copied from the one before.
         self._copied = 0
 
     # -- the record --------------------------------------------------------------------------------------------------
 
     def load(self) -> CursorInfo | None:
-        """The record; None where there is no such cursor."""
+        """The record; None where there is no such cursor. For one that cannot be read, which :attr:`damage` tells, what
+        the labels of the cursor's ledgers say."""
+        self._version = None
         try:
             stored, self._version = self._nodes.get(self.path)
+            self.info = decode_cursor_info(stored, f"node {self.path}")
         except NoSuchNodeError:
+            self._version = -1
             return None
-        self.info = decode_cursor_info(stored, f"node {self.path}")
+        except (StoreDamagedError, MalformedRecordError) as error:
+            self.damage = str(error)
+            self.info = self._info_by_labels()
         return self.info
+
+    def _info_by_labels(self) -> CursorInfo:
+        """What the labels of the ledgers tell of a record that cannot be read."""
+        *former, newest = [NO_LEDGER, *self.labelled_ledgers()]
+        if newest == NO_LEDGER:
+            return CursorInfo(NO_LEDGER)
+        label = self.client.read_metadata(newest).custom_metadata.get(_SINCE_LABEL)
+        since = None if label is None else int(label or newest)
+        return CursorInfo(newest, unknown=unknown_of(Known(None, tuple(former[1:]), b"", since)))
 
     def put(self, info: CursorInfo) -> None:
         """Replace the record, unless somebody else has."""
@@ -160,7 +218,23 @@ class CursorLog:
             info, version = self._commit(fill)
         except MetadataVersionError as error:
             self._look_again(error)
+        except StoreDamagedError:
+            if self._is_readable():
+                raise
+            # It is replaced by what it was, and the topic is still ours.
+            self._version = None
+            info, version = self._commit(fill)
         self.info, self._version = info, version.result()
+
+    def _is_readable(self) -> bool:
+        """Whether the record, or its absence, can be read."""
+        try:
+            self._nodes.get(self.path)
+        except NoSuchNodeError:
+            pass
+        except StoreDamagedError:
+            return False
+        return True
 
     def _commit(self, fill: Callable[[Transaction], _T]) -> _T:
         """One commit, unless the topic is another's by then: the version of the cursor's own record does not tell where
@@ -200,15 +274,11 @@ class CursorLog:
 
     def discard(self) -> None:
         """The same whatever is damaged: the record may be unreadable, and so may the ledgers."""
-        try:
-            if self.load() is None:
-                raise NoSuchNodeError(f"topic {self.topic} has no cursor {self.cursor!r}")
-            ledgers = self._all_ledgers()
-        except (StoreDamagedError, MalformedRecordError):
-            ledgers = self.labelled_ledgers()
+        if self.load() is None:
+            raise NoSuchNodeError(f"topic {self.topic} has no cursor {self.cursor!r}")
 
         def fill(transaction: Transaction) -> None:
-            self._delete_ledgers(transaction, ledgers)
+            self._delete_ledgers(transaction, self._all_ledgers())
             transaction.delete_node(self.path)
 
         self._commit(fill)
@@ -242,17 +312,46 @@ class CursorLog:
 
     def entries_of(self, ledger_id: int, recovery: bool) -> Entries:
         """One of the cursor's ledgers; with ``recovery`` it is closed from now on."""
-        handle = self.client.open(ledger_id, recovery, b"", None)
+        handle = self._open(ledger_id, recovery)
         codec = handle.metadata.custom_metadata.get(CODEC_PROPERTY)
-        if self.info is not None and ledger_id == self.info.cursor_ledger_id and self.handle is None:
-            self.handle = handle
-        if recovery:
+        if handle.metadata.state == CLOSED:
             last = handle.last_add_confirmed
         else:
-            # Whatever is stored is durable, whether its writer has told anybody or not.
+            # Everything that is stored is durable, confirmed or not.
             state = self.client.storage.state(ledger_id)
             last = -1 if state is None else state.last_entry
         return Entries(handle, last, None if codec is None else codec.decode(errors="replace"))
+
+    def _open(self, ledger_id: int, recovery: bool) -> LedgerHandle:
+        """A ledger whose last entry is damaged cannot be closed, but it is fenced, and the others can be read."""
+        try:
+            return self.client.open(ledger_id, recovery, b"", None)
+        except (LedgerRecoveryError, ReadError) as error:
+            if not isinstance(error.__cause__, DAMAGED):
+                raise
+        return self.client.look_at(ledger_id)
+
+    def source(self, recovery: bool, newest: int | None = None) -> Source:
+        """Where the state is searched for. With ``recovery`` the ledger that the record points to is closed."""
+        assert self.info is not None
+        current = self.info.cursor_ledger_id
+        return source_of(self.info, lambda one: self.entries_of(one, recovery and one == current), newest)
+
+    def replacement(
+        self, handle: LedgerHandle, ledger_id: int, ref: PageRef, error: BookstandError, mark_delete: Position
+    ) -> tuple[LedgerAcks, DamagedPage]:
+        """The page to use instead of a damaged one, empty where there is none, and the report on it. ``handle``: the
+        ledger with the damaged one."""
+        source = self.source(recovery=False)
+        entries = Entries(handle, ref.entry_id - 1, None)
+        topic_entries = {ledger.ledger_id: ledger.entries for ledger in self._topic.ledgers}
+        found = replacements(self.cursor, source.older(entries, ref.entry_id), {ledger_id}, topic_entries).get(
+            ledger_id
+        )
+        if found is not None:
+            drop_consumed(found.page, mark_delete)
+        page = LedgerAcks(ledger_id) if found is None else found.page
+        return page, report_of(handle.id, ledger_id, ref, str(error), found)
 
     @cached_property
     def entry_limit(self) -> int:
@@ -264,12 +363,12 @@ class CursorLog:
         nobody finds them again: :class:`NoSuchLedgerError`."""
         assert self.writer is not None
         append(self.writer, entries, commit_bytes)
-        self.check_there()
-
-    def check_there(self) -> None:
-        """:class:`NoSuchLedgerError` if the ledger that is written to was deleted."""
-        if self.writer is not None and not self._has_ledger(self.writer.id):
+        if self.is_lost():
             raise NoSuchLedgerError(f"ledger {self.writer.id} of cursor {self.cursor!r} was deleted")
+
+    def is_lost(self) -> bool:
+        """Whether the ledger that is written to was deleted."""
+        return self.writer is not None and not self._has_ledger(self.writer.id)
 
     def _has_ledger(self, ledger_id: int) -> bool:
         """Whether there is metadata of the ledger, readable or not."""
@@ -295,9 +394,10 @@ class CursorLog:
         )
 
     @contextmanager
-    def new_ledger(self) -> Iterator[LedgerWriter]:
-        """A ledger to fill and to :meth:`switch` to. Where that fails it is deleted, and all is as before."""
-        writer = self._begin()
+    def new_ledger(self, was_reset: bool) -> Iterator[LedgerWriter]:
+        """A ledger to fill and to :meth:`switch` to. Where that fails it is deleted, and all is as before.
+        ``was_reset``: nothing in the ledgers before it may be used any more."""
+        writer = self._begin(was_reset)
         try:
             yield writer
         except CursorFencedError:
@@ -306,29 +406,38 @@ class CursorLog:
             self._drop(writer)
             raise
 
-    def _begin(self) -> LedgerWriter:
+    def _begin(self, was_reset: bool) -> LedgerWriter:
         """A new ledger, pending; one that was pending before is deleted."""
         assert self.info is not None
         info = self.info
         known = known_of(info)
+        since = b"" if was_reset or known.since is None else str(known.since).encode()
+        labels = {**ledger_labels(self.topic, self.cursor), _SINCE_LABEL: since}
         created: list[LedgerWriter] = []
 
         def make(transaction: Transaction) -> CursorInfo:
-            created.append(transaction.create_ledger(custom_metadata=ledger_labels(self.topic, self.cursor)))
+            created.append(transaction.create_ledger(custom_metadata=labels))
             return info._replace(unknown=unknown_of(known._replace(pending=created[0].id)))
 
         self._store(make, [] if known.pending is None else [known.pending])
         return created[0]
 
-    def switch(self, writer: LedgerWriter, info: CursorInfo, kept: int, copied: int = 0) -> None:
+    def switch(
+        self, writer: LedgerWriter, info: CursorInfo, kept: int, copied: int = 0, was_reset: bool = False
+    ) -> None:
         """Point the record at the pending ledger, which begins with so many ``copied`` entries. Former ledgers are
-        kept, so many of them, the rest deleted. From ``handle`` the old pages can be read until who holds their
-        references changes both together."""
+        retained from the one on that has the state before this one, but for a cursor that ``was_reset``; and ``kept``
+        in any case. The rest is deleted. From ``handle`` the old pages can be read until the owner of their references
+        changes both together."""
         assert self.info is not None
         known = known_of(self.info)
-        former = [*known.former, *([self.info.cursor_ledger_id] if self.info.cursor_ledger_id >= 0 else [])]
-        doomed, former = (former[:-kept], former[-kept:]) if kept else (former, [])
-        unknown = unknown_of(Known(None, tuple(former), known.others))
+        since = writer.id if was_reset or known.since is None else known.since
+        former = [one for one in (*known.former, self.info.cursor_ledger_id) if self._has_ledger(one)]
+        # The one that the state is in, which is not the last one where that was damaged.
+        stored = former.index(self.handle.id) if self.handle is not None and self.handle.id in former else len(former)
+        first = min(stored if since != writer.id else len(former), max(0, len(former) - kept))
+        doomed, former = former[:first], former[first:]
+        unknown = unknown_of(Known(None, tuple(former), known.others, since))
         previous = self.writer
         self._store(lambda _: info._replace(cursor_ledger_id=writer.id, unknown=unknown), doomed)
         if previous is not None and previous.id in former:
@@ -336,6 +445,24 @@ class CursorLog:
         self.writer = writer
         self.began = self.client.clock.now()
         self._copied = copied
+        self.states = 1
+
+    def appended(self, kept: int) -> None:
+        """The ledger has one more state. With the second one, former ledgers are not needed any more but for the last
+        ``kept``. Where deleting them fails, the next flush tries again."""
+        assert self.info is not None
+        self.states += 1
+        known = known_of(self.info)
+        first = max(0, len(known.former) - kept)
+        if self.states < STATES_BEFORE_DELETION or not first:
+            return
+        info = self.info._replace(unknown=unknown_of(known._replace(former=known.former[first:])))
+        try:
+            self._store(lambda _: info, known.former[:first])
+        except BookstandError as error:
+            logger().warning(
+                "topic %s, cursor %s: former ledgers could not be deleted: %s", self.topic, self.cursor, error
+            )
 
     def _drop(self, writer: LedgerWriter) -> None:
         """The pending ledger did not come about."""

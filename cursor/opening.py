@@ -56,23 +56,22 @@ def recover(
     """The newest whole state in the cursor's ledger; the one in its record, where the ledger has none."""
     topic_entries = {ledger.ledger_id: ledger.entries for ledger in topic.ledgers}
     if at_marker is not None:
-        entries = cursor_log.entries_of(at_marker.ledger_id, recovery=False)
-        found = recovery.recover(cursor, entries, topic_entries, resident, at_marker.entry_id)
-        if isinstance(found, recovery.State) and found.marker_entry == at_marker.entry_id:
+        source = cursor_log.source(False, at_marker.ledger_id)
+        found = recovery.recover(cursor, source, topic_entries, resident, at_marker.entry_id)
+        if isinstance(found, recovery.State) and found.source[1:3] == at_marker and found.marker_entry is not None:
+            cursor_log.handle = found.handle
             return found
         raise IncorrectParameterError(f"cursor {cursor!r} of topic {topic.name} has no whole marker at {at_marker}")
-    skipped: tuple[str, ...] = ()
-    if info.cursor_ledger_id >= 0:
-        try:
-            entries = cursor_log.entries_of(info.cursor_ledger_id, recovery=not read_only)
-            found = recovery.recover(cursor, entries, topic_entries, resident)
-            if isinstance(found, recovery.State):
-                return found
-            skipped = found
-        except recovery.LOST as error:
-            skipped = (f"ledger {info.cursor_ledger_id} cannot be read: {error}",)
-    elif not read_only:
-        # There is no ledger to fence: whoever had the cursor open before is told by the version of its record.
+    if cursor_log.damage is not None and not read_only:
+        cursor_log.put(info)
+    found = recovery.recover(cursor, cursor_log.source(not read_only), topic_entries, resident)
+    skipped = () if cursor_log.damage is None else (cursor_log.damage,)
+    if isinstance(found, recovery.State):
+        cursor_log.handle = found.handle
+        return found._replace(source=found.source._replace(skipped=(*skipped, *found.source.skipped)))
+    skipped += found
+    if cursor_log.damage is None and not read_only:
+        # Where no ledger could be fenced, the version of the record tells a former owner.
         cursor_log.put(info)
     mark_delete = info.mark_delete or _beginning(topic)
     state = legacy.from_parts(mark_delete, info.ranges, info.batches, dict(info.properties), topic_entries).state

@@ -103,6 +103,27 @@ def _checksum(entries: Sequence[bytes]) -> int:
     return int(google_crc32c.value(b"".join([entry[-record.CRC_BYTES :] for entry in entries])))
 
 
+def ref_of(entry_id: int, entries: Sequence[bytes]) -> PageRef:
+    """A reference to the page of which these entries, from ``entry_id`` on, are the parts; :class:`RecordError` if the
+    first one is no part of a page."""
+    identity = record.identify(entries[0])
+    counts: dict[int, int] = {}
+    try:
+        for tag, number, _ in record.contents(entries[0], record.tail(identity)):
+            counts[tag] = number
+    except wire.WireError as error:
+        raise record.RecordError(str(error)) from error
+    return PageRef(
+        entry_id,
+        len(entries),
+        identity.generation,
+        counts.get(_ACKED_TAG, 0),
+        counts.get(_PARTIAL_TAG, 0),
+        sum(map(len, entries)),
+        _checksum(entries),
+    )
+
+
 def check_page(cursor: str, ledger_id: int, ref: PageRef, entries: Sequence[bytes]) -> None:
     """That ``entries``, one for each part, are the page that ``ref`` means, each bit as it was written, without
     keeping anything of it; :class:`CursorDamagedError` otherwise."""

@@ -303,6 +303,11 @@ class Client:
             self.storage.point("open_ledger.after", reader.id)
         return reader
 
+    def look_at(self, ledger_id: int) -> LedgerReader:
+        """A reader of a ledger as it lies in the store, which is neither recovered nor asked for its end: for a ledger
+        whose last entry is damaged."""
+        return self._reader_of(self.read_metadata(ledger_id), b"", None, watching=False)
+
     def _open(self, ledger_id: Any, recovery: bool | None, password: bytes, digest: str | None) -> LedgerReader:
         if recovery is None:
             recovery = self.defaults.recovery
@@ -311,15 +316,7 @@ class Client:
         if recovery and metadata.state != CLOSED:
             # What is recovered has to stay the same ledger.
             metadata, incarnation = self.read_with_incarnation(ledger_id)
-        if metadata.has_password and metadata.password != password:
-            raise UnauthorizedAccessError(f"ledger {ledger_id} has another password")
-        digest_type = metadata.digest_type
-        if digest is not None and not self.digest_autodetect and digest_type not in (None, digest):
-            raise DigestMismatchError(f"ledger {ledger_id} has {digest_type} digests, not {digest}")
-        name = digest_type or digest or self._digest_of_state(ledger_id)
-        from bookstand.ledger.reader import LedgerReader
-
-        reader = LedgerReader(self, metadata, digest_for(name, password), master_key(password), watching=not recovery)
+        reader = self._reader_of(metadata, password, digest, watching=not recovery)
         if metadata.state == CLOSED:
             return reader
         if recovery:
@@ -329,6 +326,18 @@ class Client:
         else:
             reader.learn_at_open()
         return reader
+
+    def _reader_of(self, metadata: LedgerMetadata, password: bytes, digest: str | None, watching: bool) -> LedgerReader:
+        ledger_id = metadata.ledger_id
+        if metadata.has_password and metadata.password != password:
+            raise UnauthorizedAccessError(f"ledger {ledger_id} has another password")
+        digest_type = metadata.digest_type
+        if digest is not None and not self.digest_autodetect and digest_type not in (None, digest):
+            raise DigestMismatchError(f"ledger {ledger_id} has {digest_type} digests, not {digest}")
+        name = digest_type or digest or self._digest_of_state(ledger_id)
+        from bookstand.ledger.reader import LedgerReader
+
+        return LedgerReader(self, metadata, digest_for(name, password), master_key(password), watching)
 
     def _digest_of_state(self, ledger_id: int) -> str:
         """The oldest metadata format has no digest type; the bookie knows it."""

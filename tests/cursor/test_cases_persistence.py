@@ -170,7 +170,8 @@ def test_case_47_one_entry_a_ledger(desk, form):
     for number in range(5):
         at.cursor.mark_delete(at.p[number]).result(PATIENCE)
         seen.add(at.record.cursor_ledger_id)
-        assert len(ledgers_of(at.store) - before) == 1
+        # The former one stays until the new one has two states, which none of these has.
+        assert len(ledgers_of(at.store) - before) == min(2, number + 1)
     assert len(seen) == 5
     at.restart("crash")
     assert at.cursor.mark_delete_position == at.p[4]
@@ -187,9 +188,11 @@ def test_case_49_an_old_ledger_is_followed_by_a_new_one(desk, form):
     clock.millis += 6_000
     at.ack((5,)).result(PATIENCE)
     assert at.record.cursor_ledger_id != first
+    assert first in at.store.list_ledgers()
+    at.ack((7,)).result(PATIENCE)
     assert first not in at.store.list_ledgers()
     at.restart("crash")
-    assert at.acked() == [1, 3, 5]
+    assert at.acked() == [1, 3, 5, 7]
 
 
 def test_case_50_somebody_else_changed_the_record(desk, form, faults):
@@ -205,7 +208,7 @@ def test_case_50_somebody_else_changed_the_record(desk, form, faults):
         except BookstandError:
             failures += 1
             at.cursor.flush()
-        assert len(ledgers_of(at.store) - before) <= 1
+        assert len(ledgers_of(at.store) - before) <= 2
     assert failures <= 1
     at.opening = {}
     at.restart("crash")
@@ -700,9 +703,11 @@ def test_case_68_a_new_ledger_has_what_the_index_refers_to(desk):
         at.ack((len(at.stored()) % 10 + 10,)).result(PATIENCE)
     at.ack((27,)).result(PATIENCE)
     assert at.record.cursor_ledger_id != before
-    assert before not in at.store.list_ledgers()
+    assert before in at.store.list_ledgers()
     assert at.kinds() == ["P", "P", "P", "M"]
     assert list(at.refs()) == [first, second, third]
+    at.ack((28,)).result(PATIENCE)
+    assert before not in at.store.list_ledgers()
     seen = at.seen()
     at.restart("crash")
     assert at.seen() == seen

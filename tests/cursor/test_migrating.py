@@ -17,7 +17,6 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.migrating import PAGES, SNAPSHOT, migrate_cursor, migrate_cursors
 from bookstand.errors import (
-    DigestMismatchError,
     IllegalOperationError,
     IncorrectParameterError,
     LedgerFencedError,
@@ -178,16 +177,9 @@ def test_parts_of_batches_are_where_pulsar_finds_them(desk: Callable[..., Desk])
 
 
 @pytest.mark.parametrize(
-    ("damage", "error", "says"),
-    [
-        (lambda stored: stored[:-1] + bytes((stored[-1] ^ 1,)), DigestMismatchError, "entry {}: its crc32c digest"),
-        (lambda stored: None, StoreDamagedError, "newest state of cursor 'audit' of topic orders is damaged: entry {}"),
-    ],
-    ids=["flipped", "lost"],
+    "damage", [lambda stored: stored[:-1] + bytes((stored[-1] ^ 1,)), lambda stored: None], ids=["flipped", "lost"]
 )
-def test_a_damaged_state_is_left_as_it_is(
-    desk: Callable[..., Desk], damage: Any, error: type[Exception], says: str
-) -> None:
+def test_a_damaged_state_is_left_as_it_is(desk: Callable[..., Desk], damage: Any) -> None:
     """An older one is there still, but the newest is not given up for it."""
     at = desk("pages", per_ledger=4, entries=20)
     at.cursor.ack(at.p[3]).result()
@@ -200,7 +192,8 @@ def test_a_damaged_state_is_left_as_it_is(
     change_entry(at.path, ledger_id, last, damage)
     for read_only in (True, False):
         with bookstand.open(at.path, read_only=read_only) as store:
-            with pytest.raises(error, match=says.format(f"{ledger_id}:{last}")):
+            says = f"newest state of cursor 'audit' of topic orders is damaged: entry {ledger_id}:{last}"
+            with pytest.raises(StoreDamagedError, match=says):
                 migrate_cursor(store.managed_ledger(TOPIC), SUBSCRIPTION, SNAPSHOT, dry_run=read_only)
             assert store.nodes.get(at.node) == node
     data_file(at.path).write_bytes(whole)
