@@ -39,6 +39,7 @@ from bookstand.cursor.pages import ResidentPages
 from bookstand.cursor.pausing import Pausing
 from bookstand.cursor.ranges import AckRange, RangeSet
 from bookstand.cursor.reading import Reading, Wanted, not_skipped
+from bookstand.cursor.recovery import DamagedPage
 from bookstand.cursor.throttle import Throttle
 from bookstand.cursor.usability import Usability
 from bookstand.errors import (
@@ -132,6 +133,8 @@ class Cursor:
         else:
             raise NoSuchNodeError(f"topic {topic.name} has no cursor {name!r}")
         self.recovered_from = found.source
+        for what in found.source.damage:
+            logger().warning("topic %s, cursor %s: %s", topic.name, name, what)
         opening.adopt(topic, self._state, found)
         self._throttle = Throttle(config.throttle_mark_delete, config.flush_interval, self._flush_in_background)
         # Whether an acknowledgment may wait for a flush that was asked for by one before it.
@@ -393,6 +396,12 @@ class Cursor:
         return self._bringing.ask(lambda: self._state.page(ledger_id)) is not None
 
     @property
+    def damaged_pages(self) -> tuple[DamagedPage, ...]:
+        """The pages of acknowledgments that turned out to be damaged, when it was opened or since: each was replaced by
+        an older one, or dropped."""
+        return (*self.recovered_from.pages, *self._flushing.damaged_pages)
+
+    @property
     def stats(self) -> CursorStats:
         """Its sizes and counts, as the metrics tell them."""
         with self._lock:
@@ -412,6 +421,7 @@ class Cursor:
                 left_out_ranges=flushing.left_out_ranges,
                 left_out_batches=flushing.left_out_batches,
                 paused=self.paused,
+                damaged_pages=len(self.damaged_pages),
             )
 
     def samples(self) -> Iterator[Sample]:
@@ -613,4 +623,6 @@ class Cursor:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Cursor {self.name!r} of {self.topic.name!r} at {self._state.mark_delete}>"
+        damaged = len(self.recovered_from.damage) + len(self._flushing.damaged_pages)
+        found = f", {damaged} damaged parts skipped" if damaged else ""
+        return f"<Cursor {self.name!r} of {self.topic.name!r} at {self._state.mark_delete}{found}>"

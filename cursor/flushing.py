@@ -347,11 +347,16 @@ class Flushing:
                 # What was damaged since it was checked is not carried on under a new name.
                 recovery.load_page(self._name, ledger_id, ref, parts)
             except recovery.DAMAGED as error:
-                page, report = self._log.replacement(old, ledger_id, ref, error, moment.mark_delete)
-                damaged.append(report)
-                if not page:
+                with self._lock:
+                    pages = self._live.pages
+                    resident = pages.get(ledger_id) if ledger_id in pages else None
+                    older = None if resident is None else resident.copy()
+                if older is None:
+                    older, report = self._log.replacement(old, ledger_id, ref, error, moment.mark_delete)
+                    damaged.append(report)
+                if not older:
                     continue
-                encoded = self._encode(page, moment.mark_delete)
+                encoded = self._encode(older, moment.mark_delete)
                 parts, ref = encoded.entries, encoded.ref(0)
             refs[ledger_id] = ref._replace(entry_id=at + len(waiting))
             waiting += parts

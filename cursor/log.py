@@ -9,7 +9,7 @@ may take anything (``since``): no older state can bring back what the reset revo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import NamedTuple, NoReturn, Protocol, TypeVar
@@ -134,6 +134,22 @@ def _write_field(out: bytearray, tag: int, number: int, chunk: bytes) -> None:
         wire.write_varint(out, number)
 
 
+def info_by_labels(ledger_ids: Sequence[int], labels: Mapping[str, bytes]) -> CursorInfo:
+    """What the labels of a cursor's ledgers, ascending, tell of its record: ``labels`` are those of the last one."""
+    if not ledger_ids:
+        return CursorInfo(NO_LEDGER)
+    *former, newest = ledger_ids
+    return CursorInfo(newest, unknown=unknown_of(Known(None, tuple(former), b"", since_of(newest, labels))))
+
+
+def since_of(ledger_id: int, labels: Mapping[str, bytes]) -> int | None:
+    """The first ledger behind the last reset, as the labels of a cursor's ledger tell it."""
+    label = labels.get(_SINCE_LABEL)
+    if label is None or not (label.isdigit() or not label):
+        return None
+    return int(label or ledger_id)
+
+
 class CursorLog:
     """Not safe between threads but for :attr:`handle`: one flush at a time uses it."""
 
@@ -179,13 +195,9 @@ class CursorLog:
         return self.info
 
     def _info_by_labels(self) -> CursorInfo:
-        """What the labels of the ledgers tell of a record that cannot be read."""
-        *former, newest = [NO_LEDGER, *self.labelled_ledgers()]
-        if newest == NO_LEDGER:
-            return CursorInfo(NO_LEDGER)
-        label = self.client.read_metadata(newest).custom_metadata.get(_SINCE_LABEL)
-        since = None if label is None else int(label or newest)
-        return CursorInfo(newest, unknown=unknown_of(Known(None, tuple(former[1:]), b"", since)))
+        labelled = self.labelled_ledgers()
+        labels = self.client.read_metadata(labelled[-1]).custom_metadata if labelled else {}
+        return info_by_labels(labelled, labels)
 
     def put(self, info: CursorInfo) -> None:
         """Replace the record, unless somebody else has."""
@@ -311,25 +323,26 @@ class CursorLog:
     # -- its ledger --------------------------------------------------------------------------------------------------
 
     def entries_of(self, ledger_id: int, recovery: bool) -> Entries:
-        """One of the cursor's ledgers; with ``recovery`` it is closed from now on."""
-        handle = self._open(ledger_id, recovery)
-        codec = handle.metadata.custom_metadata.get(CODEC_PROPERTY)
-        if handle.metadata.state == CLOSED:
-            last = handle.last_add_confirmed
-        else:
-            # Everything that is stored is durable, confirmed or not.
-            state = self.client.storage.state(ledger_id)
-            last = -1 if state is None else state.last_entry
-        return Entries(handle, last, None if codec is None else codec.decode(errors="replace"))
-
-    def _open(self, ledger_id: int, recovery: bool) -> LedgerHandle:
-        """A ledger whose last entry is damaged cannot be closed, but it is fenced, and the others can be read."""
+        """One of the cursor's ledgers; with ``recovery`` it is closed from now on, unless it is damaged."""
+        handle: LedgerHandle
         try:
-            return self.client.open(ledger_id, recovery, b"", None)
-        except (LedgerRecoveryError, ReadError) as error:
-            if not isinstance(error.__cause__, DAMAGED):
+            handle = self.client.open(ledger_id, recovery, b"", None)
+            # Reading takes the state as well, so that its damage has to show here.
+            state = self.client.storage.state(ledger_id)
+            if handle.metadata.state == CLOSED:
+                last = handle.last_add_confirmed
+            else:
+                # Everything that is stored is durable, confirmed or not.
+                last = -1 if state is None else state.last_entry
+        except NoSuchLedgerError:
+            raise
+        except (LedgerRecoveryError, ReadError, *DAMAGED) as error:
+            if not isinstance(error, DAMAGED) and not isinstance(error.__cause__, DAMAGED):
                 raise
-        return self.client.look_at(ledger_id)
+            handle = damaged = self.client.open_damaged(ledger_id)
+            last = damaged.last_stored
+        codec = handle.metadata.custom_metadata.get(CODEC_PROPERTY)
+        return Entries(handle, last, None if codec is None else codec.decode(errors="replace"))
 
     def source(self, recovery: bool, newest: int | None = None) -> Source:
         """Where the state is searched for. With ``recovery`` the ledger that the record points to is closed."""

@@ -13,7 +13,8 @@ LABELS = ("namespace", "topic", "subscription")
 
 class CursorStats(NamedTuple):
     """Sizes in bytes. ``metadata_size`` is that of the whole state when it was last written; ``left_out_…`` is what the
-    limits of the old form kept out of it then."""
+    limits of the old form kept out of it then. ``damaged_pages`` were replaced by older ones or dropped since the
+    cursor was opened."""
 
     metadata_size: int
     backlog: int
@@ -28,6 +29,7 @@ class CursorStats(NamedTuple):
     left_out_ranges: int
     left_out_batches: int
     paused: bool
+    damaged_pages: int = 0
 
     @property
     def hit_ratio(self) -> float:
@@ -59,6 +61,11 @@ FAMILIES = {
     ),
     "left_out_batches": _family(
         "bookstand_cursor_left_out_batches", GAUGE, "batches that the old form's limits keep from being written"
+    ),
+    "damaged_pages": _family(
+        "bookstand_cursor_damaged_pages_total",
+        COUNTER,
+        "damaged pages of acknowledgments that were replaced by older ones or dropped",
     ),
 }
 """By the figure of :class:`CursorStats` that each shows."""

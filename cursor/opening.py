@@ -56,8 +56,8 @@ def recover(
     """The newest whole state in the cursor's ledger; the one in its record, where the ledger has none."""
     topic_entries = {ledger.ledger_id: ledger.entries for ledger in topic.ledgers}
     if at_marker is not None:
-        source = cursor_log.source(False, at_marker.ledger_id)
-        found = recovery.recover(cursor, source, topic_entries, resident, at_marker.entry_id)
+        ledgers = cursor_log.source(False, at_marker.ledger_id)
+        found = recovery.recover(cursor, ledgers, topic_entries, resident, at_marker.entry_id)
         if isinstance(found, recovery.State) and found.source[1:3] == at_marker and found.marker_entry is not None:
             cursor_log.handle = found.handle
             return found
@@ -65,7 +65,7 @@ def recover(
     if cursor_log.damage is not None and not read_only:
         cursor_log.put(info)
     found = recovery.recover(cursor, cursor_log.source(not read_only), topic_entries, resident)
-    skipped = () if cursor_log.damage is None else (cursor_log.damage,)
+    skipped: tuple[str, ...] = () if cursor_log.damage is None else (cursor_log.damage,)
     if isinstance(found, recovery.State):
         cursor_log.handle = found.handle
         return found._replace(source=found.source._replace(skipped=(*skipped, *found.source.skipped)))

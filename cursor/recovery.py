@@ -2,7 +2,8 @@
 former ledgers that the record still names.
 
 A state is a marker with its index and pages, each node and page checked; or a full snapshot in Pulsar's form. A marker
-that cannot be used, or a node of its index, makes the marker before it count. A damaged page costs no more than itself:
+that cannot be used, or a node of its index, makes the marker before it count; where no marker of the ledger has a whole
+index, pages are found by what they say of themselves. A damaged page costs no more than itself:
 the marker stays, and the page is replaced by the newest older one of the same user ledger that is intact, whose
 acknowledgments are a subset, for no ledger reaches back behind a reset (``log.py``). Without one the individual
 acknowledgments of that user ledger are dropped, and its messages delivered again. The answer names everything that was
@@ -129,8 +130,8 @@ class State(NamedTuple):
 
     @property
     def is_stored(self) -> bool:
-        """Whether a marker holds exactly this."""
-        return self.source.how == MARKER and not self.source.pages and not self.unstored
+        """Whether the newest marker holds exactly this, and nothing damaged has to be passed on the way to it."""
+        return self.marker_entry is not None and not self.source.damage and not self.unstored
 
 
 class Entries(NamedTuple):
@@ -226,20 +227,46 @@ class _Search:
     def _in_ledger(self, entries: Entries, last: int) -> State | None:
         if last < 0:
             self._skipped.append(f"ledger {entries.ledger_id} {_EMPTY}")
+        newest: tuple[int, Marker] | None = None
         for at in range(last, -1, -1):
             try:
                 stored = entries.read(at)
                 if not record.is_ours(stored):
                     return self._from_snapshot(entries, at)
                 if record.identify(stored).kind == record.MARKER:
-                    return self._from_marker(entries, at, stored)
+                    marker = decode_marker(self._cursor, at, stored)
+                    newest = newest or (at, marker)
+                    return self._from_marker(entries, at, marker)
                 self._skipped.append(f"entry {entries.ledger_id}:{at} {_UNFINISHED}")
             except _UNUSABLE as error:
                 self._skipped.append(_named(f"entry {entries.ledger_id}:{at}", error))
-        return None
+        return None if newest is None else self._without_index(entries, *newest)
 
-    def _from_marker(self, entries: Entries, at: int, stored: bytes) -> State:
-        marker = decode_marker(self._cursor, at, stored)
+    def _without_index(self, entries: Entries, at: int, marker: Marker) -> State | None:
+        """Where no marker has a whole index: the newest marker with the newest pages in front of it, which are those
+        that the index referred to."""
+        since = self._source.since
+        if since is None or entries.ledger_id < since:
+            return None
+        found = replacements(self._cursor, [OlderEntries(entries, at - 1, True)], None, self._topic_entries)
+        pages = [one.page for _, one in sorted(found.items())]
+        for page in pages:
+            drop_consumed(page, marker.mark_delete)
+        self._skipped.append(f"index of entry {entries.ledger_id}:{at}: {len(pages)} pages are used without it")
+        source = RecoveredFrom(MARKER, entries.ledger_id, at, tuple(self._skipped))
+        return State(
+            source,
+            marker.mark_delete,
+            marker.properties,
+            Index(),
+            [page for page in pages if page],
+            marker.generation,
+            None,
+            marker.state_size,
+            entries.handle,
+        )
+
+    def _from_marker(self, entries: Entries, at: int, marker: Marker) -> State:
         index = Index.read(marker.root, node_loader(self._cursor, entries.read), cursor=self._cursor)
         unreadable = _check_pages(self._cursor, entries, index, self._resident)
         unstored: list[LedgerAcks] = []
@@ -327,21 +354,21 @@ def report_of(cursor_ledger: int, user_ledger: int, ref: PageRef, reason: str, f
 
 
 def replacements(
-    cursor: str, older: Iterable[OlderEntries], wanted: set[int], topic_entries: Mapping[int, int]
+    cursor: str, older: Iterable[OlderEntries], wanted: set[int] | None, topic_entries: Mapping[int, int]
 ) -> dict[int, Found]:
-    """For each of the user ledgers the newest page that is intact. Only pages in front of a marker count: those of a
-    flush that was never finished may have acknowledgments of which nobody was assured."""
+    """For each of the user ledgers (None: all) the newest page that is intact. Only pages in front of a marker count:
+    those of a flush that was never finished may have acknowledgments that were never confirmed."""
     found: dict[int, Found] = {}
     for entries, last, marked in older:
         for at in range(last, -1, -1):
-            if wanted <= found.keys():
+            if wanted is not None and wanted <= found.keys():
                 return found
             try:
                 stored = entries.read(at)
                 if not record.is_ours(stored):
                     # A snapshot is a whole state: what is older has no more.
                     for page in _pages_of_snapshot(entries, at, topic_entries):
-                        if page.ledger_id in wanted:
+                        if wanted is None or page.ledger_id in wanted:
                             found.setdefault(page.ledger_id, Found(Position(entries.ledger_id, at), page))
                     return found
                 identity = record.identify(stored)
@@ -351,7 +378,8 @@ def replacements(
                 elif (
                     marked
                     and identity.kind == record.PAGE
-                    and identity.user_ledger in wanted - found.keys()
+                    and identity.user_ledger not in found
+                    and (wanted is None or identity.user_ledger in wanted)
                     and identity.part + 1 == identity.parts <= at + 1
                 ):
                     first = at - identity.part

@@ -1,25 +1,28 @@
 """The cursors of topics: what a subscription has acknowledged, as its disks and its record in the metadata tell.
 
-The state is the newest whole one in the cursor's ledger, whether in Pulsar's form or in pages and a marker; where that
-ledger is missing, empty or damaged, it is the one in the record. Everything that the disks hold is told: sets of batch
-indexes in the record too, which a broker of Pulsar 4.2.4 does not read.
+The state is the one that opening the cursor finds (``cursor/recovery.py``): the newest in the cursor's ledger or in the
+former ones, whether in Pulsar's form or in pages and a marker; where these are missing, empty or damaged, the one in
+the record. Everything that the disks hold is reported: sets of batch indexes in the record too, which a broker of
+Pulsar 4.2.4 does not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from bookstand.cursor import legacy, record, recovery
+from bookstand.cursor import legacy, log, record, recovery
 from bookstand.cursor.bitmaps import Ids, runs
 from bookstand.cursor.chunks import CODEC_PROPERTY
 from bookstand.cursor.pages import ResidentPages
 from bookstand.cursor.recovery import RecoveredFrom
 from bookstand.cursor.state import AckState
+from bookstand.disk.extent import DELETED
 from bookstand.disk.topics import DiskTopic
-from bookstand.errors import IncorrectParameterError, MalformedAckStateError, NoSuchEntryError
+from bookstand.errors import IncorrectParameterError, MalformedAckStateError, NoSuchEntryError, NoSuchLedgerError
 from bookstand.ledger.records import CursorInfo
 from bookstand.storage.position import Position
 
@@ -45,7 +48,8 @@ class DiskCursor(NamedTuple):
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        return self.source.skipped
+        """Everything that was skipped, replaced or dropped, in words."""
+        return self.source.reports
 
     def is_acked(self, position: Position) -> bool:
         """Whether an entry is acknowledged as a whole."""
@@ -100,20 +104,17 @@ def cursor(topic: DiskTopic, name: str) -> DiskCursor:
 
 def of_record(topic: DiskTopic, name: str, info: CursorInfo) -> DiskCursor:
     """The cursor that has this record."""
-    skipped: tuple[str, ...] = ()
-    if info.cursor_ledger_id != NO_LEDGER:
-        found = _from_ledger(topic, name, info.cursor_ledger_id)
-        if isinstance(found, LedgerState):
-            for what in found.source.skipped:
-                topic.report(f"cursor {name!r}: {what}", info.cursor_ledger_id)
-            return DiskCursor(topic, name, info, found.state, found.source, info.cursor_ledger_id, _properties(info))
-        skipped = found
-        for what in skipped:
-            topic.report(f"cursor {name!r}: {what}; its record is used", info.cursor_ledger_id)
+    found = _recovered(name, log.source_of(info, partial(_open, topic)), topic.entry_counts)
+    if isinstance(found, LedgerState):
+        for what in found.source.reports:
+            topic.report(f"cursor {name!r}: {what}", info.cursor_ledger_id)
+        return DiskCursor(topic, name, info, found.state, found.source, info.cursor_ledger_id, _properties(info))
+    for what in found:
+        topic.report(f"cursor {name!r}: {what}; its record is used", info.cursor_ledger_id)
     state, more = _in_record(topic, info)
     for what in more:
         topic.report(f"cursor {name!r}: its record: {what}")
-    source = RecoveredFrom(recovery.RECORD, NO_LEDGER, -1, (*skipped, *more))
+    source = RecoveredFrom(recovery.RECORD, NO_LEDGER, -1, (*found, *more))
     return DiskCursor(topic, name, info, state, source, info.cursor_ledger_id, _properties(info))
 
 
@@ -147,17 +148,17 @@ def in_ledger(
 ) -> LedgerState | tuple[str, ...]:
     """The newest whole state in a cursor's ledger; the reasons, where there is none. ``topic_entries`` is the number of
     entries of each of the topic's ledgers. Without the cursor's name, pages and markers are believed about theirs."""
-    last = ledger.extent.last_entry
     if name is None:
-        name = _name_in(ledger, last)
-    codec = None
-    if ledger.metadata is not None and CODEC_PROPERTY in ledger.metadata.custom_metadata:
-        codec = ledger.metadata.custom_metadata[CODEC_PROPERTY].decode(errors="replace")
-    handle = _Handle(ledger)
-    # Recovery asks nothing else of a handle.
-    entries = recovery.Entries(cast("LedgerHandle", handle), last, codec)
+        name = _name_in(ledger, ledger.extent.last_entry)
+    # The labels say what the record would, of a ledger by itself.
+    labels = {} if ledger.metadata is None else ledger.metadata.custom_metadata
+    source = recovery.Source([ledger.id], lambda _: _entries_of(ledger), log.since_of(ledger.id, labels))
+    return _recovered(name, source, topic_entries)
+
+
+def _recovered(name: str, source: recovery.Source, topic_entries: dict[int, int]) -> LedgerState | tuple[str, ...]:
     resident = ResidentPages(_NO_LIMIT)
-    found = recovery.recover(name, entries, topic_entries, resident)
+    found = recovery.recover(name, source, topic_entries, resident)
     if not isinstance(found, recovery.State):
         return found
     pages = {page.ledger_id: page for page in (*resident, *found.unstored)}
@@ -183,11 +184,21 @@ def _name_in(ledger: DiskLedger, last: int) -> str:
     return ""
 
 
-def _from_ledger(topic: DiskTopic, name: str, ledger_id: int) -> LedgerState | tuple[str, ...]:
+def _open(topic: DiskTopic, ledger_id: int) -> recovery.Entries:
     ledger = topic.ledger(ledger_id)
     if ledger is None:
-        return (f"the cursor's ledger {ledger_id} is neither on the disks nor in the metadata",)
-    return in_ledger(ledger, topic.entry_counts, name)
+        raise NoSuchLedgerError("it is neither on the disks nor in the metadata")
+    if ledger.extent.state == DELETED:
+        raise NoSuchLedgerError("it was deleted")
+    return _entries_of(ledger)
+
+
+def _entries_of(ledger: DiskLedger) -> recovery.Entries:
+    codec = None
+    if ledger.metadata is not None and CODEC_PROPERTY in ledger.metadata.custom_metadata:
+        codec = ledger.metadata.custom_metadata[CODEC_PROPERTY].decode(errors="replace")
+    # Recovery asks nothing else of a handle.
+    return recovery.Entries(cast("LedgerHandle", _Handle(ledger)), ledger.extent.last_entry, codec)
 
 
 class _Entry(NamedTuple):

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = "UNKNOWN"
 """The state of a ledger without metadata."""
+DELETED = "DELETED"
+"""The state of a store's ledger that was deleted, and whose entries are not collected yet."""
 
 
 NO_DISK_OF = "there is no disk of"
@@ -268,4 +270,4 @@ def _against(last: int, length: int, length_at: Callable[[int], int | None], fou
         yield f"its metadata says length {length}, its last entry {last} says {stored}"
 
 
-__all__ = ["OPEN", "UNKNOWN", "Extent", "Held", "Ranges", "Survey", "ack_quorum_of", "extent", "survey"]
+__all__ = ["DELETED", "OPEN", "UNKNOWN", "Extent", "Held", "Ranges", "Survey", "ack_quorum_of", "extent", "survey"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bookstand.disk.damage import Damage
 from bookstand.disk.disk_ledger import StoredEntry
-from bookstand.disk.extent import UNKNOWN, Extent, Ranges
+from bookstand.disk.extent import DELETED, UNKNOWN, Extent, Ranges
 from bookstand.disk.metadata_dump import MetadataDump, Node
 from bookstand.errors import (
     DigestMismatchError,
@@ -25,6 +25,7 @@ from bookstand.storage import keys
 from bookstand.storage import metadata as metadata_format
 from bookstand.storage.digest import digest_for
 from bookstand.storage.environment import data_file
+from bookstand.storage.keys import MAX_ENTRY_ID
 from bookstand.storage.metadata import CLOSED, NO_ENTRY, LedgerMetadata
 
 if TYPE_CHECKING:
@@ -93,7 +94,18 @@ class StoreLedger:
 
     @property
     def last_stored(self) -> int:
-        return NO_ENTRY if self.state is None else self.state.last_entry
+        return self._highest if self.state is None else self.state.last_entry
+
+    @cached_property
+    def _highest(self) -> int:
+        """The highest entry that is found, of a ledger whose state cannot be read."""
+        highest = NO_ENTRY
+        try:
+            for first, stored in self._storage.runs(self.id, MAX_ENTRY_ID):
+                highest = first + len(stored) - 1
+        except StoreDamagedError as error:
+            self._report(str(error))
+        return highest
 
     @cached_property
     def extent(self) -> Extent:
@@ -106,9 +118,9 @@ class StoreLedger:
             last, length, name = metadata.last_entry_id, metadata.length, CLOSED
             lac = last
         else:
-            last = max(unbroken, min(lac, highest))
+            last = highest if state is None else max(unbroken, min(lac, highest))
             length = self._length_at(last)
-            name = "DELETED" if state is not None and state.deleted_at else UNKNOWN
+            name = DELETED if state is not None and state.deleted_at else UNKNOWN
             name = name if metadata is None else metadata.state
         missing = Ranges() if state is None or state.count == highest + 1 >= last + 1 else self._missing(last)
         doubts: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ Several clients may share a storage, in this process and in others. All they kno
 
 from __future__ import annotations
 
+from contextlib import suppress
 from threading import Lock
 from weakref import WeakSet
 
@@ -13,14 +14,17 @@ from bookstand.errors import (
     ClientClosedError,
     DigestMismatchError,
     IncorrectParameterError,
+    MetadataSerializationError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
+    StoreDamagedError,
     UnauthorizedAccessError,
     WriteOnReadOnlyError,
 )
 from bookstand.ledger import arguments
 from bookstand.ledger.arguments import MISSING
 from bookstand.ledger.defaults import LedgerDefaults
+from bookstand.storage import keys
 from bookstand.storage import metadata as metadata_format
 from bookstand.storage.changes import Change
 from bookstand.storage.digest import digest_for, digest_name, master_key
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bookstand.ledger.adv import LedgerWriterAdv
-    from bookstand.ledger.reader import LedgerReader
+    from bookstand.ledger.reader import DamagedLedgerReader, LedgerReader
     from bookstand.ledger.writer import LedgerWriter
     from bookstand.ledger.writing import Writer
     from bookstand.storage.clock import Clock
@@ -303,10 +307,26 @@ class Client:
             self.storage.point("open_ledger.after", reader.id)
         return reader
 
-    def look_at(self, ledger_id: int) -> LedgerReader:
-        """A reader of a ledger as it lies in the store, which is neither recovered nor asked for its end: for a ledger
-        whose last entry is damaged."""
-        return self._reader_of(self.read_metadata(ledger_id), b"", None, watching=False)
+    def open_damaged(self, ledger_id: int) -> DamagedLedgerReader:
+        """A reader of the entries of a ledger that cannot be opened because its metadata, its state or its last entry
+        is damaged; :class:`NoSuchLedgerError` if there is none."""
+        from bookstand.ledger.reader import DamagedLedgerReader
+
+        self.check_usable()
+        self.storage.flush_if_queued()
+        metadata = state = None
+        if self.storage.sealed(keys.LEDGERS, keys.LEDGER_KEY.pack(ledger_id)) is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        with suppress(StoreDamagedError, MetadataSerializationError):
+            metadata = self.read_metadata(ledger_id)
+        with suppress(StoreDamagedError):
+            state = self.storage.state(ledger_id)
+        if metadata is None:
+            metadata = self.prepare(ledger_id, MISSING, MISSING, MISSING, MISSING, b"", {}).metadata
+            name = state.digest if state is not None and state.digest else self.defaults.digest
+        else:
+            name = metadata.digest_type or self.defaults.digest
+        return DamagedLedgerReader(self, metadata, digest_for(name, b""), master_key(b""), watching=False)
 
     def _open(self, ledger_id: Any, recovery: bool | None, password: bytes, digest: str | None) -> LedgerReader:
         if recovery is None:

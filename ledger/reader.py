@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bookstand.errors import ClientClosedError, LedgerError, ReadError, StoreDamagedError
-from bookstand.ledger.handle import LedgerHandle, entries_of
+from bookstand.ledger.handle import EntryLostError, LedgerHandle, entries_of
 from bookstand.storage.keys import MAX_ENTRY_ID
 from bookstand.storage.metadata import CLOSED
 
@@ -55,3 +55,30 @@ class LedgerReader(LedgerHandle):
     def close(self) -> None:
         """Stop watching. Reading goes on; the ledger is not affected."""
         self._watching = False
+
+
+class DamagedLedgerReader(LedgerReader):
+    """Reads the entries that are stored of a ledger whose metadata, state or last entry is damaged."""
+
+    @property
+    def last_stored(self) -> int:
+        """The last entry: as the metadata says, or the highest one that is stored."""
+        if self._metadata.state == CLOSED:
+            return self._metadata.last_entry_id
+        last = -1
+        for first, stored in self._storage.runs(self._id, MAX_ENTRY_ID):
+            last = first + len(stored) - 1
+        return last
+
+    def _read_range(self, first: int, last: int) -> list[Entry]:
+        self._client.check_usable()
+        self._storage.flush_if_queued()
+        entries: list[Entry] = []
+        for start, stored in self._storage.runs(self._id, last, first):
+            if start != first + len(entries):
+                break
+            lengths, payloads = self.decode(start, stored)
+            entries += entries_of(self._id, start, lengths, payloads)
+        if len(entries) <= last - first:
+            raise EntryLostError(f"entry {self._id}:{first + len(entries)} is missing: the store is damaged")
+        return entries
