@@ -24,6 +24,7 @@ from bookstand.disk.extent import DELETED
 from bookstand.disk.topics import DiskTopic
 from bookstand.errors import IncorrectParameterError, MalformedAckStateError, NoSuchEntryError, NoSuchLedgerError
 from bookstand.ledger.records import CursorInfo
+from bookstand.ledger.topic_name import is_ledger_of
 from bookstand.storage.position import Position
 
 if TYPE_CHECKING:
@@ -89,17 +90,39 @@ class DiskCursor(NamedTuple):
 
 
 def cursors(topic: DiskTopic) -> Iterator[DiskCursor]:
-    """The cursors of a topic whose records can be read; the dump reports the others, of which nothing tells the
-    state."""
-    for name in topic.cursors():
+    """The cursors of a topic."""
+    for name in names_of(topic):
         yield cursor(topic, name)
+
+
+def names_of(topic: DiskTopic) -> list[str]:
+    """The cursors of a topic, also those whose record cannot be read, which the dump reports."""
+    dump = topic.disks.dump
+    return [] if dump is None else sorted((*topic.cursors(), *dump.unreadable_cursors(topic.name)))
 
 
 def cursor(topic: DiskTopic, name: str) -> DiskCursor:
     dump = topic.disks.dump
     if dump is None:
         raise IncorrectParameterError("without metadata nothing says what a cursor is called")
-    return of_record(topic, name, dump.cursor_info(topic.name, name))
+    if name not in dump.unreadable_cursors(topic.name):
+        return of_record(topic, name, dump.cursor_info(topic.name, name))
+    labelled = labelled_ledgers(topic, name)
+    newest = topic.ledger(labelled[-1]) if labelled else None
+    labels = {} if newest is None or newest.metadata is None else newest.metadata.custom_metadata
+    topic.report(f"cursor {name!r}: its record cannot be read; the labels of its ledgers are used")
+    return of_record(topic, name, log.info_by_labels(labelled, labels))
+
+
+def labelled_ledgers(topic: DiskTopic, cursor: str) -> list[int]:
+    """The ledgers that are labelled as a cursor's, ascending."""
+    found = []
+    for ledger_id in topic.disks.ledger_ids:
+        ledger = topic.ledger(ledger_id)
+        labels = {} if ledger is None or ledger.metadata is None else ledger.metadata.custom_metadata
+        if is_ledger_of(labels, topic.name, cursor):
+            found.append(ledger_id)
+    return found
 
 
 def of_record(topic: DiskTopic, name: str, info: CursorInfo) -> DiskCursor:

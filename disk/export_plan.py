@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from bookstand.cursor.arguments import INTERNAL_PREFIX
+from bookstand.cursor.log import known_of
 from bookstand.delivery import nack_log
 from bookstand.disk.content import SCHEMA, by_labels
 from bookstand.disk.damage import Damage, Report
@@ -137,7 +138,7 @@ class Plan:
 
     def _named_by_cursor(self, name: str, cursor: str) -> set[int]:
         info = self._dump.cursor_info(name, cursor)
-        named = {info.cursor_ledger_id}
+        named = {info.cursor_ledger_id, *known_of(info).former}
         for key, value in info.cursor_properties:
             if key.startswith(INTERNAL_PREFIX) and value.isascii() and value.isdecimal():
                 named.add(int(value))

@@ -13,7 +13,7 @@ from urllib.parse import quote_plus
 
 from bookstand.cursor import legacy, old_form, recovery
 from bookstand.cursor.config import CursorConfig
-from bookstand.cursor.log import NO_LEDGER, known_of, unknown_of
+from bookstand.cursor.log import NO_LEDGER, known_of
 from bookstand.cursor.state import AckState
 from bookstand.disk.cursors import of_record
 from bookstand.disk.damage import Damage, Report
@@ -77,13 +77,12 @@ def in_old_form(topic: StoredTopic, cursor: str, info: CursorInfo, new_ledger: C
     found = of_record(cast("DiskTopic", topic), cursor, info)
     state, how = found.state, found.source.how
     readable = how == recovery.SNAPSHOT or (how == recovery.RECORD and not state.batches)
-    if readable and not found.skipped:
-        return OldForm(encode_cursor_info(info), None, frozenset())
     known = known_of(info)
-    superseded = frozenset(
-        one for one in (info.cursor_ledger_id, known.pending, *known.former) if one is not None and one >= 0
-    )
-    record = info._replace(unknown=unknown_of(known._replace(pending=None, former=())))
+    others = frozenset(one for one in (known.pending, *known.former) if one is not None)
+    record = info._replace(unknown=known.others)
+    if readable and not found.skipped:
+        return OldForm(encode_cursor_info(record), None, others)
+    superseded = others if info.cursor_ledger_id < 0 else others | {info.cursor_ledger_id}
     # Nobody was active because of this.
     now = info.last_active or 0
     if not state.batches and not old_form.left_out_inline(state, _INLINE):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -36,8 +36,16 @@ class MetadataDump:
     """The nodes of a dump, and what they say. Records are decoded when they are first asked for, and those that cannot
     be are reported then, once."""
 
-    def __init__(self, nodes: Mapping[str, Node], report: Report, sources: Mapping[str, Source] | None = None) -> None:
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        report: Report,
+        sources: Mapping[str, Source] | None = None,
+        damaged: Iterable[str] = (),
+    ) -> None:
+        """``damaged``: the paths of nodes whose values cannot be read."""
         self.nodes = nodes
+        self.damaged = tuple(damaged)
         self._report = report
         self._sources = sources or {}
 
@@ -112,6 +120,16 @@ class MetadataDump:
     def cursors(self, name: str) -> list[str]:
         """The names of a topic's cursors whose record can be read."""
         return list(self._cursors.get(name, ()))
+
+    def unreadable_cursors(self, name: str) -> list[str]:
+        """The names of a topic's cursors whose record is damaged."""
+        readable = self._cursors.get(name, {})
+        found = set()
+        for path in (*self.nodes, *self.damaged):
+            above, _, last = path.rpartition("/")
+            if self._topic_at.get(above) == name:
+                found.add(topic_name.cursor_of(last))
+        return sorted(found.difference(readable))
 
     def cursor_info(self, name: str, cursor: str) -> CursorInfo:
         info = self._cursors.get(name, {}).get(cursor)

@@ -246,19 +246,22 @@ class StoreSource:
     def dump(self) -> MetadataDump:
         """The nodes. A store's ledgers are no nodes, so that the dump has none."""
         nodes: dict[str, Node] = {}
+        damaged: list[str] = []
         try:
             for key in self._storage.keys_of(keys.NODES):
+                path = ""
                 try:
                     path = keys.path_of(key)
                     found = self._storage.node(path)
                 except StoreDamagedError as error:
                     self.report(str(error))
+                    damaged += [path] if path else []
                     continue
                 if found is not None:
                     nodes[path] = Node(path, *found)
         except StoreDamagedError as error:
             self.report(str(error))
-        return MetadataDump(nodes, self._tell)
+        return MetadataDump(nodes, self._tell, damaged=damaged)
 
     def _tell(self, damage: Damage) -> None:
         self.report(damage.what, damage.ledger_id, damage.entry_id)

@@ -22,6 +22,7 @@ _USUAL_DIGEST = "crc32c"
 
 class End(NamedTuple):
     last_entry: int
+    state: str
 
 
 class Payload(NamedTuple):
@@ -39,7 +40,7 @@ class StoredLedger:
         self._storage = storage
         closed = metadata.state == CLOSED
         stored = NO_ENTRY if state is None else state.last_entry
-        self.extent = End(metadata.last_entry_id if closed else stored)
+        self.extent = End(metadata.last_entry_id if closed else stored, metadata.state)
         # Entries up to here are there, or lost.
         self._unbroken = metadata.last_entry_id if closed else NO_ENTRY if state is None else state.unbroken
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bookstand.cursor.bitmaps import runs
-from bookstand.disk.cursors import DiskCursor
+from bookstand.disk.cursors import DiskCursor, names_of
 from bookstand.disk.cursors import cursor as cursor_of
 from bookstand.disk.damage import Damage
 from bookstand.disk.topics import topic as topic_of
@@ -31,7 +31,7 @@ class Topics(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A cursor, and what is wrong with it. Of those whose records cannot be read only the plan tells."""
+    """A cursor, and what is wrong with it."""
 
     topic: str
     name: str
@@ -78,7 +78,7 @@ def found(part: Part, query: Query) -> Iterator[Found]:
     with pinned(part.place, query.passwords, part.work.pins) as source:
         for name in part.work.topics:
             topic = topic_of(source, name)
-            for cursor in topic.cursors():
+            for cursor in names_of(topic):
                 if query.wanted.has("cursor", cursor):
                     seen = len(source.damage)
                     state = cursor_of(topic, cursor)

@@ -31,15 +31,19 @@ class _OneTopic(StoreSource):
     def dump(self) -> MetadataDump:
         node = node_of(self._name)
         nodes: dict[str, Node] = {}
+        damaged: list[str] = []
         for path in (node, *self._of_topic.node_paths(f"{node}/")):
             try:
                 found = self._of_topic.node(path)
             except StoreDamagedError as error:
                 self.report(str(error))
+                damaged.append(path)
                 continue
             if found is not None:
                 nodes[path] = Node(path, *found)
-        return MetadataDump(nodes, lambda damage: self.report(damage.what, damage.ledger_id, damage.entry_id))
+        return MetadataDump(
+            nodes, lambda damage: self.report(damage.what, damage.ledger_id, damage.entry_id), damaged=damaged
+        )
 
 
 @contextmanager

@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from bookstand.cursor.log import known_of
 from bookstand.delivery.bucket_key import read_properties
+from bookstand.disk.cursors import labelled_ledgers
 from bookstand.disk.extent import Extent
 from bookstand.disk.metadata_dump import MetadataDump, Node
 from bookstand.disk.store_source import StoreLedger, StoreSource
+from bookstand.disk.topics import topic as topic_of
 from bookstand.errors import NoSuchLedgerError
 from bookstand.ledger.topic_name import cursor_node_of, node_of
 from bookstand.pipeline.places import Place, opened
@@ -25,10 +28,12 @@ if TYPE_CHECKING:
 
 
 class Pins(NamedTuple):
-    """``extents``: of each ledger there is, where it ended; None: as its metadata says, for it is closed."""
+    """``extents``: of each ledger there is, where it ended; None: as its metadata says, for it is closed. ``damaged``
+    are the paths of nodes that cannot be read."""
 
     extents: Mapping[int, Extent | None]
     nodes: tuple[Node, ...]
+    damaged: tuple[str, ...] = ()
 
 
 class PinnedStore(StoreSource):
@@ -42,7 +47,8 @@ class PinnedStore(StoreSource):
 
     @cached_property
     def dump(self) -> MetadataDump:
-        return MetadataDump({node.path: node for node in self._pins.nodes}, self._tell)
+        nodes = {node.path: node for node in self._pins.nodes}
+        return MetadataDump(nodes, self._tell, damaged=self._pins.damaged)
 
     def ledger(self, ledger_id: int) -> StoreLedger:
         if ledger_id not in self._pins.extents:
@@ -80,11 +86,16 @@ def pins_of_topics(source: Disks, topics: Iterable[str]) -> Pins:
         for cursor in dump.cursors(topic):
             paths.append(cursor_node_of(topic, cursor))
             info = dump.cursor_info(topic, cursor)
-            wanted[info.cursor_ledger_id] = None
+            # Former ledgers count where the newest one is damaged.
+            wanted.update(dict.fromkeys((info.cursor_ledger_id, *known_of(info).former)))
             wanted.update(dict.fromkeys(read_properties(info.cursor_properties).buckets.values()))
+        for cursor in dump.unreadable_cursors(topic):
+            paths.append(cursor_node_of(topic, cursor))
+            wanted.update(dict.fromkeys(labelled_ledgers(topic_of(source, topic), cursor)))
     known = set(source.ledger_ids)
     nodes = tuple(dump.nodes[path] for path in paths if path in dump.nodes)
-    return Pins(_extents(source, sorted(known.intersection(wanted))), nodes)
+    damaged = tuple(path for path in paths if path in dump.damaged)
+    return Pins(_extents(source, sorted(known.intersection(wanted))), nodes, damaged)
 
 
 def _extents(source: Disks, ledger_ids: Iterable[int]) -> dict[int, Extent | None]:

@@ -479,10 +479,7 @@ def test_a_cursor_is_opened_without_its_record(a_desk, bit):
     other = Cursor.open(at.topic, "other")
     other.ack(at.p[39]).result(PATIENCE)
     flip_node(at.store, at.node, bit)
-    at.leave("crash")
-    at._open_store()
-    at._open_topic()
-    at.open()
+    restart(at)
     assert at.acked() == [1, 3, 11, 13]
     assert at.cursor.recovered_from.damage
     at.ack((15,)).result(PATIENCE)
@@ -498,10 +495,7 @@ def test_a_cursor_whose_whole_state_was_in_its_record(a_desk, form):
     at.ack((1, 11))
     at.cursor.close()
     flip_node(at.store, at.node, 111)
-    at.leave("crash")
-    at._open_store()
-    at._open_topic()
-    at.open()
+    restart(at)
     assert at.acked() == []
     assert at.cursor.recovered_from.damage
     at.ack((5,)).result(PATIENCE)
