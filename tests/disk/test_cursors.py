@@ -156,7 +156,7 @@ def test_the_last_entry_counts(cluster: Cluster) -> None:
     cluster.ledger(CURSOR_LEDGER, [snapshot(1), snapshot(2, acked=acked, batches=batches)], custom=LABELS)
     cursor, damage = of(cluster, IN_LEDGER)
     assert cursor.state == state(2, acked=acked, batches=batches)
-    assert cursor.source == (recovery.SNAPSHOT, CURSOR_LEDGER, 1, ())
+    assert cursor.source == (recovery.SNAPSHOT, CURSOR_LEDGER, 1, (), ())
     assert cursor.cursor_properties == {"owner": "me"}
     assert cursor.next == Position(3, 3)
     assert cursor.backlog == 7 + 7 + 10
@@ -229,7 +229,7 @@ def test_the_record_alone(cluster: Cluster) -> None:
     # A range from one ledger into another has all that is between; what is passed is not kept.
     acked = {3: BitMap64([7, 8]), 4: BitMap64([8, 9]), 6: BitMap64([0, 1])}
     assert cursor.state == AckState(Position(3, 4), acked, {Position(4, 1): 0b11}, {"n": 5})
-    assert cursor.source == (recovery.RECORD, -1, -1, ())
+    assert cursor.source == (recovery.RECORD, -1, -1, (), ())
     assert not damage
 
 
@@ -348,7 +348,7 @@ def test_pages_and_a_marker(tmp_path: Path) -> None:
         assert content.by_entries(disks.ledger(cursor.ledger_id), set(disks.ledger_ids).__contains__) == "cursor"
 
 
-@pytest.mark.parametrize("wanted", [(LAST_MARKER,), (PAGE_OF_LAST,), (LAST_MARKER, PAGE_OF_LAST)])
+@pytest.mark.parametrize("wanted", [(LAST_MARKER,), (LAST_MARKER, PAGE_OF_LAST)])
 def test_a_damaged_flush_gives_way_to_the_one_before(tmp_path: Path, wanted: tuple[int, ...]) -> None:
     cluster, earlier, _ = kept(tmp_path, damaged(*wanted))
     with cluster.open() as disks:
@@ -367,13 +367,20 @@ def test_damage_that_no_marker_means_costs_nothing(tmp_path: Path) -> None:
         assert cursor.skipped == ()
 
 
-def test_damage_that_all_markers_mean_leaves_the_record(tmp_path: Path) -> None:
-    cluster, _, _ = kept(tmp_path, damaged(PAGE_OF_BOTH))
+@pytest.mark.parametrize("wanted", [PAGE_OF_LAST, PAGE_OF_BOTH])
+def test_a_damaged_page_costs_its_own_ledger_alone(tmp_path: Path, wanted: int) -> None:
+    cluster, earlier, latest = kept(tmp_path, damaged(wanted))
     with cluster.open() as disks:
         cursor = cursors.cursor(topics.topic(disks, TOPIC), "sub")
-        assert cursor.source.how == recovery.RECORD
-        assert cursor.skipped
-        assert not cursor.state.acked
+        assert cursor.source.how == recovery.MARKER
+        assert cursor.state.mark_delete == latest.mark_delete
+        (page,) = cursor.source.pages
+        assert (page.replacement is not None) == (wanted == PAGE_OF_LAST)
+        expected = {ledger: acked for ledger, acked in latest.acked.items() if ledger != page.user_ledger}
+        if page.replacement is not None and page.user_ledger in earlier.acked:
+            expected[page.user_ledger] = earlier.acked[page.user_ledger]
+        assert cursor.state.acked == expected
+        assert cursor.skipped == (str(page),)
 
 
 @pytest.mark.parametrize("wanted", [(), (LAST_MARKER,)])
