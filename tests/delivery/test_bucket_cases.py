@@ -557,7 +557,7 @@ def samples_of(b: BucketBench) -> dict[tuple[str, ...], float]:
 def operations_of(b: BucketBench) -> Counter[tuple[str, str]]:
     counts: Counter[tuple[str, str]] = Counter()
     for (name, *labels), value in samples_of(b).items():
-        if name == "bucket_op_count":
+        if name == "bucket_op_count_total":
             counts[labels[0], labels[1]] = int(value)
     return counts
 
@@ -606,19 +606,24 @@ def test_case_48_figures_are_cumulative() -> None:
         operations.began(bucket_metrics.CREATE)
         operations.succeeded(bucket_metrics.CREATE, millis)
     wanted = {
-        ("bucket_op_count", "all", "create"): 2,
-        ("bucket_op_count", "succeed", "create"): 2,
-        ("bucket_op_latency_ms", "create", "500"): 2,
+        ("bucket_op_count_total", "all", "create"): 2,
+        ("bucket_op_count_total", "succeed", "create"): 2,
+        **{("bucket_op_latency_ms_bucket", "create", f"{bound}.0"): 0 for bound in (50, 100)},
+        **{("bucket_op_latency_ms_bucket", "create", f"{bound}.0"): 2 for bound in (500, 1000, 5000, 30_000, 60_000)},
+        ("bucket_op_latency_ms_bucket", "create", "+Inf"): 2,
         ("bucket_op_latency_ms_count", "create"): 2,
         ("bucket_op_latency_ms_sum", "create"): 500,
     }
-    assert scraped() == wanted
-    assert scraped() == wanted
+    first = scraped()
+    assert {one: value for one, value in first.items() if one in wanted} == wanted
+    assert not any(value for one, value in first.items() if one not in wanted)
+    assert scraped() == first
     operations.began(bucket_metrics.CREATE)
     operations.succeeded(bucket_metrics.CREATE, 100)
     assert scraped()["bucket_op_latency_ms_count", "create"] == 3
     assert scraped()["bucket_op_latency_ms_sum", "create"] == 600
-    assert scraped()["bucket_op_latency_ms", "create", "100"] == 1
+    assert scraped()["bucket_op_latency_ms_bucket", "create", "50.0"] == 0
+    assert scraped()["bucket_op_latency_ms_bucket", "create", "100.0"] == 1
 
 
 def test_case_49_buckets_are_counted_with_the_mutable_one(desk: Desk) -> None:
