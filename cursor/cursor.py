@@ -585,7 +585,7 @@ class Cursor:
             self._log.writer.close()
 
     def delete(self) -> None:
-        """Delete the cursor with all that is stored of it, in one commit."""
+        """Delete the cursor with all that is stored of it, snapshots of delayed messages included, in one commit."""
         self._throttle.stop()
         with self._flushing.alone:
             self._usability.check_writable()

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
 from bookstand.cursor.chunks import CODEC_PROPERTY
+from bookstand.cursor.property_ledgers import property_ledgers
 from bookstand.cursor.recovery import Entries
 from bookstand.errors import (
     BookstandError,
@@ -180,10 +181,13 @@ class CursorLog:
         raise self._fenced(error) if changed else error
 
     def delete(self) -> None:
-        """The record and all ledgers, in one commit."""
+        """Delete the record and all ledgers that it names, in its properties as well: one commit. Only the record is
+        read."""
+        assert self.info is not None
+        named = property_ledgers(self.client, self.topic, self.cursor, self.info.cursor_properties)
 
         def fill(transaction: Transaction) -> None:
-            self._delete_ledgers(transaction, self._all_ledgers())
+            self._delete_ledgers(transaction, [*named, *self._all_ledgers()])
             transaction.delete_node(self.path, self._version)
 
         try:

@@ -241,9 +241,8 @@ class SharedDelayedIndex:
         self._end_timer()
 
     def delete(self) -> None:
-        """All snapshots, and then the builder."""
+        """Delete all snapshots and the builder, in one commit."""
         with self._lock:
-            self.tracker.clear()
             self._stop()
             self._cursor.delete()
         self._end_timer()
