@@ -66,6 +66,7 @@ def open_tracker(
         mark_delete=lambda: cursor.mark_delete_position,
         read_position=lambda: cursor.read_position,
         is_acked=cursor.is_acked,
+        acked_entries=cursor.acked_entries,
     )
     return GivenTimesTracker(view, given, home)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from pyroaring import BitMap64
 
 from bookstand.delivery.bucket_home import Home
 from bookstand.delivery.bucket_key import BucketKey
@@ -64,9 +65,16 @@ class SealedBuckets:
         """What is stored. Of what is damaged the topic tells; of that, what is due by now is not tracked any more."""
         found = self.ledgers.recover(cutoff)
         for bucket, bitmaps in found.buckets:
+            bucket.waiting = 0
             for ledger_id, bitmap in bitmaps.items():
-                self._tracked.present.add_bitmap(ledger_id, bitmap)
+                left = self._unacknowledged(ledger_id, bitmap)
+                # The segments have the acknowledged messages still.
+                self._tracked.may_be_dead |= len(left) < len(bitmap)
+                self._tracked.present.add_bitmap(ledger_id, left)
+                bucket.waiting += len(left)
             self.buckets.add(bucket)
+            # All of its messages may be acknowledged.
+            self.buckets.left(bucket, 0)
             self.sealed_up_to = bucket.key.last_ledger
         if found.problems:
             self._report(*found.problems)
@@ -80,6 +88,15 @@ class SealedBuckets:
         if found.doomed:
             self._seal_told(lost, found.doomed, sweep=bool(found.problems))
         self.trim()
+        self.remove_emptied()
+
+    def _unacknowledged(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
+        """Those that may still be delivered; all, if what is acknowledged of the ledger cannot be read."""
+        try:
+            return self._home.unacknowledged(ledger_id, entry_ids)
+        except GONE as error:
+            self._report(f"acknowledgments of ledger {ledger_id} cannot be read, its messages stay delayed: {error}")
+            return entry_ids
 
     def _take_over_rescheduled(self) -> None:
         """What was given another time before."""
@@ -91,7 +108,8 @@ class SealedBuckets:
             return
         passed = self._home.mark_delete()
         for position, time in rescheduled.times.items():
-            if position > passed:
+            ledger_id, entry_id = position
+            if position > passed and self._unacknowledged(ledger_id, BitMap64([entry_id])):
                 self.put(position, time)
 
     def _report(self, *problems: str) -> None:
@@ -117,6 +135,10 @@ class SealedBuckets:
         present = self._tracked.present
         self._tracked.may_be_twice = True
         fresh = ~present.contains_many(ledger_ids, entry_ids)
+        for ledger_id in np.unique(ledger_ids).tolist():
+            here = np.flatnonzero(ledger_ids == ledger_id)
+            left = self._unacknowledged(ledger_id, BitMap64(entry_ids[here].tolist()))
+            fresh[here] &= [entry_id in left for entry_id in entry_ids[here].tolist()]
         times, ledger_ids, entry_ids = times[fresh], ledger_ids[fresh], entry_ids[fresh]
         present.add_many(ledger_ids, entry_ids)
         self.add_late(times, ledger_ids, entry_ids)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from bookstand.delivery.bucket_key import read_properties
+from bookstand.delivery.rescheduled import PROPERTY
 from bookstand.disk.extent import Extent
 from bookstand.disk.metadata_dump import MetadataDump, Node
 from bookstand.disk.store_source import StoreLedger, StoreSource
@@ -69,7 +70,7 @@ def pins_of_ledgers(source: Disks, ledger_ids: Iterable[int]) -> Pins:
 
 
 def pins_of_topics(source: Disks, topics: Iterable[str]) -> Pins:
-    """All that tells the cursors of these topics, and their buckets."""
+    """All that tells the cursors of these topics, their buckets and rescheduled messages."""
     dump = source.dump
     assert dump is not None
     paths: list[str] = []
@@ -82,6 +83,9 @@ def pins_of_topics(source: Disks, topics: Iterable[str]) -> Pins:
             info = dump.cursor_info(topic, cursor)
             wanted[info.cursor_ledger_id] = None
             wanted.update(dict.fromkeys(read_properties(info.cursor_properties).buckets.values()))
+            rescheduled = dict(info.cursor_properties).get(PROPERTY, "")
+            if rescheduled.isascii() and rescheduled.isdecimal():
+                wanted[int(rescheduled)] = None
     known = set(source.ledger_ids)
     nodes = tuple(dump.nodes[path] for path in paths if path in dump.nodes)
     return Pins(_extents(source, sorted(known.intersection(wanted))), nodes)
