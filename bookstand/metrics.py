@@ -38,8 +38,6 @@ class StoreCollector(Collector):
 
 
 def _metric(family: Family) -> Metric:
-    """What prometheus-client calls a counter has a name that ends with ``_total``; it would rename any other."""
-    if family.kind != COUNTER:
-        return Metric(family.name, family.help, family.kind)
-    base = family.name.removesuffix("_total")
-    return Metric(base, family.help, COUNTER if base != family.name else "unknown")
+    """Metric family for prometheus-client, which takes the name of a counter without the suffix of its samples."""
+    name = family.name.removesuffix("_total") if family.kind == COUNTER else family.name
+    return Metric(name, family.help, family.kind)

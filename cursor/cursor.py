@@ -17,6 +17,8 @@ from itertools import groupby
 from operator import itemgetter
 from threading import Lock
 
+from pyroaring import BitMap64
+
 from bookstand.cursor import metrics, opening
 from bookstand.cursor.acks import bits_of, indexes_of
 from bookstand.cursor.arguments import (
@@ -369,6 +371,10 @@ class Cursor:
 
         return self._bringing.ask(look)
 
+    def unacked_of(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
+        """Those of some entries of a ledger that are not acknowledged as a whole."""
+        return self._bringing.ask(lambda: self._state.unacked_of(ledger_id, entry_ids))
+
     @property
     def backlog(self) -> int:
         """How many entries are not acknowledged; no page is read to tell."""
@@ -382,6 +388,10 @@ class Cursor:
     def build_individual_deleted_message_ranges(self) -> list[list[AckRange]]:
         """The same, one list for each ledger of the topic that has any."""
         return [list(RangeSet({page.ledger_id: page.acked})) for page in self._bringing.pages() if page.acked]
+
+    def acked_entries(self) -> Iterator[tuple[int, BitMap64]]:
+        """The same, as a bitmap for each ledger that has any."""
+        return ((page.ledger_id, page.acked) for page in self._bringing.pages())
 
     def partial_batches(self) -> dict[Position, list[int]]:
         """For each batch that is acknowledged in part, the messages that are not."""
@@ -603,7 +613,7 @@ class Cursor:
             self._log.writer.close()
 
     def delete(self) -> None:
-        """Delete the cursor with all that is stored of it, in one commit."""
+        """Delete the cursor with all that is stored of it, snapshots of delayed messages included, in one commit."""
         self._throttle.stop()
         with self._flushing.alone:
             self._usability.check_writable()

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from pyroaring import BitMap64
+
 from bookstand.cursor.acks import LedgerAcks
 from bookstand.cursor.index import Index
 from bookstand.cursor.pages import ResidentPages
@@ -293,6 +295,16 @@ class LiveState:
             return True
         page = self.page(position.ledger_id)
         return page is not None and position.entry_id in page.acked
+
+    def unacked_of(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
+        """Those of some entries of a ledger that are not acknowledged as a whole."""
+        if ledger_id < self.mark_delete.ledger_id:
+            return BitMap64()
+        page = self.page(ledger_id)
+        found = entry_ids.copy() if page is None else entry_ids - page.acked
+        if ledger_id == self.mark_delete.ledger_id:
+            found.remove_range(0, self.mark_delete.entry_id + 1)
+        return found
 
     def not_acked_indexes(self, position: Position) -> int | None:
         """The bits of a batch that are not acknowledged yet; None where none of them is."""

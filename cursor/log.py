@@ -17,6 +17,7 @@ from typing import NamedTuple, NoReturn, Protocol, TypeVar
 from bookstand.cursor.acks import LedgerAcks
 from bookstand.cursor.chunks import CODEC_PROPERTY
 from bookstand.cursor.page_ref import PageRef
+from bookstand.cursor.property_ledgers import property_ledgers
 from bookstand.cursor.recovery import (
     DAMAGED,
     DamagedPage,
@@ -273,10 +274,13 @@ class CursorLog:
         raise self._fenced(error) if changed else error
 
     def delete(self) -> None:
-        """The record and all ledgers, in one commit."""
+        """Delete the record and all ledgers that it names, in its properties as well: one commit. Only the record is
+        read."""
+        assert self.info is not None
+        named = property_ledgers(self.client, self.topic, self.cursor, self.info.cursor_properties)
 
         def fill(transaction: Transaction) -> None:
-            self._delete_ledgers(transaction, self._all_ledgers())
+            self._delete_ledgers(transaction, [*named, *self._all_ledgers()])
             transaction.delete_node(self.path, self._version)
 
         try:
@@ -289,8 +293,12 @@ class CursorLog:
         if self.load() is None:
             raise NoSuchNodeError(f"topic {self.topic} has no cursor {self.cursor!r}")
 
+        assert self.info is not None
+        properties = None if self.damage else self.info.cursor_properties
+        named = property_ledgers(self.client, self.topic, self.cursor, properties)
+
         def fill(transaction: Transaction) -> None:
-            self._delete_ledgers(transaction, self._all_ledgers())
+            self._delete_ledgers(transaction, [*named, *self._all_ledgers()])
             transaction.delete_node(self.path)
 
         self._commit(fill)

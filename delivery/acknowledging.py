@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.doorbell import Doorbell
-from bookstand.delivery.message_id import Member, MessageId
+from bookstand.delivery.message_id import Member, MessageId, position_of
 from bookstand.delivery.passing import Passing
 from bookstand.delivery.received import ReceivedMember, ReceivedMessage
 from bookstand.delivery.references import Reference, meant_position
@@ -69,7 +69,8 @@ class Acknowledging:
         pendings = [self._ack_members(position, members) for position, members in of_batches.items()]
         if whole:
             pendings.append(self._cursor.ack_entries(whole))
-            self._where.all_acknowledged(whole)
+            if others := self._where.all_acknowledged(whole):
+                self._passing.acknowledged(others)
             self.settled()
         # What was accepted later is written later, or together with the rest.
         for pending in reversed(pendings):
@@ -107,7 +108,8 @@ class Acknowledging:
 
     def acknowledged(self, message: MessageId) -> None:
         """The cursor knows it already."""
-        self._where.acknowledged(message)
+        if not self._where.acknowledged(message):
+            self._passing.acknowledged([position_of(message)])
         self.settled()
 
     def settled(self) -> None:

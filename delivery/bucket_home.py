@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from pyroaring import BitMap64
+
 from bookstand.cursor.cursor import Cursor
 from bookstand.ledger.client import Client
 from bookstand.ledger.transaction import Transaction
@@ -30,6 +32,9 @@ class Home(Protocol):
     def mark_delete(self) -> Position:
         """Nothing up to here is delivered any more."""
 
+    def unacknowledged(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
+        """Those entries of a ledger that may still be delivered."""
+
 
 class CursorHome:
     def __init__(self, cursor: Cursor) -> None:
@@ -49,3 +54,6 @@ class CursorHome:
 
     def mark_delete(self) -> Position:
         return self._cursor.mark_delete_position
+
+    def unacknowledged(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
+        return self._cursor.unacked_of(ledger_id, entry_ids)

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from bookstand.cursor.arguments import INTERNAL_PREFIX
+from bookstand.cursor.property_ledgers import DELAYED_PREFIX, SNAPSHOT_OWNER
 from bookstand.errors import IncorrectParameterError, MalformedError
 
-PREFIX = f"{INTERNAL_PREFIX}delayed.bucket"
+PREFIX = f"{DELAYED_PREFIX}bucket"
 
 _NUMBER = "0|[1-9][0-9]{0,18}"
 _KEY = re.compile(f"{re.escape(PREFIX)}_({_NUMBER})_({_NUMBER})")
@@ -23,7 +23,8 @@ _LARGEST = (1 << 63) - 1
 
 _APPLICATION, _COMPONENT = "application", "component"
 _PULSAR, _BUCKET = b"pulsar", b"delayed-index-bucket"
-_KEY_LABEL, _TOPIC_LABEL, _CURSOR_LABEL = (f"pulsar/delayedIndex{name}" for name in ("BucketKey", "Topic", "Cursor"))
+_KEY_LABEL = "pulsar/delayedIndexBucketKey"
+_TOPIC_LABEL, _CURSOR_LABEL = SNAPSHOT_OWNER
 
 
 class MalformedBucketPropertyError(MalformedError):

@@ -157,7 +157,8 @@ class NewBucket(NamedTuple):
     generation: int
 
     @property
-    def size(self) -> int:
+    def waiting(self) -> int:
+        """Number of its delayed messages."""
         return self.snapshot.indexes.size
 
     @property

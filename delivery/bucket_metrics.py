@@ -1,20 +1,27 @@
-"""What there is to watch of a tracker on buckets, under the names and labels of PIP-195."""
+"""Metrics of a tracker on buckets, under the names and labels of PIP-195.
+
+Two of them differ from the PIP's table in what a format or a query demands. The counter's samples end in ``_total``, as
+OpenMetrics prescribes. The histogram has cumulative buckets under ``le``, which ``histogram_quantile`` can read, at the
+PIP's bounds; the PIP's label ``quantile`` is absent.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from bookstand.ledger.topic_name import parts_of
-from bookstand.storage.metrics import COUNTER, GAUGE, Family, Sample
+from bookstand.storage.metrics import COUNTER, GAUGE, HISTOGRAM, Family, Sample
 
 CREATE, LOAD, DELETE, MERGE = "create", "load", "delete", "merge"
-_STATES = ALL, SUCCEED, FAILED = "all", "succeed", "failed"
+OPERATION_TYPES = (CREATE, LOAD, DELETE, MERGE)
+STATES = ALL, SUCCEED, FAILED = "all", "succeed", "failed"
 _PLACE = ("namespace", "topic", "subscription")
-_BOUNDS = (50, 100, 500, 1000, 5000, 30_000, 60_000)
-_QUANTILES = (*map(str, _BOUNDS), "overflow")
+BOUNDS = (50.0, 100.0, 500.0, 1000.0, 5000.0, 30_000.0, 60_000.0)
+"""Upper bounds of the histogram's buckets, in milliseconds."""
 
 
 def _family(name: str, kind: str, meaning: str, *labels: str) -> Family:
@@ -31,7 +38,7 @@ SIZE = _family(
     "bucket_snapshot_size_bytes", GAUGE, "The total size of delayed message index bucket snapshot (in bytes)."
 )
 OPERATIONS = _family(
-    "bucket_op_count",
+    "bucket_op_count_total",
     COUNTER,
     "The total number of operate delayed message index bucket snapshot.",
     "state",
@@ -39,10 +46,9 @@ OPERATIONS = _family(
 )
 LATENCY = _family(
     "bucket_op_latency_ms",
-    COUNTER,
-    "The latency of delayed message index bucket snapshot operation with a given quantile (threshold).",
+    HISTOGRAM,
+    "The latency of successful delayed message index bucket snapshot operations, in milliseconds.",
     "type",
-    "quantile",
 )
 FAMILIES = (BUCKETS, LOADED, SIZE, OPERATIONS, LATENCY)
 
@@ -54,44 +60,42 @@ class Gauges(NamedTuple):
 
 
 class Operations:
-    """Counts what is done to snapshots, and how long it takes. Not safe between threads."""
+    """Counts and durations of operations on snapshots. Not thread-safe: callers hold the tracker's lock."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._latencies: Counter[tuple[str, str]] = Counter()
-        self._sums: dict[str, float] = {}
+        self._durations = {kind: [0] * (len(BOUNDS) + 1) for kind in OPERATION_TYPES}
+        self._sums = dict.fromkeys(OPERATION_TYPES, 0.0)
 
     def began(self, kind: str, count: int = 1) -> None:
-        self._add(ALL, kind, count)
+        self._counts[ALL, kind] += count
 
     def failed(self, kind: str, count: int = 1) -> None:
-        self._add(FAILED, kind, count)
+        self._counts[FAILED, kind] += count
 
     def succeeded(self, kind: str, millis: float, count: int = 1) -> None:
-        """``millis`` is what each of so many took."""
-        if count:
-            self._add(SUCCEED, kind, count)
-            # Between two bounds, the upper one included.
-            self._latencies[kind, _QUANTILES[bisect_left(_BOUNDS, millis)]] += count
-            self._sums[kind] = self._sums.get(kind, 0.0) + millis * count
-
-    def _add(self, state: str, kind: str, count: int) -> None:
-        if count:
-            self._counts[state, kind] += count
+        """Record ``count`` operations that took ``millis`` each."""
+        self._counts[SUCCEED, kind] += count
+        # A bucket includes its upper bound.
+        self._durations[kind][bisect_left(BOUNDS, millis)] += count
+        self._sums[kind] += millis * count
 
     def count(self, state: str, kind: str) -> int:
         return self._counts[state, kind]
 
     def samples(self, place: dict[str, str]) -> Iterator[Sample]:
-        """Without those that are zero."""
-        for (state, kind), count in sorted(self._counts.items()):
-            yield Sample(OPERATIONS, OPERATIONS.name, {**place, "state": state, "type": kind}, float(count))
-        for (kind, quantile), count in sorted(self._latencies.items()):
-            yield Sample(LATENCY, LATENCY.name, {**place, "type": kind, "quantile": quantile}, float(count))
-        for kind, total in sorted(self._sums.items()):
+        """One sample for each state and type, and one histogram for each type, zeros included."""
+        for kind in OPERATION_TYPES:
+            for state in STATES:
+                labels = {**place, "state": state, "type": kind}
+                yield Sample(OPERATIONS, OPERATIONS.name, labels, float(self._counts[state, kind]))
+        for kind in OPERATION_TYPES:
             labels = {**place, "type": kind}
-            yield Sample(LATENCY, f"{LATENCY.name}_count", labels, float(self._counts[SUCCEED, kind]))
-            yield Sample(LATENCY, f"{LATENCY.name}_sum", labels, float(total))
+            # OpenMetrics wants the buckets of a histogram together, in ascending order, with their sum and count.
+            for bound, count in zip((*map(str, BOUNDS), "+Inf"), accumulate(self._durations[kind]), strict=True):
+                yield Sample(LATENCY, f"{LATENCY.name}_bucket", {**labels, "le": bound}, float(count))
+            yield Sample(LATENCY, f"{LATENCY.name}_count", labels, float(sum(self._durations[kind])))
+            yield Sample(LATENCY, f"{LATENCY.name}_sum", labels, self._sums[kind])
 
 
 def samples(gauges: Gauges, operations: Operations, topic: str, subscription: str) -> Iterator[Sample]:

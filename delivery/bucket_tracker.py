@@ -225,6 +225,14 @@ class BucketDelayedTracker:
                 self._update_alarm()
             return removed
 
+    def cancel_many(self, positions: Sequence[tuple[int, int]]) -> None:
+        """Cancel those of the messages that are tracked."""
+        with self._lock:
+            forgotten = [position for position in positions if self._forget(*position)]
+            if forgotten:
+                self._sealed.remove_emptied()
+                self._update_alarm()
+
     def reschedule(self, position: tuple[int, int], deliver_at: int) -> bool:
         """Deliver a message at another time, durably on return; False if it is not tracked. A time that has come is
         due at once."""
@@ -331,6 +339,20 @@ class BucketDelayedTracker:
     def count(self) -> int:
         with self._lock:
             return len(self._tracked.present)
+
+    def count_behind(self, position: Position) -> int:
+        """Number of tracked messages behind a position."""
+        ledger_id, entry_id = position
+        with self._lock:
+            present = self._tracked.present
+            entry_ids = np.arange(entry_id + 1)
+            up_to = present.contains_many(np.full(len(entry_ids), max(ledger_id, 0)), entry_ids)
+            return len(present) - present.count_ledgers(0, ledger_id - 1) - int(np.count_nonzero(up_to))
+
+    @property
+    def delayed_count(self) -> int:
+        """Number of messages that are delayed, or due and not taken yet."""
+        return self.count
 
     def __len__(self) -> int:
         return self.count

@@ -19,7 +19,6 @@ from bookstand.delivery.config import DelayedDeliveryConfig
 from bookstand.delivery.given_times import GivenTimesTracker
 from bookstand.delivery.in_memory import InMemoryDelayedTracker
 from bookstand.delivery.rebuilding import reader_of
-from bookstand.delivery.rescheduled import Rescheduled
 from bookstand.delivery.shared_index import SharedDelayedIndex
 from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
 from bookstand.delivery.timer import Timer
@@ -67,6 +66,7 @@ def open_tracker(
         mark_delete=lambda: cursor.mark_delete_position,
         read_position=lambda: cursor.read_position,
         is_acked=cursor.is_acked,
+        acked_entries=cursor.acked_entries,
     )
     return GivenTimesTracker(view, given, home)
 
@@ -84,12 +84,11 @@ def _in_memory(
     )
 
 
-def remove_snapshots(cursor: Cursor, also_given_times: bool = False) -> None:
+def remove_snapshots(cursor: Cursor) -> None:
     """Delete the snapshots of a cursor that no tracker has open, in one commit."""
     home = CursorHome(cursor)
     ledgers = BucketLedgers(home, BucketSnapshotStorage(home.client))
     # At the end of all times every snapshot is to be removed, and what is not this cursor's is let be.
     doomed = ledgers.recover(LARGEST).doomed
-    given_times = Rescheduled(home)
-    if doomed or (also_given_times and given_times.is_stored):
-        ledgers.delete(doomed, given_times.delete_in if also_given_times else None, sweep=bool(doomed))
+    if doomed:
+        ledgers.delete(doomed, sweep=True)

@@ -48,11 +48,12 @@ class DelayedDeliveryConfig:
     one message. -1 means no limit on the messages."""
 
     delayed_delivery_max_num_buckets: int = -1
-    """Of more buckets, adjacent ones are merged. 0 or less: any number."""
+    """Maximum number of sealed buckets after each seal; adjacent ones are merged to keep it. 0 or less means no
+    limit. A limit that was lowered takes effect with the next seal."""
 
     delayed_delivery_merge_policy: str = LEAST_WRITES
-    """``"two-smallest"``: the two adjacent buckets that have the fewest messages, as Pulsar; ``"least-writes"``: those
-    by which a message is written again the fewest times."""
+    """``"two-smallest"``: the two adjacent buckets with the fewest messages, which is PIP-195's rule;
+    ``"least-writes"``: those by which a message is rewritten the fewest times."""
 
     delayed_delivery_shared_index_enabled: bool = False
     """Share one index of delayed messages among all subscriptions of a topic."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from bookstand.delivery.choosing import Tracker
 from bookstand.delivery.given_times import GivenTimesTracker
 from bookstand.delivery.received import ReceivedMessage
-from bookstand.storage.position import Position
+from bookstand.delivery.tracker import columns_of, positions_of
+from bookstand.ledger.managed import ManagedLedger
+from bookstand.storage.position import EARLIEST, Position
 
 # So few are asked about one by one.
 _FEW = 32
+# Entries that are asked about at a time.
+_MANY = 1 << 16
 
 
 class Delayed:
@@ -23,6 +27,8 @@ class Delayed:
         self._open_tracker = open_tracker
         self.tracker = open_tracker()
         self.given_times: dict[Position, int] = {}
+        # Nothing is tracked up to here.
+        self._passed = EARLIEST
         self._remember_given_times()
 
     def _remember_given_times(self) -> None:
@@ -62,9 +68,44 @@ class Delayed:
         for position in [position for position in self.given_times if position <= passed]:
             del self.given_times[position]
 
+    def forget(self, positions: Sequence[Position]) -> None:
+        """Messages were acknowledged: those of them that are delayed are not delivered."""
+        if found := self.tracked_among(positions):
+            self.tracker.cancel_many(found)
+
+    def tracked_among(self, positions: Sequence[Position]) -> list[Position]:
+        """Those of the positions that are delayed. Safe without the owner's lock."""
+        tracker = self.tracker
+        if not tracker.count:
+            return []
+        if len(positions) < _FEW:
+            return [position for position in positions if tracker.contains_message(position)]
+        ledger_ids, entry_ids = columns_of(positions)
+        found = tracker.contains_many(ledger_ids, entry_ids)
+        return positions_of(ledger_ids[found], entry_ids[found])
+
+    def forget_passed(self, topic: ManagedLedger, passed: Position) -> None:
+        """The mark-delete position may have moved, by acknowledgments or otherwise: what is delayed up to there is not
+        delivered."""
+        start, self._passed = self._passed, passed
+        if passed <= start or not self.tracker.count:
+            return
+        extent = topic.extent
+        for ledger_id in extent.ledger_ids:
+            if start.ledger_id <= ledger_id <= passed.ledger_id:
+                first = start.entry_id + 1 if ledger_id == start.ledger_id else 0
+                last = passed.entry_id if ledger_id == passed.ledger_id else (extent.entries(ledger_id) or 0) - 1
+                for at in range(first, last + 1, _MANY):
+                    entry_ids = np.arange(at, min(at + _MANY, last + 1))
+                    ledger_ids = np.full(len(entry_ids), ledger_id)
+                    found = self.tracker.contains_many(ledger_ids, entry_ids)
+                    if found.any():
+                        self.tracker.cancel_many(positions_of(ledger_ids[found], entry_ids[found]))
+
     def reset(self, passed: Position, shared: bool) -> None:
         """The cursor stands somewhere else now; what waits behind it waits on. ``shared``: the tracker is a share of an
         index, and what it was given of that is from another place of the topic."""
+        self._passed = passed
         if shared:
             self.tracker.close()
             self.tracker = self._open_tracker()

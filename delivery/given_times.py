@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from threading import RLock
 
 import numpy as np
+from pyroaring import BitMap64
 
 from bookstand.delivery.bucket_home import Home
 from bookstand.delivery.bucket_recovery import GONE
@@ -17,7 +18,16 @@ from bookstand.delivery.in_memory import InMemoryDelayedTracker
 from bookstand.delivery.indexes import Indexes, distinct, together
 from bookstand.delivery.rescheduled import Rescheduled
 from bookstand.delivery.shared_index import SubscriptionView
-from bookstand.delivery.tracker import Column, Mask, Positions, check_position, check_time, columns_of, times_of
+from bookstand.delivery.tracker import (
+    Column,
+    Mask,
+    Positions,
+    check_position,
+    check_time,
+    columns_of,
+    positions_of,
+    times_of,
+)
 from bookstand.delivery.trying_again import PASSING, persistently
 from bookstand.errors import MalformedRecordError
 from bookstand.storage.log import logger
@@ -47,13 +57,22 @@ class GivenTimesTracker:
                 home.cursor,
                 error,
             )
-        passed = home.mark_delete()
-        self._settle([position for position in self._rescheduled.times if position <= passed])
+        self._settle([position for position in self._rescheduled.times if not self._is_unacknowledged(position)])
         for position, time in self._rescheduled.times.items():
             given.put(position, time)
         # What was given a time since this was opened or before: others may have it under another, and a shared index
         # has, for others' sake.
         self._moved = set(self._rescheduled.times)
+
+    def _is_unacknowledged(self, position: tuple[int, int]) -> bool:
+        ledger_id, entry_id = position
+        try:
+            return position > self._home.mark_delete() and bool(
+                self._home.unacknowledged(ledger_id, BitMap64([entry_id]))
+            )
+        except GONE:
+            # What is acknowledged of the ledger cannot be read: the message may be delivered again.
+            return True
 
     @property
     def given_times(self) -> Mapping[tuple[int, int], int]:
@@ -123,6 +142,15 @@ class GivenTimesTracker:
                 return True
             return self.others.cancel(position)
 
+    def cancel_many(self, positions: Sequence[tuple[int, int]]) -> None:
+        """Cancel those of the messages that are tracked."""
+        with self._lock:
+            given = [position for position in positions if self._given.cancel(position)]
+            if given:
+                self._settle(given)
+            for position in positions:
+                self.others.cancel(position)
+
     def _settle(self, positions: Sequence[tuple[int, int]]) -> None:
         """They wait no more. What stays written down of them is dropped some time."""
         try:
@@ -171,6 +199,18 @@ class GivenTimesTracker:
                 others = Indexes(*(column[rest] for column in others))
             found = distinct(together([others, self._given.peek(first, last)]))
         return found.part(0, found.size if limit is None else limit)
+
+    @property
+    def delayed_count(self) -> int:
+        """Number of messages that are delayed, or due and not taken yet."""
+        with self._lock:
+            if self._moved:
+                ledger_ids, entry_ids = columns_of(list(self._moved))
+                tracked_twice = self.others.contains_many(ledger_ids, entry_ids)
+                for position in positions_of(ledger_ids[tracked_twice], entry_ids[tracked_twice]):
+                    self.others.cancel(position)
+            others = self.others.delayed_count if isinstance(self.others, SubscriptionView) else self.others.count
+            return self._given.count + others
 
     @property
     def count(self) -> int:

@@ -101,21 +101,19 @@ class HandedOut:
         self._by_deadline = kept
         self._kept = sum(len(handout.messages) for handout in kept)
 
-    def settle(self, message: MessageId) -> None:
-        """It is not out any more, and with an entry none of its members."""
-        self._handouts.pop(message, None)
+    def settle(self, message: MessageId) -> bool:
+        """Remove a message, and with an entry all of its members; return whether the message itself was out."""
+        was_out = self._handouts.pop(message, None) is not None
         if self._members:
             self._settle_members(position_of(message), (message,) if len(message) > 2 else None)
+        return was_out
 
-    def settle_all(self, positions: Iterable[Position]) -> None:
-        """The same of many entries."""
+    def settle_all(self, positions: Iterable[Position]) -> list[Position]:
+        """The same for many entries; return those that were not out themselves."""
         if self._members:
-            for position in positions:
-                self.settle(position)
-            return
+            return [position for position in positions if not self.settle(position)]
         pop = self._handouts.pop
-        for position in positions:
-            pop(position, None)
+        return [position for position in positions if pop(position, None) is None]
 
     def settle_members(self, position: Position, members: Iterable[Member]) -> None:
         """The same of some of a batch."""

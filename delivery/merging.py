@@ -1,4 +1,4 @@
-"""Which buckets are merged when there would be too many: plain functions over what is known of them."""
+"""Choice of the buckets to merge where a seal would exceed the limit: plain functions, no I/O."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
 
+_LATEST = (1 << 63) - 1
+
 
 class Run(NamedTuple):
-    """One of the buckets, in their order; the last may be one that is only about to be sealed.
+    """One bucket, in the order of the buckets; one of them may be about to be sealed.
 
-    ``next_time`` is when its next segment begins that is not loaded. One that has none is about to go: merging it would
-    be writing for nothing, and it lies between those beside it.
+    ``next_time`` is the start of its next segment that is not loaded; None: all are loaded.
     """
 
     messages: int
@@ -21,58 +22,67 @@ class Run(NamedTuple):
     generation: int
 
 
-def two_smallest(runs: Sequence[Run]) -> tuple[int, int] | None:
-    """The two adjacent ones that have the fewest messages, as (place of the first, place behind the last). Of equal
-    ones those that have the next segment to load first."""
-    best: tuple[tuple[int, int], int] | None = None
-    for place, (one, other) in enumerate(pairwise(runs)):
-        if one.next_time is None or other.next_time is None:
-            continue
-        weight = one.messages + other.messages, min(one.next_time, other.next_time)
-        if best is None or weight < best[0]:
-            best = weight, place
-    return None if best is None else (best[1], best[1] + 2)
+Choice = tuple[int, int]
+"""A block of adjacent buckets: the place of the first, and the place behind the last."""
 
 
-def least_writes(runs: Sequence[Run]) -> tuple[int, int] | None:
-    """All adjacent ones of the lowest generation there are several of side by side, the newest if there is a choice.
+def two_smallest(runs: Sequence[Run]) -> Choice:
+    """PIP-195's rule: the two adjacent buckets with the fewest messages; of equal ones those with the earliest segment
+    to load. There are at least two buckets."""
 
-    So that ten buckets take the place of 10 seals that were never merged, of 55 that were merged once, of 220 merged
-    twice: a message is written 1 + g times where C(buckets + g, g) seals are kept, which no choice of adjacent buckets
-    betters by much.
+    def weight(place: int) -> tuple[int, int]:
+        pair = runs[place : place + 2]
+        times = [_LATEST if run.next_time is None else run.next_time for run in pair]
+        return sum(run.messages for run in pair), min(times)
+
+    place = min(range(len(runs) - 1), key=weight)
+    return place, place + 2
+
+
+def least_writes(runs: Sequence[Run]) -> Choice:
+    """All adjacent buckets of the lowest generation that has several side by side, the newest if there is a choice.
+    There are at least two buckets.
+
+    Ten buckets then hold 10 seals that were never merged, or 55 that were merged once, or 220 merged twice: a message
+    is written 1 + g times for C(buckets + g, g) seals, which no choice of adjacent buckets improves by much.
     """
-    best: tuple[int, int, int] | None = None
-    for start, end in _mergeable(runs):
-        at = end
-        while at > start:
-            generation = runs[at - 1].generation
-            first = at - 1
-            # What is newer and was merged less often goes with it.
-            while first > start and runs[first - 1].generation <= generation:
-                first -= 1
-            behind = at
-            while behind < end and runs[behind].generation <= generation:
-                behind += 1
-            if behind - first >= 2 and (best is None or generation < best[0]):
-                best = generation, first, behind
-            at = first
-    return None if best is None else (best[1], best[2])
+    generation = min(max(one.generation, other.generation) for one, other in pairwise(runs))
+    end = next(
+        place + 2
+        for place in range(len(runs) - 2, -1, -1)
+        if max(runs[place].generation, runs[place + 1].generation) == generation
+    )
+    start = end - 1
+    # Neighbors that were merged less often join the block.
+    while start > 0 and runs[start - 1].generation <= generation:
+        start -= 1
+    while end < len(runs) and runs[end].generation <= generation:
+        end += 1
+    return start, end
 
 
-def _mergeable(runs: Sequence[Run]) -> list[tuple[int, int]]:
-    """Stretches of those that have something to load."""
-    stretches = []
-    start = 0
-    for place in range(len(runs) + 1):
-        if place == len(runs) or runs[place].next_time is None:
-            if place - start >= 2:
-                stretches.append((start, place))
-            start = place + 1
-    return stretches
-
-
-CHOICES: dict[str, Callable[[Sequence[Run]], tuple[int, int] | None]] = {
+CHOICES: dict[str, Callable[[Sequence[Run]], Choice]] = {
     LEAST_WRITES: least_writes,
     TWO_SMALLEST: two_smallest,
 }
-"""By policy: which runs to merge, or None where none can be."""
+"""By policy: the block to merge, of at least two buckets."""
+
+
+def blocks_to_merge(runs: Sequence[Run], most: int, policy: str) -> list[Choice]:
+    """Disjoint blocks to merge so that at most ``most`` buckets remain, in their order. One block is enough after each
+    seal; several may be needed after the limit was lowered."""
+    left = list(runs)
+    spans = [(place, place + 1) for place in range(len(runs))]
+    while len(left) > most:
+        start, end = CHOICES[policy](left)
+        block = left[start:end]
+        times = [run.next_time for run in block if run.next_time is not None]
+        left[start:end] = [
+            Run(
+                sum(run.messages for run in block),
+                min(times, default=None),
+                max(run.generation for run in block) + 1,
+            )
+        ]
+        spans[start:end] = [(spans[start][0], spans[end - 1][1])]
+    return [(start, end) for start, end in spans if end - start > 1]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import RLock
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.delayed import Delayed
 from bookstand.delivery.whereabouts import Whereabouts
+from bookstand.storage.position import Position
 
 
 class Passing:
@@ -23,6 +24,12 @@ class Passing:
         self._lock = lock
         self._trim_soon = trim_soon
         self._ledger = cursor.mark_delete_position.ledger_id
+
+    def acknowledged(self, positions: Sequence[Position]) -> None:
+        """Entries were acknowledged that were not out: those of them that are delayed are not delivered."""
+        if self._delayed.tracked_among(positions):
+            with self._lock:
+                self._delayed.forget(positions)
 
     def look(self) -> None:
         """The mark-delete position may have moved."""

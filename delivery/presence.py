@@ -209,6 +209,24 @@ class Presence:
 
     # -- ledgers -------------------------------------------------------------------------------------------------------
 
+    def columns(self) -> tuple[Column, Column]:
+        """Ledger ids and entry ids of all positions, in no particular order."""
+        if self._put_off:
+            self._settle()
+        size = max(self._numbers.values(), default=-1) + 1
+        ledgers, highs = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
+        for page, number in self._numbers.items():
+            ledgers[number], highs[number] = page >> _HIGH_BITS, page & ((1 << _HIGH_BITS) - 1)
+        codes = np.concatenate(
+            [np.empty(0, dtype=np.int64)]
+            + [
+                np.array(bitmap.to_array(), dtype=np.int64) + (at << _BITMAP_BITS)
+                for at, bitmap in enumerate(self._bitmaps)
+            ]
+        )
+        numbers = codes >> _PAGE_BITS
+        return ledgers[numbers], highs[numbers] << _PAGE_BITS | codes & _LOW
+
     def count_ledgers(self, first: int, last: int) -> int:
         """How many there are of the ledgers from one to another, the last one included."""
         self._settle()

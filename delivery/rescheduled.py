@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from bookstand.cursor.arguments import INTERNAL_PREFIX
+from bookstand.cursor.property_ledgers import DELAYED_PREFIX, RESCHEDULED_OWNER
 from bookstand.delivery.bucket_home import Home
 from bookstand.delivery.indexes import Indexes, Numbers
 from bookstand.delivery.snapshot import decode_segments, encode_segment
@@ -24,8 +24,9 @@ from bookstand.ledger.writer import LedgerWriter
 if TYPE_CHECKING:
     from bookstand.ledger.transaction import Transaction
 
-PROPERTY = f"{INTERNAL_PREFIX}delayed.rescheduled"
+PROPERTY = f"{DELAYED_PREFIX}rescheduled"
 _LABELS = {"application": b"bookstand", "component": b"delayed-index-rescheduled"}
+_TOPIC_LABEL, _CURSOR_LABEL = RESCHEDULED_OWNER
 # So many entries of messages that are gone are not worth a new ledger.
 _FEW = 1000
 _AT_ONCE = 5000
@@ -76,8 +77,8 @@ class Rescheduled:
                 password=b"",
                 custom_metadata={
                     **_LABELS,
-                    "bookstand/topic": self._home.topic.encode(),
-                    "bookstand/cursor": self._home.cursor.encode(),
+                    _TOPIC_LABEL: self._home.topic.encode(),
+                    _CURSOR_LABEL: self._home.cursor.encode(),
                 },
             )
             positions = list(times)

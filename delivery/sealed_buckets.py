@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+from pyroaring import BitMap64
+
 from bookstand.delivery.bucket_home import Home
 from bookstand.delivery.bucket_key import BucketKey
 from bookstand.delivery.bucket_ledgers import BucketLedgers, Doomed, NewBucket
@@ -16,7 +19,7 @@ from bookstand.delivery.bucket_recovery import GONE, apart_from
 from bookstand.delivery.buckets import Bucket, Buckets
 from bookstand.delivery.config import DelayedDeliveryConfig
 from bookstand.delivery.indexes import Indexes, distinct, together
-from bookstand.delivery.merging import CHOICES, Run
+from bookstand.delivery.merging import Run, blocks_to_merge
 from bookstand.delivery.presence import Presence
 from bookstand.delivery.rebuilding import Reader
 from bookstand.delivery.snapshot import seal
@@ -62,9 +65,16 @@ class SealedBuckets:
         """What is stored. Of what is damaged the topic tells; of that, what is due by now is not tracked any more."""
         found = self.ledgers.recover(cutoff)
         for bucket, bitmaps in found.buckets:
+            bucket.waiting = 0
             for ledger_id, bitmap in bitmaps.items():
-                self._tracked.present.add_bitmap(ledger_id, bitmap)
+                left = self._unacknowledged(ledger_id, bitmap)
+                # The segments have the acknowledged messages still.
+                self._tracked.may_be_dead |= len(left) < len(bitmap)
+                self._tracked.present.add_bitmap(ledger_id, left)
+                bucket.waiting += len(left)
             self.buckets.add(bucket)
+            # All of its messages may be acknowledged.
+            self.buckets.left(bucket, 0)
             self.sealed_up_to = bucket.key.last_ledger
         if found.problems:
             self._report(*found.problems)
@@ -78,6 +88,15 @@ class SealedBuckets:
         if found.doomed:
             self._seal_told(lost, found.doomed, sweep=bool(found.problems))
         self.trim()
+        self.remove_emptied()
+
+    def _unacknowledged(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
+        """Those that may still be delivered; all, if what is acknowledged of the ledger cannot be read."""
+        try:
+            return self._home.unacknowledged(ledger_id, entry_ids)
+        except GONE as error:
+            self._report(f"acknowledgments of ledger {ledger_id} cannot be read, its messages stay delayed: {error}")
+            return entry_ids
 
     def _take_over_rescheduled(self) -> None:
         """What was given another time before."""
@@ -89,7 +108,8 @@ class SealedBuckets:
             return
         passed = self._home.mark_delete()
         for position, time in rescheduled.times.items():
-            if position > passed:
+            ledger_id, entry_id = position
+            if position > passed and self._unacknowledged(ledger_id, BitMap64([entry_id])):
                 self.put(position, time)
 
     def _report(self, *problems: str) -> None:
@@ -115,6 +135,10 @@ class SealedBuckets:
         present = self._tracked.present
         self._tracked.may_be_twice = True
         fresh = ~present.contains_many(ledger_ids, entry_ids)
+        for ledger_id in np.unique(ledger_ids).tolist():
+            here = np.flatnonzero(ledger_ids == ledger_id)
+            left = self._unacknowledged(ledger_id, BitMap64(entry_ids[here].tolist()))
+            fresh[here] &= [entry_id in left for entry_id in entry_ids[here].tolist()]
         times, ledger_ids, entry_ids = times[fresh], ledger_ids[fresh], entry_ids[fresh]
         present.add_many(ledger_ids, entry_ids)
         self.add_late(times, ledger_ids, entry_ids)
@@ -152,75 +176,81 @@ class SealedBuckets:
     # -- sealing and merging -----------------------------------------------------------------------------------------
 
     def add(self, key: BucketKey, indexes: Indexes) -> bool:
-        """Make a bucket of what waits, and room for it among the others: one commit. False, and it is to be tried once
-        more, if one of those that were to be merged with it was lost, and is in memory instead."""
+        """Seal a bucket, and merge others so that the limit holds: one commit, preceded by one for each further block
+        where several have to be merged. Return False if a bucket to be merged cannot be read: it has been given up,
+        and the caller tries again."""
         new = self._sealed(key, indexes, 0)
-        block = self._choose_merge(new)
-        sources = self._read_sources(block, new)
-        if len(sources) < len(block):
-            return False
-        self._store(new, block, sources)
-        return True
+        blocks = self._blocks_to_merge(new)
+        # The last block is merged in the commit of the seal; the new bucket cannot be in an earlier one.
+        blocks.sort(key=lambda block: new in block)
+        for block in blocks[:-1]:
+            if not self._store(None, block):
+                return False
+        return self._store(new, blocks[-1] if blocks else [])
 
     def _sealed(self, key: BucketKey, indexes: Indexes, generation: int) -> NewBucket:
         config = self._config
         snapshot = seal(indexes, config.time_step_millis, config.most_in_segment, self.ledgers.entry_limit)
         return NewBucket(key, snapshot, generation)
 
-    def _choose_merge(self, new: NewBucket) -> list[Bucket | None]:
-        """The buckets that are to be one, so that there is room for the new one; None is the new one itself."""
+    def _blocks_to_merge(self, new: NewBucket) -> list[list[Bucket | NewBucket]]:
+        """Blocks of adjacent buckets that are to become one bucket each, so that the new one does not exceed the
+        limit."""
         most = self._config.delayed_delivery_max_num_buckets
         if not 0 < most <= len(self.buckets):
             return []
-        places: list[Bucket | None] = list(self.buckets)
-        places.insert(sum(bucket.key < new.key for bucket in self.buckets), None)
-        runs = [
-            Run(new.size, new.next_time, 0)
-            if bucket is None
-            else Run(bucket.waiting, bucket.next_time, bucket.generation)
-            for bucket in places
-        ]
-        chosen = CHOICES[self._config.delayed_delivery_merge_policy](runs)
-        return [] if chosen is None else places[slice(*chosen)]
+        places: list[Bucket | NewBucket] = sorted([*self.buckets, new], key=lambda bucket: bucket.key)
+        runs = [Run(bucket.waiting, bucket.next_time, bucket.generation) for bucket in places]
+        blocks = blocks_to_merge(runs, most, self._config.delayed_delivery_merge_policy)
+        return [places[start:end] for start, end in blocks]
 
-    def _read_sources(self, block: Sequence[Bucket | None], new: NewBucket) -> list[Indexes]:
-        """What waits still in the buckets that are to be merged; one that is lost is given up, and is not there."""
+    def _read_block(self, block: Sequence[Bucket | NewBucket]) -> Indexes | None:
+        """All that is delayed in the buckets of a block; None if one of them cannot be read and has been given up.
+
+        Segments that are not loaded are on the disk; the rest is in memory, with what came late. A message that was
+        loaded and delivered may be delayed again, until another time than the snapshot has."""
         found: list[Indexes] = []
+        complete = True
         for bucket in block:
-            if bucket is None:
-                found.append(new.snapshot.indexes)
+            if isinstance(bucket, NewBucket):
+                found.append(bucket.snapshot.indexes)
                 continue
+            # The snapshots of another writer may have a position twice.
+            self._tracked.may_be_twice |= not bucket.own
             try:
-                found.append(self._read_all(bucket))
+                if bucket.next_time is not None:
+                    found += self.ledgers.read(bucket, bucket.loaded + 1, bucket.segments)
             except GONE as error:
                 self._give_up(bucket, f"bucket {bucket.name} cannot be read: {error}")
-        return found
+                complete = False
+        if not complete:
+            return None
+        keys = [bucket.key for bucket in block if isinstance(bucket, Bucket)]
+        found.append(self._loaded_within(*keys))
+        return distinct(self._tracked.still_waiting(together(found)))
 
-    def _read_all(self, bucket: Bucket) -> Indexes:
-        """What waits of a bucket: on the disk what is not loaded, and the rest, with what came late, in memory. What
-        was loaded and delivered may wait again, for another time than the snapshot tells."""
-        parts = [self._loaded_within(bucket.key)]
-        # Others' snapshots may have a position twice.
-        self._tracked.may_be_twice |= not bucket.own
-        if bucket.next_time is not None:
-            parts += self.ledgers.read(bucket, bucket.loaded + 1, bucket.segments)
-        return self._tracked.still_waiting(together(parts))
-
-    def _loaded_within(self, key: BucketKey) -> Indexes:
+    def _loaded_within(self, *keys: BucketKey) -> Indexes:
+        """Delayed messages in memory that are of these ranges of ledgers."""
         loaded = self._tracked.still_waiting(self.loaded.everything())
-        within = (loaded.ledger_ids >= key.first_ledger) & (loaded.ledger_ids <= key.last_ledger)
+        within = np.zeros(loaded.size, dtype=np.bool_)
+        for key in keys:
+            within |= (loaded.ledger_ids >= key.first_ledger) & (loaded.ledger_ids <= key.last_ledger)
         return Indexes(*(column[within] for column in loaded))
 
-    def _store(self, new: NewBucket, block: Sequence[Bucket | None], sources: Sequence[Indexes]) -> None:
-        """Create the new bucket, beside the others or as a part of the merged one, and delete what was merged."""
-        doomed = [bucket for bucket in block if bucket is not None]
-        created = [] if None in block else [new]
-        merged = distinct(together(sources)) if sources else None
-        # Of what is only cancelled there is nothing to be merged.
+    def _store(self, new: NewBucket | None, block: Sequence[Bucket | NewBucket]) -> bool:
+        """Create the new bucket, beside the others or as a part of the merged one, and delete what was merged. Return
+        False, having stored nothing, if a bucket of the block cannot be read."""
+        doomed = [bucket for bucket in block if isinstance(bucket, Bucket)]
+        created = [] if new is None or new in block else [new]
+        merged: Indexes | None = None
+        if block:
+            merged = self._read_block(block)
+            if merged is None:
+                return False
+        # If all that was to be merged is cancelled, nothing is left to store.
         if merged is not None and merged.size:
-            keys = [new.key if bucket is None else bucket.key for bucket in block]
-            key = BucketKey(keys[0].first_ledger, keys[-1].last_ledger)
-            created.append(self._sealed(key, merged, max(bucket.generation for bucket in doomed) + 1))
+            key = BucketKey(block[0].key.first_ledger, block[-1].key.last_ledger)
+            created.append(self._sealed(key, merged, max(bucket.generation for bucket in block) + 1))
         gone = {bucket.name: bucket.bucket_id for bucket in doomed}
         ids = self.ledgers.replace(gone, created, merging=merged is not None)
         for bucket in doomed:
@@ -229,6 +259,7 @@ class SealedBuckets:
             self._unload(merged)
         for one, bucket_id in zip(created, ids, strict=True):
             self._begin_with(one, bucket_id, loaded=int(one is new))
+        return True
 
     def _unload(self, indexes: Indexes) -> None:
         """What is in a snapshot that is to be loaded is not in memory as well."""

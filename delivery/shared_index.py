@@ -21,11 +21,12 @@ index or of its tracker asks no subscription's cursor anything. A view does that
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pyroaring import BitMap64
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.bucket_home import Change
@@ -107,13 +108,14 @@ class SharedDelayedIndex:
         mark_delete: Callable[[], Position],
         read_position: Callable[[], Position],
         is_acked: Callable[[Position], bool] | None = None,
+        acked_entries: Callable[[], Iterable[tuple[int, BitMap64]]] = tuple,
     ) -> SubscriptionView:
         """What a subscription has of it, from now on, in the place of a view that it had.
 
         ``read_position`` is the next entry that it will read: at first the one behind its mark-delete position. Who
         moves that position back asks for a new view before it reads on.
         """
-        view = SubscriptionView(self, name, wake, mark_delete, read_position, is_acked)
+        view = SubscriptionView(self, name, wake, mark_delete, read_position, is_acked, acked_entries)
         with self._lock:
             view.taken = self._due.end
             self._views[name] = view
@@ -241,9 +243,8 @@ class SharedDelayedIndex:
         self._end_timer()
 
     def delete(self) -> None:
-        """All snapshots, and then the builder."""
+        """Delete all snapshots and the builder, in one commit."""
         with self._lock:
-            self.tracker.clear()
             self._stop()
             self._cursor.delete()
         self._end_timer()
@@ -276,11 +277,13 @@ class SubscriptionView:
         mark_delete: Callable[[], Position],
         read_position: Callable[[], Position],
         is_acked: Callable[[Position], bool] | None,
+        acked_entries: Callable[[], Iterable[tuple[int, BitMap64]]],
     ) -> None:
         self._index = index
         self._mark_delete = mark_delete
         self._read_position = read_position
         self._is_acked = is_acked
+        self._acked_entries = acked_entries
         # Both are guarded by the index's lock. What is in the index, and is not given out here when it is due.
         self._cancelled = Presence()
         # What may be in the log and was delivered when it was read.
@@ -407,6 +410,28 @@ class SubscriptionView:
         """How many the index has, for whomever."""
         return self._index.tracker.count
 
+    @property
+    def delayed_count(self) -> int:
+        """Number of messages that are delayed for this subscription, or due and not taken out of the index yet. The
+        pages of all that the subscription has acknowledged are read for it."""
+        self.look_at_mark_delete()
+        acked = [(ledger_id, np.array(ids.to_array(), dtype=np.int64)) for ledger_id, ids in self._acked_entries()]
+        tracker = self._index.tracker
+        with self._index._lock:
+            cancelled = self._cancelled.columns()
+            excluded = [(ledger_ids, entry_ids) for ledger_ids, entry_ids in [cancelled] if len(ledger_ids)]
+            for ledger_id, entry_ids in acked:
+                ledger_ids = np.full(len(entry_ids), ledger_id)
+                others = ~self._cancelled.contains_many(ledger_ids, entry_ids)
+                excluded.append((ledger_ids[others], entry_ids[others]))
+            count = tracker.count_behind(self.passed)
+            for ledger_ids, entry_ids in excluded:
+                behind = (ledger_ids > self.passed.ledger_id) | (
+                    (ledger_ids == self.passed.ledger_id) & (entry_ids > self.passed.entry_id)
+                )
+                count -= int(np.count_nonzero(tracker.contains_many(ledger_ids[behind], entry_ids[behind])))
+        return count
+
     def __len__(self) -> int:
         return self.count
 
@@ -499,3 +524,7 @@ class _SharedHome:
 
     def mark_delete(self) -> Position:
         return self._index._horizon()
+
+    def unacknowledged(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
+        """All: the index is for whichever subscription has not acknowledged them."""
+        return entry_ids

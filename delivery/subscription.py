@@ -355,6 +355,7 @@ class Subscription:
         with self._lock:
             self._check_open()
             self._new.track_unread()
+            self._delayed.forget_passed(self.topic.ledger, self.cursor.mark_delete_position)
             found = self.tracker.peek(delivery_time(None, first, 0), delivery_time(None, last, 0), limit)
         return [(time, Position(ledger_id, entry_id)) for time, ledger_id, entry_id in found.indexes]
 
@@ -388,9 +389,10 @@ class Subscription:
     def stats(self) -> SubscriptionStats:
         """How many messages are where, at this moment."""
         with self._lock:
+            self._delayed.forget_passed(self.topic.ledger, self.cursor.mark_delete_position)
             return SubscriptionStats(
                 backlog=self.cursor.backlog,
-                delayed=self.tracker.count,
+                delayed=self.tracker.delayed_count,
                 out=len(self._where.out) - sum(len(one.held_back(self._where.out)) for one in self._consumers),
                 waiting=len(self._where.again),
                 nacked=len(self._where.nacked),

@@ -18,7 +18,8 @@ class Tally:
 
 @dataclass(frozen=True)
 class SubscriptionStats:
-    """``backlog`` counts entries that are not acknowledged, wherever they are; the others say where. From ``delivered``
+    """``backlog`` counts entries that are not acknowledged, wherever they are; the others say where. ``delayed`` counts
+    entries as far as the subscription has read, those that are due included until they are received. From ``delivered``
     on they count what happened since the subscription was opened: messages, and entries for all but that."""
 
     backlog: int

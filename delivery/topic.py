@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery import nack_log
-from bookstand.delivery.choosing import remove_snapshots
 from bookstand.delivery.shared_index import BUILDER, SharedDelayedIndex
 from bookstand.delivery.subscription import Subscription
 from bookstand.delivery.timer import Alarm, timer_for
@@ -71,9 +70,7 @@ class Topic:
 
     def _end_index(self) -> None:
         """Of a time when the subscriptions shared one; what it knew the topic tells each of them."""
-        builder = Cursor.open(self.ledger, BUILDER)
-        remove_snapshots(builder)
-        builder.delete()
+        Cursor.open(self.ledger, BUILDER).delete()
 
     @property
     def shared_index(self) -> SharedDelayedIndex | None:
@@ -229,15 +226,13 @@ class Topic:
         return [name for name in self.ledger.cursor_names() if name != BUILDER]
 
     def unsubscribe(self, name: str) -> None:
-        """Delete a subscription with all that is kept of it: its snapshots first, so that none is left without it;
-        :class:`NoSuchNodeError` if there is none."""
+        """Delete a subscription with all that is stored of it; :class:`NoSuchNodeError` if there is none."""
         self._check_name(name)
         with self._lock:
             subscription = self._subscriptions.pop(name, None)
             if subscription is not None:
                 subscription.stop()
             cursor = self.cursor(name, create=False)
-            remove_snapshots(cursor, also_given_times=True)
             nack_log.forget(self.store, nack_log.nack_name(self.name, name))
             cursor.delete()
             del self._cursors[name]

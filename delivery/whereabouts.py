@@ -47,14 +47,17 @@ class Whereabouts:
         """Messages may be somewhere up to the last of these."""
         self.read_before = max([self.read_before, *positions])
 
-    def acknowledged(self, message: MessageId) -> None:
-        self.out.settle(message)
+    def acknowledged(self, message: MessageId) -> bool:
+        """Return whether it was out."""
+        was_out = self.out.settle(message)
         self._forget((message,))
+        return was_out
 
-    def all_acknowledged(self, positions: Iterable[Position]) -> None:
-        """Many entries."""
-        self.out.settle_all(positions)
+    def all_acknowledged(self, positions: Iterable[Position]) -> list[Position]:
+        """The same for many entries; return those that were not out."""
+        others = self.out.settle_all(positions)
         self._forget(positions)
+        return others
 
     def members_acknowledged(self, position: Position, members: Sequence[Member]) -> None:
         """Some of a batch."""

@@ -1,22 +1,25 @@
-"""The delayed index of a subscription: which of its messages wait for their time.
+"""The delayed index of a subscription: its messages that are not acknowledged and not due yet.
 
-Part of it is in buckets, snapshots in ledgers that the cursor's properties name; the rest is in nothing but the topic,
-as messages that are not acknowledged and say when they are to be delivered. What a bucket should have and cannot tell,
-because it is missing or damaged, is found in the topic again as well.
+Part of it is in buckets, snapshots in ledgers that the cursor's properties name; the rest is in the topic alone, as
+messages whose metadata has a delivery time. What a bucket that is missing or damaged should have is found in the topic
+as well. A message that was rescheduled is due at the time in the ledger of rescheduled messages,
+which another property names, and at no other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import dropwhile
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from pyroaring import BitMap64
 
+from bookstand.cursor.property_ledgers import owner_of
 from bookstand.delivery.bucket_key import BucketKey, read_labels, read_properties
 from bookstand.delivery.indexes import Indexes
 from bookstand.delivery.rebuilding import deliver_at_time
+from bookstand.delivery.rescheduled import PROPERTY
 from bookstand.delivery.snapshot import (
     SegmentMetadata,
     SnapshotDamagedError,
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 # Rows of the topic that are given at a time.
 _ROWS = 8192
 _NOWHERE = -1
+NO_ROWS = Indexes.of([], [], [])
 BROKERS_OWN = ("pulsar.", "__compaction")
 """Cursors with such names are the broker's own; nobody is delivered to by them."""
 
@@ -165,11 +169,11 @@ class _Entries:
 
 
 class DelayedIndex:
-    """What waits for a subscription at a time ``now`` (ms). None: when the metadata last changed before it was dumped;
-    0: whatever has ever waited, and is in a bucket still or not acknowledged.
+    """Messages that are delayed for a subscription at a time ``now`` (ms). None: when the metadata last changed before
+    it was dumped; 0: all that are not acknowledged, due or not.
 
-    As for the broker, what a bucket's segment holds is part of it until the last of the segment is due; of the messages
-    that are in the topic alone, those that are due are not.
+    These are the messages that the subscription would have as delayed if it was opened then: not acknowledged, and due
+    after ``now``, by the time that they were rescheduled to or else their own.
     """
 
     def __init__(self, cursor: DiskCursor, now: int | None = None) -> None:
@@ -179,14 +183,46 @@ class DelayedIndex:
         self.buckets = buckets_of(self.topic, cursor.name, cursor.cursor_properties)
 
     def rows(self) -> Iterator[Indexes]:
-        """All rows, some at a time: bucket by bucket in the order of time, then what is in the topic alone. No position
-        comes twice but where two segments have it."""
+        """All rows, some at a time: bucket by bucket in the order of time, then those that were rescheduled, then what
+        is in the topic alone. No position comes twice but where two segments have it."""
         held: dict[int, BitMap64] = {}
         for bucket in self.buckets:
-            for segment in dropwhile(lambda one: one.max_time <= self.now, bucket.segments()):
+            for segment in self.segments_of(bucket):
                 add(held, positions_of(segment.indexes))
-                yield segment.indexes
+                yield self.delayed_of(segment.indexes)
+        yield self.rescheduled()
         yield from self.rows_of_topic(held)
+
+    def segments_of(self, bucket: DiskBucket) -> Iterator[DiskSegment]:
+        """Segments of a bucket that have messages which are due after ``now``."""
+        return (segment for segment in bucket.segments() if segment.max_time > self.now)
+
+    @cached_property
+    def given_times(self) -> Indexes:
+        """Messages that were rescheduled, and the times of that, acknowledged or not."""
+        return rescheduled_of(self.topic, self.cursor.name, self.cursor.cursor_properties)
+
+    @cached_property
+    def _given(self) -> dict[int, BitMap64]:
+        return positions_of(self.given_times)
+
+    def delayed_of(self, rows: Indexes) -> Indexes:
+        """Those of a bucket's rows that are delayed, and due at the time that the bucket has."""
+        return self.in_force(waiting(self.cursor, rows, self.now))
+
+    def in_force(self, rows: Indexes) -> Indexes:
+        """Rows without those of messages that were rescheduled."""
+        if not self._given:
+            return rows
+        kept = np.ones(rows.size, dtype=np.bool_)
+        for ledger_id, given in self._given.items():
+            here = np.flatnonzero(rows.ledger_ids == ledger_id)
+            kept[here] = [entry_id not in given for entry_id in rows.entry_ids[here].tolist()]
+        return rows if kept.all() else Indexes(*(column[kept] for column in rows))
+
+    def rescheduled(self) -> Indexes:
+        """Those that were rescheduled and are delayed, in the order of time."""
+        return waiting(self.cursor, self.given_times, self.now)
 
     def positions(self) -> dict[int, BitMap64]:
         """By ledger, the entries that wait."""
@@ -196,17 +232,19 @@ class DelayedIndex:
         return {ledger_id: found[ledger_id] for ledger_id in sorted(found)}
 
     def count(self) -> int:
-        """What the broker's tracker counts."""
+        """Number of delayed messages."""
         return sum(map(len, self.positions().values()))
 
     def rows_of_topic(self, held: dict[int, BitMap64]) -> Iterator[Indexes]:
-        """What is in the topic alone: not among those ``held``."""
+        """What is in the topic alone: neither among those ``held`` nor rescheduled."""
         times: list[int] = []
         ledger_ids: list[int] = []
         entry_ids: list[int] = []
         for entry in self.topic.entries(self.cursor.next):
             ledger_id, entry_id = entry.ledger_id, entry.entry_id
             if self.cursor.is_acked(Position(ledger_id, entry_id)) or entry_id in held.get(ledger_id, ()):
+                continue
+            if entry_id in self._given.get(ledger_id, ()):
                 continue
             try:
                 time = deliver_at_time(entry.payload)
@@ -231,6 +269,55 @@ def buckets_of(topic: DiskTopic, cursor: str, properties: Mapping[str, str]) -> 
     for error in found.malformed.values():
         topic.report(f"cursor {cursor!r}: {error}")
     return [DiskBucket(topic, cursor, key, ledger_id) for key, ledger_id in sorted(found.buckets.items())]
+
+
+def rescheduled_of(topic: DiskTopic, cursor: str, properties: Mapping[str, str]) -> Indexes:
+    """Messages that a cursor has other delivery times for, in the order of these. If they cannot be read, which is
+    reported, the messages' own times count, as they do for the tracker."""
+    stored = properties.get(PROPERTY)
+    if stored is None:
+        return NO_ROWS
+    what = f"the rescheduled messages of cursor {cursor!r}"
+    if not stored.isascii() or not stored.isdecimal():
+        topic.report(f"{what}: property {PROPERTY} is a ledger's id, not {stored!r}")
+        return NO_ROWS
+    ledger = topic.ledger(int(stored))
+    if ledger is None:
+        topic.report(f"{what}: their ledger is missing", int(stored))
+        return NO_ROWS
+    owner = None if ledger.metadata is None else owner_of(ledger.metadata.custom_metadata)
+    if owner is not None and owner not in ((topic.name, cursor), (topic.managed_ledger, cursor)):
+        topic.report(f"{what}: their ledger says that it belongs to topic {owner[0]}, cursor {owner[1]!r}", ledger.id)
+        return NO_ROWS
+    times: dict[tuple[int, int], int] = {}
+    try:
+        for number, entry in enumerate(ledger.entries(0)):
+            if entry.entry_id != number:
+                raise SnapshotDamagedError(f"{what}: entry {number} is missing or damaged")
+            for time, *position in decode_segment(entry.payload, f"{what}, entry {number}").indexes:
+                # A later entry replaces an earlier one.
+                times[position[0], position[1]] = time
+    except SnapshotDamagedError as error:
+        topic.report(str(error), int(stored))
+        return NO_ROWS
+    if not times:
+        return NO_ROWS
+    return Indexes.of(*zip(*sorted((time, *position) for position, time in times.items()), strict=True))
+
+
+def waiting(cursor: DiskCursor, rows: Indexes, due_by: int) -> Indexes:
+    """Those that a cursor has not acknowledged, and that are due later."""
+    mark = cursor.state.mark_delete
+    ledgers, entries = rows.ledger_ids, rows.entry_ids
+    kept = (ledgers > mark.ledger_id) | ((ledgers == mark.ledger_id) & (entries > mark.entry_id))
+    kept &= rows.timestamps > due_by
+    for ledger_id in np.unique(ledgers).tolist():
+        acked = cursor.state.acked.get(ledger_id)
+        if acked is not None:
+            here = np.flatnonzero(ledgers == ledger_id)
+            gone = np.array((BitMap64(entries[here].tolist()) & acked).to_array(), dtype=np.uint64).view(np.int64)
+            kept[here[np.isin(entries[here], gone)]] = False
+    return rows if kept.all() else Indexes(*(column[kept] for column in rows))
 
 
 def time_of(disks: Disks) -> int:

@@ -13,9 +13,12 @@ import numpy as np
 from pyroaring import BitMap64
 
 from bookstand.delivery.indexes import Indexes, together
+from bookstand.delivery.rescheduled import PROPERTY
 from bookstand.delivery.snapshot import SnapshotDamagedError, SnapshotMetadata, decode_segment, decode_segments
+from bookstand.disk.cursors import cursor as cursor_of
 from bookstand.disk.damage import Damage
 from bookstand.disk.delayed import BROKERS_OWN, DelayedIndex, DiskBucket, add, buckets_of, positions_of
+from bookstand.disk.topics import DiskTopic
 from bookstand.disk.topics import topic as topic_of
 from bookstand.pipeline import cursors
 from bookstand.pipeline.arrow import pa
@@ -23,7 +26,7 @@ from bookstand.pipeline.batches import Row, of_columns, of_damage, of_rows, told
 from bookstand.pipeline.cursors import Topics
 from bookstand.pipeline.entries import Run, parts_of, runs
 from bookstand.pipeline.parts import Part, Range, Told
-from bookstand.pipeline.pinned import pinned
+from bookstand.pipeline.pinned import Pins, pinned, pins_of_topics
 from bookstand.pipeline.places import STORE, Place, opened
 from bookstand.pipeline.query import Query
 
@@ -36,14 +39,17 @@ _BATCH_ROWS = 200_000
 
 
 class Segments(NamedTuple):
-    """Work: segments of buckets, each a range of entries; ``names``: topic and cursor by the bucket's ledger."""
+    """Work: segments of buckets, each a range of entries; ``names``: topic and cursor by the bucket's ledger; ``pins``:
+    of these cursors."""
 
     ranges: tuple[Range, ...]
     names: dict[int, tuple[str, str]]
+    pins: Pins | None
 
 
 class Waiting(NamedTuple):
-    """Work: of these topics what is in no bucket; with ``buckets``, what is in buckets as well."""
+    """Work: of these topics the messages that were rescheduled, and if asked for those in no bucket; with ``buckets``,
+    what is in buckets as well."""
 
     topics: Topics
     buckets: bool
@@ -92,15 +98,20 @@ def _bucket_rows(part: Part, query: Query) -> Iterator[Row]:
 
 def _buckets(source: Disks, topics: Sequence[str], query: Query) -> Iterator[tuple[str, str, DiskBucket]]:
     """Those of the cursors that are wanted. What cursors have acknowledged is not looked at."""
+    for topic, cursor, properties in _cursors(source, topics, query):
+        for bucket in buckets_of(topic, cursor, properties):
+            yield topic.name, cursor, bucket
+
+
+def _cursors(source: Disks, topics: Sequence[str], query: Query) -> Iterator[tuple[DiskTopic, str, dict[str, str]]]:
+    """The cursors that are wanted, with their properties."""
     dump = source.dump
     assert dump is not None
     for name in topics:
         topic = topic_of(source, name)
         for cursor in topic.cursors():
             if query.wanted.has("cursor", cursor) and not cursor.startswith(BROKERS_OWN):
-                properties = dict(dump.cursor_info(name, cursor).cursor_properties)
-                for bucket in buckets_of(topic, cursor, properties):
-                    yield name, cursor, bucket
+                yield topic, cursor, dict(dump.cursor_info(name, cursor).cursor_properties)
 
 
 def _metadata_of(bucket: DiskBucket) -> SnapshotMetadata | None:
@@ -121,8 +132,8 @@ def plan_index(place: Place, query: Query) -> list[Part]:
             part if isinstance(part.work, Told) else part._replace(work=Waiting(part.work, True))
             for part in cursors.plan(place, query)
         ]
-    parts = _plan_segments(place, query)
-    if query.unsealed:
+    parts, rescheduled = _plan_segments(place, query)
+    if query.unsealed or rescheduled:
         parts += [
             part._replace(work=Waiting(part.work, False))
             for part in cursors.plan(place, query)
@@ -131,12 +142,14 @@ def plan_index(place: Place, query: Query) -> list[Part]:
     return parts
 
 
-def _plan_segments(place: Place, query: Query) -> list[Part]:
+def _plan_segments(place: Place, query: Query) -> tuple[list[Part], bool]:
+    """And whether any of the cursors has rescheduled messages."""
     ranges: list[Range] = []
     names: dict[int, tuple[str, str]] = {}
     with opened(place, query.passwords) as source:
         assert source.dump is not None
         topics = [name for name in source.dump.topics if query.wanted.has("topic", name)]
+        rescheduled = any(PROPERTY in properties for _, _, properties in _cursors(source, topics, query))
         for topic, cursor, bucket in _buckets(source, topics, query):
             names[bucket.ledger_id] = topic, cursor
             if query.wanted.has("bucket_ledger_id", bucket.ledger_id):
@@ -144,11 +157,12 @@ def _plan_segments(place: Place, query: Query) -> list[Part]:
                 if metadata is not None:
                     ranges += _wanted_segments(bucket.ledger_id, metadata, query)
         damage = tuple(source.damage)
+        pins = pins_of_topics(source, {names[one.ledger_id][0] for one in ranges}) if ranges else None
     found = [
-        part._replace(work=Segments(part.work, {one.ledger_id: names[one.ledger_id] for one in part.work}))
+        part._replace(work=Segments(part.work, {one.ledger_id: names[one.ledger_id] for one in part.work}, pins))
         for part in parts_of(place, query, ranges)
     ]
-    return [*found, Part(place, Told(damage))] if damage else found
+    return [*found, Part(place, Told(damage))] if damage else found, rescheduled
 
 
 def _wanted_segments(bucket: int, metadata: SnapshotMetadata, query: Query) -> Iterator[Range]:
@@ -189,6 +203,7 @@ def read_index(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
 
 def _read_segments(part: Part, work: Segments, query: Query) -> Iterator[pa.RecordBatch]:
     gathered = _Gathered(query, part.place)
+    indexes_of = _Indexes(part.place, work.pins, query)
     for run in runs(part._replace(work=work.ranges), query):
         if not isinstance(run, Run):
             yield from of_rows(
@@ -198,12 +213,37 @@ def _read_segments(part: Part, work: Segments, query: Query) -> Iterator[pa.Reco
         bucket = cast("int", run.ledger_ids)
         found, damage = _decoded(run.pieces(), run.entry_ids.tolist(), part.place, bucket)
         for number, indexes in found:
+            rows = indexes_of(work.names[bucket]).delayed_of(indexes)
+            if not rows.size:
+                continue
             if gathered.has_enough_before(work.names[bucket]):
                 yield gathered.batch()
-            gathered.add(work.names[bucket], bucket, number, indexes)
+            gathered.add(work.names[bucket], bucket, number, rows)
         yield from of_rows(query, part.place, (_damaged(one, work.names[bucket]) for one in damage))
     if gathered.size:
         yield gathered.batch()
+
+
+class _Indexes:
+    """The delayed indexes of cursors as they were when the read was planned, each read once: what they have
+    acknowledged and rescheduled."""
+
+    def __init__(self, place: Place, pins: Pins | None, query: Query) -> None:
+        self._place = place
+        self._pins = pins
+        self._query = query
+        self._found: dict[tuple[str, str], DelayedIndex] = {}
+
+    def __call__(self, names: tuple[str, str]) -> DelayedIndex:
+        index = self._found.get(names)
+        if index is None:
+            topic, cursor = names
+            with pinned(self._place, self._query.passwords, self._pins) as source:
+                index = DelayedIndex(cursor_of(topic_of(source, topic), cursor), self._query.now_ms)
+                # While the store is open.
+                _ = index.given_times
+            self._found[names] = index
+        return index
 
 
 class _Gathered:
@@ -293,12 +333,13 @@ def _read_waiting(part: Part, work: Waiting, query: Query) -> Iterator[pa.Record
         seen = len(damage)
         index = DelayedIndex(one.cursor, query.now_ms)
         held: dict[int, BitMap64] = {}
-        for bucket in index.buckets:
-            for segment in bucket.segments():
-                if segment.max_time > query.now_ms:
-                    add(held, positions_of(segment.indexes))
-                    if work.buckets:
-                        yield _batch(query, place, segment.indexes, names, bucket.ledger_id, segment.entry)
+        for bucket in index.buckets if work.buckets or query.unsealed else ():
+            for segment in index.segments_of(bucket):
+                add(held, positions_of(segment.indexes))
+                if work.buckets:
+                    rows = index.delayed_of(segment.indexes)
+                    yield _batch(query, place, rows, names, bucket.ledger_id, segment.entry)
+        yield _batch(query, place, index.rescheduled(), names, None, None)
         if query.unsealed:
             for rows in index.rows_of_topic(held):
                 yield _batch(query, place, rows, names, None, None)

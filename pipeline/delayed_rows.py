@@ -9,7 +9,6 @@ import numpy as np
 
 from bookstand.delivery.indexes import Indexes, together
 from bookstand.delivery.rebuilding import deliver_at_time
-from bookstand.disk.cursors import DiskCursor
 from bookstand.disk.topics import DiskTopic
 from bookstand.errors import MalformedError, MalformedMessageError
 from bookstand.pipeline.packed import pack, unpack
@@ -97,20 +96,6 @@ def _each_once(rows: Indexes) -> Indexes:
     fresh = np.ones(rows.size, dtype=np.bool_)
     fresh[1:] = np.diff(rows.ledger_ids).astype(np.bool_) | np.diff(rows.entry_ids).astype(np.bool_)
     return rows if fresh.all() else Indexes(*(column[fresh] for column in rows))
-
-
-def waiting(cursor: DiskCursor, rows: Indexes, due_by: int) -> Indexes:
-    """Those that a cursor has not acknowledged, and that are due later."""
-    mark = cursor.state.mark_delete
-    ledgers, entries = rows.ledger_ids, rows.entry_ids
-    kept = (ledgers > mark.ledger_id) | ((ledgers == mark.ledger_id) & (entries > mark.entry_id))
-    kept &= rows.timestamps > due_by
-    for ledger_id, acked in cursor.state.acked.items():
-        here = np.flatnonzero(ledgers == ledger_id)
-        if len(here):
-            gone = np.array(acked.to_array(), dtype=np.uint64).view(np.int64)
-            kept[here[np.isin(entries[here], gone)]] = False
-    return rows if kept.all() else Indexes(*(column[kept] for column in rows))
 
 
 # -- on their way between tasks ----------------------------------------------------------------------------------------

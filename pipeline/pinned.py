@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from bookstand.cursor.log import known_of
 from bookstand.delivery.bucket_key import read_properties
+from bookstand.delivery.rescheduled import PROPERTY
 from bookstand.disk.cursors import labelled_ledgers
 from bookstand.disk.extent import Extent
 from bookstand.disk.metadata_dump import MetadataDump, Node
@@ -75,7 +76,7 @@ def pins_of_ledgers(source: Disks, ledger_ids: Iterable[int]) -> Pins:
 
 
 def pins_of_topics(source: Disks, topics: Iterable[str]) -> Pins:
-    """All that tells the cursors of these topics, and their buckets."""
+    """All that tells the cursors of these topics, their buckets and rescheduled messages."""
     dump = source.dump
     assert dump is not None
     paths: list[str] = []
@@ -89,6 +90,9 @@ def pins_of_topics(source: Disks, topics: Iterable[str]) -> Pins:
             # Former ledgers count where the newest one is damaged.
             wanted.update(dict.fromkeys((info.cursor_ledger_id, *known_of(info).former)))
             wanted.update(dict.fromkeys(read_properties(info.cursor_properties).buckets.values()))
+            rescheduled = dict(info.cursor_properties).get(PROPERTY, "")
+            if rescheduled.isascii() and rescheduled.isdecimal():
+                wanted[int(rescheduled)] = None
         for cursor in dump.unreadable_cursors(topic):
             paths.append(cursor_node_of(topic, cursor))
             wanted.update(dict.fromkeys(labelled_ledgers(topic_of(source, topic), cursor)))

@@ -175,13 +175,13 @@ DELAYED_BUCKETS = Table(
 
 DELAYED_INDEX = Table(
     "delayed_index",
-    "one row for each delayed message of each subscription; two, where a broker that died in the middle of merging "
-    "left it in two buckets",
+    "one row for each delayed message that a subscription has not acknowledged; two, where a broker that died in the "
+    "middle of merging left it in two buckets",
     _TOPIC,
     _CURSOR,
-    Column("bucket_ledger_id", "bigint", "the ledger of the bucket that has it; null: only the topic has it"),
+    Column("bucket_ledger_id", "bigint", "the ledger of the bucket that has it; null: the topic alone, or rescheduled"),
     Column("segment", "bigint", "the bucket's segment, counted from 1, which is the entry of that ledger"),
-    Column("deliver_at_ms", "bigint", "when it is due"),
+    Column("deliver_at_ms", "bigint", "when it is due, by the time that it was rescheduled to or else its own"),
     Column("ledger_id", "bigint", "ledger of the message"),
     Column("entry_id", "bigint", "entry of the message"),
 )

@@ -48,7 +48,7 @@ class Bucket(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """``next_due`` and ``last_due`` are of what is not due yet; None: there is nothing."""
+    """``next_due`` and ``last_due`` are the first and the last due time; None: nothing is delayed."""
 
     topic: str
     subscription: str
@@ -63,10 +63,10 @@ class Waiting(NamedTuple):
         return self.messages - self.in_buckets
 
 
-def waiting(view: View, index: DelayedIndex, now: int, see: Callable[[Numbers], None] | None = None) -> Waiting:
+def waiting(view: View, index: DelayedIndex, see: Callable[[Numbers], None] | None = None) -> Waiting:
     """``see`` is given the time of each message that waits, many at once, each message once."""
     held: dict[int, BitMap64] = {}
-    buckets = [_read(view, bucket, now, held) for bucket in index.buckets]
+    buckets = [_read(view, index, bucket, held) for bucket in index.buckets]
     found: dict[int, BitMap64] = {}
     times: list[int] = []
     for rows in index.rows():
@@ -74,9 +74,8 @@ def waiting(view: View, index: DelayedIndex, now: int, see: Callable[[Numbers], 
         if see is not None:
             see(_new(rows, positions, found))
         add(found, positions)
-        coming = rows.timestamps[rows.timestamps > now]
-        if len(coming):
-            times += [int(coming.min()), int(coming.max())]
+        if rows.size:
+            times += [int(rows.timestamps.min()), int(rows.timestamps.max())]
     return Waiting(
         index.topic.name,
         index.cursor.name,
@@ -88,18 +87,16 @@ def waiting(view: View, index: DelayedIndex, now: int, see: Callable[[Numbers], 
     )
 
 
-def _read(view: View, bucket: DiskBucket, now: int, held: dict[int, BitMap64]) -> Bucket:
-    """What the bucket still counts for goes to ``held``."""
+def _read(view: View, index: DelayedIndex, bucket: DiskBucket, held: dict[int, BitMap64]) -> Bucket:
+    """Describe a bucket; messages of it that are delayed are added to ``held``."""
     known = len(view.source.damage)
     segments = []
     due = 0
     for segment in bucket.segments():
         positions = positions_of(segment.indexes)
         segments.append(Segment(segment.min_time, segment.max_time, _count(positions)))
-        due += int((segment.indexes.timestamps <= now).sum())
-        # The broker keeps a segment until the last message of it is due.
-        if segment.max_time > now:
-            add(held, positions)
+        due += int((segment.indexes.timestamps <= index.now).sum())
+        add(held, positions_of(index.delayed_of(segment.indexes)))
     problems = [one.what for one in view.source.damage[known:]]
     return Bucket(bucket.key.first_ledger, bucket.key.last_ledger, bucket.ledger_id, segments, due, problems)
 

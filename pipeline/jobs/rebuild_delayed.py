@@ -17,6 +17,7 @@ from typing import Any
 from bookstand.delivery.indexes import Indexes
 from bookstand.disk.cursors import DiskCursor
 from bookstand.disk.cursors import cursor as cursor_of
+from bookstand.disk.delayed import waiting
 from bookstand.disk.metadata_dump import MetadataDump
 from bookstand.disk.topics import DiskTopic
 from bookstand.errors import BookstandError, IncorrectParameterError, StoreDamagedError
@@ -169,7 +170,7 @@ class RebuildDelayed:
         return Result(unit.name, counts, problems, facts={"versions": versions})
 
     def _seal(self, cursor: DiskCursor, parts: Iterable[Indexes], folder: Path, number: int) -> Iterator[int]:
-        left = (delayed_rows.waiting(cursor, rows, self.due_by) for rows in parts)
+        left = (waiting(cursor, rows, self.due_by) for rows in parts)
         for bucket in cut(left, self.cut.least):
             if not self.rest and not bucket.complete:
                 return

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,14 +90,16 @@ class Stats(Survey):
             rows = 0
             for segment in bucket.segments():
                 rows += segment.indexes.size
+                delayed = segment.indexes
                 if not self.buckets_only:
                     add(held, positions_of(segment.indexes))
-                due.update(_hours(segment.indexes.timestamps))
-            kept["in buckets"] += rows
+                    delayed = index.delayed_of(segment.indexes)
+                due.update(_hours(delayed.timestamps))
+                kept["in buckets"] += delayed.size
             sizes[str(1 << max(rows, 1).bit_length() - 1)] += 1
         if self.buckets_only:
             return
-        for some in index.rows_of_topic(held):
+        for some in chain([index.rescheduled()], index.rows_of_topic(held)):
             due.update(_hours(some.timestamps))
             kept["in the topic alone"] += some.size
 

@@ -4,6 +4,7 @@ as can be, starting again, crashes and failures in the middle, what the topic te
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,8 @@ class BucketMachine(RuleBasedStateMachine):
         self.times: dict[tuple[int, int], set[int]] = {}
         self.horizon = 0
         self.newest = 0
+        self.most = self.bench.config.delayed_delivery_max_num_buckets
+        self.known_buckets: set[int] = set()
 
     # -- the model -----------------------------------------------------------------------------------------------------
 
@@ -178,6 +181,14 @@ class BucketMachine(RuleBasedStateMachine):
 
     # -- starting again ------------------------------------------------------------------------------------------------
 
+    @rule(most=st.sampled_from([-1, 1, 2, 3]), policy=st.sampled_from(MERGE_POLICIES), read_again=st.booleans())
+    def restart_with_another_limit(self, most: int, policy: str, read_again: bool) -> None:
+        self.bench.config = replace(
+            self.bench.config, delayed_delivery_max_num_buckets=most, delayed_delivery_merge_policy=policy
+        )
+        self.most = most
+        self.restart(crash=False, read_again=read_again)
+
     @rule(crash=st.booleans(), read_again=st.booleans())
     def restart(self, crash: bool, read_again: bool) -> None:
         if crash:
@@ -199,6 +210,8 @@ class BucketMachine(RuleBasedStateMachine):
 
     def begun(self) -> None:
         """It has what stands in live segments, and what the topic tells of ledgers whose snapshot is lost."""
+        # Until the next seal there may be more buckets than the limit, if it was higher before.
+        self.known_buckets = {bucket.bucket_id for bucket in self.bench.tracker.buckets}
         recovered = {}
         problems = 0
         for key, segments in self.bench.found.items():
@@ -306,6 +319,15 @@ class BucketMachine(RuleBasedStateMachine):
         for bucket in self.bench.tracker.buckets:
             within = [one for one in self.waiting if bucket.key.first_ledger <= one[0] <= bucket.key.last_ledger]
             assert bucket.waiting == len(within)
+
+    @invariant()
+    def limit_holds_after_each_seal(self) -> None:
+        if not hasattr(self, "bench"):
+            return
+        buckets = {bucket.bucket_id for bucket in self.bench.tracker.buckets}
+        if self.most > 0 and buckets - self.known_buckets:
+            assert len(buckets) <= self.most
+        self.known_buckets = buckets
 
     @invariant()
     def somebody_is_woken(self) -> None:

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.delivery.config import MERGE_POLICIES
-from bookstand.delivery.merging import CHOICES, Run, least_writes, two_smallest
+from bookstand.delivery.config import MERGE_POLICIES, TWO_SMALLEST
+from bookstand.delivery.merging import CHOICES, Run, blocks_to_merge, least_writes, two_smallest
 
 runs = st.lists(
-    st.builds(Run, st.integers(0, 6), st.one_of(st.none(), st.integers(0, 5)), st.integers(0, 3)), max_size=9
+    st.builds(Run, st.integers(0, 6), st.one_of(st.none(), st.integers(0, 5)), st.integers(0, 3)),
+    min_size=2,
+    max_size=9,
 )
 
 
@@ -25,28 +27,23 @@ def test_every_policy_has_a_choice() -> None:
 @pytest.mark.parametrize("choose", CHOICES.values())
 @settings(deadline=None, derandomize=True)
 @given(found=runs)
-def test_several_side_by_side_that_have_something_to_load(
-    choose: Callable[[list[Run]], tuple[int, int] | None], found: list[Run]
-) -> None:
-    chosen = choose(found)
-    possible = any(None not in (one.next_time, other.next_time) for one, other in pairwise(found))
-    assert (chosen is not None) == possible
-    if chosen is not None:
-        first, end = chosen
-        assert 0 <= first < end - 1 < len(found)
-        assert all(run.next_time is not None for run in found[first:end])
+def test_several_side_by_side(choose: Callable[[list[Run]], tuple[int, int]], found: list[Run]) -> None:
+    first, end = choose(found)
+    assert 0 <= first < end - 1 < len(found)
 
 
 @settings(deadline=None, derandomize=True)
 @given(found=runs)
 def test_two_smallest_are_the_two_smallest(found: list[Run]) -> None:
+    def time(run: Run) -> int:
+        return 1 << 63 if run.next_time is None else run.next_time
+
     pairs = [
-        (one.messages + other.messages, min(one.next_time, other.next_time), place)
+        (one.messages + other.messages, min(time(one), time(other)), place)
         for place, (one, other) in enumerate(pairwise(found))
-        if one.next_time is not None and other.next_time is not None
     ]
-    best = min(pairs, default=None)
-    assert two_smallest(found) == (None if best is None else (best[2], best[2] + 2))
+    place = min(pairs)[2]
+    assert two_smallest(found) == (place, place + 2)
 
 
 @settings(deadline=None, derandomize=True)
@@ -54,21 +51,32 @@ def test_two_smallest_are_the_two_smallest(found: list[Run]) -> None:
 def test_least_writes_takes_those_that_were_merged_the_fewest_times(found: list[Run]) -> None:
     """No two side by side were both merged less often than the one of those chosen that was merged most."""
     chosen = least_writes(found)
-    if chosen is not None:
-        most = max(run.generation for run in found[slice(*chosen)])
-        for one, other in pairwise(found):
-            if None not in (one.next_time, other.next_time):
-                assert max(one.generation, other.generation) >= most
+    most = max(run.generation for run in found[slice(*chosen)])
+    for one, other in pairwise(found):
+        assert max(one.generation, other.generation) >= most
 
 
-def test_none_of_few() -> None:
-    for choose in CHOICES.values():
-        assert choose([]) is None
-        assert choose([Run(5, 10, 0)]) is None
-        assert choose([Run(5, 10, 0), Run(5, None, 0), Run(5, 10, 0)]) is None
+@settings(deadline=None, derandomize=True)
+@given(found=st.lists(runs.flatmap(st.sampled_from), max_size=12), most=st.integers(1, 5))
+@pytest.mark.parametrize("policy", MERGE_POLICIES)
+def test_blocks_leave_no_more_buckets_than_the_limit(policy: str, found: list[Run], most: int) -> None:
+    blocks = blocks_to_merge(found, most, policy)
+    left = len(found) - sum(end - start - 1 for start, end in blocks)
+    assert left == len(found) if len(found) <= most else 1 <= left <= most
+    assert all(end - start >= 2 for start, end in blocks)
+    assert all(one[1] <= other[0] for one, other in pairwise(blocks))
+    if policy == TWO_SMALLEST:
+        assert left == min(len(found), most)
 
 
-def written_by(choose: Callable[[list[Run]], tuple[int, int] | None], seals: int, most: int) -> tuple[float, int]:
+@pytest.mark.parametrize("loaded", [False, True])
+def test_of_the_sizes_5_3_2_4_3_the_second_and_the_third_are_merged(loaded: bool) -> None:
+    found = [Run(size, None if loaded else 100 + size, 0) for size in (5, 3, 2, 4, 3)]
+    assert two_smallest(found) == (1, 3)
+    assert blocks_to_merge(found, 4, TWO_SMALLEST) == [(1, 3)]
+
+
+def written_by(choose: Callable[[list[Run]], tuple[int, int]], seals: int, most: int) -> tuple[float, int]:
     """How often a message is written, in the mean and at most, when so many seals of equal size are made."""
     kept: list[tuple[int, int]] = []
     writes = 0
@@ -76,7 +84,6 @@ def written_by(choose: Callable[[list[Run]], tuple[int, int] | None], seals: int
         kept.append((1, 0))
         if len(kept) > most:
             chosen = choose([Run(size, 100, generation) for size, generation in kept])
-            assert chosen is not None
             first, end = chosen
             size = sum(one for one, _ in kept[first:end])
             kept[first:end] = [(size, max(generation for _, generation in kept[first:end]) + 1)]

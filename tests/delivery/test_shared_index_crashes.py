@@ -210,10 +210,12 @@ def test_all_of_it_happens(config: str, tmp_path: Path, monkeypatch: pytest.Monk
 
     def close_and_count(tracker: BucketDelayedTracker) -> None:
         for sample in tracker.samples():
-            if sample.labels.get("state") == "succeed":
+            if sample.labels.get("state") == "succeed" and sample.value:
                 happened[sample.labels["type"]] += int(sample.value)
         close(tracker)
 
     monkeypatch.setattr(BucketDelayedTracker, "close", close_and_count)
     Workload(config)(str(tmp_path / "store"), lambda _: None)
-    assert set(happened) == {"create", "load", "delete"} | ({"merge"} if config.startswith("merged") else set())
+    # Where buckets are merged, all of them become part of another before they are emptied.
+    assert set(happened) - {"delete"} == {"create", "load"} | ({"merge"} if config.startswith("merged") else set())
+    assert config.startswith("merged") or "delete" in happened

@@ -237,34 +237,41 @@ class BucketsModel:
             self._empty_mutable()
             return
         new = Sealed(first, last, self._cut(indexes), 1)
-        places = sorted([*self.buckets, new], key=lambda bucket: bucket.first)
+        blocks = self._blocks(new, len(indexes))
+        blocks.sort(key=lambda block: new in block)
+        for block in blocks[:-1]:
+            if not self._store(None, [], block):
+                self.seal_from = 2 * len(self.mutable)
+                return
+        if self._store(new, indexes, blocks[-1] if blocks else []):
+            self._empty_mutable()
+        else:
+            self.seal_from = 2 * len(self.mutable)
+
+    def _store(self, new: Sealed | None, indexes: list[Index], block: Sequence[Sealed]) -> bool:
+        """Create the new one, and make one of the block."""
         sources: list[Index] = []
-        pair: tuple[Sealed, ...] = ()
-        if 0 < self.figures.most_buckets <= len(self.buckets):
-            pair = self._two_smallest(places, new, len(indexes))
-        for bucket in pair:
+        for bucket in block:
             if bucket is new:
                 sources += indexes
             elif not self._read_all(bucket, sources):
-                self.seal_from = 2 * len(self.mutable)
-                return
+                return False
         sources = sorted(set(sources))
-        doomed = [bucket for bucket in pair if bucket is not new]
-        created = [] if new in pair else [new]
+        doomed = [bucket for bucket in block if bucket is not new]
+        created = [] if new is None or new in block else [new]
         if sources:
-            created.append(Sealed(pair[0].first, pair[-1].last, self._cut(sources), 0))
+            created.append(Sealed(block[0].first, block[-1].last, self._cut(sources), 0))
         if not self.attempt([*["delete"] * len(doomed), *["create"] * len(created)]):
-            self.seal_from = 2 * len(self.mutable)
-            return
+            return False
         merged = {one[1:] for one in sources}
         self.loaded = [one for one in self.loaded if one[1:] not in merged]
         self.stored = [bucket for bucket in self.stored if bucket not in doomed] + created
         self.buckets = sorted(
             [*(bucket for bucket in self.buckets if bucket not in doomed), *created], key=lambda bucket: bucket.first
         )
-        if new not in pair:
+        if new is not None and new not in block:
             self.loaded += new.segments[0]
-        self._empty_mutable()
+        return True
 
     def _read_all(self, bucket: Sealed, found: list[Index]) -> bool:
         found += [one for one in self.loaded if bucket.covers(one[1]) and self.waits(one)]
@@ -275,16 +282,24 @@ class BucketsModel:
         found += [one for segment in bucket.segments[bucket.loaded :] for one in segment if self.waits(one)]
         return True
 
-    def _two_smallest(self, places: Sequence[Sealed], new: Sealed, size: int) -> tuple[Sealed, ...]:
-        def waiting(bucket: Sealed) -> int:
-            return size if bucket is new else sum(bucket.covers(one.ledger_id) for one in self.present)
+    def _blocks(self, new: Sealed, size: int) -> list[list[Sealed]]:
+        """What is to be one, so that there are no more buckets than there may be: the two adjacent ones with the fewest
+        messages, until that is so."""
 
-        pairs = [
-            (waiting(one) + waiting(other), min(one.next_time, other.next_time), place)
-            for place, (one, other) in enumerate(pairwise(places))
-            if one.next_time is not None and other.next_time is not None
-        ]
-        return tuple(places[min(pairs)[2] :][:2]) if pairs else ()
+        def weight(block: list[Sealed]) -> int:
+            return sum(
+                size if bucket is new else sum(bucket.covers(one.ledger_id) for one in self.present) for bucket in block
+            )
+
+        def first_to_load(block: list[Sealed]) -> int:
+            return min((bucket.next_time for bucket in block if bucket.next_time is not None), default=LAST)
+
+        blocks = [[bucket] for bucket in sorted([*self.buckets, new], key=lambda bucket: bucket.first)]
+        while len(blocks) > self.figures.most_buckets > 0:
+            pairs = [[*one, *other] for one, other in pairwise(blocks)]
+            at = min(range(len(pairs)), key=lambda place: (weight(pairs[place]), first_to_load(pairs[place])))
+            blocks[at : at + 2] = [pairs[at]]
+        return [block for block in blocks if len(block) > 1]
 
     def _cut(self, indexes: Sequence[Index]) -> list[list[Index]]:
         segments: list[list[Index]] = []

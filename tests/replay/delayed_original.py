@@ -392,7 +392,7 @@ class OriginalTracker:
     def _two_smallest(self) -> list[OriginalBucket]:
         """As it is done here."""
         pairs = [list(pair) for pair in pairwise(self.buckets.buckets)]
-        able = [pair for pair in pairs if all(one.has_more and not one.merging for one in pair)]
+        able = [pair for pair in pairs if not any(one.merging for one in pair)]
         return min(able, key=lambda pair: sum(map(self._waiting_of, pair)), default=[])
 
     def _choose(self) -> list[OriginalBucket]:

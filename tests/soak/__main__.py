@@ -29,6 +29,7 @@ KINDS: dict[str, str] = {
     "repairs": "tests.soak.repairs:KIND",
     "decoder_mutations": "tests.soak.decoder_mutations:KIND",
     "histories": "tests.soak.histories:KIND",
+    "delayed_views": "tests.soak.delayed_views:KIND",
     "eviction": "tests.soak.eviction:KIND",
     "seeded_defects": "tests.soak.seeded_defects:KIND",
     "topics": "tests.soak.topics:KIND",

@@ -64,7 +64,7 @@ def run(
         now = view.default_now if asked is None else asked
         names = view.topics() if topic is None else [view.find_topic(topic)]
         found = [
-            _facts(waiting(view, index, now))
+            _facts(waiting(view, index))
             for name in names
             for index in view.delayed(name, now)
             if subscription in (None, index.cursor.name)

@@ -87,7 +87,7 @@ def _collect_topic(
             times.add(seen)
             all_times.add(seen)
 
-        report.delayed.append(Delayed(waiting(view, index, report.at, see), times.result()))
+        report.delayed.append(Delayed(waiting(view, index, see), times.result()))
 
 
 def subscription(cursor: DiskCursor, asked: Asked | None = None) -> Subscription:

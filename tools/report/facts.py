@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from bookstand.delivery.shared_index import BUILDER
 from bookstand.disk.damage import Damage
 from bookstand.disk.metadata_dump import Node
 from bookstand.tools.report.binning import Histogram, Strip
@@ -130,4 +131,5 @@ class Report:
 
     @property
     def waiting(self) -> int:
-        return sum(one.waiting.messages for one in self.delayed)
+        # The index that subscriptions share has their messages once more.
+        return sum(one.waiting.messages for one in self.delayed if one.waiting.subscription != BUILDER)
