@@ -29,7 +29,7 @@ from bookstand.cursor.arguments import (
     check_cursor_property,
 )
 from bookstand.cursor.bringing import Bringing
-from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.config import CURSOR_WHILE_OPEN, CursorConfig
 from bookstand.cursor.flushing import Flushing, Written
 from bookstand.cursor.history import AllAcked, CursorDiff, HistoryEntry, all_acked, diff_of, history_of
 from bookstand.cursor.live import LiveState, PageNeeded
@@ -85,9 +85,7 @@ class Cursor:
         as it is stored; whoever has it open keeps it."""
         if initial not in ("earliest", "latest"):
             raise IncorrectParameterError(f"initial is 'earliest' or 'latest', not {initial!r}")
-        config = CursorConfig() if config is None else config
-        if not isinstance(config, CursorConfig):
-            raise IncorrectParameterError(f"config is a CursorConfig, not {config!r}")
+        config = _as_config(CursorConfig() if config is None else config)
         read_only = read_only or topic.client.read_only or at_marker is not None
         return cls(
             topic, name, config, initial, create, properties or {}, cursor_properties or {}, at_marker, read_only
@@ -118,6 +116,8 @@ class Cursor:
         self.name = name
         self.config = config
         self.read_only = read_only
+        self.at_marker = at_marker
+        """The marker of :meth:`history` that the cursor was opened at; None for its newest state."""
         # Guards the state in memory; held for no I/O.
         self._lock = Lock()
         self._log = CursorLog(topic, name, config.compression, config.compression_threshold)
@@ -152,6 +152,28 @@ class Cursor:
         if not self.read_only:
             topic.hold(self._log.hold_name, lambda: self.durable_mark_delete_position)
         topic.client.add_metrics(self)
+
+    # -- settings ----------------------------------------------------------------------------------------------------
+
+    def check_config(self, config: CursorConfig) -> None:
+        """Raise :class:`IllegalOperationError` if :meth:`change_config` would reject ``config``."""
+        what = f"cursor {self.name!r} of topic {self.topic.name}"
+        CURSOR_WHILE_OPEN.check(what, self.config, _as_config(config))
+
+    def change_config(self, config: CursorConfig) -> None:
+        """Replace the settings while the cursor is open: all of them, or none if one is rejected. The form of storage
+        (``enable_lru_cache_max_unacked_ranges``) is fixed while it is open."""
+        with self._flushing.alone:
+            self.check_config(config)
+            self.config = config
+            self._flushing.change_config(config)
+            self._log.change_compression(config.compression, config.compression_threshold)
+            self._throttle.change(config.throttle_mark_delete, config.flush_interval)
+            with self._lock:
+                self._joins_flush = config.throttle_mark_delete is None and not self.read_only
+                if config.enable_lru_cache_max_unacked_ranges:
+                    self._state.pages.change_limit(config.max_individual_ack_cache_bytes)
+        self._pausing.change_limit(config.max_per_cursor_metadata_size_in_bytes)
 
     # -- changing the state ------------------------------------------------------------------------------------------
 
@@ -626,3 +648,9 @@ class Cursor:
         damaged = len(self.recovered_from.damage) + len(self._flushing.damaged_pages)
         found = f", {damaged} damaged parts skipped" if damaged else ""
         return f"<Cursor {self.name!r} of {self.topic.name!r} at {self._state.mark_delete}{found}>"
+
+
+def _as_config(config: object) -> CursorConfig:
+    if not isinstance(config, CursorConfig):
+        raise IncorrectParameterError(f"config must be a CursorConfig, not {config!r}")
+    return config

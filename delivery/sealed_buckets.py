@@ -44,7 +44,7 @@ class SealedBuckets:
         rebuild: Reader | None,
     ) -> None:
         self._home = home
-        self._config = config
+        self.config = config
         self._tracked = tracked
         self._rebuild = rebuild
         # Snapshots that took the place of damaged ones.
@@ -163,13 +163,13 @@ class SealedBuckets:
         return True
 
     def _sealed(self, key: BucketKey, indexes: Indexes, generation: int) -> NewBucket:
-        config = self._config
+        config = self.config
         snapshot = seal(indexes, config.time_step_millis, config.most_in_segment, self.ledgers.entry_limit)
         return NewBucket(key, snapshot, generation)
 
     def _choose_merge(self, new: NewBucket) -> list[Bucket | None]:
         """The buckets that are to be one, so that there is room for the new one; None is the new one itself."""
-        most = self._config.delayed_delivery_max_num_buckets
+        most = self.config.delayed_delivery_max_num_buckets
         if not 0 < most <= len(self.buckets):
             return []
         places: list[Bucket | None] = list(self.buckets)
@@ -180,7 +180,7 @@ class SealedBuckets:
             else Run(bucket.waiting, bucket.next_time, bucket.generation)
             for bucket in places
         ]
-        chosen = CHOICES[self._config.delayed_delivery_merge_policy](runs)
+        chosen = CHOICES[self.config.delayed_delivery_merge_policy](runs)
         return [] if chosen is None else places[slice(*chosen)]
 
     def _read_sources(self, block: Sequence[Bucket | None], new: NewBucket) -> list[Indexes]:

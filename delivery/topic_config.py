@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Self
 
-from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.config import CursorConfig, WhileOpen
 from bookstand.delivery.backoff import RedeliveryBackoff
-from bookstand.delivery.config import DelayedDeliveryConfig
+from bookstand.delivery.config import DELAYED_WHILE_OPEN, DelayedDeliveryConfig
 from bookstand.delivery.negative_acks import DELAY_MILLIS
 from bookstand.delivery.times import Span, span_of
 from bookstand.errors import IncorrectParameterError
@@ -124,6 +124,41 @@ class SubscriptionConfig:
     @property
     def is_exclusive(self) -> bool:
         return self.type == EXCLUSIVE
+
+
+TOPIC_WHILE_OPEN = WhileOpen(
+    changeable=DELAYED_WHILE_OPEN.changeable
+    | {
+        "compression",
+        "max_bytes_per_ledger",
+        "max_entries_per_ledger",
+        "max_ledger_age",
+        "trim_consumed",
+    },
+    fixed=DELAYED_WHILE_OPEN.fixed,
+    remedy=DELAYED_WHILE_OPEN.remedy,
+)
+"""The settings of :class:`TopicConfig`, those of delayed delivery included."""
+
+SUBSCRIPTION_WHILE_OPEN = WhileOpen(
+    changeable=frozenset(
+        {
+            "ack_deadline",
+            # As far as the table of CursorConfig says.
+            "cursor",
+            "dead_letter_topic",
+            "delayed_delivery_tick_time_millis",
+            "max_redeliveries",
+            "max_unacked_messages",
+            "nack_backoff",
+            "nack_delay",
+            "time_to_live",
+        }
+    ),
+    fixed=frozenset({"durable_nacks", "type"}),
+    remedy="close the subscription first",
+)
+"""The settings of :class:`SubscriptionConfig`."""
 
 
 def _check_flag(name: str, value: object) -> None:

@@ -69,15 +69,20 @@ class ManagedLedgerTerminatedError(IllegalOperationError):
 class ManagedLedger:
     """Use ``store.managed_ledger(name)``. All methods may be called from any thread."""
 
+    max_entries_per_ledger: int = MAX_ENTRIES_PER_LEDGER
+    max_bytes_per_ledger: int = MAX_BYTES_PER_LEDGER
+    max_ledger_age: float = MAX_LEDGER_AGE
+    """Limits of a ledger, in entries, bytes and seconds; at the first one reached the next ledger is begun."""
+
     def __init__(
         self,
         client: Client,
         name: str,
         *,
         create: bool = True,
-        max_entries_per_ledger: int = MAX_ENTRIES_PER_LEDGER,
-        max_bytes_per_ledger: int = MAX_BYTES_PER_LEDGER,
-        max_ledger_age: float = MAX_LEDGER_AGE,
+        max_entries_per_ledger: int | None = None,
+        max_bytes_per_ledger: int | None = None,
+        max_ledger_age: float | None = None,
         info_compression: str | None = None,
         skip_lost: bool = False,
     ) -> None:
@@ -85,14 +90,10 @@ class ManagedLedger:
         self.path = node_of(name)
         self.client = client
         self.skip_lost = skip_lost
-        self._max_entries = as_positive("max_entries_per_ledger", max_entries_per_ledger)
-        self._max_bytes = as_positive("max_bytes_per_ledger", max_bytes_per_ledger)
-        if not isinstance(max_ledger_age, int | float) or not max_ledger_age > 0:
-            raise IncorrectParameterError(f"max_ledger_age is a positive number of seconds, not {max_ledger_age!r}")
-        self._max_age_millis = max_ledger_age * 1000
-        self._compression = info_compression
+        self._compression: str | None = None
         self._nodes = Nodes(client.storage, client.check_usable, client.check_writable)
         self._lock = RLock()
+        self.change_options(max_entries_per_ledger, max_bytes_per_ledger, max_ledger_age, info_compression)
         self._writer: LedgerWriter | None = None
         # Set for good once somebody else has taken the topic over, or it was closed.
         self._fenced: BookstandError | None = None
@@ -104,6 +105,33 @@ class ManagedLedger:
             self._extent = self._measure()
         else:
             self._take_over(create)
+
+    def change_options(
+        self,
+        max_entries_per_ledger: int | None = None,
+        max_bytes_per_ledger: int | None = None,
+        max_ledger_age: float | None = None,
+        info_compression: str | None = None,
+        skip_lost: bool | None = None,
+    ) -> None:
+        """Replace options while the topic is open: all that are given, or none if one is wrong. None leaves an option
+        as it is."""
+        entries = self.max_entries_per_ledger if max_entries_per_ledger is None else max_entries_per_ledger
+        size = self.max_bytes_per_ledger if max_bytes_per_ledger is None else max_bytes_per_ledger
+        age = self.max_ledger_age if max_ledger_age is None else max_ledger_age
+        as_positive("max_entries_per_ledger", entries)
+        as_positive("max_bytes_per_ledger", size)
+        if not isinstance(age, int | float) or not age > 0:
+            raise IncorrectParameterError(f"max_ledger_age must be a positive number of seconds, not {age!r}")
+        if info_compression is not None:
+            # Raises for a codec that does not exist, or is not installed.
+            records.encode_ledger_info(records.ManagedLedgerInfo(), info_compression)
+        with self._lock:
+            self.max_entries_per_ledger, self.max_bytes_per_ledger, self.max_ledger_age = entries, size, age
+            if info_compression is not None:
+                self._compression = info_compression
+            if skip_lost is not None:
+                self.skip_lost = skip_lost
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
@@ -374,7 +402,7 @@ class ManagedLedger:
             with self._lock:
                 writer = self._current()
                 count, size = writer.pushed()
-                part = _up_to(islice(source, self._max_entries - count), self._max_bytes - size)
+                part = _up_to(islice(source, self.max_entries_per_ledger - count), self.max_bytes_per_ledger - size)
                 if not part:
                     return positions
                 try:
@@ -402,9 +430,10 @@ class ManagedLedger:
 
     def _is_full(self, writer: LedgerWriter) -> bool:
         entries, size = writer.pushed()
-        return entries >= self._max_entries or (
-            entries > 0 and (size >= self._max_bytes or self.client.clock.now() - self._began >= self._max_age_millis)
-        )
+        if entries >= self.max_entries_per_ledger:
+            return True
+        age = self.client.clock.now() - self._began
+        return entries > 0 and (size >= self.max_bytes_per_ledger or age >= self.max_ledger_age * 1000)
 
     def _roll_if_full(self) -> bool:
         """Begin the next ledger as soon as this one is full; whether it was. What fails here is none of the append's
