@@ -16,6 +16,7 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from bookstand.cursor import metrics, opening
 from bookstand.cursor.acks import bits_of, indexes_of
@@ -56,6 +57,9 @@ from bookstand.storage.log import logger
 from bookstand.storage.metrics import Sample
 from bookstand.storage.pending import Pending, completed
 from bookstand.storage.position import Position
+
+if TYPE_CHECKING:
+    from bookstand.ledger.managed import OnUnreadable
 
 _UNLIMITED = 1 << 62
 _LEDGER_OF, _ENTRY_OF = itemgetter(0), itemgetter(1)
@@ -351,11 +355,12 @@ class Cursor:
         position = as_position(position)
         return self._reading.next_from(self._bringing.ask(lambda: self._state.run_end(position)))
 
-    def replay(self, positions: Iterable[Position]) -> list[TopicEntry]:
-        """Those of the entries that are not acknowledged, in their order, wherever :meth:`read` stands."""
+    def replay(self, positions: Iterable[Position], on_unreadable: OnUnreadable | None = None) -> list[TopicEntry]:
+        """Read the entries that are not acknowledged, in their order, whatever the read position is. Damaged entries
+        are treated as by :meth:`ManagedLedger.read_run`."""
         extent = self.topic.extent
         wanted = [one for one in sorted(set(as_positions(positions))) if extent.has(one) and not self.is_acked(one)]
-        return list(self.topic.read_positions(wanted))
+        return list(self.topic.read_positions(wanted, on_unreadable))
 
     def put_property(self, name: str, value: int) -> None:
         """Set a property beside those of the last mark-delete; stored with whatever is stored next."""
@@ -459,7 +464,11 @@ class Cursor:
     ) -> list[TopicEntry]:
         """Up to ``count`` entries from the read position on, which moves behind them. Entries that are acknowledged,
         and those for which ``skip`` is true, are passed over without being read. ``wanted`` says the same of many:
-        given a ledger and the first and the last of a run of its entries, which of them are not to be passed over."""
+        given a ledger and the first and the last of a run of its entries, which of them are not to be passed over.
+
+        :class:`UnreadableEntryError` is raised at a damaged entry, once the intact ones before it have been read; the
+        position stays there. ``seek(error.last.next)`` moves it behind the damage.
+        """
         if skip is not None:
             wanted = partial(not_skipped, skip)
         return [entry for run in self.read_runs(count, wanted) for entry in run.entries()]
@@ -468,10 +477,15 @@ class Cursor:
         """The same for those who need no object for each entry."""
         return self._reading.read_runs(as_count(count), wanted)
 
-    def unacked(self, wanted: Wanted | None = None, start: Position | None = None) -> Iterator[TopicEntry]:
-        """All entries, from ``start`` on, that are not acknowledged when the iteration comes to them, wherever
-        :meth:`read` stands."""
-        return self._reading.unacked(wanted, start)
+    def unacked(
+        self,
+        wanted: Wanted | None = None,
+        start: Position | None = None,
+        on_unreadable: OnUnreadable | None = None,
+    ) -> Iterator[TopicEntry]:
+        """All entries, from ``start`` on, that are not acknowledged when the iteration reaches them, whatever the read
+        position is. Damaged entries are treated as by :meth:`ManagedLedger.read_run`."""
+        return self._reading.unacked(wanted, start, on_unreadable)
 
     @property
     def has_more(self) -> bool:

@@ -51,8 +51,10 @@ from bookstand.delivery.tracker import (
     columns_of,
     times_of,
 )
-from bookstand.ledger.managed import ManagedLedger
+from bookstand.ledger.managed import ManagedLedger, UnreadableEntryError
+from bookstand.ledger.topic_entries import TopicEntry
 from bookstand.storage.clock import SystemClock
+from bookstand.storage.log import logger
 from bookstand.storage.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
@@ -170,11 +172,20 @@ class SharedDelayedIndex:
     def catch_up(self, beyond: Position = LATEST) -> None:
         """Read the topic until the builder is beyond a position, or as far as it goes; and track what is delayed."""
         with self._lock:
-            while self._cursor.read_position <= beyond and (entries := self._cursor.read(_READ_AT_ONCE)):
+            while self._cursor.read_position <= beyond and (entries := self._read()):
                 delayed = [(entry.position, time) for entry in entries if (time := delay_of(entry)) is not None]
                 if delayed:
                     self._track_new([position for position, _ in delayed], [time for _, time in delayed])
                 self._move_builder(self._sealed())
+
+    def _read(self) -> list[TopicEntry]:
+        """The next entries, without damaged ones: these the subscriptions report when they read them."""
+        while True:
+            try:
+                return self._cursor.read(_READ_AT_ONCE)
+            except UnreadableEntryError as error:
+                logger().warning("the index of delayed messages passes over damage: %s", error)
+                self._cursor.seek(error.last.next)
 
     def _track_new(self, positions: Positions, times: Sequence[int] | Column) -> Mask:
         """Which of them are tracked by now. What is tracked already stays so although it be due: to the tracker, adding

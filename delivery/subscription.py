@@ -51,13 +51,15 @@ from bookstand.delivery.received import (
 )
 from bookstand.delivery.references import Reference, meant_id, meant_position
 from bookstand.delivery.returning import Returning
-from bookstand.delivery.subscription_stats import SubscriptionStats, Tally
+from bookstand.delivery.subscription_stats import SubscriptionStats, Tally, samples
 from bookstand.delivery.times import Moment, Span, delivery_time, span_of
 from bookstand.delivery.topic_config import SUBSCRIPTION_WHILE_OPEN, SubscriptionConfig
 from bookstand.delivery.tracker import check_position
+from bookstand.delivery.unreadable_entries import UnreadableEntries
 from bookstand.delivery.whereabouts import Whereabouts
 from bookstand.delivery.worn_out import WornOut
 from bookstand.errors import BookstandError, ClientClosedError, IllegalOperationError, IncorrectParameterError
+from bookstand.storage.metrics import Sample
 from bookstand.storage.pending import Pending
 from bookstand.storage.position import Position
 
@@ -87,6 +89,11 @@ class Subscription:
 
     *One at a time*: what is out with one consumer no other gets, until it is given back.
 
+    *Damage*: an entry that is damaged holds up no other. ``receive`` delivers the intact ones, and raises
+    :class:`UnreadableEntryError` once for each damaged one (for each opening of the subscription) when it has nothing
+    else to deliver; from then on it is passed over. It stays in the backlog until ``ack(error.position)`` acknowledges
+    it unread. With ``TopicConfig.auto_skip_non_recoverable_data`` it is acknowledged at once instead, and counted.
+
     While the state of the cursor is at its limit nothing new goes out, nor what is due; redeliveries do, and
     acknowledgments are taken, by which the state gets smaller. An exclusive subscription does not pause.
     """
@@ -114,7 +121,12 @@ class Subscription:
             where.reach([topic.ledger.last_confirmed])
         passing = Passing(self.cursor, where, delayed, self._lock, topic.trim_soon)
         self._acknowledging = Acknowledging(self.cursor, where, passing, self.bell, self._tally)
-        self._living = Living(self.cursor, self._present_config, self._clock, where, delayed, passing, self._tally)
+        self._unreadable = UnreadableEntries(
+            name, self.cursor, self._acknowledging, self._tally, lambda: topic.config.auto_skip_non_recoverable_data
+        )
+        self._living = Living(
+            self.cursor, self._present_config, self._clock, where, delayed, passing, self._tally, self._unreadable
+        )
         portions = Portions(self.cursor, where)
         sizes = EntrySizes()
         worn_out = WornOut(
@@ -138,6 +150,7 @@ class Subscription:
         self._returning = Returning(
             topic.store, nack_name(topic.name, name), config, where, self.bell, self._lock, self._clock, topic.timer
         )
+        topic.ledger.client.add_metrics(self)
 
     def _open_tracker(self) -> Tracker:
         topic = self.topic
@@ -182,6 +195,7 @@ class Subscription:
         with self._lock:
             if self.usable:
                 self.tracker.change_config(self._delays)
+                self._unreadable.skip_known()
         self.bell.ring()
 
     @property
@@ -242,8 +256,10 @@ class Subscription:
             except BookstandError:
                 if not messages:
                     raise
-                # These are out; of what cannot be read the next call tells.
+                # These are out; the next call raises.
                 return messages, False
+            if not messages and not unfinished:
+                self._unreadable.report()
             return messages, unfinished
 
     def _take_spilled(self, consumer: Consumer, most: int) -> list[ReceivedMessage]:
@@ -425,9 +441,25 @@ class Subscription:
                 out=len(self._where.out) - sum(len(one.held_back(self._where.out)) for one in self._consumers),
                 waiting=len(self._where.again),
                 nacked=len(self._where.nacked),
+                unreadable=len(self._unreadable.positions),
                 paused=self.paused,
                 **asdict(self._tally),
             )
+
+    @property
+    def unreadable(self) -> list[Position]:
+        """Damaged entries that were met since the subscription was opened and are not acknowledged, in their order.
+        ``ack_many(subscription.unreadable)`` acknowledges them unread."""
+        with self._lock:
+            return self._unreadable.positions
+
+    def samples(self) -> Iterator[Sample]:
+        """Figures for metrics, as long as the subscription is open."""
+        with self._lock:
+            if not self.usable:
+                return iter(())
+            found = samples(len(self._unreadable.positions), self._tally.skipped, self.topic.name, self.name)
+            return iter(list(found))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -35,11 +35,17 @@ class TopicConfig(DelayedDeliveryConfig):
     trim_consumed: bool = True
     """Delete fully acknowledged ledgers automatically. If False, :meth:`Topic.trim` deletes them."""
 
+    auto_skip_non_recoverable_data: bool = False
+    """Acknowledge damaged entries unread, for every subscription that meets them, and count them in its statistics.
+    Without, a subscription raises once for each and delivers the others; it stays in the backlog until it is
+    acknowledged."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.compression not in NUMBERS:
             raise IncorrectParameterError(f"compression must be one of {', '.join(NUMBERS)}, not {self.compression!r}")
         _check_flag("trim_consumed", self.trim_consumed)
+        _check_flag("auto_skip_non_recoverable_data", self.auto_skip_non_recoverable_data)
         _check_number("max_entries_per_ledger", self.max_entries_per_ledger, 1)
         _check_number("max_bytes_per_ledger", self.max_bytes_per_ledger, 1)
         age = self.max_ledger_age
@@ -129,6 +135,7 @@ class SubscriptionConfig:
 TOPIC_WHILE_OPEN = WhileOpen(
     changeable=DELAYED_WHILE_OPEN.changeable
     | {
+        "auto_skip_non_recoverable_data",
         "compression",
         "max_bytes_per_ledger",
         "max_entries_per_ledger",

@@ -36,6 +36,7 @@ from tests.delivery.subscription_kit import (
     topic_config,
     words,
 )
+from tests.kit import change_entry
 
 TABLES: dict[type, WhileOpen] = {
     DelayedDeliveryConfig: DELAYED_WHILE_OPEN,
@@ -296,6 +297,20 @@ def test_a_new_compression_of_what_is_published(desk: Desk) -> None:
     before, after = desk.drain()
     assert [one.metadata.compression for one in (before, after) if one.metadata] == [None, 2]
     assert after.payload == b"b" * 100
+
+
+@pytest.mark.damaged
+@acts(TopicConfig, "auto_skip_non_recoverable_data")
+def test_skipping_of_damaged_entries_that_is_switched_on(store_path: Path) -> None:
+    with Desk(store_path) as desk:
+        position = desk.publish("a", "b", "c")[1]
+        desk.topic.close()
+        desk.store.close()
+        change_entry(store_path, *position, lambda stored: stored[:-1] + b"?")
+        desk._open()
+        change_topic(desk, auto_skip_non_recoverable_data=True)
+        assert desk.read() == ["a", "c"]
+        assert desk.sub.stats.skipped == 1
 
 
 @acts(TopicConfig, "trim_consumed")
