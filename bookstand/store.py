@@ -206,7 +206,8 @@ class Store:
     def topic(self, name: str, config: TopicConfig | None = None) -> Topic:
         """A topic with its subscriptions. Opening it takes it over from whoever had it open before.
 
-        Within a store a topic is opened once; later calls give the same, whatever their config.
+        A store opens a topic once. Later calls return the same object; a ``config`` given then replaces that of the
+        open topic, as :meth:`Topic.change_config` does, and None leaves it as it is.
         """
         from bookstand.delivery.topic import Topic
 
@@ -217,23 +218,30 @@ class Store:
                 if found is not None:
                     _close(found)
                 found = self._topics[name] = Topic(self, name, config)
-            return found
+                return found
+        # Without the lock: a dispatcher that holds a subscription's lock may be opening a dead-letter topic.
+        if config is not None:
+            found.change_config(config)
+        return found
 
     def managed_ledger(
         self,
         name: str,
         create: bool = True,
-        max_entries_per_ledger: int = 50_000,
-        max_bytes_per_ledger: int = 100 << 20,
-        max_ledger_age: float = 4 * 3600.0,
+        max_entries_per_ledger: int | None = None,
+        max_bytes_per_ledger: int | None = None,
+        max_ledger_age: float | None = None,
         info_compression: str | None = None,
-        skip_lost: bool = False,
+        skip_lost: bool | None = None,
     ) -> ManagedLedger:
         """The ledgers of a topic, written to as one. Opening it takes it over from whoever wrote to it before.
 
-        A ledger that has so many entries or bytes, or an age of so many seconds, is followed by the next. Within a
-        store a topic is opened once; later calls give the same, whatever their options. ``info_compression`` is the
-        codec of its record; ``skip_lost`` reads past ledgers that are listed but missing, instead of raising.
+        A ledger is followed by the next at the first of its limits: ``max_entries_per_ledger`` (50,000 by default),
+        ``max_bytes_per_ledger`` (100 MiB) and ``max_ledger_age`` (four hours, in seconds). ``info_compression`` is the
+        codec of the topic's record; ``skip_lost`` reads past ledgers that are listed but missing, instead of raising.
+
+        A store opens a topic once. Later calls return the same object and change the options that they name; an option
+        that is None stays as it is.
         """
         from bookstand.ledger.managed import ManagedLedger
 
@@ -248,8 +256,12 @@ class Store:
                     max_bytes_per_ledger=max_bytes_per_ledger,
                     max_ledger_age=max_ledger_age,
                     info_compression=info_compression,
-                    skip_lost=skip_lost,
+                    skip_lost=bool(skip_lost),
                 )
+                return found
+            found.change_options(
+                max_entries_per_ledger, max_bytes_per_ledger, max_ledger_age, info_compression, skip_lost
+            )
             return found
 
     def bucket_snapshots(self) -> list[BucketSnapshot]:

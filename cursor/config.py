@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from os import PathLike
-from typing import Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from bookstand.errors import IncorrectParameterError
+from bookstand.errors import IllegalOperationError, IncorrectParameterError
 from bookstand.ledger.broker_conf import CURSOR, BrokerConf
+from bookstand.ledger.compression import NUMBERS
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SMALLEST_METADATA_LIMIT = 1 << 10
 
@@ -80,6 +84,10 @@ class CursorConfig:
                 f"max_per_cursor_metadata_size_in_bytes must be at least {SMALLEST_METADATA_LIMIT}, or less than 1 for "
                 f"no limit, not {limit}"
             )
+        if self.compression is not None and self.compression not in NUMBERS:
+            raise IncorrectParameterError(
+                f"compression must be one of {', '.join(NUMBERS)} or None, not {self.compression!r}"
+            )
         if self.max_entries_per_cursor_ledger < 1:
             raise IncorrectParameterError("max_entries_per_cursor_ledger must be a positive integer, not 0")
 
@@ -88,3 +96,50 @@ class CursorConfig:
         """Read the settings of cursors from Pulsar's ``broker.conf``. Those that the file does not set keep their
         defaults here; :attr:`BrokerConf.unknown` lists those without a counterpart."""
         return BrokerConf.read(path).build_config(cls, CURSOR)
+
+
+class WhileOpen(NamedTuple):
+    """The settings of a configuration, by whether they can be changed while the object that has them is open."""
+
+    changeable: frozenset[str]
+    fixed: frozenset[str]
+    remedy: str
+    """How to change a fixed setting."""
+
+    def check(self, what: str, present: DataclassInstance, requested: DataclassInstance) -> None:
+        """Raise :class:`IllegalOperationError` if a setting differs that is fixed while ``what`` is open."""
+        for field in fields(requested):
+            if field.name in self.changeable:
+                continue
+            old, new = getattr(present, field.name), getattr(requested, field.name)
+            if old != new:
+                raise IllegalOperationError(
+                    f"{what} is open with {field.name}={old!r}, which cannot be changed to {new!r} while it is open; "
+                    f"{self.remedy}"
+                )
+
+
+CURSOR_WHILE_OPEN = WhileOpen(
+    changeable=frozenset(
+        {
+            "batch_index_acks",
+            "compression",
+            "compression_threshold",
+            "flush_commit_bytes",
+            "flush_interval",
+            "max_batch_deleted_index_to_persist",
+            "max_cursor_ledger_age",
+            "max_entries_per_cursor_ledger",
+            "max_individual_ack_cache_bytes",
+            "max_per_cursor_metadata_size_in_bytes",
+            "max_unacked_ranges_in_metadata_store",
+            "max_unacked_ranges_to_persist",
+            "persist_as_long_array",
+            "retained_cursor_ledgers",
+            "throttle_mark_delete",
+        }
+    ),
+    fixed=frozenset({"enable_lru_cache_max_unacked_ranges"}),
+    remedy="close the cursor (or its subscription) first",
+)
+"""The settings of :class:`CursorConfig`."""

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
@@ -31,7 +32,7 @@ from bookstand.cursor.arguments import (
     check_cursor_property,
 )
 from bookstand.cursor.bringing import Bringing
-from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.config import CURSOR_WHILE_OPEN, CursorConfig
 from bookstand.cursor.flushing import Flushing, Written
 from bookstand.cursor.history import AllAcked, CursorDiff, HistoryEntry, all_acked, diff_of, history_of
 from bookstand.cursor.live import LiveState, PageNeeded
@@ -58,6 +59,9 @@ from bookstand.storage.log import logger
 from bookstand.storage.metrics import Sample
 from bookstand.storage.pending import Pending, completed
 from bookstand.storage.position import Position
+
+if TYPE_CHECKING:
+    from bookstand.ledger.managed import OnUnreadable
 
 _UNLIMITED = 1 << 62
 _LEDGER_OF, _ENTRY_OF = itemgetter(0), itemgetter(1)
@@ -87,9 +91,7 @@ class Cursor:
         as it is stored; whoever has it open keeps it."""
         if initial not in ("earliest", "latest"):
             raise IncorrectParameterError(f"initial is 'earliest' or 'latest', not {initial!r}")
-        config = CursorConfig() if config is None else config
-        if not isinstance(config, CursorConfig):
-            raise IncorrectParameterError(f"config is a CursorConfig, not {config!r}")
+        config = _as_config(CursorConfig() if config is None else config)
         read_only = read_only or topic.client.read_only or at_marker is not None
         return cls(
             topic, name, config, initial, create, properties or {}, cursor_properties or {}, at_marker, read_only
@@ -120,6 +122,8 @@ class Cursor:
         self.name = name
         self.config = config
         self.read_only = read_only
+        self.at_marker = at_marker
+        """The marker of :meth:`history` that the cursor was opened at; None for its newest state."""
         # Guards the state in memory; held for no I/O.
         self._lock = Lock()
         self._log = CursorLog(topic, name, config.compression, config.compression_threshold)
@@ -154,6 +158,28 @@ class Cursor:
         if not self.read_only:
             topic.hold(self._log.hold_name, lambda: self.durable_mark_delete_position)
         topic.client.add_metrics(self)
+
+    # -- settings ----------------------------------------------------------------------------------------------------
+
+    def check_config(self, config: CursorConfig) -> None:
+        """Raise :class:`IllegalOperationError` if :meth:`change_config` would reject ``config``."""
+        what = f"cursor {self.name!r} of topic {self.topic.name}"
+        CURSOR_WHILE_OPEN.check(what, self.config, _as_config(config))
+
+    def change_config(self, config: CursorConfig) -> None:
+        """Replace the settings while the cursor is open: all of them, or none if one is rejected. The form of storage
+        (``enable_lru_cache_max_unacked_ranges``) is fixed while it is open."""
+        with self._flushing.alone:
+            self.check_config(config)
+            self.config = config
+            self._flushing.change_config(config)
+            self._log.change_compression(config.compression, config.compression_threshold)
+            self._throttle.change(config.throttle_mark_delete, config.flush_interval)
+            with self._lock:
+                self._joins_flush = config.throttle_mark_delete is None and not self.read_only
+                if config.enable_lru_cache_max_unacked_ranges:
+                    self._state.pages.change_limit(config.max_individual_ack_cache_bytes)
+        self._pausing.change_limit(config.max_per_cursor_metadata_size_in_bytes)
 
     # -- changing the state ------------------------------------------------------------------------------------------
 
@@ -331,11 +357,12 @@ class Cursor:
         position = as_position(position)
         return self._reading.next_from(self._bringing.ask(lambda: self._state.run_end(position)))
 
-    def replay(self, positions: Iterable[Position]) -> list[TopicEntry]:
-        """Those of the entries that are not acknowledged, in their order, wherever :meth:`read` stands."""
+    def replay(self, positions: Iterable[Position], on_unreadable: OnUnreadable | None = None) -> list[TopicEntry]:
+        """Read the entries that are not acknowledged, in their order, whatever the read position is. Damaged entries
+        are treated as by :meth:`ManagedLedger.read_run`."""
         extent = self.topic.extent
         wanted = [one for one in sorted(set(as_positions(positions))) if extent.has(one) and not self.is_acked(one)]
-        return list(self.topic.read_positions(wanted))
+        return list(self.topic.read_positions(wanted, on_unreadable))
 
     def put_property(self, name: str, value: int) -> None:
         """Set a property beside those of the last mark-delete; stored with whatever is stored next."""
@@ -447,7 +474,11 @@ class Cursor:
     ) -> list[TopicEntry]:
         """Up to ``count`` entries from the read position on, which moves behind them. Entries that are acknowledged,
         and those for which ``skip`` is true, are passed over without being read. ``wanted`` says the same of many:
-        given a ledger and the first and the last of a run of its entries, which of them are not to be passed over."""
+        given a ledger and the first and the last of a run of its entries, which of them are not to be passed over.
+
+        :class:`UnreadableEntryError` is raised at a damaged entry, once the intact ones before it have been read; the
+        position stays there. ``seek(error.last.next)`` moves it behind the damage.
+        """
         if skip is not None:
             wanted = partial(not_skipped, skip)
         return [entry for run in self.read_runs(count, wanted) for entry in run.entries()]
@@ -456,10 +487,15 @@ class Cursor:
         """The same for those who need no object for each entry."""
         return self._reading.read_runs(as_count(count), wanted)
 
-    def unacked(self, wanted: Wanted | None = None, start: Position | None = None) -> Iterator[TopicEntry]:
-        """All entries, from ``start`` on, that are not acknowledged when the iteration comes to them, wherever
-        :meth:`read` stands."""
-        return self._reading.unacked(wanted, start)
+    def unacked(
+        self,
+        wanted: Wanted | None = None,
+        start: Position | None = None,
+        on_unreadable: OnUnreadable | None = None,
+    ) -> Iterator[TopicEntry]:
+        """All entries, from ``start`` on, that are not acknowledged when the iteration reaches them, whatever the read
+        position is. Damaged entries are treated as by :meth:`ManagedLedger.read_run`."""
+        return self._reading.unacked(wanted, start, on_unreadable)
 
     @property
     def has_more(self) -> bool:
@@ -636,3 +672,9 @@ class Cursor:
         damaged = len(self.recovered_from.damage) + len(self._flushing.damaged_pages)
         found = f", {damaged} damaged parts skipped" if damaged else ""
         return f"<Cursor {self.name!r} of {self.topic.name!r} at {self._state.mark_delete}{found}>"
+
+
+def _as_config(config: object) -> CursorConfig:
+    if not isinstance(config, CursorConfig):
+        raise IncorrectParameterError(f"config must be a CursorConfig, not {config!r}")
+    return config

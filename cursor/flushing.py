@@ -95,6 +95,10 @@ class Flushing:
         if found.source.how == recovery.NEW or (found.is_stored and paged):
             self._stored_moves = self._live.moves
 
+    def change_config(self, config: CursorConfig) -> None:
+        """Use these settings from the next flush on. The caller holds :attr:`alone`."""
+        self._config = config
+
     # -- who waits; the lock is held, but for drive --------------------------------------------------------------------
 
     def _renew(self) -> None:

@@ -178,6 +178,10 @@ class CursorLog:
         # How many entries of its ledger were copied from the one before.
         self._copied = 0
 
+    def change_compression(self, codec: str | None, threshold: int) -> None:
+        """Compress the record this way from the next time it is written."""
+        self._codec, self._threshold = codec, threshold
+
     # -- the record --------------------------------------------------------------------------------------------------
 
     def load(self) -> CursorInfo | None:

@@ -32,6 +32,11 @@ class ResidentPages:
         # Larger pages than all of the limit are let in too, one at a time.
         self._clean: LRUCache[int, LedgerAcks] = LRUCache(maxsize=1 << 62, getsizeof=lambda page: page.memory)
 
+    def change_limit(self, limit: int) -> None:
+        """Replace the limit; clean pages beyond it are dropped."""
+        self.limit = limit
+        self._make_room()
+
     def __len__(self) -> int:
         return len(self.dirty) + len(self._clean)
 

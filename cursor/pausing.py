@@ -18,6 +18,11 @@ class Pausing:
         self.on_pause: list[Callable[[], object]] = []
         self.on_resume: list[Callable[[], object]] = []
 
+    def change_limit(self, limit: int) -> None:
+        """Replace the limit, and report a pause that begins or ends by it."""
+        self._limit = limit
+        self.tell()
+
     @property
     def paused(self) -> bool:
         """Whether the state is too large. In the old form also where its limits keep a part from being written."""

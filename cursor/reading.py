@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from bookstand.cursor.ahead import Ahead
 from bookstand.cursor.bringing import Bringing
 from bookstand.cursor.live import LiveState
 from bookstand.errors import BookstandError
-from bookstand.ledger.managed import ManagedLedger
+from bookstand.ledger.managed import ManagedLedger, UnreadableEntryError
 from bookstand.ledger.topic_entries import EntryRun, TopicEntry
 from bookstand.storage.position import EARLIEST, Position
+
+if TYPE_CHECKING:
+    from bookstand.ledger.managed import OnUnreadable
 
 # How many entries are looked at at once for those that are wanted.
 _LARGEST_WINDOW = 1 << 14
@@ -105,12 +109,18 @@ class Reading:
                     self._position = max(self._position, end)
         return found
 
-    def unacked(self, wanted: Wanted | None, start: Position | None) -> Iterator[TopicEntry]:
-        """All entries, from ``start`` on, that are not acknowledged when the iteration comes to them; the position has
-        nothing to do with it."""
+    def unacked(
+        self, wanted: Wanted | None, start: Position | None, on_unreadable: OnUnreadable | None
+    ) -> Iterator[TopicEntry]:
+        """All entries, from ``start`` on, that are not acknowledged when the iteration reaches them. The read position
+        does not matter. Damaged entries are treated as by :meth:`ManagedLedger.read_run`."""
+
+        def read_run(ledger_id: int, first: int, last: int, _end: int) -> Iterator[EntryRun]:
+            return self._topic.read_run(ledger_id, first, last, on_unreadable)
+
         at: Position | None = max(self._live.mark_delete.next, start or EARLIEST)
         while at is not None:
-            runs, at = self._read_in_ledger(at, _READ_AT_ONCE, wanted, self._read_no_more)
+            runs, at = self._read_in_ledger(at, _READ_AT_ONCE, wanted, read_run)
             for run in runs:
                 yield from run.entries()
 
@@ -126,11 +136,16 @@ class Reading:
         ledger_id, first = following
         last = (extent.entries(ledger_id) or 0) - 1
         runs, end = self._wanted_runs(ledger_id, first, last, count, wanted)
-        found = [part for run in runs for part in read_run(ledger_id, *run, last)]
+        found: list[EntryRun] = []
+        try:
+            for run in runs:
+                for part in read_run(ledger_id, *run, last):
+                    found.append(part)
+        except UnreadableEntryError as error:
+            if not found:
+                raise
+            return found, error.position
         return found, Position(ledger_id, end + 1)
-
-    def _read_no_more(self, ledger_id: int, first: int, last: int, _end: int) -> Iterator[EntryRun]:
-        return self._topic.read_run(ledger_id, first, last)
 
     def _wanted_runs(
         self, ledger_id: int, first: int, last: int, count: int, wanted: Wanted | None

@@ -26,6 +26,12 @@ class Throttle:
         self._due: float | None = None
         self._stopped = False
 
+    def change(self, rate: float | None, interval: float) -> None:
+        """Replace rate and interval. A write that is pending is made at the latest after the new interval."""
+        self._rate, self._interval = rate, interval
+        if self._due is not None and not self._stopped:
+            self._wake_at(monotonic() + interval)
+
     def accepted(self) -> None:
         """Something is to be written."""
         if self._takes_token():

@@ -117,10 +117,6 @@ class BucketDelayedTracker:
 
     # -- what is due -------------------------------------------------------------------------------------------------
 
-    def are_due(self, times: Column) -> Mask:
-        due: Mask = (times < 0) | (times <= self._cutoff.time)
-        return due
-
     def _next_time(self) -> int | None:
         """When the next message is due. What is in memory and does not wait any more is dropped on the way."""
         times = [self._tracked.next_time(self._mutable.runs), self._tracked.next_time(self._sealed.loaded)]
@@ -198,10 +194,10 @@ class BucketDelayedTracker:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def pop_due(self, limit: int | None = None) -> list[Position]:
-        ledger_ids, entry_ids = self.take_due(limit)
+        _, ledger_ids, entry_ids = self.take_due(limit)
         return positions_of(*sorted_rows(ledger_ids, entry_ids))
 
-    def take_due(self, limit: int | None = None) -> tuple[Column, Column]:
+    def take_due(self, limit: int | None = None) -> Indexes:
         """The same as columns; with a limit in the order of their times."""
         if limit is not None and (type(limit) is not int or limit < 0):
             raise IncorrectParameterError(f"a limit is a number from 0 up or None, not {limit!r}")
@@ -396,6 +392,15 @@ class BucketDelayedTracker:
         with self._lock:
             self._cutoff.tick = self._wakeup.tick = tick
             self._update_alarm()
+
+    def change_config(self, config: DelayedDeliveryConfig) -> None:
+        """Use another tick, and other sizes for the buckets that are sealed or merged from now on. The other settings
+        are fixed while the tracker is open."""
+        with self._lock:
+            self.config = config
+            self._sealed.config = config
+            self._mutable.change_least(config.least_in_bucket)
+            self.reset_tick(config.delayed_delivery_tick_time_millis)
 
     def close(self) -> None:
         """Snapshots stay; the next tracker begins with them. What is in memory alone, the cursor reads again."""

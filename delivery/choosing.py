@@ -8,7 +8,6 @@ that nobody looks at any more. The times that messages were given instead of the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bookstand.cursor.cursor import Cursor
@@ -35,15 +34,12 @@ Tracker = BucketDelayedTracker | GivenTimesTracker
 def open_tracker(
     cursor: Cursor,
     config: DelayedDeliveryConfig,
-    tick: int | None,
     index: SharedDelayedIndex | None,
     wake: Callable[[], object],
     clock: Clock,
     timer: Timer,
 ) -> Tracker:
-    """``index``: the topic's, where the subscriptions share one, and then its tick is theirs as well."""
-    if tick is not None and index is None:
-        config = replace(config, delayed_delivery_tick_time_millis=tick)
+    """``index`` is the topic's index if its subscriptions share one. ``config`` has the subscription's own tick."""
     home = CursorHome(cursor)
     if index is None and config.delayed_delivery_tracker == "bucket":
         try:
@@ -67,6 +63,7 @@ def open_tracker(
         read_position=lambda: cursor.read_position,
         is_acked=cursor.is_acked,
         acked_entries=cursor.acked_entries,
+        tick=config.delayed_delivery_tick_time_millis,
     )
     return GivenTimesTracker(view, given, home)
 

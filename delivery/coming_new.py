@@ -134,7 +134,7 @@ class ComingNew:
         it may be out already."""
         start = max(self._cursor.read_position, self._tracked_before)
         unread: list[ReceivedMessage] = []
-        for entry in chain(self._cursor.unacked(self._delayed.untracked, start), [None]):
+        for entry in chain(self._living.unacked(self._delayed.untracked, start), [None]):
             if unread and (entry is None or len(unread) == _MANY):
                 self._delayed.track(unread)
                 self._tracked_before = unread[-1].position.next

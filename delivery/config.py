@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bookstand.cursor.config import WhileOpen
 from bookstand.errors import IncorrectParameterError
 
 TRACKERS = ("in_memory", "bucket")
@@ -84,6 +85,30 @@ class DelayedDeliveryConfig:
     @property
     def time_step_millis(self) -> int:
         return round(self.delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds * 1000)
+
+
+DELAYED_WHILE_OPEN = WhileOpen(
+    changeable=frozenset(
+        {
+            "delayed_delivery_fixed_delay_detection_lookahead",
+            "delayed_delivery_max_indexes_per_bucket_snapshot_segment",
+            "delayed_delivery_max_num_buckets",
+            "delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds",
+            "delayed_delivery_merge_policy",
+            "delayed_delivery_min_index_count_per_bucket",
+            "delayed_delivery_tick_time_millis",
+        }
+    ),
+    fixed=frozenset(
+        {
+            "delayed_delivery_shared_index_enabled",
+            "delayed_delivery_tracker",
+            "is_delayed_delivery_deliver_at_time_strict",
+        }
+    ),
+    remedy="close the topic first",
+)
+"""The settings of :class:`DelayedDeliveryConfig`."""
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -15,6 +15,10 @@ class FixedDelay:
         self._lookahead = lookahead
         self.reset()
 
+    def change_lookahead(self, lookahead: int) -> None:
+        """Believe it from this many messages on."""
+        self._lookahead = lookahead
+
     def reset(self) -> None:
         """Nothing waits: it begins anew."""
         self.holds = True

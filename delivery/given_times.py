@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 
 from bookstand.delivery.bucket_home import Home
 from bookstand.delivery.bucket_recovery import GONE
+from bookstand.delivery.config import DelayedDeliveryConfig
 from bookstand.delivery.in_memory import InMemoryDelayedTracker
 from bookstand.delivery.indexes import Indexes, distinct, together
 from bookstand.delivery.rescheduled import Rescheduled
@@ -237,6 +238,11 @@ class GivenTimesTracker:
     def reset_tick(self, tick_time_millis: int) -> None:
         self._given.reset_tick(tick_time_millis)
         self.others.reset_tick(tick_time_millis)
+
+    def change_config(self, config: DelayedDeliveryConfig) -> None:
+        """Use another tick, and what else of the settings can be changed while the trackers are open."""
+        self._given.change_config(config)
+        self.others.change_config(config)
 
     def close(self) -> None:
         self._given.close()

@@ -5,9 +5,9 @@ What is handed out together is one :class:`Handout`, with one deadline; so a mes
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from heapq import heappop, heappush
+from itertools import count, groupby
 from operator import itemgetter
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -40,8 +40,9 @@ class HandedOut:
         # Of batches: those of an entry that are out. While one is settled, another may go out.
         self._members: dict[tuple[int, int], set[MessageId]] = {}
         self._members_lock = Lock()
-        # By deadline, for they all last equally long; those whose messages are all settled may still be in it.
-        self._by_deadline: deque[Handout] = deque()
+        # A heap by deadline; handouts whose messages are all settled may still be in it.
+        self._by_deadline: list[tuple[int, int, Handout]] = []
+        self._number = count()
         # How many messages they have, settled or not, at most.
         self._kept = 0
 
@@ -85,7 +86,7 @@ class HandedOut:
                 for position, members in of_batches:
                     self._members.setdefault(position, set()).update(members)
         if deadline is not None:
-            self._by_deadline.append(handout)
+            heappush(self._by_deadline, (deadline, next(self._number), handout))
             self._kept += len(messages)
             if self._kept > 2 * len(self._handouts) + _FEW:
                 self._forget_settled()
@@ -93,13 +94,11 @@ class HandedOut:
 
     def _forget_settled(self) -> None:
         """A deadline may be a long time off."""
-        kept: deque[Handout] = deque()
-        for handout in self._by_deadline:
+        for _, _, handout in self._by_deadline:
             handout.messages = [message for message in handout.messages if self.is_in(message, handout)]
-            if handout.messages:
-                kept.append(handout)
-        self._by_deadline = kept
-        self._kept = sum(len(handout.messages) for handout in kept)
+        # Sorted, it is a heap again.
+        self._by_deadline = sorted(one for one in self._by_deadline if one[2].messages)
+        self._kept = sum(len(handout.messages) for _, _, handout in self._by_deadline)
 
     def settle(self, message: MessageId) -> bool:
         """Remove a message, and with an entry all of its members; return whether the message itself was out."""
@@ -153,17 +152,17 @@ class HandedOut:
     @property
     def next_deadline(self) -> int | None:
         """Not later than that of what is out."""
-        return self._by_deadline[0].deadline if self._by_deadline else None
+        return self._by_deadline[0][0] if self._by_deadline else None
 
     def overdue(self, now: int) -> list[MessageId]:
         """What is out beyond its deadline."""
         waiting = self._by_deadline
         found: list[MessageId] = []
-        while waiting and (waiting[0].deadline or 0) <= now:
-            handout = waiting.popleft()
+        while waiting and waiting[0][0] <= now:
+            _, _, handout = heappop(waiting)
             found += [message for message in handout.messages if self.is_in(message, handout)]
-        while waiting and not any(self.is_in(message, waiting[0]) for message in waiting[0].messages):
-            waiting.popleft()
+        while waiting and not any(self.is_in(message, waiting[0][2]) for message in waiting[0][2].messages):
+            heappop(waiting)
         return found
 
     def clear(self) -> None:

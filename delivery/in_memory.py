@@ -36,6 +36,7 @@ from bookstand.storage.clock import SystemClock
 from bookstand.storage.position import Position
 
 if TYPE_CHECKING:
+    from bookstand.delivery.config import DelayedDeliveryConfig
     from bookstand.storage.clock import Clock
 
 TICK_TIME_MILLIS = 1000
@@ -239,6 +240,13 @@ class InMemoryDelayedTracker:
             self._tick = self._wakeup.tick = tick
             self._waiting.rekey(_bits_of(tick))
             self._wakeup.update(self._waiting.next_key())
+
+    def change_config(self, config: DelayedDeliveryConfig) -> None:
+        """Use another tick and another look-ahead. The other settings are fixed while the tracker is open."""
+        with self._lock:
+            self._fixed_delay.change_lookahead(config.delayed_delivery_fixed_delay_detection_lookahead)
+            if config.delayed_delivery_tick_time_millis != self._tick:
+                self.reset_tick(config.delayed_delivery_tick_time_millis)
 
     def close(self) -> None:
         with self._lock:

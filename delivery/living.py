@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from bookstand.cursor.cursor import Cursor
@@ -12,9 +12,12 @@ from bookstand.delivery.message_id import position_of
 from bookstand.delivery.passing import Passing
 from bookstand.delivery.received import Known, Opened, ReceivedMessage, expires_at, opened, opened_all, opened_runs
 from bookstand.delivery.subscription_stats import Tally
-from bookstand.delivery.times import Span, span_of
+from bookstand.delivery.times import span_of
+from bookstand.delivery.topic_config import SubscriptionConfig
+from bookstand.delivery.unreadable_entries import UnreadableEntries
 from bookstand.delivery.whereabouts import Whereabouts
-from bookstand.ledger.topic_entries import TopicEntry
+from bookstand.ledger.managed import UnreadableEntryError
+from bookstand.ledger.topic_entries import EntryRun, TopicEntry
 from bookstand.storage.position import Position
 
 if TYPE_CHECKING:
@@ -27,21 +30,28 @@ class Living:
     def __init__(
         self,
         cursor: Cursor,
-        time_to_live: Span | None,
+        config: Callable[[], SubscriptionConfig],
         clock: Clock,
         where: Whereabouts,
         delayed: Delayed,
         passing: Passing,
         tally: Tally,
+        unreadable: UnreadableEntries,
     ) -> None:
         self._cursor = cursor
-        self._time_to_live = None if time_to_live is None else span_of("time_to_live", time_to_live)
+        self._config = config
         self._clock = clock
         self._where = where
         self._delayed = delayed
         self._passing = passing
         self._tally = tally
+        self._unreadable = unreadable
         self._known: Known = {}
+
+    @property
+    def _time_to_live(self) -> int | None:
+        span = self._config().time_to_live
+        return None if span is None else span_of("time_to_live", span)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -50,23 +60,37 @@ class Living:
         return opened(entry, self._known)
 
     def at(self, positions: Iterable[Position]) -> list[ReceivedMessage]:
-        """Those of the entries that are still to be delivered."""
-        return self.without_expired(opened_all(self._cursor.replay(positions), self._known).entries)
+        """The entries that are still to be delivered, without damaged ones."""
+        entries = self._cursor.replay(positions, self._unreadable.meet)
+        return self.without_expired(opened_all(entries, self._known).entries)
 
     def read(self, count: int, wanted: Wanted | None) -> tuple[Opened, bool]:
-        """Of the next entries, so many at most, those that live; and whether there were any at all."""
-        runs = self._cursor.read_runs(count, wanted)
+        """Up to ``count`` of the next entries, without damaged and expired ones; and whether there were any at all."""
+        runs = self._read_runs(count, wanted)
         found = opened_runs(runs, self._known)
-        if self._time_to_live is None:
+        if self._config().time_to_live is None:
             return found, bool(runs)
         return found._replace(entries=self.without_expired(found.entries)), bool(runs)
+
+    def _read_runs(self, count: int, wanted: Wanted | None) -> list[EntryRun]:
+        while True:
+            try:
+                return self._cursor.read_runs(count, wanted)
+            except UnreadableEntryError as error:
+                self._unreadable.meet(error)
+                self._cursor.seek(error.last.next)
+
+    def unacked(self, wanted: Wanted, start: Position | None = None) -> Iterator[TopicEntry]:
+        """All entries from ``start`` on that are not acknowledged, without damaged ones; the read position stays."""
+        return self._cursor.unacked(wanted, start, self._unreadable.meet)
 
     # -- the time to live --------------------------------------------------------------------------------------------
 
     def without_expired(self, found: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        if self._time_to_live is None:
+        time_to_live = self._time_to_live
+        if time_to_live is None:
             return found
-        expired = [entry.position for entry in found if self._is_expired(entry, self._time_to_live)]
+        expired = [entry.position for entry in found if self._is_expired(entry, time_to_live)]
         if not expired:
             return found
         self._expire(expired)
@@ -75,13 +99,14 @@ class Living:
 
     def expire_all(self) -> int:
         """Acknowledge what is past its time to live and not out, wherever the cursor stands; how many."""
-        if self._time_to_live is None:
+        time_to_live = self._time_to_live
+        if time_to_live is None:
             return 0
         out = set(map(position_of, self._where.out.all()))
         expired: list[Position] = []
-        for entry in self._cursor.unacked(self._delayed.untracked):
+        for entry in self.unacked(self._delayed.untracked):
             read = self.open(entry)
-            if self._is_expired(read, self._time_to_live):
+            if self._is_expired(read, time_to_live):
                 if entry.position not in out:
                     expired.append(entry.position)
             elif read.metadata is not None and read.deliver_at is None:

@@ -10,10 +10,10 @@ import numpy as np
 from bookstand.delivery.bucket_home import Home
 from bookstand.delivery.buckets import Bucket
 from bookstand.delivery.cutoff import Cutoff
-from bookstand.delivery.indexes import Indexes
+from bookstand.delivery.indexes import Indexes, together
 from bookstand.delivery.sealed_buckets import SealedBuckets
 from bookstand.delivery.tracked import Tracked
-from bookstand.delivery.tracker import LARGEST, Column
+from bookstand.delivery.tracker import LARGEST
 from bookstand.delivery.trying_again import PASSING
 from bookstand.storage.log import logger
 
@@ -32,11 +32,11 @@ class Loading:
         self.try_again_at: int | None = None
         """When to try again to load what is due and could not be; None: there is no such thing."""
 
-    def pop(self, cutoff: int, limit: int | None) -> tuple[Column, Column]:
-        """Ledgers and entries of what is due, at most so many, the earliest; without a limit in any order."""
+    def pop(self, cutoff: int, limit: int | None) -> Indexes:
+        """Remove up to ``limit`` due messages, the earliest first; without a limit all, in any order."""
         sealed = self._sealed
         horizon = self._home.mark_delete().ledger_id
-        found: list[tuple[Column, Column]] = []
+        found: list[Indexes] = []
         missing = limit
         stuck = False
         while missing is None or missing > 0:
@@ -48,30 +48,30 @@ class Loading:
             due = sealed.loaded.pop_due(until, missing)
             if not due.size:
                 break
-            ledger_ids, entry_ids = self._taken(due)
-            passed = ledger_ids < horizon
+            taken = self._taken(due)
+            passed = taken.ledger_ids < horizon
             if np.count_nonzero(passed):
-                ledger_ids, entry_ids = ledger_ids[~passed], entry_ids[~passed]
-            found.append((ledger_ids, entry_ids))
+                taken = Indexes(*(column[~passed] for column in taken))
+            found.append(taken)
             # What could not be loaded is not tried again at once.
             if missing is None or stuck:
                 break
-            missing -= len(ledger_ids)
+            missing -= taken.size
         sealed.remove_emptied()
         if not stuck:
             self._load_ahead(cutoff)
             if missing != 0 and self._drop_passed(horizon):
                 sealed.remove_emptied()
         if not found:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        # Of what one of them is alone, a copy: columns in memory are nobody else's.
-        return np.concatenate([one for one, _ in found]), np.concatenate([other for _, other in found])
+            return Indexes.of((), (), ())
+        # A copy even of a single part: the columns in memory must not be shared.
+        return together(found)
 
-    def _taken(self, due: Indexes) -> tuple[Column, Column]:
-        """Those of what left memory that waited, and do not any more."""
-        ledger_ids, entry_ids = self._tracked.take(due)
-        self._sealed.buckets.leave(ledger_ids)
-        return ledger_ids, entry_ids
+    def _taken(self, due: Indexes) -> Indexes:
+        """Stop tracking what left memory because it is due; returns the part of it that was tracked."""
+        taken = self._tracked.take(due)
+        self._sealed.buckets.leave(taken.ledger_ids)
+        return taken
 
     def _drop_passed(self, horizon: int) -> bool:
         """What comes next, and is of a ledger that the cursor has passed, needs not be due to go; of what comes at the

@@ -32,6 +32,10 @@ class MutableBucket:
         self._ledgers: tuple[int, int] | None = None
         self._seal_from = least
 
+    def change_least(self, least: int) -> None:
+        """Seal from this many messages on."""
+        self._least = self._seal_from = least
+
     def __len__(self) -> int:
         return len(self.runs)
 

@@ -160,6 +160,10 @@ class NegativeAcks:
         _settle(noted)
         return bucket
 
+    def change_delay(self, delay: int, backoff: RedeliveryBackoff | None) -> None:
+        """Use this delay, or this backoff, for what is acknowledged negatively from now on."""
+        self._delay, self._backoff = check_millis("delay", delay, 0), backoff
+
     def _wait(self, delay: int | None, redelivery_count: int) -> int:
         if type(redelivery_count) is not int:
             raise IncorrectParameterError(f"a redelivery count is a number, not {redelivery_count!r}")

@@ -38,7 +38,8 @@ def _delayed_in(topic: ManagedLedger, ledger_id: int) -> Indexes:
     times: list[int] = []
     entry_ids: list[int] = []
     entries = topic.extent.entries(ledger_id) or 0
-    for entry in chain.from_iterable(run.entries() for run in topic.read_run(ledger_id, 0, entries - 1)):
+    runs = topic.read_run(ledger_id, 0, entries - 1, lambda damage: logger().warning("%s", damage))
+    for entry in chain.from_iterable(run.entries() for run in runs):
         time = delay_of(entry)
         if time is not None:
             times.append(time)

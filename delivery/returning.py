@@ -44,7 +44,6 @@ class Returning:
         self._lock = lock
         self._clock = clock
         self._timer = timer
-        self._ack_deadline = None if config.ack_deadline is None else span_of("ack_deadline", config.ack_deadline)
         # Rings when the first deadline passes of what is out.
         self._alarm: Alarm | None = None
         self._stopped = False
@@ -63,6 +62,11 @@ class Returning:
             self._where.nacked.add_whole(nacks.positions())
             self._where.reach(self._where.nacked.positions())
             return nacks
+
+    def change_config(self, config: SubscriptionConfig) -> None:
+        """Use these settings for what is delivered and acknowledged negatively from now on."""
+        self._config = config
+        self._nacks.change_delay(span_of("nack_delay", config.nack_delay), config.nack_backoff)
 
     # -- negative acknowledgments ------------------------------------------------------------------------------------
 
@@ -93,16 +97,22 @@ class Returning:
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
     def deadline(self) -> int | None:
-        """Of what is handed out now, which :meth:`watch` is told of then."""
-        return None if self._ack_deadline is None else self._clock.now() + self._ack_deadline
+        """The deadline of messages that are delivered now, to be passed to :meth:`watch`; None if they have none."""
+        span = self._config.ack_deadline
+        return None if span is None else self._clock.now() + span_of("ack_deadline", span)
 
     def watch(self, deadline: int | None) -> None:
-        if self._alarm is None and deadline is not None:
-            self._alarm = self._timer.arm(deadline, self._deadline_passed)
+        """Have what is overdue redelivered at this deadline, or at an earlier one that is watched already."""
+        if deadline is None or (self._alarm is not None and self._alarm.at <= deadline):
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._timer.arm(deadline, self._deadline_passed)
 
-    def _deadline_passed(self, _: Alarm) -> None:
+    def _deadline_passed(self, alarm: Alarm) -> None:
         with self._lock:
-            self._alarm = None
+            if self._alarm is alarm:
+                self._alarm = None
             if self._stopped:
                 return
             overdue = self._where.out.overdue(self._clock.now())

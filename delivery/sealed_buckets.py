@@ -47,7 +47,7 @@ class SealedBuckets:
         rebuild: Reader | None,
     ) -> None:
         self._home = home
-        self._config = config
+        self.config = config
         self._tracked = tracked
         self._rebuild = rebuild
         # Snapshots that took the place of damaged ones.
@@ -189,19 +189,19 @@ class SealedBuckets:
         return self._store(new, blocks[-1] if blocks else [])
 
     def _sealed(self, key: BucketKey, indexes: Indexes, generation: int) -> NewBucket:
-        config = self._config
+        config = self.config
         snapshot = seal(indexes, config.time_step_millis, config.most_in_segment, self.ledgers.entry_limit)
         return NewBucket(key, snapshot, generation)
 
     def _blocks_to_merge(self, new: NewBucket) -> list[list[Bucket | NewBucket]]:
         """Blocks of adjacent buckets that are to become one bucket each, so that the new one does not exceed the
         limit."""
-        most = self._config.delayed_delivery_max_num_buckets
+        most = self.config.delayed_delivery_max_num_buckets
         if not 0 < most <= len(self.buckets):
             return []
         places: list[Bucket | NewBucket] = sorted([*self.buckets, new], key=lambda bucket: bucket.key)
         runs = [Run(bucket.waiting, bucket.next_time, bucket.generation) for bucket in places]
-        blocks = blocks_to_merge(runs, most, self._config.delayed_delivery_merge_policy)
+        blocks = blocks_to_merge(runs, most, self.config.delayed_delivery_merge_policy)
         return [places[start:end] for start, end in blocks]
 
     def _read_block(self, block: Sequence[Bucket | NewBucket]) -> Indexes | None:

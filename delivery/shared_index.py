@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -32,11 +33,14 @@ from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.bucket_home import Change
 from bookstand.delivery.bucket_tracker import BucketDelayedTracker
 from bookstand.delivery.config import DelayedDeliveryConfig
-from bookstand.delivery.indexes import Indexes
+from bookstand.delivery.cutoff import Cutoff
+from bookstand.delivery.in_memory import InMemoryDelayedTracker
+from bookstand.delivery.indexes import Indexes, distinct, together
 from bookstand.delivery.presence import Presence
 from bookstand.delivery.rebuilding import delay_of, reader_of
 from bookstand.delivery.timer import Alarm, timer_for
 from bookstand.delivery.tracker import (
+    LARGEST,
     Column,
     Mask,
     Positions,
@@ -48,8 +52,10 @@ from bookstand.delivery.tracker import (
     columns_of,
     times_of,
 )
-from bookstand.ledger.managed import ManagedLedger
+from bookstand.ledger.managed import ManagedLedger, UnreadableEntryError
+from bookstand.ledger.topic_entries import TopicEntry
 from bookstand.storage.clock import SystemClock
+from bookstand.storage.log import logger
 from bookstand.storage.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
@@ -61,7 +67,7 @@ if TYPE_CHECKING:
 BUILDER = "bookstand.delayed-index"
 """The builder's name among the cursors of the topic."""
 
-# How many due positions are kept for subscriptions that have not taken them, at 16 bytes each.
+# How many due messages are retained for subscriptions that have not taken them, at 24 bytes each.
 MOST_KEPT = 1 << 20
 _READ_AT_ONCE = 1000
 # What is due leaves the index so many at a time, whoever asks for however few.
@@ -83,19 +89,20 @@ class SharedDelayedIndex:
     ) -> None:
         """``cursor_config`` is the builder's."""
         self._topic = topic
+        self.config = DelayedDeliveryConfig() if config is None else config
         self._lock = RLock()
         self._views: dict[str, SubscriptionView] = {}
         self._due = _DueLog()
         self._most_kept = check_millis("most_kept", most_kept, 0)
-        self._clock = SystemClock() if clock is None else clock
-        self._own_timer = timer_for(self._clock) if timer is None else None
+        self.clock = SystemClock() if clock is None else clock
+        self._own_timer = timer_for(self.clock) if timer is None else None
         timer = self._own_timer if timer is None else timer
         assert timer is not None
-        self._timer = timer
+        self.timer = timer
         self._alarm: Alarm | None = None
         self._cursor = Cursor.open(topic, BUILDER, cursor_config)
         self.tracker = BucketDelayedTracker(
-            self._wake_all, _SharedHome(self), config, rebuild=reader_of(topic), clock=self._clock, timer=timer
+            self._wake_all, _SharedHome(self), self.config, rebuild=reader_of(topic), clock=self.clock, timer=timer
         )
 
     # -- subscriptions -----------------------------------------------------------------------------------------------
@@ -109,23 +116,50 @@ class SharedDelayedIndex:
         read_position: Callable[[], Position],
         is_acked: Callable[[Position], bool] | None = None,
         acked_entries: Callable[[], Iterable[tuple[int, BitMap64]]] = tuple,
+        tick: int | None = None,
     ) -> SubscriptionView:
-        """What a subscription has of it, from now on, in the place of a view that it had.
+        """The view of a subscription; it replaces an earlier view of that subscription.
 
-        ``read_position`` is the next entry that it will read: at first the one behind its mark-delete position. Who
-        moves that position back asks for a new view before it reads on.
+        ``read_position`` returns the entry that the subscription reads next: at first the one behind its mark-delete
+        position. A subscription that moves its read position back needs a new view before it reads on. ``tick`` is the
+        subscription's own, None that of the index.
         """
-        view = SubscriptionView(self, name, wake, mark_delete, read_position, is_acked, acked_entries)
+        tick = self.config.delayed_delivery_tick_time_millis if tick is None else tick
+        view = SubscriptionView(self, name, wake, mark_delete, read_position, is_acked, acked_entries, tick)
         with self._lock:
             view.taken = self._due.end
             self._views[name] = view
+            self.change_tick()
         return view
+
+    def change_config(self, config: DelayedDeliveryConfig) -> None:
+        """Use other sizes for the buckets that are sealed or merged from now on, and another tick for views that are
+        opened from now on. The other settings are fixed while the index is open."""
+        with self._lock:
+            self.config = config
+            tick = self.tracker.config.delayed_delivery_tick_time_millis
+            self.tracker.change_config(replace(config, delayed_delivery_tick_time_millis=tick))
+            self.change_tick()
+
+    def change_tick(self) -> None:
+        """Derive the tick of the index from those of its views, after one of them changed.
+
+        Not strict, messages leave the index as soon as they are due for one view, so it is the largest tick; a view
+        with a smaller one retains them until they are due for it. Strict, the tick only limits how often dispatchers
+        are woken, so it is the smallest.
+        """
+        with self._lock:
+            ticks = [view.tick for view in self._views.values()] or [self.config.delayed_delivery_tick_time_millis]
+            tick = min(ticks) if self.config.is_delayed_delivery_deliver_at_time_strict else max(ticks)
+            if tick != self.tracker.config.delayed_delivery_tick_time_millis:
+                self.tracker.change_config(replace(self.tracker.config, delayed_delivery_tick_time_millis=tick))
 
     def _leave(self, view: SubscriptionView) -> None:
         with self._lock:
             if self._views.get(view.name) is view:
                 del self._views[view.name]
                 self._drop_taken()
+                self.change_tick()
 
     def _wake_all(self) -> None:
         for view in list(self._views.values()):
@@ -140,11 +174,20 @@ class SharedDelayedIndex:
     def catch_up(self, beyond: Position = LATEST) -> None:
         """Read the topic until the builder is beyond a position, or as far as it goes; and track what is delayed."""
         with self._lock:
-            while self._cursor.read_position <= beyond and (entries := self._cursor.read(_READ_AT_ONCE)):
+            while self._cursor.read_position <= beyond and (entries := self._read()):
                 delayed = [(entry.position, time) for entry in entries if (time := delay_of(entry)) is not None]
                 if delayed:
                     self._track_new([position for position, _ in delayed], [time for _, time in delayed])
                 self._move_builder(self._sealed())
+
+    def _read(self) -> list[TopicEntry]:
+        """The next entries, without damaged ones: these the subscriptions report when they read them."""
+        while True:
+            try:
+                return self._cursor.read(_READ_AT_ONCE)
+            except UnreadableEntryError as error:
+                logger().warning("the index of delayed messages passes over damage: %s", error)
+                self._cursor.seek(error.last.next)
 
     def _track_new(self, positions: Positions, times: Sequence[int] | Column) -> Mask:
         """Which of them are tracked by now. What is tracked already stays so although it be due: to the tracker, adding
@@ -182,13 +225,13 @@ class SharedDelayedIndex:
 
     # -- what is due -------------------------------------------------------------------------------------------------
 
-    def _take(self, view: SubscriptionView, most: int | None) -> tuple[Column, Column]:
+    def _take(self, view: SubscriptionView, most: int | None) -> Indexes:
         """Some of what is due and was not taken by the view; nothing only if there is nothing."""
         with self._lock:
             if view.taken == self._due.end:
                 self._move_due()
             taken = self._due.columns(view.taken, most)
-            view.taken += len(taken[0])
+            view.taken += taken.size
             self._drop_taken()
             horizon = self._horizon()
             if horizon.ledger_id > self._cursor.mark_delete_position.ledger_id:
@@ -197,13 +240,13 @@ class SharedDelayedIndex:
 
     def _move_due(self) -> None:
         """What is due leaves the index."""
-        ledger_ids, entry_ids = self.tracker.take_due(_MOVED_AT_ONCE)
-        if not len(ledger_ids):
+        due = self.tracker.take_due(_MOVED_AT_ONCE)
+        if not due.size:
             return
-        self._due.extend(ledger_ids, entry_ids)
+        self._due.extend(due)
         # The tracker wakes for what becomes due. Of this it knows no more, and of the subscriptions one.
         if len(self._views) > 1 and (self._alarm is None or not self._alarm.live):
-            self._alarm = self._timer.arm(self._clock.now(), self._wake_waiting)
+            self._alarm = self.timer.arm(self.clock.now(), self._wake_waiting)
 
     def _wake_waiting(self, _: Alarm) -> None:
         with self._lock:
@@ -223,8 +266,8 @@ class SharedDelayedIndex:
                 view.must_rewind = True
 
     def _has_untaken(self, view: SubscriptionView, position: tuple[int, int]) -> bool:
-        ledger_ids, entry_ids = self._due.columns(view.taken, None)
-        return bool(((ledger_ids == position[0]) & (entry_ids == position[1])).any())
+        untaken = self._due.columns(view.taken, None)
+        return bool(((untaken.ledger_ids == position[0]) & (untaken.entry_ids == position[1])).any())
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -254,7 +297,7 @@ class SharedDelayedIndex:
         if self._alarm is not None:
             self._alarm.cancel()
         for view in self._views.values():
-            view.closed = True
+            view.end()
         self._views.clear()
 
     def _end_timer(self) -> None:
@@ -265,8 +308,11 @@ class SharedDelayedIndex:
 class SubscriptionView:
     """A subscription's :class:`~bookstand.delivery.tracker.DelayedTracker`. Use :meth:`SharedDelayedIndex.view`.
 
-    One thread at a time, as a dispatcher is: reading, adding what was read and taking what is due are one after the
-    other. ``wake()`` is called also for what another subscription found due.
+    One thread at a time, as a dispatcher is: reading, adding what was read and taking what is due follow one another.
+    ``wake()`` is called also for what another subscription found due.
+
+    A message is due here by the view's own ``tick``. What has left the index because it is due for a view with a larger
+    tick is *early* here: it is tracked by the view alone until it is due.
     """
 
     def __init__(
@@ -278,15 +324,21 @@ class SubscriptionView:
         read_position: Callable[[], Position],
         is_acked: Callable[[Position], bool] | None,
         acked_entries: Callable[[], Iterable[tuple[int, BitMap64]]],
+        tick: int,
     ) -> None:
         self._index = index
         self._mark_delete = mark_delete
         self._read_position = read_position
         self._is_acked = is_acked
         self._acked_entries = acked_entries
+        strict = index.config.is_delayed_delivery_deliver_at_time_strict
+        self._cutoff = Cutoff(index.clock, check_millis("tick_time_millis", tick, 1), strict)
+        self._early = InMemoryDelayedTracker(
+            wake, tick_time_millis=tick, strict=strict, clock=index.clock, timer=index.timer
+        )
         # Both are guarded by the index's lock. What is in the index, and is not given out here when it is due.
         self._cancelled = Presence()
-        # What may be in the log and was delivered when it was read.
+        # What may be in the log and was delivered, or is early, since it was read.
         self._met = Presence()
         self.name = name
         self.wake = wake
@@ -320,54 +372,80 @@ class SubscriptionView:
             tracked = index._track_new((ledger_ids, entry_ids), times)
             if self.taken < index._due.end:
                 self._met.add_many(ledger_ids[~tracked], entry_ids[~tracked])
+            due = (times < 0) | (times <= self._cutoff.time)
             # What is due by now is delivered at once, here; the others take it from the log.
-            at_once = tracked & index.tracker.are_due(times)
+            at_once = tracked & due
+            early = ~tracked & ~due
             tracked &= ~at_once
             self._cancelled.add_many(ledger_ids[at_once], entry_ids[at_once])
             self._cancelled.discard_many(ledger_ids[tracked], entry_ids[tracked])
+        if early.any():
+            self._retain(Indexes(times[early], ledger_ids[early], entry_ids[early]))
+            tracked |= early
         return tracked
+
+    def _retain(self, early: Indexes) -> None:
+        """Track messages that have left the index and are not due here."""
+        for time, ledger_id, entry_id in early.indexes:
+            self._early.put((ledger_id, entry_id), time)
 
     def pop_due(self, limit: int | None = None) -> list[Position]:
         self._check_open()
         if limit is not None:
             check_millis("limit", limit, 0)
         self.look_at_mark_delete()
-        found: list[Position] = []
+        found = self._wanted(self._early.pop_due(limit))
         while limit is None or len(found) < limit:
             with self._index._lock:
-                ledger_ids, entry_ids = self._index._take(self, None if limit is None else limit - len(found))
-                if not len(ledger_ids):
+                taken = self._index._take(self, None if limit is None else limit - len(found))
+                if not taken.size:
                     # Whatever was met in the log is not there any more.
                     self._met.clear()
                     break
                 for unwanted in (self._cancelled, self._met):
                     if unwanted:
-                        dropped = unwanted.contains_many(ledger_ids, entry_ids)
-                        unwanted.discard_many(ledger_ids[dropped], entry_ids[dropped])
-                        ledger_ids, entry_ids = ledger_ids[~dropped], entry_ids[~dropped]
-            found += self._wanted(ledger_ids, entry_ids)
+                        dropped = unwanted.contains_many(taken.ledger_ids, taken.entry_ids)
+                        unwanted.discard_many(taken.ledger_ids[dropped], taken.entry_ids[dropped])
+                        taken = Indexes(*(column[~dropped] for column in taken))
+            early = taken.timestamps > self._cutoff.time
+            if early.any():
+                self._retain_wanted(Indexes(*(column[early] for column in taken)))
+                taken = Indexes(*(column[~early] for column in taken))
+            found += self._wanted(map(Position, taken.ledger_ids.tolist(), taken.entry_ids.tolist()))
         with self._index._lock:
             if self._cancelled:
                 self._cancelled.discard_ledgers(0, self.passed.ledger_id - 1)
         return sorted(found)
 
-    def _wanted(self, ledger_ids: Column, entry_ids: Column) -> list[Position]:
+    def _retain_wanted(self, early: Indexes) -> None:
+        """The same for those that were read. The others are early still when they are read."""
+        positions = list(map(Position, early.ledger_ids.tolist(), early.entry_ids.tolist()))
+        wanted = set(self._wanted(positions))
+        rows = [row for row, position in enumerate(positions) if position in wanted]
+        self._retain(Indexes(*(column[rows] for column in early)))
+
+    def _wanted(self, positions: Iterable[Position]) -> list[Position]:
         """Those of the due that are to be delivered from here: read before, and not acknowledged."""
         mark_delete, read_position, is_acked = self.passed, self._read_position(), self._is_acked
-        positions = map(Position, ledger_ids.tolist(), entry_ids.tolist())
         wanted = [position for position in positions if mark_delete < position < read_position]
         return wanted if is_acked is None else [position for position in wanted if not is_acked(position)]
 
     def has_message_available(self) -> bool:
         """Also where :meth:`pop_due` gives nothing, and then not any more."""
-        return self.taken < self._index._due.end or self._index.tracker.has_message_available()
+        index = self._index
+        if self._early.has_message_available() or self.taken < index._due.end:
+            return True
+        return index.tracker.has_message_available()
 
     def should_pause_all_deliveries(self) -> bool:
         return False
 
     def contains_message(self, position: tuple[int, int]) -> bool:
-        """Whether the index has it; what is due may have left it before it was given out here."""
+        """True if the message is in the index, or early here. What is due may have left the index before it was taken
+        here."""
         ledger_id, entry_id = check_position(position)
+        if self._early.contains_message((ledger_id, entry_id)):
+            return True
         if not self._index.tracker.contains_message((ledger_id, entry_id)):
             return False
         with self._index._lock:
@@ -377,10 +455,12 @@ class SubscriptionView:
         ledger_ids, entry_ids = columns_of((as_ids("ledger ids", ledger_ids), entry_ids))
         contained = self._index.tracker.contains_many(ledger_ids, entry_ids)
         with self._index._lock:
-            return contained & ~self._cancelled.contains_many(ledger_ids, entry_ids)
+            contained &= ~self._cancelled.contains_many(ledger_ids, entry_ids)
+        return contained | self._early.contains_many(ledger_ids, entry_ids) if self._early.count else contained
 
     def next_delivery(self) -> int | None:
-        return self._index.tracker.next_delivery()
+        times = (self._early.next_delivery(), self._index.tracker.next_delivery())
+        return min((time for time in times if time is not None), default=None)
 
     def peek(self, first: int | None = None, last: int | None = None, limit: int | None = None) -> Indexes:
         """What waits for times from the first to the last, in the order of time, ledger and entry."""
@@ -389,15 +469,23 @@ class SubscriptionView:
         passed, is_acked = self.passed, self._is_acked
         with self._index._lock:
             kept = ~self._cancelled.contains_many(found.ledger_ids, found.entry_ids)
+        if self._early.count:
+            kept = np.concatenate([kept, np.ones(self._early.count, dtype=np.bool_)])
+            found = together([found, self._early.peek()])
+            kept &= (found.timestamps >= (-LARGEST if first is None else first)) & (
+                found.timestamps <= (LARGEST if last is None else last)
+            )
         for row, (_, ledger_id, entry_id) in enumerate(found.indexes):
             position = Position(ledger_id, entry_id)
             kept[row] &= position > passed and not (is_acked is not None and is_acked(position))
-        found = Indexes(*(column[kept] for column in found))
+        found = distinct(Indexes(*(column[kept] for column in found)))
         return found.part(0, found.size if limit is None else limit)
 
     def cancel(self, position: tuple[int, int]) -> bool:
         """For this subscription alone: the others have it delivered."""
         ledger_id, entry_id = check_position(position)
+        if self._early.cancel((ledger_id, entry_id)):
+            return True
         with self._index._lock:
             if self._index.tracker.contains_message((ledger_id, entry_id)):
                 return self._cancelled.add(ledger_id, entry_id)
@@ -407,8 +495,8 @@ class SubscriptionView:
 
     @property
     def count(self) -> int:
-        """How many the index has, for whomever."""
-        return self._index.tracker.count
+        """How many messages the index has, for whichever subscription, and how many are early here."""
+        return self._index.tracker.count + self._early.count
 
     @property
     def delayed_count(self) -> int:
@@ -430,6 +518,16 @@ class SubscriptionView:
                     (ledger_ids == self.passed.ledger_id) & (entry_ids > self.passed.entry_id)
                 )
                 count -= int(np.count_nonzero(tracker.contains_many(ledger_ids[behind], entry_ids[behind])))
+            if self._early.count:
+                # Due by the index's tick, and not yet by the subscription's own.
+                early = self._early.peek()
+                behind = (early.ledger_ids > self.passed.ledger_id) | (
+                    (early.ledger_ids == self.passed.ledger_id) & (early.entry_ids > self.passed.entry_id)
+                )
+                count += int(np.count_nonzero(behind))
+                for ledger_id, entry_ids in acked:
+                    ledger_ids = np.full(len(entry_ids), ledger_id)
+                    count -= int(np.count_nonzero(self._early.contains_many(ledger_ids, entry_ids)))
         return count
 
     def __len__(self) -> int:
@@ -438,25 +536,43 @@ class SubscriptionView:
     def clear(self) -> None:
         """Forget what is due and was not taken, and what was cancelled. The index has still what is not due: who does
         not want that acknowledges it; and who does reads again from its mark-delete position."""
+        self._early.clear()
         with self._index._lock:
             self.taken = self._index._due.end
             self._cancelled.clear()
             self._met.clear()
             self._index._drop_taken()
 
+    @property
+    def tick(self) -> int:
+        """The subscription's own, in milliseconds."""
+        return self._cutoff.tick
+
     def reset_tick(self, tick_time_millis: int) -> None:
-        """For all subscriptions."""
-        self._index.tracker.reset_tick(tick_time_millis)
+        """Change the tick of this subscription alone."""
+        self._cutoff.tick = check_millis("tick_time_millis", tick_time_millis, 1)
+        self._early.reset_tick(tick_time_millis)
+        self._index.change_tick()
+
+    def change_config(self, config: DelayedDeliveryConfig) -> None:
+        """Use another tick; what else can be changed, the index has."""
+        if config.delayed_delivery_tick_time_millis != self.tick:
+            self.reset_tick(config.delayed_delivery_tick_time_millis)
 
     def close(self) -> None:
         """The subscription takes nothing any more, and nothing is kept for it."""
-        self.closed = True
+        self.end()
         self._index._leave(self)
+
+    def end(self) -> None:
+        """For the index, which forgets its views when it is closed."""
+        self.closed = True
+        self._early.close()
 
     @property
     def memory_bytes(self) -> int:
         """What it takes beyond the index."""
-        return self._cancelled.memory_bytes + self._met.memory_bytes
+        return self._cancelled.memory_bytes + self._met.memory_bytes + self._early.memory_bytes
 
     def _check_open(self) -> None:
         if self.closed:
@@ -464,43 +580,44 @@ class SubscriptionView:
 
 
 class _DueLog:
-    """Positions in the order in which they became due, numbered from the first that there ever was. Not safe between
-    threads: its owner has a lock."""
+    """Messages in the order in which they became due, numbered from the first that there ever was. Not thread-safe: the
+    caller holds the index's lock."""
 
     def __init__(self) -> None:
-        self._ledger_ids, self._entry_ids = array("q"), array("q")
-        # The number of the first in the arrays; those before ``begin`` are forgotten, and removed some time.
+        self._columns = array("q"), array("q"), array("q")
+        # The number of the first row; those before ``begin`` are forgotten, and removed some time.
         self._base = 0
         self.begin = 0
 
     @property
     def end(self) -> int:
         """The number of the next one to come."""
-        return self._base + len(self._ledger_ids)
+        return self._base + len(self._columns[0])
 
-    def extend(self, ledger_ids: Column, entry_ids: Column) -> None:
-        self._ledger_ids.extend(ledger_ids.tolist())
-        self._entry_ids.extend(entry_ids.tolist())
+    def extend(self, due: Indexes) -> None:
+        for column, added in zip(self._columns, due, strict=True):
+            column.extend(added.tolist())
 
-    def columns(self, start: int, most: int | None) -> tuple[Column, Column]:
-        """Ledger ids and entry ids from a number on."""
+    def columns(self, start: int, most: int | None) -> Indexes:
+        """The rows from a number on."""
         first = start - self._base
         part = slice(first, None if most is None else first + most)
         # Copies, for an array that is looked at cannot grow.
-        return np.array(self._ledger_ids[part], dtype=np.int64), np.array(self._entry_ids[part], dtype=np.int64)
+        return Indexes(*(np.array(column[part], dtype=np.int64) for column in self._columns))
 
     def drop(self, before: int) -> None:
         """Forget those before a number."""
         self.begin = max(self.begin, before)
         dead = self.begin - self._base
         # Moving the rest costs no more than what was removed.
-        if 2 * dead >= len(self._ledger_ids):
-            del self._ledger_ids[:dead], self._entry_ids[:dead]
+        if 2 * dead >= len(self._columns[0]):
+            for column in self._columns:
+                del column[:dead]
             self._base = self.begin
 
     @property
     def memory_bytes(self) -> int:
-        return self._ledger_ids.__sizeof__() + self._entry_ids.__sizeof__()
+        return sum(column.__sizeof__() for column in self._columns)
 
 
 class _SharedHome:

@@ -16,9 +16,8 @@ knows the subscription.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
-from functools import partial
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ from bookstand.delivery.choosing import Tracker, open_tracker
 from bookstand.delivery.coming_again import ComingAgain
 from bookstand.delivery.coming_due import ComingDue
 from bookstand.delivery.coming_new import ComingNew
+from bookstand.delivery.config import DelayedDeliveryConfig
 from bookstand.delivery.consumer import Consumer
 from bookstand.delivery.dead_letters import dead_letter_topic_of
 from bookstand.delivery.delayed import Delayed
@@ -51,13 +51,15 @@ from bookstand.delivery.received import (
 )
 from bookstand.delivery.references import Reference, meant_id, meant_position
 from bookstand.delivery.returning import Returning
-from bookstand.delivery.subscription_stats import SubscriptionStats, Tally
+from bookstand.delivery.subscription_stats import SubscriptionStats, Tally, samples
 from bookstand.delivery.times import Moment, Span, delivery_time, span_of
-from bookstand.delivery.topic_config import SubscriptionConfig
+from bookstand.delivery.topic_config import SUBSCRIPTION_WHILE_OPEN, SubscriptionConfig
 from bookstand.delivery.tracker import check_position
+from bookstand.delivery.unreadable_entries import UnreadableEntries
 from bookstand.delivery.whereabouts import Whereabouts
 from bookstand.delivery.worn_out import WornOut
 from bookstand.errors import BookstandError, ClientClosedError, IllegalOperationError, IncorrectParameterError
+from bookstand.storage.metrics import Sample
 from bookstand.storage.pending import Pending
 from bookstand.storage.position import Position
 
@@ -87,6 +89,11 @@ class Subscription:
 
     *One at a time*: what is out with one consumer no other gets, until it is given back.
 
+    *Damage*: an entry that is damaged holds up no other. ``receive`` delivers the intact ones, and raises
+    :class:`UnreadableEntryError` once for each damaged one (for each opening of the subscription) when it has nothing
+    else to deliver; from then on it is passed over. It stays in the backlog until ``ack(error.position)`` acknowledges
+    it unread. With ``TopicConfig.auto_skip_non_recoverable_data`` it is acknowledged at once instead, and counted.
+
     While the state of the cursor is at its limit nothing new goes out, nor what is due; redeliveries do, and
     acknowledgments are taken, by which the state gets smaller. An exclusive subscription does not pause.
     """
@@ -108,20 +115,24 @@ class Subscription:
         self.cursor: Cursor = topic.cursor(name, config.cursor, initial=initial)
         self.cursor.on_resume(self.bell.ring)
         self._where = where = Whereabouts()
-        self._delayed = delayed = Delayed(self._tracker_opener())
+        self._delayed = delayed = Delayed(self._open_tracker)
         if delayed.tracker.count:
             # What it knows from before may be out when the cursor comes to it.
             where.reach([topic.ledger.last_confirmed])
         passing = Passing(self.cursor, where, delayed, self._lock, topic.trim_soon)
         self._acknowledging = Acknowledging(self.cursor, where, passing, self.bell, self._tally)
-        self._living = Living(self.cursor, config.time_to_live, self._clock, where, delayed, passing, self._tally)
+        self._unreadable = UnreadableEntries(
+            name, self.cursor, self._acknowledging, self._tally, lambda: topic.config.auto_skip_non_recoverable_data
+        )
+        self._living = Living(
+            self.cursor, self._present_config, self._clock, where, delayed, passing, self._tally, self._unreadable
+        )
         portions = Portions(self.cursor, where)
         sizes = EntrySizes()
-        dead_letter_topic = config.dead_letter_topic or dead_letter_topic_of(topic.name, name)
         worn_out = WornOut(
-            config.max_redeliveries,
+            self._present_config,
             topic.name,
-            partial(topic.store.topic, dead_letter_topic),
+            self._dead_letter_topic,
             where,
             portions,
             self._acknowledging,
@@ -139,19 +150,53 @@ class Subscription:
         self._returning = Returning(
             topic.store, nack_name(topic.name, name), config, where, self.bell, self._lock, self._clock, topic.timer
         )
+        topic.ledger.client.add_metrics(self)
 
-    def _tracker_opener(self) -> Callable[[], Tracker]:
+    def _open_tracker(self) -> Tracker:
         topic = self.topic
-        return partial(
-            open_tracker,
-            self.cursor,
-            topic.config,
-            self.config.delayed_delivery_tick_time_millis,
-            topic.shared_index,
-            self.bell.ring,
-            self._clock,
-            topic.timer,
-        )
+        return open_tracker(self.cursor, self._delays, topic.shared_index, self.bell.ring, self._clock, topic.timer)
+
+    @property
+    def _delays(self) -> DelayedDeliveryConfig:
+        """The topic's settings of delayed delivery, with the subscription's own tick if it has one."""
+        tick = self.config.delayed_delivery_tick_time_millis
+        config = self.topic.config
+        return config if tick is None else replace(config, delayed_delivery_tick_time_millis=tick)
+
+    def _dead_letter_topic(self) -> Topic:
+        name = self.config.dead_letter_topic or dead_letter_topic_of(self.topic.name, self.name)
+        return self.topic.store.topic(name)
+
+    # -- settings ----------------------------------------------------------------------------------------------------
+
+    def _present_config(self) -> SubscriptionConfig:
+        return self.config
+
+    def change_config(self, config: SubscriptionConfig) -> None:
+        """Replace the settings while the subscription is open: all of them, or none if one is rejected.
+        :class:`IllegalOperationError` for another ``type`` or ``durable_nacks``, and for another form of storage of the
+        cursor.
+
+        Limits, delays and ticks act at once, and deadlines on what is delivered from now on.
+        """
+        if not isinstance(config, SubscriptionConfig):
+            raise IncorrectParameterError(f"config must be a SubscriptionConfig, not {config!r}")
+        with self._lock:
+            self._check_open()
+            what = f"subscription {self.name!r} of topic {self.topic.name}"
+            SUBSCRIPTION_WHILE_OPEN.check(what, self.config, config)
+            self.cursor.change_config(config.cursor)
+            self.config = config
+            self._returning.change_config(config)
+            self.config_changed()
+
+    def config_changed(self) -> None:
+        """Apply the settings as they are now, those of the topic included, and wake waiting receivers."""
+        with self._lock:
+            if self.usable:
+                self.tracker.change_config(self._delays)
+                self._unreadable.skip_known()
+        self.bell.ring()
 
     @property
     def tracker(self) -> Tracker:
@@ -211,8 +256,10 @@ class Subscription:
             except BookstandError:
                 if not messages:
                     raise
-                # These are out; of what cannot be read the next call tells.
+                # These are out; the next call raises.
                 return messages, False
+            if not messages and not unfinished:
+                self._unreadable.report()
             return messages, unfinished
 
     def _take_spilled(self, consumer: Consumer, most: int) -> list[ReceivedMessage]:
@@ -396,9 +443,25 @@ class Subscription:
                 out=len(self._where.out) - sum(len(one.held_back(self._where.out)) for one in self._consumers),
                 waiting=len(self._where.again),
                 nacked=len(self._where.nacked),
+                unreadable=len(self._unreadable.positions),
                 paused=self.paused,
                 **asdict(self._tally),
             )
+
+    @property
+    def unreadable(self) -> list[Position]:
+        """Damaged entries that were met since the subscription was opened and are not acknowledged, in their order.
+        ``ack_many(subscription.unreadable)`` acknowledges them unread."""
+        with self._lock:
+            return self._unreadable.positions
+
+    def samples(self) -> Iterator[Sample]:
+        """Figures for metrics, as long as the subscription is open."""
+        with self._lock:
+            if not self.usable:
+                return iter(())
+            found = samples(len(self._unreadable.positions), self._tally.skipped, self.topic.name, self.name)
+            return iter(list(found))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,12 @@
-"""What there is to know of a subscription at one moment."""
+"""Figures of a subscription at one moment."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from bookstand.ledger.topic_name import parts_of
+from bookstand.storage.metrics import COUNTER, GAUGE, Family, Sample
 
 
 @dataclass
@@ -14,22 +18,49 @@ class Tally:
     acked: int = 0
     expired: int = 0
     dead_lettered: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True)
 class SubscriptionStats:
     """``backlog`` counts entries that are not acknowledged, wherever they are; the others say where. ``delayed`` counts
-    entries as far as the subscription has read, those that are due included until they are received. From ``delivered``
-    on they count what happened since the subscription was opened: messages, and entries for all but that."""
+    entries as far as the subscription has read, those that are due included until they are received. ``unreadable`` are
+    damaged entries that were met since the subscription was opened and are not acknowledged. From ``delivered`` on they
+    count what happened since the subscription was opened: messages, and entries for all but that; ``skipped`` are
+    damaged entries that were acknowledged unread."""
 
     backlog: int
     delayed: int
     out: int
     waiting: int
     nacked: int
+    unreadable: int
     paused: bool
     delivered: int
     redelivered: int
     acked: int
     expired: int
     dead_lettered: int
+    skipped: int
+
+
+_LABELS = ("namespace", "topic", "subscription")
+UNREADABLE = Family(
+    "bookstand_subscription_unreadable_entries",
+    GAUGE,
+    "damaged entries that were met since the subscription was opened and are not acknowledged",
+    _LABELS,
+)
+SKIPPED = Family(
+    "bookstand_subscription_skipped_entries_total",
+    COUNTER,
+    "damaged entries that were acknowledged unread since the subscription was opened",
+    _LABELS,
+)
+
+
+def samples(unreadable: int, skipped: int, topic: str, subscription: str) -> Iterator[Sample]:
+    tenant, namespace, _ = parts_of(topic)
+    labels = {"namespace": f"{tenant}/{namespace}" if tenant else "", "topic": topic, "subscription": subscription}
+    for family, value in ((UNREADABLE, unreadable), (SKIPPED, skipped)):
+        yield Sample(family, family.name, labels, float(value))

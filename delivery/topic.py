@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,8 +13,8 @@ from bookstand.delivery.shared_index import BUILDER, SharedDelayedIndex
 from bookstand.delivery.subscription import Subscription
 from bookstand.delivery.timer import Alarm, timer_for
 from bookstand.delivery.times import Moment, Span, delivery_time
-from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
-from bookstand.errors import BookstandError, IncorrectParameterError, WriteOnReadOnlyError
+from bookstand.delivery.topic_config import TOPIC_WHILE_OPEN, SubscriptionConfig, TopicConfig
+from bookstand.errors import BookstandError, IllegalOperationError, IncorrectParameterError, WriteOnReadOnlyError
 from bookstand.ledger.arguments import as_payload, as_payloads
 from bookstand.ledger.framing import batch_alike, frame, frames
 from bookstand.storage.log import logger
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
     class Store(nack_log.Store, Protocol):
         """What a topic needs of a store."""
 
-        def managed_ledger(
-            self, name: str, *, max_entries_per_ledger: int, max_bytes_per_ledger: int, max_ledger_age: float
-        ) -> ManagedLedger: ...
+        def managed_ledger(self, name: str) -> ManagedLedger: ...
         def topic(self, name: str) -> Topic: ...
 
 
@@ -44,17 +43,20 @@ class Topic:
     """
 
     def __init__(self, store: Store, name: str, config: TopicConfig | None = None) -> None:
-        self.config = TopicConfig() if config is None else config
-        if not isinstance(self.config, TopicConfig):
-            raise IncorrectParameterError(f"config is a TopicConfig, not {config!r}")
+        if config is not None:
+            _check_config(config)
         self.name = name
         self.store = store
-        self.ledger = store.managed_ledger(
-            name,
-            max_entries_per_ledger=self.config.max_entries_per_ledger,
-            max_bytes_per_ledger=self.config.max_bytes_per_ledger,
-            max_ledger_age=self.config.max_ledger_age,
-        )
+        self.ledger = ledger = store.managed_ledger(name)
+        if config is None:
+            # The managed ledger may be open already: then its limits stay as they are.
+            config = TopicConfig(
+                max_entries_per_ledger=ledger.max_entries_per_ledger,
+                max_bytes_per_ledger=ledger.max_bytes_per_ledger,
+                max_ledger_age=ledger.max_ledger_age,
+            )
+        self.config = config
+        self._change_ledger()
         self._clock = self.ledger.client.clock
         self.timer = timer_for(self._clock)
         self._lock = RLock()
@@ -71,6 +73,28 @@ class Topic:
     def _end_index(self) -> None:
         """Of a time when the subscriptions shared one; what it knew the topic tells each of them."""
         Cursor.open(self.ledger, BUILDER).delete()
+
+    # -- settings ----------------------------------------------------------------------------------------------------
+
+    def change_config(self, config: TopicConfig) -> None:
+        """Replace the settings while the topic is open: all of them, or none if one is rejected.
+        :class:`IllegalOperationError` for another ``delayed_delivery_tracker``,
+        ``is_delayed_delivery_deliver_at_time_strict`` or ``delayed_delivery_shared_index_enabled``."""
+        _check_config(config)
+        with self._lock:
+            TOPIC_WHILE_OPEN.check(f"topic {self.name}", self.config, config)
+            self.config = config
+            self._change_ledger()
+            if self._index is not None:
+                self._index.change_config(config)
+            for subscription in self._subscriptions.values():
+                subscription.config_changed()
+        self.trim_soon()
+
+    def _change_ledger(self) -> None:
+        self.ledger.change_options(
+            self.config.max_entries_per_ledger, self.config.max_bytes_per_ledger, self.config.max_ledger_age
+        )
 
     @property
     def shared_index(self) -> SharedDelayedIndex | None:
@@ -189,30 +213,64 @@ class Topic:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def cursor(self, name: str, config: CursorConfig | None = None, **options: Any) -> Cursor:
-        """The cursor of that name, opened or made; ``options`` are those of :meth:`Cursor.open`. As long as it is open,
-        later calls give the same."""
+        """The cursor of that name, opened or made; ``options`` are those of :meth:`Cursor.open`.
+
+        While it is open, later calls return the same object. A ``config`` given then replaces its settings, as
+        :meth:`Cursor.change_config` does, and None leaves them as they are. ``initial``, ``properties`` and
+        ``cursor_properties`` are those of a new cursor, and do not change one that exists.
+        """
         with self._lock:
             cursor = self._cursors.get(name)
             if cursor is None or not cursor.usable:
                 self.ledger.check_owned()
                 cursor = self._cursors[name] = Cursor.open(self.ledger, name, config, **options)
+                return cursor
+            self._check_same_cursor(cursor, options)
+            subscription = self._subscriptions.get(name)
+            if config is not None and subscription is not None and subscription.usable:
+                subscription.change_config(replace(subscription.config, cursor=config))
+            elif config is not None:
+                cursor.change_config(config)
             return cursor
+
+    def _check_same_cursor(self, cursor: Cursor, options: Mapping[str, Any]) -> None:
+        """Reject options that ask for another cursor than the one that is open."""
+        for name, present in (("at_marker", cursor.at_marker), ("read_only", cursor.read_only)):
+            asked = options.get(name) or present
+            if asked != present:
+                raise IllegalOperationError(
+                    f"cursor {cursor.name!r} of topic {self.name} is open with {name}={present!r}, not {asked!r}; "
+                    "close it first, or use Cursor.open, which opens another beside it"
+                )
 
     def subscription(
         self, name: str, config: SubscriptionConfig | None = None, initial: str = "earliest"
     ) -> Subscription:
-        """The subscription of that name, opened or made. A new one begins with the ``"earliest"`` message, or the
-        ``"latest"``: the next to be published. As long as it is open, later calls give the same, whatever they say."""
+        """The subscription of that name, opened or made.
+
+        A new one begins with the ``"earliest"`` message, or the ``"latest"``: the next to be published. ``initial``
+        does not move a subscription that exists.
+
+        While it is open, later calls return the same object. A ``config`` given then replaces its settings, as
+        :meth:`Subscription.change_config` does, and None leaves them as they are.
+        """
         if config is not None and not isinstance(config, SubscriptionConfig):
-            raise IncorrectParameterError(f"config is a SubscriptionConfig, not {config!r}")
+            raise IncorrectParameterError(f"config must be a SubscriptionConfig, not {config!r}")
+        if initial not in ("earliest", "latest"):
+            raise IncorrectParameterError(f"initial must be 'earliest' or 'latest', not {initial!r}")
         self._check_name(name)
         with self._lock:
             if self.ledger.client.read_only:
                 raise WriteOnReadOnlyError(f"topic {self.name}: a store opened read-only has cursors, no subscriptions")
             found = self._subscriptions.get(name)
             if found is None or not found.usable:
+                cursor = self._cursors.get(name)
+                if config is None and cursor is not None and cursor.usable:
+                    config = SubscriptionConfig(cursor=cursor.config)
                 found = Subscription(self, name, config or SubscriptionConfig(), initial)
                 self._subscriptions[name] = found
+            elif config is not None:
+                found.change_config(config)
             return found
 
     def _check_name(self, name: object) -> None:
@@ -298,6 +356,11 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}>"
+
+
+def _check_config(config: object) -> None:
+    if not isinstance(config, TopicConfig):
+        raise IncorrectParameterError(f"config must be a TopicConfig, not {config!r}")
 
 
 def _all(actions: Iterable[Callable[[], object]]) -> None:

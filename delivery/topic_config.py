@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Self
 
-from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.config import CursorConfig, WhileOpen
 from bookstand.delivery.backoff import RedeliveryBackoff
-from bookstand.delivery.config import DelayedDeliveryConfig
+from bookstand.delivery.config import DELAYED_WHILE_OPEN, DelayedDeliveryConfig
 from bookstand.delivery.negative_acks import DELAY_MILLIS
 from bookstand.delivery.times import Span, span_of
 from bookstand.errors import IncorrectParameterError
@@ -35,11 +35,17 @@ class TopicConfig(DelayedDeliveryConfig):
     trim_consumed: bool = True
     """Delete fully acknowledged ledgers automatically. If False, :meth:`Topic.trim` deletes them."""
 
+    auto_skip_non_recoverable_data: bool = False
+    """Acknowledge damaged entries unread, for every subscription that meets them, and count them in its statistics.
+    Without, a subscription raises once for each and delivers the others; it stays in the backlog until it is
+    acknowledged."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.compression not in NUMBERS:
             raise IncorrectParameterError(f"compression must be one of {', '.join(NUMBERS)}, not {self.compression!r}")
         _check_flag("trim_consumed", self.trim_consumed)
+        _check_flag("auto_skip_non_recoverable_data", self.auto_skip_non_recoverable_data)
         _check_number("max_entries_per_ledger", self.max_entries_per_ledger, 1)
         _check_number("max_bytes_per_ledger", self.max_bytes_per_ledger, 1)
         age = self.max_ledger_age
@@ -124,6 +130,42 @@ class SubscriptionConfig:
     @property
     def is_exclusive(self) -> bool:
         return self.type == EXCLUSIVE
+
+
+TOPIC_WHILE_OPEN = WhileOpen(
+    changeable=DELAYED_WHILE_OPEN.changeable
+    | {
+        "auto_skip_non_recoverable_data",
+        "compression",
+        "max_bytes_per_ledger",
+        "max_entries_per_ledger",
+        "max_ledger_age",
+        "trim_consumed",
+    },
+    fixed=DELAYED_WHILE_OPEN.fixed,
+    remedy=DELAYED_WHILE_OPEN.remedy,
+)
+"""The settings of :class:`TopicConfig`, those of delayed delivery included."""
+
+SUBSCRIPTION_WHILE_OPEN = WhileOpen(
+    changeable=frozenset(
+        {
+            "ack_deadline",
+            # As far as the table of CursorConfig says.
+            "cursor",
+            "dead_letter_topic",
+            "delayed_delivery_tick_time_millis",
+            "max_redeliveries",
+            "max_unacked_messages",
+            "nack_backoff",
+            "nack_delay",
+            "time_to_live",
+        }
+    ),
+    fixed=frozenset({"durable_nacks", "type"}),
+    remedy="close the subscription first",
+)
+"""The settings of :class:`SubscriptionConfig`."""
 
 
 def _check_flag(name: str, value: object) -> None:

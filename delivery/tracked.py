@@ -84,20 +84,19 @@ class Tracked:
         self._forgotten.add(ledger_id, entry_id)
         return True
 
-    def take(self, due: Indexes) -> tuple[Column, Column]:
-        """Those of what left memory that waited, and do not any more."""
+    def take(self, due: Indexes) -> Indexes:
+        """Stop tracking what left memory because it is due; returns the part of it that was tracked."""
         if self._moved:
             due = self.still_waiting(due)
-        _, ledger_ids, entry_ids = due
         if self.may_be_dead or self.may_be_twice:
-            waited = self.present.take_many(ledger_ids, entry_ids)
+            waited = self.present.take_many(due.ledger_ids, due.entry_ids)
             if waited is not None:
-                ledger_ids, entry_ids = ledger_ids[waited], entry_ids[waited]
+                due = Indexes(*(column[waited] for column in due))
         else:
-            self.present.take_known(ledger_ids, entry_ids)
+            self.present.take_known(due.ledger_ids, due.entry_ids)
         if self._moved:
-            self._settle_moved(ledger_ids, entry_ids)
-        return ledger_ids, entry_ids
+            self._settle_moved(due.ledger_ids, due.entry_ids)
+        return due
 
     def _settle_moved(self, ledger_ids: Column, entry_ids: Column) -> None:
         """Messages were delivered: what else stands of them is of one that does not wait."""

@@ -10,6 +10,7 @@ from bookstand.delivery.dead_letters import publish_dead_letters
 from bookstand.delivery.portions import Portions
 from bookstand.delivery.received import Members, Portion, messages_of
 from bookstand.delivery.subscription_stats import Tally
+from bookstand.delivery.topic_config import SubscriptionConfig
 from bookstand.delivery.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class WornOut:
-    """Its owner has a lock. ``most``: so often a message is delivered again; None: as often as it takes."""
+    """Not thread-safe: the caller holds the subscription's lock."""
 
     def __init__(
         self,
-        most: int | None,
+        config: Callable[[], SubscriptionConfig],
         origin: str,
         dead_letter_topic: Callable[[], Topic],
         where: Whereabouts,
@@ -29,7 +30,7 @@ class WornOut:
         acknowledging: Acknowledging,
         tally: Tally,
     ) -> None:
-        self._most = most
+        self._config = config
         self._origin = origin
         self._dead_letter_topic = dead_letter_topic
         self._where = where
@@ -39,7 +40,7 @@ class WornOut:
 
     def without(self, portions: list[Portion]) -> list[Portion]:
         """Those that are not worn out; the others are buried."""
-        most, given_back = self._most, self._where.given_back
+        most, given_back = self._config().max_redeliveries, self._where.given_back
         if most is None or not given_back:
             return portions
         worn_out = [

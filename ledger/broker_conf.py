@@ -106,6 +106,7 @@ SETTINGS = {
         TOPIC, "max_bytes_per_ledger", _integer(32, floor=1, factor=1 << 20)
     ),
     _OLDEST: Setting(TOPIC, "max_ledger_age", _integer(32, factor=60)),
+    "autoSkipNonRecoverableData": Setting(TOPIC, "auto_skip_non_recoverable_data", _flag),
     "delayedDeliveryTrackerFactoryClassName": Setting(TOPIC, "delayed_delivery_tracker", _tracker),
     "delayedDeliveryTickTimeMillis": Setting(TOPIC, "delayed_delivery_tick_time_millis", _LONG),
     "isDelayedDeliveryDeliverAtTimeStrict": Setting(TOPIC, "is_delayed_delivery_deliver_at_time_strict", _flag),

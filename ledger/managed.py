@@ -17,18 +17,23 @@ from threading import RLock
 from bookstand.errors import (
     BookstandError,
     ClientClosedError,
+    DigestMismatchError,
     IllegalOperationError,
     IncorrectParameterError,
     LedgerClosedError,
     LedgerFencedError,
+    MetadataSerializationError,
     MetadataVersionError,
+    NoSuchEntryError,
     NoSuchLedgerError,
+    NoSuchLedgerOnBookieError,
     NoSuchNodeError,
     StoreDamagedError,
 )
 from bookstand.ledger import records
 from bookstand.ledger.arguments import as_count, as_payload, as_positive
 from bookstand.ledger.extent import Extent
+from bookstand.ledger.handle import EntryLostError
 from bookstand.ledger.topic_entries import EntryRun, TopicEntry, runs_of
 from bookstand.ledger.topic_name import cursor_of, ledger_labels, node_of
 from bookstand.ledger.topic_readers import TopicReaders
@@ -50,6 +55,8 @@ if TYPE_CHECKING:
     from bookstand.ledger.writer import LedgerWriter
     from bookstand.storage.pending import Pending
 
+    OnUnreadable = Callable[["UnreadableEntryError"], object]
+
 MAX_ENTRIES_PER_LEDGER = 50_000
 MAX_BYTES_PER_LEDGER = 100 << 20
 MAX_LEDGER_AGE = 4 * 3600.0
@@ -69,15 +76,20 @@ class ManagedLedgerTerminatedError(IllegalOperationError):
 class ManagedLedger:
     """Use ``store.managed_ledger(name)``. All methods may be called from any thread."""
 
+    max_entries_per_ledger: int = MAX_ENTRIES_PER_LEDGER
+    max_bytes_per_ledger: int = MAX_BYTES_PER_LEDGER
+    max_ledger_age: float = MAX_LEDGER_AGE
+    """Limits of a ledger, in entries, bytes and seconds; at the first one reached the next ledger is begun."""
+
     def __init__(
         self,
         client: Client,
         name: str,
         *,
         create: bool = True,
-        max_entries_per_ledger: int = MAX_ENTRIES_PER_LEDGER,
-        max_bytes_per_ledger: int = MAX_BYTES_PER_LEDGER,
-        max_ledger_age: float = MAX_LEDGER_AGE,
+        max_entries_per_ledger: int | None = None,
+        max_bytes_per_ledger: int | None = None,
+        max_ledger_age: float | None = None,
         info_compression: str | None = None,
         skip_lost: bool = False,
     ) -> None:
@@ -85,14 +97,10 @@ class ManagedLedger:
         self.path = node_of(name)
         self.client = client
         self.skip_lost = skip_lost
-        self._max_entries = as_positive("max_entries_per_ledger", max_entries_per_ledger)
-        self._max_bytes = as_positive("max_bytes_per_ledger", max_bytes_per_ledger)
-        if not isinstance(max_ledger_age, int | float) or not max_ledger_age > 0:
-            raise IncorrectParameterError(f"max_ledger_age is a positive number of seconds, not {max_ledger_age!r}")
-        self._max_age_millis = max_ledger_age * 1000
-        self._compression = info_compression
+        self._compression: str | None = None
         self._nodes = Nodes(client.storage, client.check_usable, client.check_writable)
         self._lock = RLock()
+        self.change_options(max_entries_per_ledger, max_bytes_per_ledger, max_ledger_age, info_compression)
         self._writer: LedgerWriter | None = None
         # Set for good once somebody else has taken the topic over, or it was closed.
         self._fenced: BookstandError | None = None
@@ -104,6 +112,33 @@ class ManagedLedger:
             self._extent = self._measure()
         else:
             self._take_over(create)
+
+    def change_options(
+        self,
+        max_entries_per_ledger: int | None = None,
+        max_bytes_per_ledger: int | None = None,
+        max_ledger_age: float | None = None,
+        info_compression: str | None = None,
+        skip_lost: bool | None = None,
+    ) -> None:
+        """Replace options while the topic is open: all that are given, or none if one is wrong. None leaves an option
+        as it is."""
+        entries = self.max_entries_per_ledger if max_entries_per_ledger is None else max_entries_per_ledger
+        size = self.max_bytes_per_ledger if max_bytes_per_ledger is None else max_bytes_per_ledger
+        age = self.max_ledger_age if max_ledger_age is None else max_ledger_age
+        as_positive("max_entries_per_ledger", entries)
+        as_positive("max_bytes_per_ledger", size)
+        if not isinstance(age, int | float) or not age > 0:
+            raise IncorrectParameterError(f"max_ledger_age must be a positive number of seconds, not {age!r}")
+        if info_compression is not None:
+            # Raises for a codec that does not exist, or is not installed.
+            records.encode_ledger_info(records.ManagedLedgerInfo(), info_compression)
+        with self._lock:
+            self.max_entries_per_ledger, self.max_bytes_per_ledger, self.max_ledger_age = entries, size, age
+            if info_compression is not None:
+                self._compression = info_compression
+            if skip_lost is not None:
+                self.skip_lost = skip_lost
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
@@ -143,6 +178,12 @@ class ManagedLedger:
             if last.entries:
                 return self._lost(last, error)
             return last._replace(entries=0)
+        except (MetadataSerializationError, StoreDamagedError) as error:
+            raise TopicDamagedError(
+                f"topic {self.name} cannot be opened for writing: its last ledger, {last.ledger_id}, cannot be "
+                f"recovered: {error}. `bookstand verify` lists what is damaged, and `bookstand repair` makes a store "
+                "of what is intact"
+            ) from error
         now = self.client.clock.now()
         return last._replace(entries=reader.last_add_confirmed + 1, size=reader.length, timestamp=last.timestamp or now)
 
@@ -263,7 +304,20 @@ class ManagedLedger:
 
     def _delete_in(self, transaction: Transaction, ledger_ids: Iterable[int]) -> None:
         for ledger_id in ledger_ids:
-            if self._exists(ledger_id):
+            try:
+                self.client.storage.state(ledger_id)
+                exists = self._exists(ledger_id)
+            except StoreDamagedError as error:
+                # The topic must not depend on it for ever: it is no longer listed, and what is left of it stays.
+                logger().warning(
+                    "topic %s: ledger %d is no longer listed, but stays in the store, because its records cannot be "
+                    "read: %s. `bookstand repair` makes a store without it",
+                    self.name,
+                    ledger_id,
+                    error,
+                )
+                continue
+            if exists:
                 transaction.delete_ledger(ledger_id)
 
     def _exists(self, ledger_id: int) -> bool:
@@ -374,7 +428,7 @@ class ManagedLedger:
             with self._lock:
                 writer = self._current()
                 count, size = writer.pushed()
-                part = _up_to(islice(source, self._max_entries - count), self._max_bytes - size)
+                part = _up_to(islice(source, self.max_entries_per_ledger - count), self.max_bytes_per_ledger - size)
                 if not part:
                     return positions
                 try:
@@ -402,9 +456,10 @@ class ManagedLedger:
 
     def _is_full(self, writer: LedgerWriter) -> bool:
         entries, size = writer.pushed()
-        return entries >= self._max_entries or (
-            entries > 0 and (size >= self._max_bytes or self.client.clock.now() - self._began >= self._max_age_millis)
-        )
+        if entries >= self.max_entries_per_ledger:
+            return True
+        age = self.client.clock.now() - self._began
+        return entries > 0 and (size >= self.max_bytes_per_ledger or age >= self.max_ledger_age * 1000)
 
     def _roll_if_full(self) -> bool:
         """Begin the next ledger as soon as this one is full; whether it was. What fails here is none of the append's
@@ -482,34 +537,72 @@ class ManagedLedger:
             following = self.extent.following(Position(ledger_id, entries - 1))
 
     def read_entry(self, position: Position) -> TopicEntry:
-        """One entry; :class:`NoSuchEntryError` if there is none at the position."""
-        (entry,) = self._reader(position.ledger_id).read(position.entry_id, position.entry_id)
-        return TopicEntry(Position(*position), entry.data)
+        """One entry; :class:`NoSuchEntryError` if there is none at the position, :class:`UnreadableEntryError` if it is
+        damaged."""
+        position = Position(*position)
+        try:
+            (entry,) = self._reader(position.ledger_id).read(position.entry_id, position.entry_id)
+        except _DAMAGE as error:
+            raise self._unreadable(position, error) from error
+        return TopicEntry(position, entry.data)
 
-    def read_positions(self, positions: Iterable[Position]) -> Iterator[TopicEntry]:
-        """The entries at ascending positions; :class:`NoSuchEntryError` where there is none."""
+    def read_positions(
+        self, positions: Iterable[Position], on_unreadable: OnUnreadable | None = None
+    ) -> Iterator[TopicEntry]:
+        """The entries at ascending positions; :class:`NoSuchEntryError` where there is none. Damaged entries are
+        treated as by :meth:`read_run`."""
         for ledger_id, first, last in runs_of(positions):
-            for entry in self._reader(ledger_id).read(first, last):
-                yield TopicEntry(Position(ledger_id, entry.entry_id), entry.data)
+            for run in self.read_run(ledger_id, first, last, on_unreadable):
+                yield from run.entries()
 
-    def read_run(self, ledger_id: int, first: int, last: int) -> Iterator[EntryRun]:
-        """Entries of one ledger, some at a time."""
-        reader = self._reader_unless_lost(ledger_id)
-        while reader is not None and first <= last:
-            part = reader.batch_payloads(first, min(_READ_AT_ONCE, last - first + 1))
+    def read_run(
+        self, ledger_id: int, first: int, last: int, on_unreadable: OnUnreadable | None = None
+    ) -> Iterator[EntryRun]:
+        """Entries of one ledger, some at a time.
+
+        :class:`UnreadableEntryError` is raised when the iteration reaches a damaged entry, after the intact ones before
+        it. With ``on_unreadable`` it is passed to that function instead, and the iteration continues behind it.
+        """
+        count = _READ_AT_ONCE
+        while first <= last:
+            try:
+                part = self._reader(ledger_id).batch_payloads(first, min(count, last - first + 1))
+            except _DAMAGE as error:
+                if count > 1:
+                    # The damage may be further on.
+                    count = 1
+                    continue
+                unreadable = self._unreadable(Position(ledger_id, first), error)
+                if on_unreadable is not None:
+                    on_unreadable(unreadable)
+                elif self.skip_lost and isinstance(error, NoSuchLedgerError):
+                    logger().warning("%s", unreadable)
+                else:
+                    raise unreadable from error
+                first = unreadable.last.entry_id + 1
+                count = _READ_AT_ONCE
+                continue
             yield EntryRun(ledger_id, first, part)
             first += len(part)
+            count = min(2 * count, _READ_AT_ONCE)
 
-    def _reader_unless_lost(self, ledger_id: int) -> LedgerHandle | None:
+    def _unreadable(self, position: Position, error: BookstandError) -> UnreadableEntryError:
+        """The error of a damaged entry, or of the rest of its ledger if that cannot be read at all. Raises ``error`` if
+        the topic has no such entry, and what the topic as a whole suffers from: it may have been taken over."""
+        info = next((one for one in self._info.ledgers if one.ledger_id == position.ledger_id), None)
+        if info is None or not self.extent.has(position):
+            raise error
+        self.check_owned()
+        last = position
         try:
-            return self._reader(ledger_id)
-        except NoSuchLedgerError as error:
-            info = next((ledger for ledger in self._info.ledgers if ledger.ledger_id == ledger_id), None)
-            if info is None:
-                # It was trimmed since.
-                raise
-            self._lost(info, error)
-            return None
+            self.client.read_metadata(position.ledger_id)
+            self.client.storage.state(position.ledger_id)
+        except _DAMAGE:
+            last = Position(position.ledger_id, (self.extent.entries(position.ledger_id) or 1) - 1)
+        reason = str(error)
+        if isinstance(error, NoSuchLedgerError):
+            reason = f"ledger {info.ledger_id} with {info.entries} entries is listed, but missing"
+        return UnreadableEntryError(self.name, position, last, reason)
 
     def _reader(self, ledger_id: int) -> LedgerHandle:
         with self._lock:
@@ -591,6 +684,46 @@ class ManagedLedger:
 
 class TopicDamagedError(StoreDamagedError):
     """A ledger that a topic lists is missing."""
+
+
+class UnreadableEntryError(TopicDamagedError):
+    """An entry of a topic is damaged, or the rest of a ledger is. The cause says how."""
+
+    def __init__(self, topic: str, position: Position, last: Position, reason: str) -> None:
+        self.topic = topic
+        self.position = position
+        """The first entry that cannot be read."""
+        self.last = last
+        """The last one: that entry itself, unless the ledger's own records are damaged or missing."""
+        self.reason = reason
+        if position == last:
+            what, acknowledging = f"entry {position}", f"subscription.ack({tuple(position)})"
+        else:
+            what, acknowledging = f"entries {position} to {last}", "subscription.ack_many(error.positions)"
+        super().__init__(
+            f"topic {topic}: {what} cannot be read: {reason}. To go on: read from {last.next}; acknowledge unread with "
+            f"{acknowledging}; or have damaged entries skipped with TopicConfig(auto_skip_non_recoverable_data=True)"
+        )
+
+    @property
+    def positions(self) -> list[Position]:
+        """All entries that cannot be read."""
+        return positions_in(self.position.ledger_id, range(self.position.entry_id, self.last.entry_id + 1))
+
+    def __reduce__(self) -> tuple[type[UnreadableEntryError], tuple[str, Position, Position, str]]:
+        return type(self), (self.topic, self.position, self.last, self.reason)
+
+
+_DAMAGE = (
+    DigestMismatchError,
+    EntryLostError,
+    MetadataSerializationError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchLedgerOnBookieError,
+    StoreDamagedError,
+)
+"""Errors by which an entry that the topic has cannot be read, now or later."""
 
 
 def _up_to(entries: Iterable[bytes], room: int) -> list[bytes]:

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = ("setting", "", "default", "type")
+WHILE_OPEN = {
+    "bookstand.TopicConfig": "bookstand.delivery.topic_config.TOPIC_WHILE_OPEN",
+    "bookstand.delivery.config.DelayedDeliveryConfig": "bookstand.delivery.config.DELAYED_WHILE_OPEN",
+    "bookstand.SubscriptionConfig": "bookstand.delivery.topic_config.SUBSCRIPTION_WHILE_OPEN",
+    "bookstand.CursorConfig": "bookstand.cursor.config.CURSOR_WHILE_OPEN",
+}
+"""Configurations, with the tables of their settings that can be changed while the object that has them is open."""
 
 
 @cache
@@ -45,14 +52,25 @@ def settings(path: str) -> str:
     else:
         meanings = _meanings(described)
         grouped = [([name], meanings.get(name, "")) for name in taken]
-    rows = table(HEAD, [_row([taken[name] for name in names], meaning) for names, meaning in grouped])
-    return described_names(rows)
+    head: tuple[str, ...] = HEAD
+    rows: list[tuple[str, ...]] = [_row([taken[name] for name in names], meaning) for names, meaning in grouped]
+    if path in WHILE_OPEN:
+        changeable = _imported(WHILE_OPEN[path]).changeable
+        head = (*head, "while open")
+        rows = [
+            (*row, "<br>".join("changeable" if name in changeable else "fixed" for name in names))
+            for row, (names, _) in zip(rows, grouped, strict=True)
+        ]
+    return described_names(table(head, rows))
 
 
 def _imported(path: str) -> Any:
     at: Any = import_module("bookstand")
     for name in path.split(".")[1:]:
-        at = getattr(at, name)
+        if not hasattr(at, name):
+            at = import_module(f"{at.__name__}.{name}")
+        else:
+            at = getattr(at, name)
     return at
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import bookstand
 from bookstand.cursor.cursor import Cursor
-from bookstand.errors import ClientClosedError, DigestMismatchError, LedgerError
+from bookstand.errors import ClientClosedError, LedgerError
+from bookstand.ledger.managed import UnreadableEntryError
 from bookstand.storage import keys
 from bookstand.testing import Faults
 from tests.kit import raw
@@ -93,7 +94,7 @@ def test_damage_behind_what_is_asked_for_is_told_when_it_is_asked_for(store_path
         assert [read(cursor, 2), read(cursor, 2)] == [[0, 1], [2, 3]]
         assert read(cursor, 1) == [4]
         for _ in range(2):
-            with pytest.raises(DigestMismatchError, match=f"{last.ledger_id}:5"):
+            with pytest.raises(UnreadableEntryError, match=f"{last.ledger_id}:5"):
                 cursor.read(1)
         cursor.seek(last._replace(entry_id=6))
         assert read(cursor, 5) == [6, 7]

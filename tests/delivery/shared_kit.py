@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import bookstand
@@ -32,6 +32,8 @@ class Subscriber:
         self.excused: Counter[Position] = Counter()
         self.unacked: list[Position] = []
         self.woken = 0
+        self.tick = desk.ticks.get(name)
+        """Its own; None: that of the index."""
         self.begin()
 
     def begin(self) -> None:
@@ -47,7 +49,14 @@ class Subscriber:
             mark_delete=lambda: self.cursor.mark_delete_position,
             read_position=lambda: self.cursor.read_position,
             is_acked=self.cursor.is_acked,
+            tick=self.tick,
         )
+        self.largest_tick = self.view.tick
+
+    def change_tick(self, tick: int) -> None:
+        self.tick = tick
+        self.largest_tick = max(tick, self.largest_tick)
+        self.view.reset_tick(tick)
 
     def wake(self) -> None:
         self.woken += 1
@@ -55,7 +64,8 @@ class Subscriber:
     def deliver(self, positions: Iterable[Position]) -> None:
         for position in positions:
             time = self.desk.times[position]
-            assert time is None or time <= self.desk.now + self.desk.early
+            early = self.desk.early and self.largest_tick
+            assert time is None or time <= self.desk.now + early
             self.given[position] += 1
             self.unacked.append(position)
 
@@ -105,6 +115,7 @@ class Desk(Still):
         config: DelayedDeliveryConfig | None = None,
         start: int = 0,
         per_ledger: int = PER_LEDGER,
+        ticks: Mapping[str, int] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(start)
@@ -112,7 +123,9 @@ class Desk(Still):
         self._config = config_of(8, 50) if config is None else config
         self._options = options
         self._per_ledger = per_ledger
+        self.ticks = ticks or {}
         self.early = 0
+        """Whether messages may be early, by the tick of the subscription; strict, none may."""
         self.times: dict[Position, int | None] = {}
         self._open()
         self.subs = {name: Subscriber(self, name) for name in names}

@@ -217,6 +217,7 @@ AS_PULSAR: Mapping[str, dict[str, object]] = {
     "delayedDeliveryTrackerFactoryClassName=BucketDelayedDeliveryTrackerFactory": {
         "TopicConfig.delayed_delivery_tracker": "bucket"
     },
+    "autoSkipNonRecoverableData=true": {"TopicConfig.auto_skip_non_recoverable_data": True},
     "isDelayedDeliveryDeliverAtTimeStrict=True": {"TopicConfig.is_delayed_delivery_deliver_at_time_strict": True},
     "managedLedgerMaxUnackedRangesToPersist=0": {"CursorConfig.max_unacked_ranges_to_persist": 0},
     "managedLedgerMaxUnackedRangesToPersist=-1": {"CursorConfig.max_unacked_ranges_to_persist": 0},

@@ -13,6 +13,7 @@ from tests.delivery.shared_kit import Desk, Subscriber
 
 NAMES = "abc"
 names = st.sampled_from(NAMES)
+ticks = st.sampled_from([1, 16, 50])
 
 
 class SharedIndex(RuleBasedStateMachine):
@@ -22,10 +23,13 @@ class SharedIndex(RuleBasedStateMachine):
         buckets=st.sampled_from([-1, 2]),
         most_kept=st.sampled_from([0, 4, 1000]),
         members=st.sets(names),
+        ticks=st.dictionaries(names, ticks),
     )
-    def begin(self, strict: bool, minimum: int, buckets: int, most_kept: int, members: set[str]) -> None:
+    def begin(
+        self, strict: bool, minimum: int, buckets: int, most_kept: int, members: set[str], ticks: dict[str, int]
+    ) -> None:
         config = config_of(minimum, 40, 4, buckets, strict=strict)
-        self.desk = Desk("".join(sorted(members)), config=config, most_kept=most_kept, per_ledger=4)
+        self.desk = Desk("".join(sorted(members)), config=config, most_kept=most_kept, per_ledger=4, ticks=ticks)
         self.early = 0 if strict else 1
         self.desk.early = self.early
         # Those that have a cursor and no view at the moment.
@@ -73,6 +77,11 @@ class SharedIndex(RuleBasedStateMachine):
             sub.unacked = [one for one in sub.unacked if one < position]
             sub.cursor.reset(position)
             sub.attach()
+
+    @rule(name=names, tick=ticks)
+    def change_tick(self, name: str, tick: int) -> None:
+        if sub := self.sub(name):
+            sub.change_tick(tick)
 
     @rule(name=names)
     def flush(self, name: str) -> None:
@@ -136,7 +145,8 @@ class SharedIndex(RuleBasedStateMachine):
             due = {p for p, time in self.desk.times.items() if time is None or time <= self.desk.now + self.early}
             expected = due - self.unseen[name] - self.cancelled[name]
             assert set(sub.given) >= expected, (name, expected - set(sub.given))
-            assert set(sub.given) <= due - self.unseen[name]
+            # That none is earlier than its tick allows is asserted when it is delivered.
+            assert set(sub.given) <= set(self.desk.times) - self.unseen[name]
 
     @invariant()
     def nothing_comes_again_without_a_reason(self) -> None:
