@@ -53,9 +53,10 @@ class Living:
         """Those of the entries that are still to be delivered."""
         return self.without_expired(opened_all(self._cursor.replay(positions), self._known).entries)
 
-    def read(self, count: int, wanted: Wanted | None) -> tuple[Opened, bool]:
-        """Of the next entries, so many at most, those that live; and whether there were any at all."""
-        runs = self._cursor.read_runs(count, wanted)
+    def read(self, count: int, wanted: Wanted | None, upto: Position | None = None) -> tuple[Opened, bool]:
+        """Read up to ``count`` entries, none behind ``upto``, and drop expired ones. The second value is False if no
+        entry was read."""
+        runs = self._cursor.read_runs(count, wanted, upto)
         found = opened_runs(runs, self._known)
         if self._time_to_live is None:
             return found, bool(runs)
