@@ -108,6 +108,11 @@ class LedgerAcks:
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
+    @property
+    def last(self) -> int:
+        """The highest entry that is acknowledged, whole or in part; -1 if none is."""
+        return max(int(self.acked.max()) if self.acked else -1, max(self.partial, default=-1))
+
     def run_end(self, entry_id: int) -> int:
         """The last entry of the unbroken run of acknowledged ones that ``entry_id`` is in."""
         acked = self.acked

@@ -28,8 +28,9 @@ class CursorConfig:
     Pulsar's old form, with the limits of that form."""
 
     max_per_cursor_metadata_size_in_bytes: int = 5 << 20
-    """Size of the stored state at which dispatch pauses, in bytes. Less than 1 means no limit; other values must be
-    1 KiB or more."""
+    """Size of the stored state at which dispatch pauses, in bytes. During a pause only entries up to the highest
+    acknowledged position are dispatched. Less than 1 means no limit and no pause, also in the old form if its limits
+    leave something out; other values must be 1 KiB or more."""
 
     flush_interval: float = 1.0
     """Number of seconds after which a change is written, unless a flush writes it earlier."""

@@ -39,7 +39,7 @@ from bookstand.cursor.live import LiveState, PageNeeded
 from bookstand.cursor.log import CursorFencedError, CursorLog
 from bookstand.cursor.metrics import CursorStats
 from bookstand.cursor.pages import ResidentPages
-from bookstand.cursor.pausing import Pausing
+from bookstand.cursor.pausing import LEFT_OUT, STATE_SIZE, Admission, Pausing
 from bookstand.cursor.ranges import AckRange, RangeSet
 from bookstand.cursor.reading import Reading, Wanted, not_skipped
 from bookstand.cursor.recovery import DamagedPage
@@ -154,7 +154,7 @@ class Cursor:
             # In the old form everything is in memory.
             self._bringing.bring_all()
         self._reading = Reading(topic, self._state, self._bringing, self._lock)
-        self._pausing = Pausing(self._flushing, config.max_per_cursor_metadata_size_in_bytes)
+        self._pausing = Pausing(self._state, self._flushing, config)
         if not self.read_only:
             topic.hold(self._log.hold_name, lambda: self.durable_mark_delete_position)
         topic.client.add_metrics(self)
@@ -179,7 +179,7 @@ class Cursor:
                 self._joins_flush = config.throttle_mark_delete is None and not self.read_only
                 if config.enable_lru_cache_max_unacked_ranges:
                     self._state.pages.change_limit(config.max_individual_ack_cache_bytes)
-        self._pausing.change_limit(config.max_per_cursor_metadata_size_in_bytes)
+        self._pausing.change_config(config)
 
     # -- changing the state ------------------------------------------------------------------------------------------
 
@@ -458,6 +458,9 @@ class Cursor:
                 left_out_ranges=flushing.left_out_ranges,
                 left_out_batches=flushing.left_out_batches,
                 paused=self.paused,
+                paused_by_state_size=STATE_SIZE in self._pausing.reasons,
+                paused_by_left_out=LEFT_OUT in self._pausing.reasons,
+                entries_to_resume=self._pausing.entries_to_resume(self.topic.extent),
                 damaged_pages=len(self.damaged_pages),
             )
 
@@ -483,9 +486,9 @@ class Cursor:
             wanted = partial(not_skipped, skip)
         return [entry for run in self.read_runs(count, wanted) for entry in run.entries()]
 
-    def read_runs(self, count: int, wanted: Wanted | None = None) -> list[EntryRun]:
-        """The same for those who need no object for each entry."""
-        return self._reading.read_runs(as_count(count), wanted)
+    def read_runs(self, count: int, wanted: Wanted | None = None, upto: Position | None = None) -> list[EntryRun]:
+        """The same without an object for each entry. ``upto``: no entry behind it is read or passed over."""
+        return self._reading.read_runs(as_count(count), wanted, upto)
 
     def unacked(
         self,
@@ -551,16 +554,36 @@ class Cursor:
 
     @property
     def paused(self) -> bool:
-        """Whether the state is so large that no new messages are to be dispatched, nor delayed ones that are due. In
+        """Whether the state is so large that nothing above the highest acknowledged position is to be dispatched. In
         the old form also where its limits keep a part from being written."""
         return self._pausing.paused
 
+    @property
+    def pause_reasons(self) -> tuple[str, ...]:
+        """Why: ``"state_size"``, ``"left_out"`` or both; empty without a pause."""
+        return self._pausing.reasons
+
+    @property
+    def entries_to_resume(self) -> int | None:
+        """A number of entries, the lowest that are not acknowledged, whose acknowledgment ends the pause once it is
+        written: 0 without a pause, None where no acknowledgment ends it. By size it is exact to a ledger."""
+        with self._lock:
+            return self._pausing.entries_to_resume(self.topic.extent)
+
+    def admission(self, outstanding: int = 0) -> Admission | None:
+        """The entries that may be dispatched now; None without a pause, which means all of them. ``outstanding`` is the
+        number of messages that are dispatched and not acknowledged."""
+        if not self.paused:
+            return None
+        ask = self._bringing.ask
+        return ask(partial(self._pausing.admission, ask, outstanding))
+
     def on_pause(self, callback: Callable[[], object]) -> None:
-        """Call it whenever dispatching is to pause."""
+        """Call it whenever a pause of dispatch begins."""
         self._pausing.on_pause.append(callback)
 
     def on_resume(self, callback: Callable[[], object]) -> None:
-        """Call it whenever dispatching may go on."""
+        """Call it whenever a pause of dispatch ends."""
         self._pausing.on_resume.append(callback)
 
     # -- string properties -------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from bookstand.cursor.log import CursorFencedError, CursorLog
 from bookstand.cursor.marker import encode_marker, room_for_nodes, state_size
 from bookstand.cursor.page import EncodedPage, encode_page
 from bookstand.cursor.page_ref import PageRef
+from bookstand.cursor.record import encode_properties
 from bookstand.cursor.state import AckState
 from bookstand.errors import BookstandError, MetadataVersionError, NoSuchLedgerError, OutcomeUnknownError
 from bookstand.ledger.handle import LedgerHandle
@@ -78,8 +79,13 @@ class Flushing:
         self.damaged_pages: list[recovery.DamagedPage] = []
         self.durable_mark_delete = live.mark_delete
         self.state_size = 0
-        # In the old form: what its limits kept from being written.
+        # Of these bytes, those that do not belong to a page.
+        self.size_beside_pages = 0
+        self._least_size: int | None = None
+        self._stored_properties: dict[str, int] = {}
+        # In the old form: what its limits kept from being written, in a snapshot or in the record.
         self.left_out_ranges = self.left_out_batches = 0
+        self.is_inline = False
         self.flushes = self.pages_written = self.bytes_written = 0
         # Somebody else has opened the cursor.
         self.fenced: CursorFencedError | None = None
@@ -91,6 +97,9 @@ class Flushing:
         self._marker = found.marker_entry
         self.durable_mark_delete = self._live.mark_delete
         self.state_size = found.size
+        self.size_beside_pages = found.size - found.pages.page_bytes
+        self._stored_properties = found.properties
+        self._least_size = None
         paged = self._config.enable_lru_cache_max_unacked_ranges
         if found.source.how == recovery.NEW or (found.is_stored and paged):
             self._stored_moves = self._live.moves
@@ -109,6 +118,17 @@ class Flushing:
     @property
     def left_out(self) -> bool:
         return bool(self.left_out_ranges or self.left_out_batches)
+
+    @property
+    def least_size(self) -> int:
+        """The size that the state as it was last written would have with everything acknowledged."""
+        if self._least_size is None:
+            if self._marker is not None:
+                self._least_size = len(encode_properties(self._stored_properties))
+            else:
+                nothing = AckState(self.durable_mark_delete, {}, {}, self._stored_properties)
+                self._least_size = old_form.size_inline(nothing)
+        return self._least_size
 
     @property
     def is_dirty(self) -> bool:
@@ -239,7 +259,8 @@ class Flushing:
         with self._lock:
             index.commit()
         self._marker = prepared.marker_entry_id
-        self._succeeded(moment, entries + marker, state_size(prepared, moment.properties))
+        size = state_size(prepared, moment.properties)
+        self._succeeded(moment, entries + marker, size, prepared.page_bytes)
         self._log.appended(self._config.retained_cursor_ledgers)
         return True
 
@@ -315,7 +336,7 @@ class Flushing:
             self._take_over(copy.pages, moment)
         self.report(damaged)
         self._marker = copy.marker
-        self._succeeded(moment, copy.entries, copy.size)
+        self._succeeded(moment, copy.entries, copy.size, copy.pages.page_bytes)
 
     def preview(self) -> Written:
         """What a flush writes that begins a new ledger, as the first one does after a cursor was opened. Nothing is
@@ -410,10 +431,13 @@ class Flushing:
         try:
             snapshot = old_form.snapshot(state, self._config)
             entry = snapshot.data
+            size = len(entry)
             left_out = snapshot.ranges_left_out, snapshot.batches_left_out
-            if len(entry) > self._log.entry_limit:
+            is_inline = size > self._log.entry_limit
+            if is_inline:
                 self._log.inline(self._inline_info(state))
                 left_out = old_form.left_out_inline(state, self._config), 0
+                size = old_form.size_inline(state)
             elif moment.resets != self._stored_resets or not self._is_writable or not self._append_snapshot(entry):
                 with self._log.new_ledger(moment.resets != self._stored_resets) as writer:
                     log.append(writer, [entry], self._config.flush_commit_bytes)
@@ -429,7 +453,8 @@ class Flushing:
             raise
         self._forget_pages()
         self.left_out_ranges, self.left_out_batches = left_out
-        self._succeeded(moment, [entry], len(entry))
+        self.is_inline = is_inline
+        self._succeeded(moment, [entry], size)
 
     def _append_snapshot(self, entry: bytes) -> bool:
         """At the end of the ledger there is; False if that was deleted."""
@@ -491,7 +516,9 @@ class Flushing:
             moment = moment._replace(stamps={})
             with self._lock:
                 self._live.write_all_pages()
-        self._succeeded(moment, [], self.state_size)
+        self.left_out_ranges = self.left_out_batches = 0
+        self.is_inline = True
+        self._succeeded(moment, [], old_form.size_inline(state))
 
     def _forget_pages(self) -> None:
         """What is stored is one whole state: no page is stored by itself any more."""
@@ -510,7 +537,7 @@ class Flushing:
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
-    def _succeeded(self, moment: _Moment, entries: Sequence[bytes], size: int) -> None:
+    def _succeeded(self, moment: _Moment, entries: Sequence[bytes], size: int, page_bytes: int = 0) -> None:
         with self._lock:
             pages = self._live.pages
             for ledger_id, stamp in moment.stamps.items():
@@ -524,6 +551,9 @@ class Flushing:
             self.pages_written += len(moment.pages)
             self.bytes_written += sum(map(len, entries))
             self.state_size = size
+            self.size_beside_pages = size - page_bytes
+            self._stored_properties = moment.properties
+            self._least_size = None
         self._generation += 1
         moment.completion.complete()
 

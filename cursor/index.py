@@ -239,6 +239,15 @@ class Index:
             node = node.children[node.child_for(ledger_id)]
         return node.find(ledger_id)
 
+    @property
+    def last_ledger(self) -> int:
+        """The highest user ledger; -1 if there is none."""
+        node = self._root
+        while isinstance(node, _Inner):
+            node = node.children[-1]
+        keys, _ = node.items()
+        return keys[-1] if keys else -1
+
     def items(self) -> Iterator[tuple[int, PageRef]]:
         """In ascending order. The index must not change meanwhile."""
         for leaf in _leaves(self._root):

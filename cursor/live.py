@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pyroaring import BitMap64
 
 from bookstand.cursor.acks import LedgerAcks
+from bookstand.cursor.bitmaps import runs
 from bookstand.cursor.index import Index
 from bookstand.cursor.pages import ResidentPages
 from bookstand.errors import IncorrectParameterError
@@ -345,6 +346,42 @@ class LiveState:
         if page is None or position.entry_id not in page.acked:
             return position
         return Position(position.ledger_id, page.run_end(position.entry_id))
+
+    @property
+    def first_open(self) -> Position | None:
+        """The lowest entry that is not acknowledged as a whole; None if there is none."""
+        return self._extent().following(self.mark_delete)
+
+    @property
+    def highest_acked(self) -> Position:
+        """The highest entry that is acknowledged, whole or in part; the mark-delete position if none is beyond it."""
+        ledger_id = max(self.pages.last_ledger, self.index.last_ledger)
+        page = self.page(ledger_id) if ledger_id >= 0 else None
+        if page:
+            return Position(ledger_id, page.last)
+        for ledger_id in reversed(self.ledger_ids()):
+            page = self.page(ledger_id)
+            if page:
+                return Position(ledger_id, page.last)
+        return self.mark_delete
+
+    def adds_range(self, position: Position) -> bool:
+        """Whether acknowledging the entry adds a range beyond the mark-delete position; all pages are in memory."""
+        ledger_id, entry_id = position
+        if self.mark_delete == position.previous:
+            return False
+        page = self.pages.get(ledger_id)
+        return page is None or not ((entry_id > 0 and entry_id - 1 in page.acked) or entry_id + 1 in page.acked)
+
+    @property
+    def range_count(self) -> int:
+        """The number of acknowledged ranges; all pages are in memory."""
+        return sum(len(runs(page.acked)[0]) for page in self.pages)
+
+    @property
+    def partial_count(self) -> int:
+        """The number of batches that are acknowledged in part; all pages are in memory."""
+        return sum(len(page.partial) for page in self.pages)
 
     @property
     def acked_beyond(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import nan
 from typing import NamedTuple
 
 from bookstand.ledger.topic_name import parts_of
@@ -12,9 +13,11 @@ LABELS = ("namespace", "topic", "subscription")
 
 
 class CursorStats(NamedTuple):
-    """Sizes in bytes. ``metadata_size`` is that of the whole state when it was last written; ``left_out_…`` is what the
-    limits of the old form kept out of it then. ``damaged_pages`` were replaced by older ones or dropped since the
-    cursor was opened."""
+    """Sizes in bytes. ``metadata_size`` is the size of the whole state when it was last written; ``left_out_…`` is what
+    the limits of the old form kept out of it then. ``paused_by_…`` are the reasons for a pause of dispatch.
+    ``entries_to_resume`` is a number of entries, the lowest that are not acknowledged, whose acknowledgment ends the
+    pause once it is written: 0 without a pause, None where no acknowledgment ends it. ``damaged_pages`` were replaced
+    by older ones or dropped since the cursor was opened."""
 
     metadata_size: int
     backlog: int
@@ -29,6 +32,9 @@ class CursorStats(NamedTuple):
     left_out_ranges: int
     left_out_batches: int
     paused: bool
+    paused_by_state_size: bool
+    paused_by_left_out: bool
+    entries_to_resume: int | None
     damaged_pages: int = 0
 
     @property
@@ -45,7 +51,20 @@ FAMILIES = {
     "metadata_size": _family(
         "pulsar_cursor_metadata_size_bytes", GAUGE, "the size of the cursor metadata of the cursor/subscription"
     ),
-    "paused": _family("bookstand_cursor_paused", GAUGE, "1 while dispatching is to pause because of that size, else 0"),
+    "paused": _family("bookstand_cursor_paused", GAUGE, "1 while dispatch is paused, else 0"),
+    "paused_by_state_size": _family(
+        "bookstand_cursor_paused_by_state_size", GAUGE, "1 while dispatch is paused because of that size, else 0"
+    ),
+    "paused_by_left_out": _family(
+        "bookstand_cursor_paused_by_left_out",
+        GAUGE,
+        "1 while dispatch is paused because the old form's limits leave ranges or batches out, else 0",
+    ),
+    "entries_to_resume": _family(
+        "bookstand_cursor_entries_to_resume",
+        GAUGE,
+        "lowest unacknowledged entries whose acknowledgment ends the pause, NaN if none does",
+    ),
     "backlog": _family("bookstand_cursor_backlog_entries", GAUGE, "entries that are not acknowledged"),
     "cache_bytes": _family("bookstand_cursor_cache_bytes", GAUGE, "what pages take in memory"),
     "cache_pages": _family("bookstand_cursor_cache_pages", GAUGE, "pages in memory"),
@@ -75,4 +94,5 @@ def samples(stats: CursorStats, topic: str, subscription: str) -> Iterator[Sampl
     tenant, namespace, _ = parts_of(topic)
     labels = {"namespace": f"{tenant}/{namespace}" if tenant else "", "topic": topic, "subscription": subscription}
     for figure, family in FAMILIES.items():
-        yield Sample(family, family.name, labels, float(getattr(stats, figure)))
+        value = getattr(stats, figure)
+        yield Sample(family, family.name, labels, nan if value is None else float(value))

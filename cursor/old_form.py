@@ -29,11 +29,20 @@ def state_of(live: LiveState) -> AckState:
     )
 
 
+def form_of(config: CursorConfig) -> legacy.Form:
+    """How snapshots have what is acknowledged."""
+    return "long_arrays" if config.persist_as_long_array else "ranges"
+
+
 def snapshot(state: AckState, config: CursorConfig) -> legacy.Written:
     """Within the limits on what is written, the lowest ranges first."""
-    form: legacy.Form = "long_arrays" if config.persist_as_long_array else "ranges"
     limits = config.max_unacked_ranges_to_persist, config.max_batch_deleted_index_to_persist
-    return legacy.write(state, form, *limits)
+    return legacy.write(state, form_of(config), *limits)
+
+
+def size_inline(state: AckState) -> int:
+    """Bytes that the state takes in the record: position, ranges, batches and properties."""
+    return len(legacy.write(state).data)
 
 
 def left_out_inline(state: AckState, config: CursorConfig) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bookstand.cursor import legacy, log, recovery
+from bookstand.cursor import legacy, log, old_form, recovery
 from bookstand.cursor.index import Index
 from bookstand.cursor.live import LiveState
 from bookstand.cursor.log import CursorLog
 from bookstand.cursor.pages import ResidentPages
 from bookstand.cursor.recovery import RecoveredFrom
+from bookstand.cursor.state import AckState
 from bookstand.errors import IncorrectParameterError
 from bookstand.ledger.managed import ManagedLedger
 from bookstand.ledger.records import CursorInfo
@@ -34,7 +35,8 @@ def begin(
     )
     cursor_log.put(info)
     source = RecoveredFrom(recovery.NEW, log.NO_LEDGER, -1)
-    return recovery.State(source, mark_delete, dict(properties), Index(), [], 0, None, 0)
+    size = old_form.size_inline(AckState(mark_delete, {}, {}, dict(properties))) if properties else 0
+    return recovery.State(source, mark_delete, dict(properties), Index(), [], 0, None, size)
 
 
 def _beginning(topic: ManagedLedger) -> Position:
@@ -76,7 +78,7 @@ def recover(
     mark_delete = info.mark_delete or _beginning(topic)
     state = legacy.from_parts(mark_delete, info.ranges, info.batches, dict(info.properties), topic_entries).state
     source = RecoveredFrom(recovery.RECORD, log.NO_LEDGER, -1, skipped)
-    return recovery.from_old_state(source, state, len(legacy.write(state).data))
+    return recovery.from_old_state(source, state, old_form.size_inline(state))
 
 
 def adopt(topic: ManagedLedger, live: LiveState, found: recovery.State) -> None:

@@ -48,6 +48,11 @@ class ResidentPages:
         return ledger_id in self.dirty or ledger_id in self._clean
 
     @property
+    def last_ledger(self) -> int:
+        """The highest ledger with a page in memory; -1 if there is none."""
+        return max(max(self.dirty, default=-1), max(self._clean, default=-1))
+
+    @property
     def bytes(self) -> int:
         """What all of them take, dirty ones at their most."""
         return self.dirty_bytes + int(self._clean.currsize)

@@ -84,15 +84,15 @@ class Reading:
 
     # -- entries -----------------------------------------------------------------------------------------------------
 
-    def read_runs(self, count: int, wanted: Wanted | None) -> list[EntryRun]:
-        """Up to ``count`` entries from the position on, which moves behind them."""
+    def read_runs(self, count: int, wanted: Wanted | None, upto: Position | None = None) -> list[EntryRun]:
+        """Up to ``count`` entries from the position on, which moves behind them, but no further than ``upto``."""
         left = count
         found: list[EntryRun] = []
         while left > 0:
             with self._lock:
                 start, departures = self._position, self._departures
             try:
-                runs, end = self._read_in_ledger(start, left, wanted, self._ahead.read_run)
+                runs, end = self._read_in_ledger(start, left, wanted, self._ahead.read_run, upto)
             except BookstandError:
                 if not found:
                     raise
@@ -125,16 +125,18 @@ class Reading:
                 yield from run.entries()
 
     def _read_in_ledger(
-        self, start: Position, count: int, wanted: Wanted | None, read_run: _ReadRun
+        self, start: Position, count: int, wanted: Wanted | None, read_run: _ReadRun, upto: Position | None = None
     ) -> tuple[list[EntryRun], Position | None]:
         """Up to ``count`` entries of the first ledger that has any from ``start`` on, and where to go on; None at the
-        topic's end."""
+        topic's end, and behind ``upto``."""
         extent = self._topic.extent
         following = extent.following(start.previous)
-        if following is None:
+        if following is None or (upto is not None and following > upto):
             return [], None
         ledger_id, first = following
         last = (extent.entries(ledger_id) or 0) - 1
+        if upto is not None and ledger_id == upto.ledger_id:
+            last = min(last, upto.entry_id)
         runs, end = self._wanted_runs(ledger_id, first, last, count, wanted)
         found: list[EntryRun] = []
         try:

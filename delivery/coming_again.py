@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bookstand.cursor.pausing import Admission
 from bookstand.delivery.living import Living
 from bookstand.delivery.message_id import MessageId, position_of
 from bookstand.delivery.portions import Portions
@@ -10,6 +11,7 @@ from bookstand.delivery.whereabouts import Whereabouts
 from bookstand.delivery.worn_out import WornOut
 from bookstand.errors import BookstandError
 from bookstand.storage.log import logger
+from bookstand.storage.position import Position
 
 
 class ComingAgain:
@@ -29,10 +31,11 @@ class ComingAgain:
     def has_some(self) -> bool:
         return bool(self._where.again)
 
-    def take(self, most: int) -> list[Portion]:
+    def take(self, most: int, admission: Admission | None = None, upto: Position | None = None) -> list[Portion]:
+        """Take redeliveries, during a pause only those that ``admission`` admits, and none behind ``upto``."""
         found: list[Portion] = []
         count = 0
-        while count < most and (ids := self._where.again.take(most - count)):
+        while count < most and (ids := self._where.again.take(most - count, admission, upto)):
             try:
                 some = self._portions_of(ids)
             except BookstandError as error:

@@ -10,6 +10,9 @@ from bookstand.delivery.received import Portion, messages_in
 from bookstand.delivery.whereabouts import Whereabouts
 from bookstand.errors import BookstandError
 
+# Number of due messages that one call of queue() moves.
+_MANY = 10_000
+
 
 class ComingDue:
     """A :class:`~bookstand.delivery.gathering.Source`."""
@@ -49,3 +52,12 @@ class ComingDue:
             found += some
             count += messages_in(some)
         return found
+
+    def queue(self) -> bool:
+        """Move some of the due messages to the replay queue. Returns False if none is due."""
+        where = self._where
+        if not self.has_some or not (positions := self._delayed.tracker.pop_due(_MANY)):
+            return False
+        where.reach(positions)
+        where.again.add([position for position in positions if position not in where])
+        return True

@@ -53,6 +53,36 @@ class ComingNew:
     def has_some(self) -> bool:
         return bool(self._ahead) or self._cursor.has_more
 
+    @property
+    def position(self) -> Position:
+        """Read position of the cursor."""
+        return self._cursor.read_position
+
+    def queue(self, last: Position, most: int) -> bool:
+        """Move messages that were read ahead, and ``most`` or more unread ones up to ``last``, to the replay queue.
+        Returns False if no unread entry up to ``last`` was found."""
+        again = self._where.again
+        again.add(entry.position for entry in self._ahead if self._is_still_to_come(entry))
+        self._ahead.clear()
+        if self._delayed.tracker.should_pause_all_deliveries():
+            return False
+        if self._delayed.takes_rewind():
+            self._rewind()
+        start = self._cursor.read_position
+        try:
+            count = max(self._sizes.entries_for(most), self._read_at_once)
+            (fresh, plain), any_read = self._living.read(count, partial(self._wanted, True), last)
+            if not plain:
+                # Batches of which every member is somewhere else are not tracked anew.
+                fresh = [entry for entry in fresh if not size_of_batch(entry) or self._portions.of([entry])]
+                fresh = self._delayed.track(fresh)
+        except BookstandError:
+            self._cursor.seek(start)
+            raise
+        self._read_at_once = _FEW if fresh else _MANY
+        again.add(entry.position for entry in fresh)
+        return any_read
+
     def take(self, most: int) -> list[Portion] | None:
         while self._ahead:
             ahead = [self._ahead.popleft() for _ in range(leading(self._ahead, most))]

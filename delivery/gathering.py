@@ -31,9 +31,9 @@ class Gathering:
         self._where = where
         self._turns = Turns(len(sources))
 
-    def gather(self, room: int, only_first: bool) -> tuple[list[Portion], bool]:
+    def gather(self, room: int) -> tuple[list[Portion], bool]:
         """What they give, about so many messages; and whether looking further may find more."""
-        sources = self._sources[:1] if only_first else self._sources
+        sources = self._sources
         taken = self._where.taken
         portions: list[Portion] = []
         taken.clear()
@@ -42,8 +42,6 @@ class Gathering:
         unfinished = False
         failure: BookstandError | None = None
         for place in self._turns.order():
-            if place >= len(sources):
-                continue
             if count >= room:
                 left_out.append(place)
                 continue

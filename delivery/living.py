@@ -64,18 +64,19 @@ class Living:
         entries = self._cursor.replay(positions, self._unreadable.meet)
         return self.without_expired(opened_all(entries, self._known).entries)
 
-    def read(self, count: int, wanted: Wanted | None) -> tuple[Opened, bool]:
-        """Up to ``count`` of the next entries, without damaged and expired ones; and whether there were any at all."""
-        runs = self._read_runs(count, wanted)
+    def read(self, count: int, wanted: Wanted | None, upto: Position | None = None) -> tuple[Opened, bool]:
+        """Read up to ``count`` entries, none behind ``upto``, and drop damaged and expired ones. The second value is
+        False if no entry was read."""
+        runs = self._read_runs(count, wanted, upto)
         found = opened_runs(runs, self._known)
         if self._config().time_to_live is None:
             return found, bool(runs)
         return found._replace(entries=self.without_expired(found.entries)), bool(runs)
 
-    def _read_runs(self, count: int, wanted: Wanted | None) -> list[EntryRun]:
+    def _read_runs(self, count: int, wanted: Wanted | None, upto: Position | None) -> list[EntryRun]:
         while True:
             try:
-                return self._cursor.read_runs(count, wanted)
+                return self._cursor.read_runs(count, wanted, upto)
             except UnreadableEntryError as error:
                 self._unreadable.meet(error)
                 self._cursor.seek(error.last.next)

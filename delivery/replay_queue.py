@@ -1,43 +1,108 @@
-"""What is to be delivered again, before anything else is. Plain state, no I/O."""
+"""Replay queue: redeliveries, and messages that a pause of dispatch holds back. Plain state, no I/O.
+
+Entries are stored in one bitmap per ledger, because millions of them can become due during a pause. Members of batches
+are stored in a set and a heap.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
-from bookstand.delivery.message_id import MessageId
+from pyroaring import BitMap64
+
+from bookstand.delivery.message_id import Member, MessageId, position_of
+from bookstand.storage.position import Position
+
+if TYPE_CHECKING:
+    from bookstand.cursor.pausing import Admission
 
 
 class ReplayQueue:
-    """Messages, the lowest first, each once. Its owner has a lock."""
+    """Set of messages in the order of their positions. Not thread-safe; callers hold the subscription's lock."""
 
     def __init__(self) -> None:
-        self._waiting: set[MessageId] = set()
-        self._heap: list[MessageId] = []
+        self._entries: dict[int, BitMap64] = {}
+        self._members: set[Member] = set()
+        self._heap: list[Member] = []
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._count
 
-    def __contains__(self, message: object) -> bool:
-        return message in self._waiting
+    def __contains__(self, message: MessageId) -> bool:
+        if len(message) > 2:
+            return message in self._members
+        entries = self._entries.get(message[0])
+        return entries is not None and message[1] in entries
 
     def has_any(self, messages: Iterable[MessageId]) -> bool:
-        return bool(self._waiting) and not self._waiting.isdisjoint(messages)
+        return bool(self._count) and any(message in self for message in messages)
 
     def add(self, messages: Iterable[MessageId]) -> None:
         for message in messages:
-            if message not in self._waiting:
-                self._waiting.add(message)
+            if message in self:
+                continue
+            self._count += 1
+            if len(message) > 2:
+                self._members.add(message)
                 heappush(self._heap, message)
+            else:
+                self._entries.setdefault(message[0], BitMap64()).add(message[1])
 
-    def take(self, most: int) -> list[MessageId]:
+    def take(self, most: int, admission: Admission | None = None, upto: Position | None = None) -> list[MessageId]:
+        """Remove and return the lowest messages, at most ``most``: admitted ones only, and none behind ``upto``."""
+        bounds = [] if upto is None else [upto]
+        if admission is not None:
+            bounds.append(admission.last)
+        last = min(bounds, default=None)
         taken: list[MessageId] = []
-        while self._heap and len(taken) < most:
-            message = heappop(self._heap)
-            self._waiting.discard(message)
-            taken.append(message)
+        left: list[Member] = []
+        entries = self._positions()
+        position = next(entries, None)
+        while len(taken) < most:
+            member = self._heap[0] if self._heap else None
+            if position is None and member is None:
+                break
+            message: MessageId = position if member is None or (position and position < member) else member  # type: ignore[assignment]
+            if last is not None and position_of(message) > last:
+                break
+            admitted = admission is None or admission.admits(position_of(message))
+            if message is member:
+                heappop(self._heap)
+                if not admitted:
+                    left.append(member)
+            else:
+                position = next(entries, None)
+            if admitted:
+                taken.append(message)
+        for member in left:
+            heappush(self._heap, member)
+        self._remove(taken)
         return taken
 
+    def _positions(self) -> Iterator[Position]:
+        for ledger_id in sorted(self._entries):
+            for entry_id in self._entries[ledger_id]:
+                yield Position(ledger_id, entry_id)
+
+    def _remove(self, taken: list[MessageId]) -> None:
+        self._count -= len(taken)
+        by_ledger: dict[int, list[int]] = {}
+        for message in taken:
+            if len(message) > 2:
+                self._members.discard(message)
+            else:
+                by_ledger.setdefault(message[0], []).append(message[1])
+        for ledger_id, entry_ids in by_ledger.items():
+            entries = self._entries[ledger_id]
+            entries -= BitMap64(entry_ids)
+            if not entries:
+                del self._entries[ledger_id]
+
     def clear(self) -> None:
-        self._waiting.clear()
+        self._entries.clear()
+        self._members.clear()
         self._heap.clear()
+        self._count = 0

@@ -7,7 +7,8 @@ Messages come from three places, and go out in this order:
 2. *due* (``coming_due.py``): delayed messages whose time has come, which the tracker knows;
 3. *new* (``coming_new.py``): what the cursor reads on from where it stands.
 
-``gathering.py`` puts together what they give. Beside them stand what all of them look at, ``whereabouts.py`` and
+``gathering.py`` puts together what they give; while the cursor's state is at its limit, ``holes.py`` does. Beside them
+stand what all of them look at, ``whereabouts.py`` and
 ``delayed.py``, and what happens to messages that are out: ``acknowledging.py`` and ``returning.py``. None of these
 knows the subscription.
 
@@ -35,6 +36,7 @@ from bookstand.delivery.delayed import Delayed
 from bookstand.delivery.doorbell import Doorbell
 from bookstand.delivery.entry_sizes import EntrySizes
 from bookstand.delivery.gathering import Gathering
+from bookstand.delivery.holes import Holes
 from bookstand.delivery.living import Living
 from bookstand.delivery.message_id import MessageId, position_of
 from bookstand.delivery.nack_log import nack_name
@@ -94,8 +96,9 @@ class Subscription:
     else to deliver; from then on it is passed over. It stays in the backlog until ``ack(error.position)`` acknowledges
     it unread. With ``TopicConfig.auto_skip_non_recoverable_data`` it is acknowledged at once instead, and counted.
 
-    While the state of the cursor is at its limit nothing new goes out, nor what is due; redeliveries do, and
-    acknowledgments are taken, by which the state gets smaller. An exclusive subscription does not pause.
+    *A pause*: while the state of the cursor is at its limit (PIP-299), nothing above the highest acknowledged position
+    goes out. Holes below it do, lowest first: redeliveries, due and new messages alike. So does the lowest message that
+    is not acknowledged, where there is no hole. A consumer that acknowledges what it gets ends the pause.
     """
 
     def __init__(self, topic: Topic, name: str, config: SubscriptionConfig, initial: str) -> None:
@@ -139,14 +142,10 @@ class Subscription:
             self._tally,
         )
         self._new = ComingNew(self.cursor, delayed, where, self._living, portions, sizes)
-        self._gathering = Gathering(
-            [
-                ComingAgain(topic.name, name, where, self._living, portions, worn_out),
-                ComingDue(delayed, where, self._living, portions, sizes),
-                self._new,
-            ],
-            where,
-        )
+        again = ComingAgain(topic.name, name, where, self._living, portions, worn_out)
+        due = ComingDue(delayed, where, self._living, portions, sizes)
+        self._gathering = Gathering([again, due, self._new], where)
+        self._holes = Holes(again, due, self._new, where)
         self._returning = Returning(
             topic.store, nack_name(topic.name, name), config, where, self.bell, self._lock, self._clock, topic.timer
         )
@@ -246,11 +245,20 @@ class Subscription:
                 self._take_over_exclusively(consumer)
             messages = self._take_spilled(consumer, most)
             room = min(most - len(messages), self.config.max_unacked_messages - len(self._where.out))
-            self._acknowledging.is_awaited = self.config.max_unacked_messages <= len(self._where.out) + max(room, 0)
+            full = self.config.max_unacked_messages <= len(self._where.out) + max(room, 0)
+            # During a pause each acknowledgment may let something else go out.
+            self._acknowledging.is_awaited = full or self.paused
             if room <= 0:
                 return messages, False
+            settled = self._tally.settled_unseen
             try:
-                portions, unfinished = self._gathering.gather(room, only_first=self.paused)
+                admission = self.cursor.admission(len(self._where.out))
+                if admission is None:
+                    portions, unfinished = self._gathering.gather(room)
+                else:
+                    portions, unfinished = self._holes.gather(room, admission)
+                    # What was acknowledged on the way may let others go out.
+                    unfinished = unfinished or self._tally.settled_unseen != settled
                 if portions:
                     messages += self._hand_out(consumer, self._cut(portions, room), most - len(messages))
             except BookstandError:
@@ -375,7 +383,7 @@ class Subscription:
         self, position: tuple[int, int], deliver_at: Moment | None = None, deliver_after: Span | None = None
     ) -> bool:
         """Deliver a message that waits for its time at another, durably on return. False if it does not wait: it was
-        delivered, or the subscription has not come to it yet."""
+        delivered, or is due and held back by a pause of dispatch."""
         time = delivery_time(deliver_after, deliver_at, self._clock.now())
         if time is None:
             raise IncorrectParameterError("a message is rescheduled for a time: deliver_at, or deliver_after")
@@ -429,8 +437,8 @@ class Subscription:
 
     @property
     def paused(self) -> bool:
-        """Whether only redeliveries go out."""
-        return not self.config.is_exclusive and self.cursor.paused
+        """Whether nothing above the highest acknowledged position goes out."""
+        return self.cursor.paused
 
     @property
     def stats(self) -> SubscriptionStats:
@@ -445,6 +453,8 @@ class Subscription:
                 nacked=len(self._where.nacked),
                 unreadable=len(self._unreadable.positions),
                 paused=self.paused,
+                pause_reasons=self.cursor.pause_reasons,
+                entries_to_resume=self.cursor.entries_to_resume,
                 **asdict(self._tally),
             )
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics_families
 from prometheus_client.parser import text_string_to_metric_families
+from pyroaring import BitMap64
 
 import bookstand
+from bookstand.cursor import legacy
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.metrics import FAMILIES, CursorStats
+from bookstand.cursor.state import AckState
 from tests.kit import ROOT
 
 TOPIC = "persistent://tenant/space/orders"
@@ -71,6 +77,7 @@ def test_figures_follow_what_happens(store_path: Path) -> None:
             stats = one.stats
             for figure, family in FAMILIES.items():
                 assert after[family.name, "a"] == float(getattr(stats, figure)), figure
+            assert (stats.paused, stats.entries_to_resume) == (False, 0)
             assert after["bookstand_cursor_backlog_entries", "a"] == 17
             assert after["bookstand_cursor_flushed_bytes_total", "a"] > 0
             assert after["bookstand_cursor_cache_misses_total", "a"] > 0
@@ -96,6 +103,10 @@ def test_what_the_old_form_leaves_out_is_counted(store_path: Path) -> None:
             assert found["bookstand_cursor_left_out_ranges", "old"] == 4
             assert found["bookstand_cursor_left_out_batches", "old"] == 2
             assert found["bookstand_cursor_paused", "old"] == 1
+            assert found["bookstand_cursor_paused_by_left_out", "old"] == 1
+            assert found["bookstand_cursor_paused_by_state_size", "old"] == 0
+            # Six entries up to the fourth range, which is the last one too many; three more up to the second batch.
+            assert found["bookstand_cursor_entries_to_resume", "old"] == cursor.entries_to_resume == 9
             cursor.ack(entries[:12])
             cursor.flush()
             assert told(store)["bookstand_cursor_left_out_ranges", "old"] == 0
@@ -119,6 +130,80 @@ def test_the_program_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> Non
     (program,) = re.findall(r"```python\n(.*?)```", page, re.S)
     exec(compile(program, "docs/metrics.md", "exec"), {})
     assert 'bookstand_cursor_backlog_entries{cluster="test",namespace="tenant/namespace"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("generate", "parse"),
+    [(generate_latest, text_string_to_metric_families), (generate_open_metrics, open_metrics_families)],
+    ids=["text", "OpenMetrics"],
+)
+def test_both_formats_say_why_dispatch_is_paused(store_path: Path, generate: Any, parse: Any) -> None:
+    with bookstand.open(store_path, cluster="here") as store:
+        topic = store.managed_ledger(TOPIC)
+        entries = topic.append_entries([b"."] * 100)
+        config = CursorConfig(max_per_cursor_metadata_size_in_bytes=1 << 10)
+        with Cursor.open(topic, "s", config) as cursor:
+            registry = CollectorRegistry()
+            registry.register(store.metrics())
+
+            def shown() -> list[float]:
+                values = {one.name: one.samples[0].value for one in parse(generate(registry).decode())}
+                suffixes = "paused", "paused_by_state_size", "paused_by_left_out", "entries_to_resume"
+                return [values[f"bookstand_cursor_{suffix}"] for suffix in suffixes]
+
+            assert shown() == [0, 0, 0, 0]
+            cursor.put_property("p" * 900, 1)
+            cursor.ack(entries[1::2])
+            cursor.flush()
+            assert shown() == [1, 1, 0, 50]
+            cursor.put_property("q" * 1_000, 1)
+            cursor.flush()
+            *pauses, entries_to_resume = shown()
+            assert pauses == [1, 1, 0]
+            assert isnan(entries_to_resume)
+
+
+SIZE = "pulsar_cursor_metadata_size_bytes"
+
+
+@pytest.mark.parametrize("paged", [True, False], ids=["pages", "old form"])
+def test_the_size_gauge_is_right_also_when_the_state_is_stored_in_the_record(store_path: Path, paged: bool) -> None:
+    """No entry of the cursor's ledger holds so many properties."""
+    config = CursorConfig(enable_lru_cache_max_unacked_ranges=paged, max_per_cursor_metadata_size_in_bytes=4_000)
+    properties = {f"property-{number:05}": number for number in range(300)}
+    with bookstand.open(store_path, cluster="here", max_entry_bytes=2_000) as store:
+        topic = store.managed_ledger(TOPIC)
+        entries = topic.append_entries([b"."] * 20)
+        with Cursor.open(topic, "s", config) as cursor:
+            assert told(store)[SIZE, "s"] == 0
+            cursor.mark_delete(entries[0], properties)
+            cursor.ack(entries[5])
+            cursor.flush()
+            state = AckState(entries[0], {entries[5].ledger_id: BitMap64([entries[5].entry_id])}, {}, properties)
+            size = len(legacy.write(state).data)
+            assert size > 6_000
+            assert told(store)[SIZE, "s"] == cursor.stats.metadata_size == size
+            # No acknowledgment makes properties smaller.
+            assert cursor.pause_reasons == ("state_size",)
+            assert cursor.entries_to_resume is None
+            assert isnan(told(store)["bookstand_cursor_entries_to_resume", "s"])
+        with Cursor.open(topic, "s", config) as cursor:
+            assert cursor.recovered_from.how == "record"
+            assert told(store)[SIZE, "s"] == size
+            cursor.mark_delete(entries[6], {})
+            cursor.flush()
+            assert told(store)[SIZE, "s"] < 100
+            assert not cursor.paused
+
+
+def test_the_size_gauge_counts_the_properties_that_a_new_cursor_is_given(store_path: Path) -> None:
+    with bookstand.open(store_path, cluster="here") as store:
+        topic = store.managed_ledger(TOPIC)
+        with Cursor.open(topic, "s", properties={"property": 7}):
+            size = told(store)[SIZE, "s"]
+            assert size > len("property")
+        with Cursor.open(topic, "s"):
+            assert told(store)[SIZE, "s"] == size
 
 
 def test_what_the_record_has_no_room_for_is_counted(store_path: Path) -> None:

@@ -60,3 +60,15 @@ def test_who_is_sent_elsewhere_goes_on_there(at: Desk, where: int) -> None:
 def test_who_is_sent_back_begins_again(at: Desk) -> None:
     assert read(at, 3, while_reading(at.cursor.rewind)) == [0, 1, 2]
     assert read(at, 3) == [0, 1, 2]
+
+
+def test_no_entry_behind_a_bound_is_read_or_passed_over(desk):
+    """Entries that are not wanted are passed over, but only up to the bound."""
+    at = desk(per_ledger=3, entries=10)
+    at.cursor.ack([at.p[1], at.p[4]])
+    bound = at.p[5]
+    runs = at.cursor.read_runs(100, upto=bound)
+    assert [entry.position for run in runs for entry in run.entries()] == [at.p[0], at.p[2], at.p[3], at.p[5]]
+    assert at.cursor.read_runs(100, upto=bound) == []
+    assert at.cursor.read_runs(100, lambda *_: [], at.p[7]) == []
+    assert [entry.position for entry in at.cursor.read(100)] == at.p[8:]

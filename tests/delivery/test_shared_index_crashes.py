@@ -41,6 +41,7 @@ class Desk(Still):
 
     def __init__(self, store: Any, config: str, now: int = 0, create: bool = True, **options: Any) -> None:
         super().__init__(now)
+        self.ticks: dict[str, int] = {}
         self.topic = store.managed_ledger(TOPIC, max_entries_per_ledger=PER_LEDGER, create=create)
         self.config = CONFIGS[config]
         self.early = 0 if self.config.is_delayed_delivery_deliver_at_time_strict else 10

@@ -34,6 +34,7 @@ KINDS: dict[str, str] = {
     "seeded_defects": "tests.soak.seeded_defects:KIND",
     "topics": "tests.soak.topics:KIND",
     "subscriptions": "tests.soak.topics_machine:KIND",
+    "liveness": "tests.soak.liveness:KIND",
 }
 REPORT = Path("build/soak.json")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ class Done(NamedTuple):
     cases: int
     problems: list[str]
     figures: dict[str, Any] = {}
-    """What else there is to report of it."""
+    """What else there is to report of it; counts in a ``Counter`` are added up over the rounds."""
 
 
 class Lasting(Protocol):
@@ -51,7 +52,10 @@ class Tally:
         self.cases += done.cases
         if done.problems:
             self.seeds.append(seed)
-        self.figures |= done.figures
+        if isinstance(done.figures, Counter):
+            self.figures = {name: self.figures.get(name, 0) + count for name, count in done.figures.items()}
+        else:
+            self.figures |= done.figures
 
     def as_json(self) -> dict[str, Any]:
         told: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -14,6 +15,7 @@ def unavailable(seed):
     raise KindUnavailableError("needs a blue moon")
 
 
+COUNTING = Kind(lambda seed: Done(1, [], Counter({"seen": seed, "lost": 0})))
 ODD_SEEDS = Kind(lambda seed: Done(3, ["odd"] if seed % 2 else []))
 UNAVAILABLE = Kind(unavailable)
 
@@ -23,6 +25,7 @@ def report(tmp_path, monkeypatch):
     """Gives what the last run wrote."""
     monkeypatch.chdir(tmp_path)
     kinds = {
+        "counting": f"{__name__}:COUNTING",
         "odd_seeds": f"{__name__}:ODD_SEEDS",
         "unavailable": f"{__name__}:UNAVAILABLE",
     }
@@ -45,6 +48,11 @@ def test_what_cannot_be_run_here_is_skipped_with_a_reason(report, capsys):
     assert report()["unavailable"]["skipped"] == "needs a blue moon"
     assert (report()["odd_seeds"]["cases"], report()["unavailable"]["cases"]) == (3, 0)
     assert "needs a blue moon" in capsys.readouterr().out
+
+
+def test_counts_are_added_up_over_the_rounds(report):
+    soak.main(["--cases", "3", "--seed", "4", "--kind", "counting"])
+    assert report()["counting"]["figures"] == {"seen": 4 + 5 + 6, "lost": 0}
 
 
 def test_one_kind_leaves_the_report_on_the_others(report):
