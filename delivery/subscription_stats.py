@@ -28,11 +28,12 @@ class Tally:
 
 @dataclass(frozen=True)
 class SubscriptionStats:
-    """``backlog`` counts entries that are not acknowledged, wherever they are; the others say where. ``delayed`` counts
-    entries as far as the subscription has read, those that are due included until they are received; ``waiting``
-    includes what a pause of dispatch holds back; ``unreadable`` are damaged entries that were met since the
-    subscription was opened and are not acknowledged. From ``delivered`` on they count what happened since the subscription was
-    opened: messages, and entries for all but that; ``skipped`` are damaged entries that were acknowledged unread.
+    """``backlog`` counts entries that are not acknowledged, wherever they are; the others say where. ``delayed``
+    counts entries as far as the subscription has read, those that are due included until they are received;
+    ``waiting`` includes what a pause of dispatch holds back; ``unreadable`` are damaged entries that were met since
+    the subscription was opened and are not acknowledged. From ``delivered`` on they count what happened since the
+    subscription was opened: messages, and entries for all but that; ``skipped`` are damaged entries that were
+    acknowledged unread.
 
     ``pause_reasons`` are ``"state_size"`` (the cursor's state is at its limit) and ``"left_out"`` (the limits of the
     old form leave ranges or batches out). ``entries_to_resume`` is a number of entries, the lowest that are not
