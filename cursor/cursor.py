@@ -32,7 +32,7 @@ from bookstand.cursor.bringing import Bringing
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.flushing import Flushing, Written
 from bookstand.cursor.history import AllAcked, CursorDiff, HistoryEntry, all_acked, diff_of, history_of
-from bookstand.cursor.live import LiveState, PageNeeded
+from bookstand.cursor.live import LiveState
 from bookstand.cursor.log import CursorFencedError, CursorLog
 from bookstand.cursor.metrics import CursorStats
 from bookstand.cursor.pages import ResidentPages
@@ -145,20 +145,17 @@ class Cursor:
     # -- changing the state ------------------------------------------------------------------------------------------
 
     def _change(self, change: Callable[[], object]) -> Pending:
-        """Change the state, reading the pages it takes without the lock; returns what tells when it is durable."""
-        while True:
-            try:
-                with self._lock:
-                    self._usability.check_writable()
-                    change()
-                    self._reading.advance()
-                    pending = self._flushing.pending if self._flushing.is_dirty else completed()
-                    wanted = self._state.wanted
-                    over_limit = self._state.pages.over_limit
-                break
-            except PageNeeded as needed:
-                self._bringing.bring(needed.ledger_id)
-        if wanted is not None:
+        """Change the state; return the Pending of the flush that makes the change durable."""
+
+        def apply() -> tuple[Pending, bool, bool]:
+            self._usability.check_writable()
+            change()
+            self._reading.advance()
+            pending = self._flushing.pending if self._flushing.is_dirty else completed()
+            return pending, self._state.wanted is not None, self._state.pages.over_limit
+
+        pending, stopped, over_limit = self._bringing.ask(apply)
+        if stopped:
             self._bringing.close_holes_if_possible()
         if over_limit:
             self.flush()
@@ -169,35 +166,48 @@ class Cursor:
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
     def ack(self, positions: Position | Iterable[Position]) -> Pending:
-        """Acknowledge an entry, or several. The Pending is done once that is durable; its ``result()`` has it written.
+        """Acknowledge an entry, or several. The Pending completes when that is durable; its ``result()`` flushes it.
 
-        Entries that were acknowledged before are no error; one behind the topic's end is, and what came before it in
-        the list stays acknowledged.
+        Entries that are acknowledged already are ignored. A position beyond the topic's end is an error; the positions
+        before it in the list are acknowledged. A list is not atomic: ledger by ledger it becomes visible, and durable
+        if dirty pages exceed their share of the cache meanwhile.
         """
         if type(positions) is Position:
             ledger_id, entry_id = positions
             with self._lock:
-                # The shortest way: a page that is dirty already, and an entry that moves no mark-delete position.
+                # Fast path: the page is already dirty and the acknowledgment does not move mark-delete.
                 page = self._dirty.get(ledger_id) if self._usability.usable else None
-                if page is not None and 0 <= entry_id < page.limit and not page.partial and self._joins_flush:
+                if (
+                    page is not None
+                    and 0 <= entry_id < page.limit
+                    and not page.partial
+                    and not page.may_have_runs
+                    and self._joins_flush
+                ):
                     frontier = self._state.frontier
                     if frontier is not None and positions > frontier:
                         page.acked.add(entry_id)
                         return self._flushing.pending
-            wanted = [positions]
-        else:
-            wanted = as_positions(positions)
-        return self._change(lambda: self._state.ack(wanted))
+            return self._change(partial(self._state.ack, positions))
+        given = as_positions(positions)
+        with self._lock:
+            self._usability.check_writable()
+            by_ledger, error = self._state.by_ledger(given)
+        pending = self._ack_by_ledger(by_ledger)
+        if error is not None:
+            raise error
+        return pending
 
     def ack_many(self, ledger_id: int, entry_ids: Iterable[int]) -> Pending:
-        """Acknowledge many entries of one ledger at once, the fast way."""
+        """Acknowledge many entries of one ledger at once: all of them, or none if the ledger does not have them all."""
         ids = list(entry_ids)
         if not ids:
             return completed()
         return self._change(partial(self._state.ack_ledger, ledger_id, ids))
 
     def ack_entries(self, positions: Iterable[Position]) -> Pending:
-        """Acknowledge many entries of any ledgers at once: all of them, or where one cannot be none."""
+        """Acknowledge many entries of any ledgers at once: all of them, or none if the topic does not have them all.
+        Otherwise the same as :meth:`ack` of a list: ledger by ledger."""
         given = list(positions)
         if not given:
             return completed()
@@ -207,7 +217,19 @@ class Cursor:
         by_ledger: dict[int, list[int]] = {}
         for ledger_id, together in groupby(given, _LEDGER_OF):
             by_ledger.setdefault(ledger_id, []).extend(map(_ENTRY_OF, together))
-        return self._change(lambda: self._state.ack_ledgers(by_ledger))
+        with self._lock:
+            self._usability.check_writable()
+            self._state.check(by_ledger)
+        return self._ack_by_ledger(by_ledger)
+
+    def _ack_by_ledger(self, by_ledger: Mapping[int, list[int]]) -> Pending:
+        """Acknowledge entries that exist. Pages are flushed on the way whenever too many are dirty, so that the memory
+        does not grow with the number of ledgers. The last Pending stands for all: a later flush writes all before."""
+        work = sorted(by_ledger.items(), reverse=True)
+        while True:
+            pending = self._change(partial(self._state.ack_ledgers, work))
+            if not work:
+                return pending
 
     def ack_batch(self, position: Position, indexes: Iterable[int], batch_size: int) -> Pending:
         """Acknowledge some messages of a batch; with the last of them the entry is acknowledged."""
@@ -297,11 +319,12 @@ class Cursor:
         return self._bringing.ask(lambda: self._state.is_acked(position))
 
     def nth(self, count: int, include_acked: bool = False) -> Position | None:
-        """The ``count``-th entry behind the mark-delete position; None if fewer are left to acknowledge."""
+        """Return the ``count``-th entry behind the mark-delete position that is not acknowledged; with
+        ``include_acked``, of all entries. None if the backlog is smaller. At most one page is read."""
         count = as_count(count)
 
         def look() -> Position | None:
-            if self._state.nth_open(count) is None:
+            if count > self._state.backlog:
                 return None
             return self._nth(count, include_acked)
 
@@ -382,7 +405,7 @@ class Cursor:
 
     def lru_switch(self, ledger_id: int) -> bool:
         """Have the page of a ledger in memory; whether there is one."""
-        return self._bringing.ask(lambda: self._state.page(ledger_id)) is not None
+        return self._bringing.bring(ledger_id) is not None
 
     @property
     def stats(self) -> CursorStats:

@@ -185,10 +185,14 @@ def _from_snapshot(
 
 def from_old_state(source: RecoveredFrom, state: AckState, size: int) -> State:
     """A state in Pulsar's form, as pages that are not stored yet."""
-    pages = {ledger_id: LedgerAcks(ledger_id, acked) for ledger_id, acked in state.acked.items()}
+    partial: dict[int, dict[int, int]] = {}
     for position, not_acked in state.batches.items():
-        pages.setdefault(position.ledger_id, LedgerAcks(position.ledger_id)).partial[position.entry_id] = not_acked
-    return State(source, state.mark_delete, state.properties, Index(), list(pages.values()), 0, None, size)
+        partial.setdefault(position.ledger_id, {})[position.entry_id] = not_acked
+    pages = [
+        LedgerAcks(ledger_id, state.acked.get(ledger_id), partial.get(ledger_id))
+        for ledger_id in dict.fromkeys((*state.acked, *partial))
+    ]
+    return State(source, state.mark_delete, state.properties, Index(), pages, 0, None, size)
 
 
 def markers(cursor: str, entries: Entries) -> Iterator[tuple[int, Marker]]:
