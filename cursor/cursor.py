@@ -89,7 +89,15 @@ class Cursor:
             raise IncorrectParameterError(f"config is a CursorConfig, not {config!r}")
         read_only = read_only or topic.client.read_only or at_marker is not None
         return cls(
-            topic, name, config, initial, create, properties or {}, cursor_properties or {}, at_marker, read_only
+            topic,
+            name,
+            config,
+            initial,
+            create,
+            as_properties(properties),
+            as_cursor_properties(cursor_properties or {}),
+            at_marker,
+            read_only,
         )
 
     def __init__(
@@ -100,7 +108,7 @@ class Cursor:
         initial: str,
         create: bool,
         properties: Mapping[str, int],
-        cursor_properties: Mapping[str, str],
+        cursor_properties: tuple[tuple[str, str], ...],
         at_marker: Position | None,
         read_only: bool,
     ) -> None:
@@ -119,7 +127,7 @@ class Cursor:
         if info is not None:
             found = opening.recover(topic, name, self._log, info, pages, at_marker, self.read_only)
         elif create and not self.read_only:
-            found = opening.begin(topic, self._log, initial, properties, as_cursor_properties(cursor_properties))
+            found = opening.begin(topic, self._log, initial, properties, cursor_properties)
         else:
             raise NoSuchNodeError(f"topic {topic.name} has no cursor {name!r}")
         self.recovered_from = found.source
