@@ -55,6 +55,10 @@ class CursorConfig:
     """Limits of the old form: the form of its ranges, and the maximum numbers of ranges in a ledger, of ranges in the
     record, and of batches that are acknowledged in part. Beyond a limit only the lowest are written."""
 
+    allow_loss: bool = False
+    """Open a cursor in the old form even if its stored state exceeds these limits. What exceeds them is not written, and
+    those messages are delivered again after a restart. Without, opening it raises :class:`IllegalOperationError`."""
+
     compression: str | None = None
     compression_threshold: int = 16 << 10
     """Codec of the cursor's record in the metadata store, and the size above which the record is compressed, in bytes.

@@ -17,7 +17,7 @@ from itertools import groupby
 from operator import itemgetter
 from threading import Lock
 
-from bookstand.cursor import metrics, opening
+from bookstand.cursor import metrics, old_form, opening
 from bookstand.cursor.acks import bits_of, indexes_of
 from bookstand.cursor.arguments import (
     INTERNAL_PREFIX,
@@ -44,6 +44,7 @@ from bookstand.cursor.usability import Usability
 from bookstand.errors import (
     BookstandError,
     ClientClosedError,
+    IllegalOperationError,
     IncorrectParameterError,
     NoSuchNodeError,
     StoreCrashedError,
@@ -141,14 +142,35 @@ class Cursor:
         self._bringing = Bringing(name, self._state, self._log, self._flushing, self._lock, self._usability)
         self._bringing.close_holes()
         if not paged:
-            # In the old form everything is in memory.
-            self._bringing.bring_all()
+            self._load_for_old_form()
         self._reading = Reading(topic, self._state, self._bringing, self._lock)
         self._pausing = Pausing(self._flushing, config.max_per_cursor_metadata_size_in_bytes)
         self._hold_name = self._log.path.rpartition("/")[2]
         if not self.read_only:
             topic.hold(self._hold_name, lambda: self.durable_mark_delete_position)
         topic.client.add_metrics(self)
+
+    def _load_for_old_form(self) -> None:
+        """Read all pages, because in the old form the whole state is in memory. Reject a state that the next flush would
+        store in part only: before that many pages are in memory, if they have too many ranges or batches."""
+        reason = None
+        checked = not self.read_only and not self.config.allow_loss
+        if checked:
+            ranges = batches = 0
+            for page in self._bringing.pages():
+                ranges += len(RangeSet({page.ledger_id: page.acked}))
+                batches += len(page.partial)
+            reason = old_form.misfit(ranges, batches, self.config)
+        if reason is None:
+            self._bringing.bring_all()
+            if checked:
+                reason = self._flushing.snapshot_misfit(inline=True)
+        if reason is not None:
+            raise IllegalOperationError(
+                f"cursor {self.name!r} of topic {self.topic.name} cannot be opened in the old form without losing"
+                f" acknowledgments: its state {reason}; raise that limit, leave enable_lru_cache_max_unacked_ranges on,"
+                " or set allow_loss=True to have those messages delivered again"
+            )
 
     # -- changing the state ------------------------------------------------------------------------------------------
 
@@ -494,8 +516,8 @@ class Cursor:
         return self._flushing.preview()
 
     def fits_old_form(self) -> bool:
-        """Of a cursor in the old form: whether a snapshot holds all of its state, within the limits that are set."""
-        return self._flushing.fits_snapshot()
+        """Return True if a snapshot in one entry holds the whole state, within the limits of the old form."""
+        return self._flushing.snapshot_misfit(inline=False) is None
 
     def _flush_in_background(self) -> None:
         """Whoever waits for a result is told of an error by it."""
