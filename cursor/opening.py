@@ -9,7 +9,6 @@ from bookstand.cursor.index import Index
 from bookstand.cursor.live import LiveState
 from bookstand.cursor.log import CursorLog
 from bookstand.cursor.pages import ResidentPages
-from bookstand.cursor.record import RESERVED_NAMES
 from bookstand.cursor.recovery import RecoveredFrom
 from bookstand.errors import IncorrectParameterError
 from bookstand.ledger.managed import ManagedLedger
@@ -85,8 +84,7 @@ def adopt(topic: ManagedLedger, live: LiveState, found: recovery.State) -> None:
     """Have the live state be what was found, as far as the topic still has it."""
     extent = topic.extent
     live.index = found.pages
-    # A reserved name in a state that another program has written would make every flush fail.
-    live.properties = {name: value for name, value in found.properties.items() if name not in RESERVED_NAMES}
+    live.properties = dict(found.properties)
     for page in found.unstored:
         page.limit = extent.entries(page.ledger_id) or 0
         live.pages.touch(page)

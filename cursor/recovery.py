@@ -192,7 +192,9 @@ def from_old_state(source: RecoveredFrom, state: AckState, size: int) -> State:
         LedgerAcks(ledger_id, state.acked.get(ledger_id), partial.get(ledger_id))
         for ledger_id in dict.fromkeys((*state.acked, *partial))
     ]
-    return State(source, state.mark_delete, state.properties, Index(), pages, 0, None, size)
+    # A reserved name in a state that another program has written would make every flush fail.
+    properties = {name: value for name, value in state.properties.items() if name not in record.RESERVED_NAMES}
+    return State(source, state.mark_delete, properties, Index(), pages, 0, None, size)
 
 
 def markers(cursor: str, entries: Entries) -> Iterator[tuple[int, Marker]]:
