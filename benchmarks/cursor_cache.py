@@ -1,8 +1,8 @@
 """P27 and P28: cursors whose state is larger than their cache.
 
-P27 asks a cursor of 20 MB of state for its nth entry, its backlog, and to skip entries, with the cache that cursors have
-by default and with one that holds all of it. P28 acknowledges an entry in each of many ledgers, none of whose pages is in
-memory, by one call; what it flushes on the way and at the end is part of the clock.
+P27 calls nth, skip and backlog of a cursor of 20 MB of state, with the default cache and with one that holds all of it.
+P28 acknowledges an entry in each of many ledgers, none of whose pages is in memory, by one call; the flushes during the
+call and after it are part of the clock.
 """
 
 from __future__ import annotations
@@ -53,14 +53,16 @@ def _questions(row: Row, directory: Path, ledgers: int, rounds: int, config: Cur
         store = stack.enter_context(bookstand.open(directory / "store"))
         topic = stack.enter_context(closing(plant(store, "topic", ledgers, 4 * HOLES)))
         cursors = {}
-        for name, config in (("cold", config), ("warm", _ALL_IN_MEMORY)):
+        for name, caching in (("cold", config), ("warm", _ALL_IN_MEMORY)):
             acknowledge(topic, name, range(1, 1 + 3 * HOLES, 3), ledgers)
-            cursors[name] = stack.enter_context(Cursor.open(topic, name, config))
+            cursors[name] = stack.enter_context(Cursor.open(topic, name, caching))
         for ledger_id in topic.extent.ledger_ids:
             cursors["warm"].lru_switch(ledger_id)
         state = cursors["cold"].cursor_metadata_size_in_bytes
         candidates = {
-            f"{what} {name}": _Questions(cursor, what, ledgers).round for what in _WORK for name, cursor in cursors.items()
+            f"{what} {name}": _Questions(cursor, what, ledgers).round
+            for what in _WORK
+            for name, cursor in cursors.items()
         }
         if cursors["cold"].stats.cache_pages >= ledgers or cursors["warm"].stats.cache_pages < ledgers:
             raise RuntimeError(f"the small cache holds all {ledgers} pages, or the large one does not")
@@ -112,9 +114,7 @@ def _check(cold: Any, warm: Any) -> None:
 # -- P28 ---------------------------------------------------------------------------------------------------------------
 
 
-def _cold(
-    row: Row, directory: Path, sizes: Sequence[int], rounds: int, config: CursorConfig = MEASURED
-) -> Figure:
+def _cold(row: Row, directory: Path, sizes: Sequence[int], rounds: int, config: CursorConfig = MEASURED) -> Figure:
     from bookstand.cursor.cursor import Cursor
 
     with ExitStack() as stack:

@@ -14,8 +14,8 @@ from pyroaring import BitMap64
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.keys import MAX_ENTRY_ID
 
-# Heap bytes as malloc counts them: the objects of a page and its places in the cache's tables, an empty bitmap included;
-# a container of a bitmap without its contents; an entry id of a batch and the allocation of its bits.
+# Heap bytes as malloc counts them: the objects of a page and its places in the cache's tables, with an empty bitmap; a
+# container of a bitmap without its contents; an entry id of a batch and the allocation of its bits.
 _PAGE_BYTES = 800
 _CONTAINER_BYTES = 200
 _BATCH_BYTES = 64

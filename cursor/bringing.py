@@ -110,8 +110,8 @@ class Bringing:
             raise PageNeeded(self._live.wanted)
 
     def close_holes_if_possible(self) -> None:
-        """Do the same, but only log that a page cannot be read: what has been acknowledged is, whether the next page can
-        be read or not. A call that needs the page raises the error."""
+        """Do the same, but only log that a page cannot be read: the acknowledgment that led here is valid whether the
+        next page can be read or not. A call that needs the page raises the error."""
         try:
             self.close_holes()
         except recovery.LOST as error:

@@ -56,8 +56,8 @@ class CursorConfig:
     record, and of batches that are acknowledged in part. Beyond a limit only the lowest are written."""
 
     allow_loss: bool = False
-    """Open a cursor in the old form even if its stored state exceeds these limits. What exceeds them is not written, and
-    those messages are delivered again after a restart. Without, opening it raises :class:`IllegalOperationError`."""
+    """Open a cursor in the old form even if its stored state exceeds these limits. The excess is not written, and those
+    messages are redelivered after a restart. If False, opening it raises :class:`IllegalOperationError`."""
 
     compression: str | None = None
     compression_threshold: int = 16 << 10

@@ -151,8 +151,8 @@ class Cursor:
         topic.client.add_metrics(self)
 
     def _load_for_old_form(self) -> None:
-        """Read all pages, because in the old form the whole state is in memory. Reject a state that the next flush would
-        store in part only: before that many pages are in memory, if they have too many ranges or batches."""
+        """Read all pages, because in the old form the whole state is in memory. Reject a state that the next flush
+        would store in part only: before its pages are in memory, if they have too many ranges or batches."""
         reason = None
         checked = not self.read_only and not self.config.allow_loss
         if checked:
@@ -515,9 +515,10 @@ class Cursor:
         """Of a cursor that was opened read-only: what its first flush would write, were it opened for writing."""
         return self._flushing.preview()
 
-    def fits_old_form(self) -> bool:
-        """Return True if a snapshot in one entry holds the whole state, within the limits of the old form."""
-        return self._flushing.snapshot_misfit(inline=False) is None
+    def snapshot_misfit(self) -> str | None:
+        """Say why a snapshot in one entry does not hold the whole state of a cursor in the old form; None if it
+        does."""
+        return self._flushing.snapshot_misfit(inline=False)
 
     def _flush_in_background(self) -> None:
         """Whoever waits for a result is told of an error by it."""

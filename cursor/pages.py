@@ -1,11 +1,11 @@
 """The page cache of a cursor: pages in memory, bounded in bytes.
 
-A page is *dirty* from its first change until a flush has stored it, and is not evicted; *clean* pages are evicted in the
-order of their last use. A clean page is charged with its measured size; a dirty one with the largest size that its
+A page is *dirty* from its first change until a flush has stored it, and is not evicted; *clean* pages are evicted in
+the order of their last use. A clean page is charged with its measured size; a dirty one with the largest size that its
 ledger's bitmap can reach, so that an acknowledgment measures nothing. One clean page is always retained, however large.
 
-The bound is that of a cursor used by one thread: the limit and one page. Each further thread inside a call of the cursor
-can add one page, which it has read and is about to use, or has changed and is about to flush.
+The bound is that of a cursor used by one thread: the limit and one page. Each further thread inside a call of the
+cursor can add one page, which it has read and is about to use, or has changed and is about to flush.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _DIRTY_SHARE = 0.75
 
 
 class ResidentPages:
-    """Not thread-safe: guarded by the cursor's lock. Iterating, counting and :meth:`peek` leave the order of eviction and
-    the counts of hits and misses as they are."""
+    """Not thread-safe: guarded by the cursor's lock. Iterating, counting and :meth:`peek` leave the order of eviction
+    and the counts of hits and misses as they are."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

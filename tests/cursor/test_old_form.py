@@ -1,4 +1,4 @@
-"""Switching pages off: the old form stores a whole state or rejects the cursor; acknowledgments are not lost silently."""
+"""Switching pages off: the old form stores a whole state or rejects the cursor; no acknowledgment is lost silently."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def test_a_state_that_is_too_large_for_an_entry_goes_into_the_record_or_is_rejec
     at.leave("close")
     inline = 100 if place == "record" else 99
     if place == "entry":
-        with pytest.raises(IllegalOperationError, match=r"takes \d+ bytes as a snapshot, but an entry at most \d+, .*99"):
+        with pytest.raises(
+            IllegalOperationError, match=r"takes \d+ bytes as a snapshot, but an entry at most \d+, .*99"
+        ):
             at.come_back("ranges", max_unacked_ranges_in_metadata_store=inline)
         at.form = "pages"
         at.open()
