@@ -7,27 +7,41 @@ which only a part is, ``partial`` holds the indexes of its batch that are *not y
 from __future__ import annotations
 
 from collections.abc import Iterable
+from sys import getsizeof
 
 from pyroaring import BitMap64
 
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.keys import MAX_ENTRY_ID
 
-# What a page costs besides its bitmap: the objects around it.
-_PAGE_BYTES = 300
-_PARTIAL_BYTES = 150
+# Heap bytes as malloc counts them: the objects of a page and its places in the cache's tables, with an empty bitmap; a
+# container of a bitmap without its contents; an entry id of a batch and the allocation of its bits.
+_PAGE_BYTES = 800
+_CONTAINER_BYTES = 200
+_BATCH_BYTES = 64
+_CONTAINER_ENTRIES = 1 << 16
+_LARGEST_CONTAINER = 8192
+# Adding an entry splits a run, which takes 4 bytes, and CRoaring converts a container of runs only when asked to.
+_ADDED_TO_RUNS = 512
 
 
 class LedgerAcks:
-    """One user ledger's acknowledgments. ``changes`` counts what changed it but for single entries: see ``stamp``."""
+    """Acknowledgments of one user ledger.
 
-    __slots__ = ("acked", "changes", "ledger_id", "limit", "partial")
+    ``acked`` may be added to directly unless ``may_have_runs``: then :meth:`ack` bounds the memory of its containers.
+    ``partial`` must not be changed directly. ``changes`` counts all changes but single entries: see ``stamp``.
+    """
+
+    __slots__ = ("_partial_bytes", "_until_check", "acked", "changes", "ledger_id", "limit", "may_have_runs", "partial")
 
     def __init__(self, ledger_id: int, acked: BitMap64 | None = None, partial: dict[int, int] | None = None) -> None:
         self.ledger_id = ledger_id
+        self.may_have_runs = acked is not None
+        self._until_check = 0
         self.acked = BitMap64() if acked is None else acked
         self.partial = {} if partial is None else partial
-        # The number of entries of the ledger, as far as anybody has looked: what is below it may be acknowledged.
+        self._partial_bytes = sum(map(getsizeof, self.partial.values()))
+        # Number of entries of the ledger when its page was last looked up: entries below it can be acknowledged.
         self.limit = 0
         self.changes = 0
 
@@ -38,21 +52,32 @@ class LedgerAcks:
         return bool(self.acked) or bool(self.partial)
 
     def copy(self) -> LedgerAcks:
-        """As it is now, for who writes it while others go on."""
+        """Return an independent copy."""
         copied = LedgerAcks(self.ledger_id, self.acked.copy(), dict(self.partial))
         copied.changes = self.changes
         return copied
 
     @property
     def memory(self) -> int:
-        """About how many bytes it takes."""
+        """Heap bytes, measured."""
         statistics = self.acked.get_statistics()
         containers = (
             statistics["n_bytes_array_containers"]
             + statistics["n_bytes_run_containers"]
             + statistics["n_bytes_bitset_containers"]
         )
-        return int(_PAGE_BYTES + containers + 64 * statistics["n_containers"] + _PARTIAL_BYTES * len(self.partial))
+        return int(_PAGE_BYTES + containers + _CONTAINER_BYTES * statistics["n_containers"]) + self._partial_memory
+
+    @property
+    def most_memory(self) -> int:
+        """Heap bytes with the largest bitmap that the ledger's entries can fill, without measuring it."""
+        containers = self.limit // _CONTAINER_ENTRIES + 1
+        return _PAGE_BYTES + containers * (_CONTAINER_BYTES + _LARGEST_CONTAINER) + self._partial_memory
+
+    @property
+    def _partial_memory(self) -> int:
+        partial = self.partial
+        return getsizeof(partial) + _BATCH_BYTES * len(partial) + self._partial_bytes if partial else 0
 
     @property
     def stamp(self) -> tuple[int, int]:
@@ -62,27 +87,32 @@ class LedgerAcks:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def ack(self, entry_id: int) -> None:
-        """The whole entry."""
+        """Acknowledge a whole entry."""
         self.acked.add(entry_id)
         self.changes += 1
         if self.partial:
-            self.partial.pop(entry_id, None)
+            self._drop_partial((entry_id,))
+        if self.may_have_runs:
+            self._bound_runs()
 
     def ack_all(self, entry_ids: Iterable[int]) -> None:
-        """Many entries at once."""
+        """Acknowledge many entries at once."""
         self.acked.update(entry_ids)
         self.changes += 1
+        self.may_have_runs, self._until_check = True, 0
         if self.partial:
-            for entry_id in [one for one in self.partial if one in self.acked]:
-                del self.partial[entry_id]
+            self._drop_partial([one for one in self.partial if one in self.acked])
 
     def ack_part(self, entry_id: int, not_acked: int) -> bool:
-        """What is not acknowledged yet is at most ``not_acked``. Returns whether the entry is complete by that."""
+        """Acknowledge the indexes of a batch that are not set in ``not_acked``. Return True if that completes the
+        entry."""
         if entry_id in self.acked:
             return True
         self.changes += 1
-        left = self.partial.get(entry_id, not_acked) & not_acked
+        before = self.partial.get(entry_id)
+        left = not_acked if before is None else before & not_acked
         if left:
+            self._partial_bytes += getsizeof(left) - (0 if before is None else getsizeof(before))
             self.partial[entry_id] = left
             return False
         self.ack(entry_id)
@@ -99,8 +129,25 @@ class LedgerAcks:
         if self.reaches(entry_id):
             self.changes += 1
             self.acked.remove_range(0, entry_id + 1)
-            for stale in [one for one in self.partial if one <= entry_id]:
-                del self.partial[stale]
+            self._drop_partial([one for one in self.partial if one <= entry_id])
+
+    def _drop_partial(self, entry_ids: Iterable[int]) -> None:
+        for entry_id in entry_ids:
+            bits = self.partial.pop(entry_id, None)
+            if bits is not None:
+                self._partial_bytes -= getsizeof(bits)
+
+    def _bound_runs(self) -> None:
+        """Convert containers of runs that single entries have split into more bytes than another form takes."""
+        self._until_check -= 1
+        if self._until_check < 0:
+            self._until_check = _ADDED_TO_RUNS
+            self.acked.run_optimize()
+            self.may_have_runs = self.acked.get_statistics()["n_run_containers"] > 0
+
+    def compact(self) -> None:
+        """Release memory that the bitmap reserved for growing."""
+        self.acked.shrink_to_fit()
 
     def reaches(self, entry_id: int) -> bool:
         """Whether it says anything of an entry up to this one."""

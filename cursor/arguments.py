@@ -1,15 +1,20 @@
-"""Checks of what users of a cursor pass in, each with an error that says what was expected."""
+"""Checks of the arguments of a cursor's methods."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
+from bookstand.cursor.errors import ReservedPropertyError
+from bookstand.cursor.record import RESERVED_NAMES
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.position import Position
 
 INTERNAL_PREFIX = "#pulsar.internal."
-"""Cursor properties whose names begin with it are not the user's."""
+"""Prefix of the names of properties that are for internal use."""
+
+_RESERVED = " or ".join(map(repr, sorted(RESERVED_NAMES)))
+_V = TypeVar("_V")
 
 
 def as_count(count: object) -> int:
@@ -38,23 +43,46 @@ def _is_position(position: object) -> TypeGuard[tuple[int, int]]:
 
 
 def as_properties(properties: Mapping[str, int] | None) -> dict[str, int]:
-    """Those of a mark-delete."""
-    checked = dict(properties or {})
+    """Return the properties of a mark-delete position, checked, so that a later flush cannot fail because of them."""
+    checked = _as_dict("properties", properties)
     for name, value in checked.items():
-        if not isinstance(name, str) or type(value) is not int or not -(1 << 63) <= value < 1 << 63:
-            raise IncorrectParameterError(f"a property is a name with a 64-bit number, not {name!r}: {value!r}")
+        _check_text("the name of a property", name)
+        if name in RESERVED_NAMES or name.startswith(INTERNAL_PREFIX):
+            raise ReservedPropertyError(
+                f"property {name!r} is reserved: names must not be {_RESERVED} or begin with {INTERNAL_PREFIX!r}"
+            )
+        if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+            raise IncorrectParameterError(f"property {name!r} must be an int64, not {value!r}")
     return checked
 
 
 def as_cursor_properties(properties: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Those of the subscription, without any of which the name is reserved."""
-    for name, value in properties.items():
+    """Return the properties of a cursor, checked; none may have a reserved name."""
+    checked = _as_dict("cursor properties", properties)
+    for name, value in checked.items():
         check_cursor_property(name, value)
         if name.startswith(INTERNAL_PREFIX):
-            raise IncorrectParameterError(f"property {name!r}: names that begin with {INTERNAL_PREFIX} are reserved")
-    return tuple(properties.items())
+            raise ReservedPropertyError(
+                f"cursor property {name!r} is reserved: names must not begin with {INTERNAL_PREFIX!r}"
+            )
+    return tuple(checked.items())
 
 
 def check_cursor_property(name: object, value: object) -> None:
-    if not isinstance(name, str) or not isinstance(value, str):
-        raise IncorrectParameterError(f"a cursor property is a name with a string, not {name!r}: {value!r}")
+    _check_text("the name of a cursor property", name)
+    _check_text(f"cursor property {name!r}", value)
+
+
+def _as_dict(what: str, properties: Mapping[str, _V] | None) -> dict[str, _V]:
+    if properties is not None and not isinstance(properties, Mapping):
+        raise IncorrectParameterError(f"{what} must be a mapping, not {properties!r}")
+    return dict(properties or {})
+
+
+def _check_text(what: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise IncorrectParameterError(f"{what} must be a string, not {text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise IncorrectParameterError(f"{what} must be valid Unicode, not {text!r}: {error.reason}") from None

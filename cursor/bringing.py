@@ -1,4 +1,4 @@
-"""Bringing the pages that a cursor's state asks for (``cursor/live.py``) from the disk, without its lock."""
+"""Reading the pages that a cursor's state (``cursor/live.py``) needs, without holding its lock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 class Bringing:
-    """``lock`` is the state's, and is held for no I/O."""
+    """``lock`` is the state's, and is not held during I/O."""
 
     def __init__(
         self, name: str, live: LiveState, cursor_log: CursorLog, flushing: Flushing, lock: Lock, usability: Usability
@@ -36,46 +36,42 @@ class Bringing:
         self._usability = usability
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """Ask the state, under its lock, once the pages that the answer takes are in memory."""
-        while True:
-            try:
-                with self._lock:
-                    self._usability.check()
-                    return question()
-            except PageNeeded as needed:
-                self.bring(needed.ledger_id)
+        """Call ``question`` under the state's lock, again after each page that it needs has been read.
 
-    def bring(self, ledger_id: int) -> None:
-        """Read a page, and put it among those in memory."""
+        The page is installed in the same hold of the lock in which the question is called again, so that no other
+        thread can evict it in between: each page that is read is progress."""
+        read: tuple[PageRef, LedgerAcks] | None = None
         while True:
             with self._lock:
                 self._usability.check()
-                # Somebody else may have brought it; and once it is changed, the index names a place that it may be only
-                # on its way to. It stays in memory until it is there.
-                if ledger_id in self._live.pages:
-                    return
-                ref = self._live.index.get(ledger_id)
-                handle = self._log.handle
-            if ref is None or handle is None:
-                return
-            try:
-                parts = recovery.read_parts(handle, ref)
-                page = recovery.load_page(self._name, ledger_id, ref, parts)
-            except BookstandError as error:
-                # A flush under way may be about to replace the ledger that the page was read from.
-                with self._flushing.alone:
-                    with self._lock:
-                        moved = handle is not self._log.handle or self._live.index.get(ledger_id) != ref
-                        mark_delete = self._live.mark_delete
-                    if not moved:
-                        if not isinstance(error, recovery.DAMAGED):
-                            raise
-                        self._replace(handle, ledger_id, ref, error, mark_delete)
-                continue
-            with self._lock:
-                if self._live.index.get(ledger_id) == ref:
-                    self._live.install(page)
-            return
+                if read is not None and self._live.index.get(read[1].ledger_id) == read[0]:
+                    self._live.install(read[1])
+                try:
+                    return question()
+                except PageNeeded as needed:
+                    ledger_id = needed.ledger_id
+                    ref, handle = self._live.index.get(ledger_id), self._log.handle
+            read = self._read(ledger_id, ref, handle)
+
+    def _read(
+        self, ledger_id: int, ref: PageRef | None, handle: LedgerHandle | None
+    ) -> tuple[PageRef, LedgerAcks] | None:
+        """Read the page that the index refers to; None if it has been stored elsewhere since."""
+        if ref is None or handle is None:
+            return None
+        try:
+            return ref, recovery.load_page(self._name, ledger_id, ref, recovery.read_parts(handle, ref))
+        except BookstandError as error:
+            # A flush in progress may be about to replace the ledger that the page was read from.
+            with self._flushing.alone:
+                with self._lock:
+                    moved = handle is not self._log.handle or self._live.index.get(ledger_id) != ref
+                    mark_delete = self._live.mark_delete
+                if not moved:
+                    if not isinstance(error, recovery.DAMAGED):
+                        raise
+                    self._replace(handle, ledger_id, ref, error, mark_delete)
+            return None
 
     def _replace(
         self, handle: LedgerHandle, ledger_id: int, ref: PageRef, error: BookstandError, mark_delete: Position
@@ -88,36 +84,51 @@ class Bringing:
             self._live.replace_page(page)
         self._flushing.report([report])
 
+    def bring(self, ledger_id: int) -> LedgerAcks | None:
+        """Return the page of a ledger, read into the cache if need be; None if it has none."""
+        return self.ask(partial(self._live.page, ledger_id))
+
     def bring_all(self) -> None:
         for ledger_id, _ in list(self._live.index.items()):
             self.bring(ledger_id)
 
     def pages(self) -> Iterator[LedgerAcks]:
-        """A copy of each page, in the order of ledgers; those not in memory are read one by one and not kept."""
+        """Yield a copy of each page, in the order of ledgers. Pages that are not in memory are read one by one and not
+        added to the cache, whose order stays as it is."""
         with self._lock:
             ids = self._live.ledger_ids()
         for ledger_id in ids:
-            page = self.ask(partial(self._copy_of_page, ledger_id))
+            page = self._copy(ledger_id)
             if page is not None:
                 yield page
 
-    def _copy_of_page(self, ledger_id: int) -> LedgerAcks | None:
-        page = self._live.page(ledger_id)
-        return None if page is None else page.copy()
-
-    def close_holes(self) -> None:
-        """Go on moving the mark-delete position, however many pages have to be read for it."""
+    def _copy(self, ledger_id: int) -> LedgerAcks | None:
+        read: tuple[PageRef, LedgerAcks] | None = None
         while True:
             with self._lock:
-                self._live.close_holes()
-                wanted = self._live.wanted
-            if wanted is None:
-                return
-            self.bring(wanted)
+                self._usability.check()
+                page = self._live.pages.peek(ledger_id)
+                if page is not None:
+                    return page.copy()
+                ref, handle = self._live.index.get(ledger_id), self._log.handle
+                if ref is None:
+                    return None
+                if read is not None and read[0] == ref:
+                    return read[1]
+            read = self._read(ledger_id, ref, handle)
+
+    def close_holes(self) -> None:
+        """Continue to move the mark-delete position, reading the pages that this takes."""
+        self.ask(self._close_holes)
+
+    def _close_holes(self) -> None:
+        self._live.close_holes()
+        if self._live.wanted is not None:
+            raise PageNeeded(self._live.wanted)
 
     def close_holes_if_possible(self) -> None:
-        """What was acknowledged is so whether the page that comes next can be read or not; who asks for what is in that
-        page is told."""
+        """Do the same, but only log that a page cannot be read: the acknowledgment that led here is valid whether the
+        next page can be read or not. A call that needs the page raises the error."""
         try:
             self.close_holes()
         except recovery.LOST as error:

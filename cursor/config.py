@@ -60,6 +60,10 @@ class CursorConfig:
     """Limits of the old form: the form of its ranges, and the maximum numbers of ranges in a ledger, of ranges in the
     record, and of batches that are acknowledged in part. Beyond a limit only the lowest are written."""
 
+    allow_loss: bool = False
+    """Open a cursor in the old form even if its stored state exceeds these limits. The excess is not written, and those
+    messages are redelivered after a restart. If False, opening it raises :class:`IllegalOperationError`."""
+
     compression: str | None = None
     compression_threshold: int = 16 << 10
     """Codec of the cursor's record in the metadata store, and the size above which the record is compressed, in bytes.
@@ -140,7 +144,7 @@ CURSOR_WHILE_OPEN = WhileOpen(
             "throttle_mark_delete",
         }
     ),
-    fixed=frozenset({"enable_lru_cache_max_unacked_ranges"}),
+    fixed=frozenset({"allow_loss", "enable_lru_cache_max_unacked_ranges"}),
     remedy="close the cursor (or its subscription) first",
 )
 """The settings of :class:`CursorConfig`."""

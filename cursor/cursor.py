@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from bookstand.cursor import metrics, opening
+from bookstand.cursor import metrics, old_form, opening
 from bookstand.cursor.acks import bits_of, indexes_of
 from bookstand.cursor.arguments import (
     INTERNAL_PREFIX,
@@ -35,7 +35,7 @@ from bookstand.cursor.bringing import Bringing
 from bookstand.cursor.config import CURSOR_WHILE_OPEN, CursorConfig
 from bookstand.cursor.flushing import Flushing, Written
 from bookstand.cursor.history import AllAcked, CursorDiff, HistoryEntry, all_acked, diff_of, history_of
-from bookstand.cursor.live import LiveState, PageNeeded
+from bookstand.cursor.live import LiveState
 from bookstand.cursor.log import CursorFencedError, CursorLog
 from bookstand.cursor.metrics import CursorStats
 from bookstand.cursor.pages import ResidentPages
@@ -48,6 +48,7 @@ from bookstand.cursor.usability import Usability
 from bookstand.errors import (
     BookstandError,
     ClientClosedError,
+    IllegalOperationError,
     IncorrectParameterError,
     NoSuchNodeError,
     StoreCrashedError,
@@ -94,7 +95,15 @@ class Cursor:
         config = _as_config(CursorConfig() if config is None else config)
         read_only = read_only or topic.client.read_only or at_marker is not None
         return cls(
-            topic, name, config, initial, create, properties or {}, cursor_properties or {}, at_marker, read_only
+            topic,
+            name,
+            config,
+            initial,
+            create,
+            as_properties(properties),
+            as_cursor_properties(cursor_properties or {}),
+            at_marker,
+            read_only,
         )
 
     @classmethod
@@ -114,7 +123,7 @@ class Cursor:
         initial: str,
         create: bool,
         properties: Mapping[str, int],
-        cursor_properties: Mapping[str, str],
+        cursor_properties: tuple[tuple[str, str], ...],
         at_marker: Position | None,
         read_only: bool,
     ) -> None:
@@ -135,7 +144,7 @@ class Cursor:
         if info is not None:
             found = opening.recover(topic, name, self._log, info, pages, at_marker, self.read_only)
         elif create and not self.read_only:
-            found = opening.begin(topic, self._log, initial, properties, as_cursor_properties(cursor_properties))
+            found = opening.begin(topic, self._log, initial, properties, cursor_properties)
         else:
             raise NoSuchNodeError(f"topic {topic.name} has no cursor {name!r}")
         self.recovered_from = found.source
@@ -151,13 +160,34 @@ class Cursor:
         self._bringing = Bringing(name, self._state, self._log, self._flushing, self._lock, self._usability)
         self._bringing.close_holes()
         if not paged:
-            # In the old form everything is in memory.
-            self._bringing.bring_all()
+            self._load_for_old_form()
         self._reading = Reading(topic, self._state, self._bringing, self._lock)
         self._pausing = Pausing(self._state, self._flushing, config)
         if not self.read_only:
             topic.hold(self._log.hold_name, lambda: self.durable_mark_delete_position)
         topic.client.add_metrics(self)
+
+    def _load_for_old_form(self) -> None:
+        """Read all pages, because in the old form the whole state is in memory. Reject a state that the next flush
+        would store in part only: before its pages are in memory, if they have too many ranges or batches."""
+        reason = None
+        checked = not self.read_only and not self.config.allow_loss
+        if checked:
+            ranges = batches = 0
+            for page in self._bringing.pages():
+                ranges += len(RangeSet({page.ledger_id: page.acked}))
+                batches += len(page.partial)
+            reason = old_form.misfit(ranges, batches, self.config)
+        if reason is None:
+            self._bringing.bring_all()
+            if checked:
+                reason = self._flushing.snapshot_misfit(inline=True)
+        if reason is not None:
+            raise IllegalOperationError(
+                f"cursor {self.name!r} of topic {self.topic.name} cannot be opened in the old form without losing"
+                f" acknowledgments: its state {reason}; raise that limit, leave enable_lru_cache_max_unacked_ranges on,"
+                " or set allow_loss=True to have those messages delivered again"
+            )
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
@@ -184,20 +214,17 @@ class Cursor:
     # -- changing the state ------------------------------------------------------------------------------------------
 
     def _change(self, change: Callable[[], object]) -> Pending:
-        """Change the state, reading the pages it takes without the lock; returns what tells when it is durable."""
-        while True:
-            try:
-                with self._lock:
-                    self._usability.check_writable()
-                    change()
-                    self._reading.advance()
-                    pending = self._flushing.pending if self._flushing.is_dirty else completed()
-                    wanted = self._state.wanted
-                    over_limit = self._state.pages.over_limit
-                break
-            except PageNeeded as needed:
-                self._bringing.bring(needed.ledger_id)
-        if wanted is not None:
+        """Change the state; return the Pending of the flush that makes the change durable."""
+
+        def apply() -> tuple[Pending, bool, bool]:
+            self._usability.check_writable()
+            change()
+            self._reading.advance()
+            pending = self._flushing.pending if self._flushing.is_dirty else completed()
+            return pending, self._state.wanted is not None, self._state.pages.over_limit
+
+        pending, stopped, over_limit = self._bringing.ask(apply)
+        if stopped:
             self._bringing.close_holes_if_possible()
         if over_limit:
             self.flush()
@@ -208,35 +235,48 @@ class Cursor:
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
     def ack(self, positions: Position | Iterable[Position]) -> Pending:
-        """Acknowledge an entry, or several. The Pending is done once that is durable; its ``result()`` has it written.
+        """Acknowledge an entry, or several. The Pending completes when that is durable; its ``result()`` flushes it.
 
-        Entries that were acknowledged before are no error; one behind the topic's end is, and what came before it in
-        the list stays acknowledged.
+        Entries that are acknowledged already are ignored. A position beyond the topic's end is an error; the positions
+        before it in the list are acknowledged. A list is not atomic: ledger by ledger it becomes visible, and durable
+        if dirty pages exceed their share of the cache meanwhile.
         """
         if type(positions) is Position:
             ledger_id, entry_id = positions
             with self._lock:
-                # The shortest way: a page that is dirty already, and an entry that moves no mark-delete position.
+                # Fast path: the page is already dirty and the acknowledgment does not move mark-delete.
                 page = self._dirty.get(ledger_id) if self._usability.usable else None
-                if page is not None and 0 <= entry_id < page.limit and not page.partial and self._joins_flush:
+                if (
+                    page is not None
+                    and 0 <= entry_id < page.limit
+                    and not page.partial
+                    and not page.may_have_runs
+                    and self._joins_flush
+                ):
                     frontier = self._state.frontier
                     if frontier is not None and positions > frontier:
                         page.acked.add(entry_id)
                         return self._flushing.pending
-            wanted = [positions]
-        else:
-            wanted = as_positions(positions)
-        return self._change(lambda: self._state.ack(wanted))
+            return self._change(partial(self._state.ack, positions))
+        given = as_positions(positions)
+        with self._lock:
+            self._usability.check_writable()
+            by_ledger, error = self._state.by_ledger(given)
+        pending = self._ack_by_ledger(by_ledger)
+        if error is not None:
+            raise error
+        return pending
 
     def ack_many(self, ledger_id: int, entry_ids: Iterable[int]) -> Pending:
-        """Acknowledge many entries of one ledger at once, the fast way."""
+        """Acknowledge many entries of one ledger at once: all of them, or none if the ledger does not have them all."""
         ids = list(entry_ids)
         if not ids:
             return completed()
         return self._change(partial(self._state.ack_ledger, ledger_id, ids))
 
     def ack_entries(self, positions: Iterable[Position]) -> Pending:
-        """Acknowledge many entries of any ledgers at once: all of them, or where one cannot be none."""
+        """Acknowledge many entries of any ledgers at once: all of them, or none if the topic does not have them all.
+        Otherwise the same as :meth:`ack` of a list: ledger by ledger."""
         given = list(positions)
         if not given:
             return completed()
@@ -246,7 +286,19 @@ class Cursor:
         by_ledger: dict[int, list[int]] = {}
         for ledger_id, together in groupby(given, _LEDGER_OF):
             by_ledger.setdefault(ledger_id, []).extend(map(_ENTRY_OF, together))
-        return self._change(lambda: self._state.ack_ledgers(by_ledger))
+        with self._lock:
+            self._usability.check_writable()
+            self._state.check(by_ledger)
+        return self._ack_by_ledger(by_ledger)
+
+    def _ack_by_ledger(self, by_ledger: Mapping[int, list[int]]) -> Pending:
+        """Acknowledge entries that exist. Pages are flushed on the way whenever too many are dirty, so that the memory
+        does not grow with the number of ledgers. The last Pending stands for all: a later flush writes all before."""
+        work = sorted(by_ledger.items(), reverse=True)
+        while True:
+            pending = self._change(partial(self._state.ack_ledgers, work))
+            if not work:
+                return pending
 
     def ack_batch(self, position: Position, indexes: Iterable[int], batch_size: int) -> Pending:
         """Acknowledge some messages of a batch; with the last of them the entry is acknowledged."""
@@ -336,11 +388,12 @@ class Cursor:
         return self._bringing.ask(lambda: self._state.is_acked(position))
 
     def nth(self, count: int, include_acked: bool = False) -> Position | None:
-        """The ``count``-th entry behind the mark-delete position; None if fewer are left to acknowledge."""
+        """Return the ``count``-th entry behind the mark-delete position that is not acknowledged; with
+        ``include_acked``, of all entries. None if the backlog is smaller. At most one page is read."""
         count = as_count(count)
 
         def look() -> Position | None:
-            if self._state.nth_open(count) is None:
+            if count > self._state.backlog:
                 return None
             return self._nth(count, include_acked)
 
@@ -430,7 +483,7 @@ class Cursor:
 
     def lru_switch(self, ledger_id: int) -> bool:
         """Have the page of a ledger in memory; whether there is one."""
-        return self._bringing.ask(lambda: self._state.page(ledger_id)) is not None
+        return self._bringing.bring(ledger_id) is not None
 
     @property
     def damaged_pages(self) -> tuple[DamagedPage, ...]:
@@ -529,9 +582,10 @@ class Cursor:
         """Of a cursor that was opened read-only: what its first flush would write, were it opened for writing."""
         return self._flushing.preview()
 
-    def fits_old_form(self) -> bool:
-        """Of a cursor in the old form: whether a snapshot holds all of its state, within the limits that are set."""
-        return self._flushing.fits_snapshot()
+    def snapshot_misfit(self) -> str | None:
+        """Say why a snapshot in one entry does not hold the whole state of a cursor in the old form; None if it
+        does."""
+        return self._flushing.snapshot_misfit(inline=False)
 
     def _flush_in_background(self) -> None:
         """Whoever waits for a result is told of an error by it."""

@@ -19,6 +19,7 @@ from bookstand.cursor.log import CursorFencedError, CursorLog
 from bookstand.cursor.marker import encode_marker, room_for_nodes, state_size
 from bookstand.cursor.page import EncodedPage, encode_page
 from bookstand.cursor.page_ref import PageRef
+from bookstand.cursor.ranges import RangeSet
 from bookstand.cursor.record import encode_properties
 from bookstand.cursor.state import AckState
 from bookstand.errors import BookstandError, MetadataVersionError, NoSuchLedgerError, OutcomeUnknownError
@@ -465,13 +466,23 @@ class Flushing:
         self._log.appended(self._config.retained_cursor_ledgers)
         return True
 
-    def fits_snapshot(self) -> bool:
-        """Whether the whole state, all of it in memory, can be written as one entry."""
+    def snapshot_misfit(self, *, inline: bool) -> str | None:
+        """Say why a flush in the old form would not write the whole state, all of which is in memory; None if it would.
+        ``inline``: a state that is too large for an entry may be stored in the record."""
         with self._lock:
             state = old_form.state_of(self._live)
         written = old_form.snapshot(state, self._config)
-        left_out = written.ranges_left_out or written.batches_left_out
-        return not left_out and len(written.data) <= self._log.entry_limit
+        ranges = len(RangeSet(state.acked))
+        if written.ranges_left_out or written.batches_left_out:
+            return old_form.misfit(ranges, len(state.batches), self._config)
+        size, limit = len(written.data), self._log.entry_limit
+        if size <= limit or (inline and not old_form.left_out_inline(state, self._config)):
+            return None
+        reason = f"takes {size} bytes as a snapshot, but an entry at most {limit}"
+        if inline:
+            most = self._config.max_unacked_ranges_in_metadata_store
+            reason += f", and it has {ranges} ranges, but max_unacked_ranges_in_metadata_store is {most}"
+        return reason
 
     def end_inline(self) -> bool:
         """At a clean close in the old form: put a small state into the record, as Pulsar does. Whether it was."""

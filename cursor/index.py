@@ -24,6 +24,7 @@ from bookstand.cursor.node import (
     LEAF_ITEMS,
     NodeRef,
     Sums,
+    acked_in_leaf,
     decode_inner,
     decode_leaf,
     encode_inner,
@@ -98,6 +99,11 @@ class _Leaf:
 
     def items(self) -> tuple[list[int], list[PageRef]]:
         return (self.keys, self.refs) if self.raw is None else decode_leaf(self.raw)
+
+    def acked(self) -> tuple[list[int], list[int]]:
+        if self.raw is not None:
+            return acked_in_leaf(self.raw)
+        return self.keys, [ref.acked for ref in self.refs]
 
     def sums(self) -> Sums:
         if self.raw is not None:
@@ -252,6 +258,12 @@ class Index:
         """In ascending order. The index must not change meanwhile."""
         for leaf in _leaves(self._root):
             yield from zip(*leaf.items(), strict=True)
+
+    def acked_counts(self) -> Iterator[tuple[int, int]]:
+        """Yield each user ledger and its number of acknowledged entries, in ascending order. The index must not change
+        meanwhile."""
+        for leaf in _leaves(self._root):
+            yield from zip(*leaf.acked(), strict=True)
 
     def set(self, ledger_id: int, ref: PageRef) -> None:
         path, leaf = self._descend(ledger_id)

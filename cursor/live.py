@@ -5,14 +5,16 @@ acknowledged beyond it stands in pages, one for each ledger of the topic. ``fron
 mark-delete position: acknowledging it, and nothing else, moves that position.
 
 A transition that needs a page which is stored but not in memory raises :class:`PageNeeded`; its caller reads the page
-without holding any lock, installs it, and tries again. Whatever was done by then may be done again. Only the moving of
-the mark-delete position over acknowledged entries does not wait: it stops there, ``wanted`` says for which page, and
-:meth:`LiveState.close_holes` goes on once that is there.
+without holding any lock, and installs it and tries again in one hold of the lock (``bringing.py``). So a transition
+needs at most one clean page at a time: with two, each could evict the other forever. What it has changed by then may be
+changed again. Only moving the mark-delete position over acknowledged entries does not raise: it stops there, ``wanted``
+is the ledger of the page, and :meth:`LiveState.close_holes` continues when the page is in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
 
 from pyroaring import BitMap64
 
@@ -22,7 +24,11 @@ from bookstand.cursor.index import Index
 from bookstand.cursor.pages import ResidentPages
 from bookstand.errors import IncorrectParameterError
 from bookstand.ledger.extent import Extent
+from bookstand.storage.keys import MAX_ENTRY_ID
 from bookstand.storage.position import Position
+
+# Adding entries one by one is faster than building a bitmap of them.
+_FEW = 8
 
 
 class PageNeeded(Exception):  # noqa: N818 - a request, not an error
@@ -42,7 +48,7 @@ class MarkDeletingMarkedPositionError(IncorrectParameterError):
 
 
 class LiveState:
-    """Not safe between threads: its cursor's lock guards it."""
+    """Not thread-safe: guarded by the cursor's lock."""
 
     def __init__(self, extent: Callable[[], Extent], pages: ResidentPages, mark_delete: Position) -> None:
         self._extent = extent
@@ -79,7 +85,7 @@ class LiveState:
         return page
 
     def install(self, page: LedgerAcks) -> None:
-        """A page that was read because it was needed, unless it is not any more."""
+        """Add a page that was read, unless it has been changed or dropped since."""
         if page.ledger_id not in self.pages and self.index.get(page.ledger_id) is not None:
             page.limit = self._extent().entries(page.ledger_id) or 0
             self.pages.install(page)
@@ -104,41 +110,66 @@ class LiveState:
 
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
-    def ack(self, positions: Iterable[Position]) -> None:
-        """Whole entries. What is behind the last entry is refused; what came before it in the list stays done."""
+    def ack(self, position: Position) -> None:
+        """Acknowledge one entry."""
+        page = self._page_for(self._extent(), position)
+        if page is not None:
+            page.ack(position.entry_id)
+            if self._reaches_frontier(page):
+                self.close_holes()
+
+    def ack_ledger(self, ledger_id: int, entry_ids: list[int]) -> None:
+        """Acknowledge many entries of one ledger: all of them, or none if the topic has no such entry."""
+        if not self._advance_over(ledger_id, entry_ids):
+            work = {ledger_id: entry_ids}
+            self.check(work)
+            self.ack_ledgers(list(work.items()))
+
+    def ack_ledgers(self, work: list[tuple[int, list[int]]]) -> None:
+        """Acknowledge entries that exist, by ledger, from the end of ``work``, and remove what is done. Stop when dirty
+        pages must be flushed first; at least one ledger is done."""
         extent = self._extent()
         reached = False
         try:
-            for position in positions:
-                page = self._page_for(extent, position)
+            while work:
+                ledger_id, entry_ids = work[-1]
+                page = self._page_for(extent, Position(ledger_id, max(entry_ids)))
                 if page is not None:
-                    page.ack(position.entry_id)
+                    if len(entry_ids) < _FEW:
+                        for entry_id in entry_ids:
+                            page.ack(entry_id)
+                    else:
+                        page.ack_all(entry_ids)
+                    if ledger_id == self.mark_delete.ledger_id:
+                        page.drop_up_to(self.mark_delete.entry_id)
                     reached = reached or self._reaches_frontier(page)
+                work.pop()
+                if self.pages.over_limit:
+                    break
         finally:
             if reached:
                 self.close_holes()
 
-    def ack_ledger(self, ledger_id: int, entry_ids: list[int]) -> None:
-        """Many entries of one ledger at once."""
-        if not self._advance_over(ledger_id, entry_ids):
-            self.ack_ledgers({ledger_id: entry_ids})
-
-    def ack_ledgers(self, by_ledger: Mapping[int, list[int]]) -> None:
-        """The same for several ledgers, once it is known that all of the entries are there and all pages in memory."""
+    def check(self, by_ledger: Mapping[int, list[int]]) -> None:
+        """Raise :class:`NoSuchPositionError` if the topic does not have all of the entries."""
         extent = self._extent()
-        changed: list[tuple[LedgerAcks, list[int]]] = []
         for ledger_id, entry_ids in by_ledger.items():
             if min(entry_ids) < 0:
                 raise NoSuchPositionError(f"ledger {ledger_id} has no entry {min(entry_ids)}")
-            page = self._page_for(extent, Position(ledger_id, max(entry_ids)))
-            if page is not None:
-                changed.append((page, entry_ids))
-        for page, entry_ids in changed:
-            page.ack_all(entry_ids)
-            if page.ledger_id == self.mark_delete.ledger_id:
-                page.drop_up_to(self.mark_delete.entry_id)
-        if any(self._reaches_frontier(page) for page, _ in changed):
-            self.close_holes()
+            self._is_beyond(extent, Position(ledger_id, max(entry_ids)))
+
+    def by_ledger(self, positions: Iterable[Position]) -> tuple[dict[int, list[int]], NoSuchPositionError | None]:
+        """Group the positions that are beyond the mark-delete position, up to the first that the topic does not have;
+        return the error of that one, too."""
+        extent = self._extent()
+        found: dict[int, list[int]] = {}
+        for position in positions:
+            try:
+                if self._is_beyond(extent, position):
+                    found.setdefault(position.ledger_id, []).append(position.entry_id)
+            except NoSuchPositionError as error:
+                return found, error
+        return found, None
 
     def _advance_over(self, ledger_id: int, entry_ids: list[int]) -> bool:
         """Where these are the entries that follow the mark-delete position, in their order, and nothing else of their
@@ -162,7 +193,11 @@ class LiveState:
     def ack_part(self, position: Position, not_acked: int) -> None:
         """Some indexes of a batch: those whose bits are not in ``not_acked``."""
         page = self._page_for(self._extent(), position)
-        if page is not None and page.ack_part(position.entry_id, not_acked) and self._reaches_frontier(page):
+        if page is None:
+            return
+        complete = page.ack_part(position.entry_id, not_acked)
+        self.pages.touch(page)
+        if complete and self._reaches_frontier(page):
             self.close_holes()
 
     def _reaches_frontier(self, page: LedgerAcks) -> bool:
@@ -173,25 +208,31 @@ class LiveState:
         return frontier is not None and frontier.ledger_id == page.ledger_id and frontier.entry_id in page.acked
 
     def _page_for(self, extent: Extent, position: Position) -> LedgerAcks | None:
-        """The page to note an acknowledgment in; None where there is nothing to note."""
-        ledger_id, entry_id = position
-        if position <= self.mark_delete:
+        """Return the page that an acknowledgment of the position changes, dirty; None if it changes nothing."""
+        if not self._is_beyond(extent, position):
             return None
+        return self.page_to_change(position.ledger_id, extent.entries(position.ledger_id) or 0)
+
+    def _is_beyond(self, extent: Extent, position: Position) -> bool:
+        """Return True if the position is an entry beyond the mark-delete position. False if it is not, or of a ledger
+        that has been deleted, or before a first entry: acknowledging it changes nothing."""
+        if position <= self.mark_delete:
+            return False
+        ledger_id, entry_id = position
         entries = extent.entries(ledger_id)
         if entries is not None and 0 <= entry_id < entries:
-            return self.page_to_change(ledger_id, entries)
+            return True
         last = extent.last
         if last is None or position > last or (entries is not None and entry_id >= 0):
             raise NoSuchPositionError(f"position {position} cannot be acknowledged: the topic has no such entry")
-        # Of a ledger that is gone, or the place before a first entry: nothing that would be delivered.
-        return None
+        return False
 
     def mark_delete_to(self, position: Position, properties: Mapping[str, int]) -> None:
         """Everything up to the position; the properties replace those there were."""
         self._check_forward(position, position < self.mark_delete)
         if position != self.mark_delete:
             self._check_within(position)
-        self._move_to(position)
+        self._move_to(self._extent(), position)
         self.properties = dict(properties)
         self.moves += 1
         self.close_holes()
@@ -208,9 +249,11 @@ class LiveState:
         extent = self._extent()
         page = self._page_for(extent, position)
         complete = page is not None and page.ack_part_up_to(position.entry_id, not_acked)
+        if page is not None:
+            self.pages.touch(page)
         before = position if complete else extent.preceding(position)
         if before is not None and before > self.mark_delete:
-            self._move_to(before)
+            self._move_to(extent, before)
         self.properties = dict(properties)
         self.moves += 1
         self.close_holes()
@@ -236,40 +279,49 @@ class LiveState:
     # -- the mark-delete position --------------------------------------------------------------------------------------
 
     def close_holes(self) -> None:
-        """Move the mark-delete position over everything that is acknowledged without a gap behind it."""
+        """Move the mark-delete position over all entries that are acknowledged without a gap behind it."""
         extent = self._extent()
-        following = extent.following(self.mark_delete)
+        reached = self.mark_delete
+        following = extent.following(reached)
         self.wanted = None
         while following is not None:
+            ledger_id, entry_id = following
             try:
-                page = self.page(following.ledger_id)
+                page = self.page(ledger_id)
             except PageNeeded as needed:
                 self.wanted = needed.ledger_id
                 break
-            if page is None or following.entry_id not in page.acked:
+            if page is None or entry_id not in page.acked:
                 break
-            last = (extent.entries(following.ledger_id) or 0) - 1
-            self._move_to(Position(following.ledger_id, min(page.run_end(following.entry_id), last)))
-            following = extent.following(self.mark_delete)
+            last = (extent.entries(ledger_id) or 0) - 1
+            reached = Position(ledger_id, min(page.run_end(entry_id), last))
+            following = extent.following(reached)
+        if reached != self.mark_delete:
+            self._move_to(extent, reached)
         self.frontier = following
 
-    def _move_to(self, position: Position) -> None:
-        """Forget what lies up to the position."""
-        page = self.page(position.ledger_id)
-        if page is not None and page.reaches(position.entry_id):
-            self.pages.touch(page)
-            page.drop_up_to(position.entry_id)
-            if not page:
-                self.pages.drop(position.ledger_id)
-                self.index.remove(position.ledger_id)
-        if position.ledger_id != self.mark_delete.ledger_id:
-            for ledger_id in self.pages.ledger_ids():
-                if ledger_id >= position.ledger_id:
-                    break
-                self.pages.drop(ledger_id)
-            self.index.remove_below(position.ledger_id)
+    def _move_to(self, extent: Extent, position: Position) -> None:
+        """Move the mark-delete position, and drop what it passes."""
+        ledger_id, entry_id = position
+        if entry_id + 1 >= (extent.entries(ledger_id) or 0):
+            # Nothing of the ledger remains, whatever its page has: it is not read.
+            self._drop(ledger_id)
+        else:
+            page = self.page(ledger_id)
+            if page is not None and page.reaches(entry_id):
+                self.pages.touch(page)
+                page.drop_up_to(entry_id)
+                if not page:
+                    self._drop(ledger_id)
+        if ledger_id != self.mark_delete.ledger_id:
+            self.pages.drop_below(ledger_id)
+            self.index.remove_below(ledger_id)
         self.mark_delete = position
         self.moves += 1
+
+    def _drop(self, ledger_id: int) -> None:
+        self.pages.drop(ledger_id)
+        self.index.remove(ledger_id)
 
     def reset(self, position: Position) -> None:
         """The first entry from ``position`` on is the next to be delivered: it and all behind it are as if they had
@@ -313,19 +365,22 @@ class LiveState:
         return None if page is None else page.partial.get(position.entry_id)
 
     def nth_open(self, number: int) -> Position | None:
-        """The entry that is so many further than the mark-delete position, of those not acknowledged; from 1 on."""
+        """Return the ``number``-th entry beyond the mark-delete position that is not acknowledged, from 1 on. Ledgers
+        before that entry's are counted by the index."""
         extent = self._extent()
-        following = extent.following(self.mark_delete)
-        while following is not None:
-            ledger_id, first = following
-            entries = extent.entries(ledger_id) or 0
-            page = self.page(ledger_id)
-            left = entries - first - (len(page.acked) if page is not None else 0)
-            if number <= left:
-                return Position(ledger_id, first + number - 1 if page is None else page.nth_open(first, number))
-            number -= left
-            following = extent.following(Position(ledger_id, entries - 1))
-        return None
+        start = extent.rank(self.mark_delete)
+        acked = 0
+        for ledger_id, count in self._acked_counts():
+            if number <= extent.rank(Position(ledger_id, MAX_ENTRY_ID)) - start - acked - count:
+                before = max(0, extent.rank(Position(ledger_id, -1)) - start) - acked
+                if number <= before:
+                    break
+                page = self.page(ledger_id)
+                assert page is not None
+                first = self.mark_delete.entry_id + 1 if ledger_id == self.mark_delete.ledger_id else 0
+                return Position(ledger_id, page.nth_open(first, number - before))
+            acked += count
+        return extent.at(start + number + acked)
 
     def open_run(self, ledger_id: int, first: int, last: int) -> tuple[int, int] | None:
         """The first run of entries of a ledger, between the two, that are not acknowledged; None if all are."""
@@ -385,8 +440,19 @@ class LiveState:
 
     @property
     def acked_beyond(self) -> int:
-        """How many entries are acknowledged beyond the mark-delete position, their pages in memory or not."""
-        return self.index.acked + sum(len(page.acked) - self._indexed(page.ledger_id) for page in self.pages)
+        """Number of entries that are acknowledged beyond the mark-delete position, their pages in memory or not."""
+        return self.index.acked + sum(len(page.acked) - self._indexed(page.ledger_id) for page in self._unindexed())
+
+    def _acked_counts(self) -> Iterator[tuple[int, int]]:
+        """Yield each ledger that has a page, and the number of its acknowledged entries, in ascending order."""
+        changed = {page.ledger_id: len(page.acked) for page in self._unindexed()}
+        stored = (one for one in self.index.acked_counts() if one[0] not in changed)
+        return merge(stored, sorted(changed.items()))
+
+    def _unindexed(self) -> Iterable[LedgerAcks]:
+        """Return the pages whose counts the index may not have: dirty ones; all in the old form, which has no index
+        after its first flush."""
+        return self.pages.dirty.values() if self.index else self.pages
 
     def _indexed(self, ledger_id: int) -> int:
         ref = self.index.get(ledger_id)

@@ -64,9 +64,11 @@ def _look(topic: ManagedLedger, name: str, form: str, config: CursorConfig) -> M
             raise StoreDamagedError(
                 f"the newest state of cursor {name!r} of topic {topic.name} is damaged: {source.damage[0]}"
             )
-        if before != form and form == SNAPSHOT and not cursor.fits_old_form():
+        misfit = cursor.snapshot_misfit() if before != form and form == SNAPSHOT else None
+        if misfit is not None:
             raise IllegalOperationError(
-                f"the state of cursor {name!r} of topic {topic.name} does not fit into an entry as a snapshot"
+                f"cursor {name!r} of topic {topic.name} cannot be stored as a snapshot without losing acknowledgments: "
+                f"its state {misfit}"
             )
         size = cursor.cursor_metadata_size_in_bytes
         pages, written, after = (0, 0, size) if before == form else cursor.preview()

@@ -75,6 +75,12 @@ def sum_leaf(raw: bytes) -> tuple[list[int], Sums]:
     return ledger_ids, Sums(len(ledger_ids), sum(acked), sum(partial), sum(size))
 
 
+def acked_in_leaf(raw: bytes) -> tuple[list[int], list[int]]:
+    """Return a leaf's user ledgers and the number of acknowledged entries of each."""
+    ledger_ids, _, _, _, acked, *_ = _decode(raw, 0, 1 + _REF_COLUMNS, LEAF_ITEMS)
+    return ledger_ids, acked
+
+
 def decode_inner(raw: bytes, level: int) -> tuple[list[int], list[NodeRef]]:
     firsts, *columns = _decode(raw, level, 1 + len(NodeRef._fields), INNER_ITEMS)
     return firsts, list(map(NodeRef._make, zip(*columns, strict=True)))

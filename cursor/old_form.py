@@ -45,6 +45,18 @@ def size_inline(state: AckState) -> int:
     return len(legacy.write(state).data)
 
 
+def misfit(ranges: int, batches: int, config: CursorConfig) -> str | None:
+    """Name the limit that these numbers of ranges and batches exceed; None if they exceed none."""
+    for count, what, setting in (
+        (ranges, "ranges of acknowledged entries", "max_unacked_ranges_to_persist"),
+        (batches, "batches acknowledged in part", "max_batch_deleted_index_to_persist"),
+    ):
+        limit = getattr(config, setting)
+        if count > limit:
+            return f"has {count} {what}, but {setting} is {limit}"
+    return None
+
+
 def left_out_inline(state: AckState, config: CursorConfig) -> int:
     """How many of the ranges the record has no room for. Where it has room for none, that goes for parts of batches,
     too: Pulsar puts them there, and does not find them again."""

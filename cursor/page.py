@@ -65,7 +65,9 @@ def encode_page(
     limit: int,
     sizes: Mapping[int, int] | None = None,
 ) -> EncodedPage:
-    """No entry is larger than ``limit`` bytes. Brings ``acked`` into its smallest form."""
+    """Encode a page into entries of at most ``limit`` bytes."""
+    # A copy, because entries added to containers of runs can take more memory than the page is charged with.
+    acked = acked.copy()
     acked.run_optimize()
     bitmap = acked.serialize()
     batches = encode_batches(partial, sizes or {}) if partial else b""

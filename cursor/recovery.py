@@ -36,6 +36,7 @@ from bookstand.errors import (
     StoreDamagedError,
 )
 from bookstand.ledger.handle import LedgerHandle
+from bookstand.storage.keys import MAX_ENTRY_ID
 from bookstand.storage.position import Position
 
 DAMAGED = (
@@ -332,8 +333,7 @@ def _named(what: str, error: Exception) -> str:
 def drop_consumed(page: LedgerAcks, mark_delete: Position) -> None:
     """Drop from an older page what the mark-delete position has passed since."""
     if page.ledger_id < mark_delete.ledger_id:
-        page.acked.clear()
-        page.partial.clear()
+        page.drop_up_to(MAX_ENTRY_ID)
     elif page.ledger_id == mark_delete.ledger_id:
         page.drop_up_to(mark_delete.entry_id)
 
@@ -461,14 +461,19 @@ def load_page(cursor: str, ledger_id: int, ref: PageRef, parts: list[bytes]) -> 
 
 def from_old_state(source: RecoveredFrom, state: AckState, size: int) -> State:
     """A state in Pulsar's form, as pages that are not stored yet."""
-    return State(source, state.mark_delete, state.properties, Index(), _pages_of(state), 0, None, size)
+    # A reserved name in a state that another program has written would make every flush fail.
+    properties = {name: value for name, value in state.properties.items() if name not in record.RESERVED_NAMES}
+    return State(source, state.mark_delete, properties, Index(), _pages_of(state), 0, None, size)
 
 
 def _pages_of(state: AckState) -> list[LedgerAcks]:
-    pages = {ledger_id: LedgerAcks(ledger_id, acked) for ledger_id, acked in state.acked.items()}
+    partial: dict[int, dict[int, int]] = {}
     for position, not_acked in state.batches.items():
-        pages.setdefault(position.ledger_id, LedgerAcks(position.ledger_id)).partial[position.entry_id] = not_acked
-    return list(pages.values())
+        partial.setdefault(position.ledger_id, {})[position.entry_id] = not_acked
+    return [
+        LedgerAcks(ledger_id, state.acked.get(ledger_id), partial.get(ledger_id))
+        for ledger_id in dict.fromkeys((*state.acked, *partial))
+    ]
 
 
 def markers(cursor: str, entries: Entries) -> Iterator[tuple[int, Marker]]:

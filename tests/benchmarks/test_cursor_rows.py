@@ -9,16 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bookstand
-from benchmarks import cursor_acking, cursor_flushes, cursor_opening, rows
+from benchmarks import cursor_acking, cursor_cache, cursor_flushes, cursor_opening, rows
 from benchmarks.baselines.acks import Sets, SortedRanges
 from benchmarks.cursor_legacy import snapshot
 from benchmarks.cursor_topics import FIRST_LEDGER, MEASURED, acknowledge, plant
 from benchmarks.measure import Sample, Series
 from bookstand.cursor import legacy
+from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.storage.position import Position
 
 LEDGERS = range(3)
+SMALL = CursorConfig(max_individual_ack_cache_bytes=20_000, flush_interval=1e9)
 batches = st.lists(
     st.lists(st.tuples(st.sampled_from(LEDGERS), st.integers(0, 40)), min_size=1, max_size=30), max_size=10
 )
@@ -85,3 +87,20 @@ def test_flushes_of_any_size_are_measured(tmp_path: Path) -> None:
     for one in flushed.values():
         assert one.series.cpu > 0
         assert len(one.sizes) == 1
+
+
+def test_questions_to_a_small_cache_are_measured_beside_a_large_one(tmp_path: Path) -> None:
+    figure = cursor_cache._questions(rows.BY_NAME["P27"], tmp_path, 30, 1, SMALL)
+    assert set(figure.rounds) == {f"{what} {kind}" for what in ("nth", "skip", "backlog") for kind in ("cold", "warm")}
+    assert figure.value is not None
+    with pytest.raises(RuntimeError, match="holds all 3 pages"):
+        cursor_cache._questions(rows.BY_NAME["P27"], tmp_path / "all", 3, 1)
+
+
+def test_acknowledging_in_cold_ledgers_is_measured_by_the_ledger(tmp_path: Path) -> None:
+    figure = cursor_cache._cold(rows.BY_NAME["P28"], tmp_path, (15, 30), 1, SMALL)
+    assert figure.ours is not None
+    assert figure.baseline is not None
+    assert figure.value == pytest.approx(figure.ours / figure.baseline)
+    with pytest.raises(RuntimeError, match="in memory"):
+        cursor_cache._cold(rows.BY_NAME["P28"], tmp_path / "all", (3, 5), 1)

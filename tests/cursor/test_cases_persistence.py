@@ -633,24 +633,24 @@ def test_case_65_a_cache_smaller_than_a_page(desk, how):
 
 @pytest.mark.parametrize("how", ["flush", "close"])
 def test_case_66_a_page_that_takes_the_place_of_two(desk, how):
-    at = desk(per_ledger=1000, entries=4000)
-    large = [*range(1, 1000, 3)]
+    at = desk(per_ledger=4000, entries=16_000)
+    large = [*range(1, 4000, 2)]
     at.ack(large).result(PATIENCE)
     size_of_large = at.cursor.stats.cache_bytes
     at.restart("flush", max_individual_ack_cache_bytes=size_of_large)
-    small = [1001, 2001, 3001]
+    small = [4001, 8001, 12_001]
     at.ack(small).result(PATIENCE)
     assert at.cursor.stats.cache_pages >= 2
     # The small ones are dirty when the large one has to come back.
-    dirty = [1003, 2003, 3003]
+    dirty = [4003, 8003, 12_003]
     at.ack(dirty)
-    at.cursor.ack_batch(at.p[2007], [0], 2)
+    at.cursor.ack_batch(at.p[8007], [0], 2)
     assert at.cursor.lru_switch(at.p[0].ledger_id)
     assert at.acked() == sorted(large + small + dirty)
-    assert at.cursor.partial_batches() == {at.p[2007]: [1]}
+    assert at.cursor.partial_batches() == {at.p[8007]: [1]}
     at.restart(how)
     assert at.acked() == sorted(large + small + dirty)
-    assert at.cursor.partial_batches() == {at.p[2007]: [1]}
+    assert at.cursor.partial_batches() == {at.p[8007]: [1]}
     assert at.cursor.stats.cache_bytes <= size_of_large
 
 

@@ -147,10 +147,11 @@ def test_a_damaged_marker_makes_the_one_before_it_count(a_desk, how):
 
 @pytest.mark.parametrize("which", [0, -1])
 def test_nodes_of_the_index_in_entries_of_their_own(a_desk, which):
-    at = a_desk(per_ledger=2, entries=600, opening={"max_entry_bytes": 2048})
-    at.ack(range(1, 600, 2)).result(PATIENCE)
+    # So many ledgers are acknowledged in one flush.
+    at = a_desk(per_ledger=2, entries=500, opening={"max_entry_bytes": 1200})
+    at.ack(range(1, 500, 2)).result(PATIENCE)
     before = at.acked()
-    at.ack(range(202, 600, 40)).result(PATIENCE)
+    at.ack(range(202, 500, 40)).result(PATIENCE)
     after = at.acked()
     nodes = [n for n, stored in enumerate(at.stored()) if record.identify(stored).kind == record.NODES]
     flip_entry(at.store, at.record.cursor_ledger_id, nodes[which], 333)

@@ -638,7 +638,7 @@ def test_a_new_limit_of_the_page_cache(desk: Desk) -> None:
     change_cursor(desk, max_individual_ack_cache_bytes=1)
     assert len(pages) == 1
     change_cursor(desk, max_individual_ack_cache_bytes=1 << 20)
-    assert len(cursor.acked_ranges()) == 40
+    assert all(cursor.lru_switch(info.ledger_id) for info in desk.topic.ledger.ledgers[:-1])
     assert len(pages) == 40
 
 
@@ -705,13 +705,13 @@ def test_new_limits_of_the_old_form(store_path: Path) -> None:
         desk.sub.ack_many(found[1:21:2])
         desk.sub.ack(next(one for one in found if one.position == batch)).result()
         assert not cursor.paused
-        assert cursor.fits_old_form()
+        assert cursor.snapshot_misfit() is None
         change_cursor(desk, max_unacked_ranges_to_persist=4, persist_as_long_array=False)
-        assert not cursor.fits_old_form()
+        assert cursor.snapshot_misfit() is not None
         change_cursor(desk, max_unacked_ranges_to_persist=100)
-        assert cursor.fits_old_form()
+        assert cursor.snapshot_misfit() is None
         change_cursor(desk, max_batch_deleted_index_to_persist=0)
-        assert not cursor.fits_old_form()
+        assert cursor.snapshot_misfit() is not None
         change_cursor(desk, max_batch_deleted_index_to_persist=100)
         ranges = cursor.cursor_metadata_size_in_bytes
         desk.sub.ack(found[2].position).result()

@@ -164,6 +164,17 @@ def test_the_last_entry_counts(cluster: Cluster) -> None:
     assert not damage
 
 
+def test_of_an_entry_that_has_both_ranges_and_words_the_ranges_count(cluster: Cluster) -> None:
+    ranges = snapshot(2, acked={4: BitMap64([1, 2, 7])})
+    head = snapshot(2)
+    words = legacy.write(state(2, acked={4: BitMap64([5]), 6: BitMap64([3])}), "long_arrays").data
+    both = ranges + words.removeprefix(head)
+    cluster.ledger(CURSOR_LEDGER, [both], custom=LABELS)
+    cursor, damage = of(cluster, IN_LEDGER)
+    assert cursor.state == state(2, acked={4: BitMap64([1, 2, 7])})
+    assert not damage
+
+
 @pytest.mark.parametrize("tail", [[b""], [b"{{"], [b"\x08\x03"], [b"\xff" * 40, snapshot(5)[:-3]]])
 def test_a_damaged_end_is_passed_over_and_said(cluster: Cluster, tail: list[bytes]) -> None:
     cluster.ledger(CURSOR_LEDGER, [snapshot(1), snapshot(2), *tail], custom=LABELS)

@@ -11,8 +11,11 @@ from random import Random
 from typing import Any
 
 import pytest
+from pyroaring import BitMap64
 
 import bookstand
+from bookstand.cursor import legacy
+from bookstand.cursor.state import AckState
 from bookstand.delivery.bucket_key import BucketKey
 from bookstand.delivery.indexes import Indexes
 from bookstand.delivery.snapshot import seal
@@ -167,6 +170,20 @@ def test_ledgers_and_entries_that_are_gone(cluster: Cluster, tmp_path: Path) -> 
     assert [row["entry_id"] for row in found if not row["error"]] == [0, 3, 4]
     (wrong,) = [row for row in found if row["error"]]
     assert (wrong["entry_id"], "entries 1 to 2 are nowhere" in wrong["error"]) == (1, True)
+
+
+def test_of_an_entry_of_a_cursor_that_has_both_ranges_and_words_the_ranges_count(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    def snapshot(form: legacy.Form, *entry_ids: int) -> bytes:
+        return legacy.write(AckState(Position(3, 0), {3: BitMap64(entry_ids)}, {}, {}), form).data
+
+    both = snapshot("ranges", 2) + snapshot("long_arrays", 3, 4).removeprefix(snapshot("ranges"))
+    cluster.topic({3: [frame(b"x", publish_time=1)] * 6})
+    cluster.ledger(20, [both], custom=ledger_labels(TOPIC, "sub"))
+    cluster.cursor("sub", CursorInfo(20, Position(3, 0)))
+    (acks,) = all_of([opened(cluster, tmp_path)], "acks")
+    assert (acks["first_entry_id"], acks["last_entry_id"], acks["error"]) == (2, 2, None)
 
 
 def test_a_cursor(cluster: Cluster, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ ASKERS, ACKERS = 8, 2
 PER_LEDGER, LEDGERS = 25, 10
 BATCH = 10
 PAGES = 4
-PAGE_BYTES = (450, 8_292)
+PAGE_BYTES = (1_050, 9_200)
 """What a page takes that is stored, and what one takes that is not: the limit is four of the one or of the other."""
 
 SHOWN = 5
