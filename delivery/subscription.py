@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.acknowledging import Acknowledging
-from bookstand.delivery.choosing import Tracker, open_tracker
+from bookstand.delivery.choosing import Tracker, check_relative_precision, open_tracker
 from bookstand.delivery.coming_again import ComingAgain
 from bookstand.delivery.coming_due import ComingDue
 from bookstand.delivery.coming_new import ComingNew
@@ -92,6 +92,7 @@ class Subscription:
     """
 
     def __init__(self, topic: Topic, name: str, config: SubscriptionConfig, initial: str) -> None:
+        check_relative_precision(topic.config, config.delayed_delivery_relative_precision)
         self.topic = topic
         self.name = name
         self.config = config
@@ -107,7 +108,7 @@ class Subscription:
         self._active: Consumer | None = None
         self.cursor: Cursor = topic.cursor(name, config.cursor, initial=initial)
         self.cursor.on_resume(self.bell.ring)
-        self._where = where = Whereabouts()
+        self._where = where = Whereabouts(config.nack_precision(self._clock))
         self._delayed = delayed = Delayed(self._tracker_opener())
         if delayed.tracker.count:
             # What it knows from before may be out when the cursor comes to it.
@@ -147,6 +148,7 @@ class Subscription:
             self.cursor,
             topic.config,
             self.config.delayed_delivery_tick_time_millis,
+            self.config.delayed_delivery_relative_precision,
             topic.shared_index,
             self.bell.ring,
             self._clock,
@@ -251,10 +253,10 @@ class Subscription:
         deadline = self._returning.deadline()
         handout = self._where.out.hand_out(consumer, ids, deadline, batch)
         self._returning.watch(deadline)
-        if given_back := self._where.given_back:
-            for message, message_id in zip(messages, ids, strict=True):
-                message.redelivery_count = given_back.get(message_id, 0)
-                self._tally.redelivered += message.redelivery_count > 0
+        if self._where.given_back:
+            for message, count in zip(messages, self._where.given_back.of_each(ids), strict=True):
+                message.redelivery_count = count
+                self._tally.redelivered += count > 0
         if len(messages) > most:
             consumer.spill(messages[most:], handout)
             messages = messages[:most]
