@@ -94,6 +94,11 @@ class MessageSet:
         return bool(self._by_width) and self.has(code_of(message))
 
     @property
+    def has_entries(self) -> bool:
+        """Whether whole entries are in the set."""
+        return 0 in self._by_width
+
+    @property
     def has_members(self) -> bool:
         """Whether messages of batches are in the set."""
         return len(self._by_width) > (0 in self._by_width)

@@ -96,12 +96,15 @@ class NackTimes:
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
-    def add(self, key: int, code: Code) -> None:
+    def add(self, key: int, code: Code) -> bool:
+        """Add a message; True if that replaces another nack of it."""
         self._index(code[0]).add(key, code[1], code[2])
+        return False
 
-    def add_many(self, key: int, width: int, ledger_ids: Column, codes: Column) -> None:
-        """Add many of one width."""
+    def add_many(self, key: int, width: int, ledger_ids: Column, codes: Column) -> bool:
+        """Add many of one width; True if that replaces nacks of some."""
         self._index(width).add_many(key, ledger_ids, codes)
+        return False
 
     def restore(self, nacks: Nacks) -> None:
         """Add what a record of the log says, under its time as it is."""
@@ -196,25 +199,31 @@ class Nacked(NackTimes):
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
-    def add(self, key: int, code: Code) -> None:
-        width, ledger_id, entry_id = code
-        if not width and self._waiting.has_members:
-            for member in self._waiting.members_of(Position(ledger_id, entry_id)):
+    def add(self, key: int, code: Code) -> bool:
+        width, ledger_id, number = code
+        replaces = False
+        if width:
+            # The rest of the batch may still wait for the nack of its entry.
+            replaces = self._waiting.has((0, ledger_id, number >> width))
+        elif self._waiting.has_members:
+            for member in self._waiting.members_of(Position(ledger_id, number)):
+                replaces = True
                 self._waiting.discard(code_of(member))
                 self._move(member, code_of(member), _NEVER)
-        if not self._waiting.add(code) or (self._moved and self._moved_codes.has(code)):
-            entries, indexes = entries_and_indexes(width, np.array([entry_id], dtype=np.int64))
+        is_new = self._waiting.add(code)
+        if not is_new or (self._moved and self._moved_codes.has(code)):
+            entries, indexes = entries_and_indexes(width, np.array([number], dtype=np.int64))
             self._move(message_of(ledger_id, int(entries[0]), int(indexes[0])), code, key)
         super().add(key, code)
+        return replaces or not is_new
 
-    def add_many(self, key: int, width: int, ledger_ids: Column, codes: Column) -> None:
-        replaces = not width and self._waiting.has_members
-        if self._moved or replaces or self._waiting.has_many(width, ledger_ids, codes).any():
-            for ledger_id, code in zip(ledger_ids.tolist(), codes.tolist(), strict=True):
-                self.add(key, (width, ledger_id, code))
-            return
+    def add_many(self, key: int, width: int, ledger_ids: Column, codes: Column) -> bool:
+        concerns_others = self._waiting.has_entries if width else self._waiting.has_members
+        if self._moved or concerns_others or self._waiting.has_many(width, ledger_ids, codes).any():
+            rows = zip(ledger_ids.tolist(), codes.tolist(), strict=True)
+            return any([self.add(key, (width, ledger_id, code)) for ledger_id, code in rows])
         self._waiting.add_many(width, ledger_ids, codes)
-        super().add_many(key, width, ledger_ids, codes)
+        return super().add_many(key, width, ledger_ids, codes)
 
     def restore(self, nacks: Nacks) -> None:
         codes = codes_in(nacks)

@@ -213,11 +213,12 @@ class NegativeAcks:
         with self._lock:
             deadline, bucket = self._deadline(wait)
             if len(messages) < _FEW:
-                for code in codes:
-                    self._times.add(bucket, code)
+                replaces = any([self._times.add(bucket, code) for code in codes])
             else:
-                for one in columns:
-                    self._times.add_many(bucket, *one)
+                replaces = any([self._times.add_many(bucket, *one) for one in columns])
+            if replaces and self._recorded is not None:
+                # What is replaced may be recorded, and would return at its own time after a restart.
+                self._recorded = sorted({*self._recorded, bucket}, reverse=True)
             noted = self._added(
                 deadline,
                 lambda: (
@@ -225,6 +226,7 @@ class NegativeAcks:
                     for width, ledger_ids, ids in codes_by_width(messages)
                     for nacks in _nacks(bucket, ledger_ids, ids, width, redelivery_count)
                 ),
+                is_recorded=self._recorded is None or replaces,
             )
         _settle(noted)
 
@@ -243,7 +245,9 @@ class NegativeAcks:
         deadline = min(self._clock.now() + wait, LARGEST)
         return deadline, self._times.key(deadline)
 
-    def _added(self, deadline: int, nacks: Callable[[], Iterable[Nacks]]) -> list[Pending]:
+    def _added(
+        self, deadline: int, nacks: Callable[[], Iterable[Nacks]], is_recorded: bool = True
+    ) -> list[Pending]:
         """Set the alarm for, and record, nacks that are in the index; the lock is held. Returns what the caller is to
         wait for without it."""
         if self._alarm is not None and not self._alarm.live:
@@ -252,7 +256,7 @@ class NegativeAcks:
             self._arm_next()
         elif self._alarm is None or deadline < self._alarm.at:
             self._arm(deadline)
-        if self._log is None or self._recorded is not None:
+        if self._log is None or not is_recorded:
             return []
         # In the index first: what is in the log up to its last entry is there, or was redelivered.
         noted = self._log.note(nacks())

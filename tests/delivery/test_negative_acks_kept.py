@@ -7,10 +7,12 @@ from functools import partial
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 
 import bookstand
 from bookstand.delivery.nack_log import forget, node_of
+from bookstand.delivery.nack_record import encode_nacks, nacks_of
 from bookstand.delivery.negative_acks import NegativeAcks
 from bookstand.errors import (
     BookstandError,
@@ -317,14 +319,21 @@ def test_a_ledger_that_is_missing_is_damage(open_store):
         Kept(store)
 
 
-def test_an_entry_that_says_nothing_is_damage(open_store):
+def test_a_damaged_record_is_reported_and_intact_ones_count(open_store, caplog):
     store = open_store()
+    (record,) = encode_nacks([nacks_of(NOW + 5000, 1, np.array([1, 2]))], 1000)
     with store.transaction() as t:
         writer = t.create_ledger(digest="crc32c", password=b"")
         t.append(writer, b"\x0a\x05")
+        t.append(writer, record)
         t.put_node(node_of("sub"), b"%d" % writer.id)
-    with pytest.raises(MalformedRecordError, match=f"entry {writer.id}:0"):
-        Kept(store)
+    n = Kept(store)
+    assert n.acks.buckets() == {NOW + 5000: 2}
+    (problem,) = n.acks.problems
+    assert f"entry {writer.id}:0" in problem
+    assert f"entry {writer.id}:0" in caplog.text
+    n.acks.close()
+    assert Kept(store).acks.problems == []
 
 
 def test_a_store_that_takes_nothing(open_store):
@@ -396,7 +405,7 @@ def check(store: Any, acknowledged: list[Any]) -> None:
     given = {tuple(one) for said in acknowledged if said[0] == "given" for one in said[1]}
     n = Kept(store, NOW + 10**6)
     # Nothing is given back here: the same store is looked at twice.
-    again = set(n.acks._index.peek().positions())
+    again = set(n.acks.positions())
     n.acks.close()
     assert nacked <= given | again, sorted(nacked - given - again)
     assert again <= {position for number in range(STEPS) for position in attempt(number)}
