@@ -21,12 +21,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import bookstand
+from benchmarks.measure import private_mib
 from bookstand.delivery.subscription import Subscription
 from bookstand.delivery.topic_config import SubscriptionConfig
 from bookstand.storage.position import Position
 from bookstand.testing.clock import VirtualClock
-
-from benchmarks.measure import private_mib
 
 KINDS = ("ordered", "random")
 PER_LEDGER = 50_000

@@ -109,7 +109,7 @@ class NackLog:
         except GONE:
             for number in range(reader.last_add_confirmed + 1):
                 try:
-                    yield number, reader.read(number, number)[0].payload
+                    yield number, reader.read(number, number)[0].data
                 except GONE as error:
                     self._report(error)
         else:
@@ -179,7 +179,6 @@ class NackLog:
             self._writer.close()
         except BookstandError as error:
             logger().info("the ledger of the negative acknowledgments %r stays open: %s", self._name, error)
-
 
     def delete(self) -> None:
         """Delete the log, which records nothing any more."""

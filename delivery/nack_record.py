@@ -76,7 +76,7 @@ class Nacks(NamedTuple):
     firsts: Column
     lasts: Column
     width: int = 0
-    count: int = 0
+    redeliveries: int = 0
 
 
 class Given(NamedTuple):
@@ -103,7 +103,8 @@ def codes_in(nacks: Nacks) -> Column:
     """All ids of a record, ascending."""
     counts = nacks.lasts - nacks.firsts + 1
     ends = np.cumsum(counts)
-    return np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(nacks.firsts - (ends - counts), counts)
+    codes: Column = np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(nacks.firsts - (ends - counts), counts)
+    return codes
 
 
 def encode_nacks(nacks: Iterable[Nacks], limit: int) -> Iterator[bytes]:
@@ -115,7 +116,7 @@ def encode_nacks(nacks: Iterable[Nacks], limit: int) -> Iterator[bytes]:
             wire.write_number(body, _TIME, one.time)
             wire.write_number(body, _LEDGER, one.ledger_id)
             wire.write_bytes(body, _ENTRIES, entries)
-            for field, number in ((_WIDTH, one.width), (_COUNT, one.count)):
+            for field, number in ((_WIDTH, one.width), (_COUNT, one.redeliveries)):
                 if number:
                     wire.write_number(body, field, number)
             if record and len(record) + len(body) + 6 > limit:

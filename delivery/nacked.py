@@ -221,7 +221,7 @@ class Nacked(NackTimes):
         concerns_others = self._waiting.has_entries if width else self._waiting.has_members
         if self._moved or concerns_others or self._waiting.has_many(width, ledger_ids, codes).any():
             rows = zip(ledger_ids.tolist(), codes.tolist(), strict=True)
-            return any([self.add(key, (width, ledger_id, code)) for ledger_id, code in rows])
+            return max([self.add(key, (width, ledger_id, code)) for ledger_id, code in rows], default=False)
         self._waiting.add_many(width, ledger_ids, codes)
         return super().add_many(key, width, ledger_ids, codes)
 
@@ -229,7 +229,7 @@ class Nacked(NackTimes):
         codes = codes_in(nacks)
         ledger_ids = np.full(len(codes), nacks.ledger_id, dtype=np.int64)
         self.add_many(nacks.time, nacks.width, ledger_ids, codes)
-        self._counts.restore(nacks.width, ledger_ids, codes, nacks.count)
+        self._counts.restore(nacks.width, ledger_ids, codes, nacks.redeliveries)
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
@@ -292,7 +292,9 @@ class Nacked(NackTimes):
             while True:
                 keys, ledger_ids, codes = index.peek(first, None, limit).columns()
                 earlier = ~self._are_last(width, keys, ledger_ids, codes)
-                for row in zip(keys[earlier].tolist(), ledger_ids[earlier].tolist(), codes[earlier].tolist()):
+                for row in zip(
+                    keys[earlier].tolist(), ledger_ids[earlier].tolist(), codes[earlier].tolist(), strict=True
+                ):
                     index.discard(*row)
                 if len(keys) < limit:
                     break
@@ -362,4 +364,3 @@ def _grouped(width: int, keys: Column, ledger_ids: Column, counts: Column, codes
     heads = zip(keys[starts].tolist(), ledger_ids[starts].tolist(), counts[starts].tolist(), strict=True)
     for (key, ledger_id, count), start, end in zip(heads, starts.tolist(), ends.tolist(), strict=True):
         yield nacks_of(key, ledger_id, codes[start:end], width, count)
-

@@ -212,10 +212,13 @@ class NegativeAcks:
             columns = codes_by_width(messages)
         with self._lock:
             deadline, bucket = self._deadline(wait)
+            replaces = False
             if len(messages) < _FEW:
-                replaces = any([self._times.add(bucket, code) for code in codes])
+                for code in codes:
+                    replaces |= self._times.add(bucket, code)
             else:
-                replaces = any([self._times.add_many(bucket, *one) for one in columns])
+                for one in columns:
+                    replaces |= self._times.add_many(bucket, *one)
             if replaces and self._recorded is not None:
                 # What is replaced may be recorded, and would return at its own time after a restart.
                 self._recorded = sorted({*self._recorded, bucket}, reverse=True)
@@ -245,9 +248,7 @@ class NegativeAcks:
         deadline = min(self._clock.now() + wait, LARGEST)
         return deadline, self._times.key(deadline)
 
-    def _added(
-        self, deadline: int, nacks: Callable[[], Iterable[Nacks]], is_recorded: bool = True
-    ) -> list[Pending]:
+    def _added(self, deadline: int, nacks: Callable[[], Iterable[Nacks]], is_recorded: bool = True) -> list[Pending]:
         """Set the alarm for, and record, nacks that are in the index; the lock is held. Returns what the caller is to
         wait for without it."""
         if self._alarm is not None and not self._alarm.live:

@@ -75,7 +75,7 @@ def test_there_and_back(groups, extra):
         for one in decoded.nacks:
             ids = set(ids_of(one))
             assert codes_in(one).tolist() == sorted(ids)
-            group = one.time, one.ledger_id, one.width, one.count
+            group = one.time, one.ledger_id, one.width, one.redeliveries
             assert not ids & found.get(group, set())
             found.setdefault(group, set()).update(ids)
     assert found == groups

@@ -77,7 +77,9 @@ class Consuming(RuleBasedStateMachine):
     interrupted = True
     """Whether something can happen while entries are read: then they are read one by one, and else many at a time."""
 
-    @initialize(strict=st.booleans(), tick=st.sampled_from([1, 8, 100]), durable=st.booleans(), bits=bits, mixed=mixtures)
+    @initialize(
+        strict=st.booleans(), tick=st.sampled_from([1, 8, 100]), durable=st.booleans(), bits=bits, mixed=mixtures
+    )
     def begin(self, strict: bool, tick: int, durable: bool, bits: int, mixed: Mixture) -> None:
         self.folder = tempfile.TemporaryDirectory(dir=MEMORY)
         self.settings = {

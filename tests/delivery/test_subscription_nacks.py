@@ -396,9 +396,7 @@ def test_a_rescheduled_message_has_the_precision_of_its_new_delay(open_desk: Cal
 def test_a_relative_precision_is_rejected_where_times_are_exact(store_path: Path, mode: str) -> None:
     config = subscription_config(delayed_delivery_relative_precision=0.01)
     strict = mode == "strict"
-    chosen = topic_config(
-        "in memory" if strict else mode, is_delayed_delivery_deliver_at_time_strict=strict
-    )
+    chosen = topic_config("in memory" if strict else mode, is_delayed_delivery_deliver_at_time_strict=strict)
     with bookstand.open(store_path) as store, store.topic(TOPIC, chosen) as topic:
         with pytest.raises(IncorrectParameterError, match="delayed_delivery_relative_precision"):
             topic.subscription(SUBSCRIPTION, config)
@@ -424,9 +422,7 @@ DURABLE = {"durable_nacks": True}
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_setting_keeps_each_recorded_deadline(
-    open_desk: Callable[..., Desk], change: str, how: str
-) -> None:
+def test_a_changed_setting_keeps_each_recorded_deadline(open_desk: Callable[..., Desk], change: str, how: str) -> None:
     before, after, early = CHANGES[change]
     desk = open_desk(nack_delay=20_000, **DURABLE, **before)
     a, b, *_ = batch(desk, "abc")

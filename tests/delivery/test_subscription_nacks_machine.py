@@ -1,5 +1,6 @@
-"""Nacks of messages and of whole batches, acknowledgments, time, restarts and other settings in any order, against plain
-dictionaries: each message returns at the time of its last nack, never late, and early by less than the precision."""
+"""Nacks of messages and of whole batches, acknowledgments, time, restarts and other settings in any order, against
+plain dictionaries: each message returns at the time of its last nack, never late, and early by less than the
+precision."""
 
 from __future__ import annotations
 
@@ -228,8 +229,8 @@ class NackingMachine(RuleBasedStateMachine):
 
 TestNacking = NackingMachine.TestCase
 TestNacking.settings = settings(
-    max_examples=40,
-    stateful_step_count=25,
+    max_examples=25,
+    stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
