@@ -34,7 +34,7 @@ HOUR = 3_600_000
 _START = 1_700_000_000_000
 _FIRST_LEDGER = 1_000
 _WARM_UP = 10_000
-_TOGETHER = 10_000
+_TOGETHER = 1_000
 _SEED = 26
 
 
@@ -44,7 +44,7 @@ def nack_all(kind: str, messages: int, path: Path) -> dict[str, Any]:
         subscription = topic.subscription("worker", SubscriptionConfig(negative_ack_precision_bits=8))
         # What a process has once: modules, and room for what is in use for a moment.
         for _ in range(20):
-            _redeliver(subscription, clock, list(_positions(0, _WARM_UP)))
+            _redeliver(subscription, clock, list(_positions(0, _TOGETHER)))
         _nack(subscription, clock, kind, 0, _WARM_UP)
         first = _FIRST_LEDGER * PER_LEDGER
         gc.collect()

@@ -76,7 +76,8 @@ class Subscription:
     """Use ``topic.subscription(name)``. All methods may be called from any thread.
 
     *At least once*: a message that was published durably is delivered until it was durably acknowledged. A restart
-    delivers again what was not, and nothing else; it does not know how often that was delivered before.
+    delivers again what was not, and nothing else. Redelivery counts begin anew, except for recorded nacks
+    (``durable_nacks``).
 
     *Never early*: a delayed message is not delivered more than a tick before its time; strict, not before it.
 
@@ -286,9 +287,10 @@ class Subscription:
     # -- what comes again --------------------------------------------------------------------------------------------
 
     def nack(self, message: Reference, delay: Span | None = None) -> None:
-        """It could not be handled, and is to come again: after ``delay``, or what the backoff says, or ``nack_delay``.
+        """Redeliver a message after ``delay``, or as ``nack_backoff`` says, or after ``nack_delay``. Of several nacks
+        of a message the last one counts.
 
-        Of a batch, what is not acknowledged by then comes again."""
+        A position of a batch stands for all its messages that are not acknowledged, and replaces their nacks."""
         self.nack_many([message], delay)
 
     def nack_many(self, messages: Iterable[Reference], delay: Span | None = None) -> None:

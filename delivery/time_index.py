@@ -80,11 +80,23 @@ _HANDLES = 64
 class TimeIndex:
     """All methods are safe between threads; nothing is lost, and nothing given out twice."""
 
-    def __init__(self, precision_bits: int = 0, *, round_up: bool = False, precision: Precision | None = None) -> None:
-        """A bucket is a timestamp rounded down, or up, to a multiple of ``2**precision_bits``, or by ``precision``."""
+    def __init__(
+        self,
+        precision_bits: int = 0,
+        *,
+        round_up: bool = False,
+        precision: Precision | None = None,
+        hot_bitmaps: int = _HOT_BITMAPS,
+    ) -> None:
+        """A bucket is a timestamp rounded down, or up, to a multiple of ``2**precision_bits``, or by ``precision``.
+
+        ``hot_bitmaps``: bitmaps, one for each bucket and ledger, after which they are packed. Fewer save memory where
+        most buckets are a single run.
+        """
         if precision is not None and (precision_bits or round_up):
             raise IncorrectParameterError("the precision is a number of bits, or an object, and not both")
         self._precision = LowBits(precision_bits, round_up) if precision is None else precision
+        self._hot_bitmaps = hot_bitmaps
         self._lock = RLock()
         self._arrivals: list[bytes] = []
         self._handles: dict[tuple[int, int], array[int]] = {}
@@ -349,7 +361,7 @@ class TimeIndex:
             rows = [row for fresh in self._fresh(some, Extent(some)) for row in fresh.tuples()]
         for row in rows:
             self._hot.add(*row)
-        if self._hot.bitmaps >= _HOT_BITMAPS:
+        if self._hot.bitmaps >= self._hot_bitmaps:
             self._seal()
 
     def _settle(self) -> None:

@@ -25,6 +25,7 @@ ENTRIES = st.one_of(st.integers(0, 5), st.sampled_from([65_535, 65_536, (1 << 38
 MESSAGES = st.builds(message_of, st.integers(0, 3), ENTRIES, INDEXES)
 
 
+@settings(max_examples=25)
 @given(st.lists(MESSAGES, max_size=40))
 def test_every_message_has_one_code(messages: list[MessageId]) -> None:
     found = set()
@@ -79,7 +80,7 @@ def test_a_set_of_messages(steps: list[tuple[str, MessageId, list[MessageId]]]) 
         assert ours.has_entries == any(len(one) == 2 for one in plain)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.sampled_from(["increment", "restore", "before"]), MESSAGES, st.integers(0, 9)), max_size=20),
     st.lists(MESSAGES, max_size=10),

@@ -23,6 +23,7 @@ from bookstand.errors import (
 )
 from bookstand.testing import VirtualClock, every_crash
 from tests.delivery.kit import Nacks
+from tests.kit import Faults
 
 NOW = 1_000_000
 
@@ -334,6 +335,29 @@ def test_a_damaged_record_is_reported_and_intact_ones_count(open_store, caplog):
     assert f"entry {writer.id}:0" in caplog.text
     n.acks.close()
     assert Kept(store).acks.problems == []
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_one_damaged_entry_costs_what_it_recorded_and_no_more(open_store, damaged):
+    """Its digest does not match."""
+    faults = Faults()
+    store = open_store(hooks=faults)
+    n = Kept(store)
+    for entry in range(3):
+        n.add((1, entry), delay=5000 + entry)
+    (ledger_id,) = ledgers(store)
+    n.acks.close()
+
+    def flip(one: int, entry_id: int, stored: bytes | None) -> bytes | None:
+        if (one, entry_id) != (ledger_id, damaged) or stored is None:
+            return stored
+        return stored[:-1] + bytes([stored[-1] ^ 1])
+
+    faults.on_entry = flip
+    n = Kept(store)
+    faults.on_entry = None
+    assert len(n.acks.problems) == 1
+    assert n.acks.buckets() == {NOW + 5000 + entry: 1 for entry in range(3) if entry != damaged}
 
 
 def test_a_store_that_takes_nothing(open_store):

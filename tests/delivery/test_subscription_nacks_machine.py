@@ -229,7 +229,7 @@ class NackingMachine(RuleBasedStateMachine):
 
 TestNacking = NackingMachine.TestCase
 TestNacking.settings = settings(
-    max_examples=25,
+    max_examples=15,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
