@@ -186,8 +186,9 @@ class MessageSet:
 
 
 class RedeliveryCounts:
-    """Redelivery count of each message: a set of messages for each binary digit of the count.
+    """Redelivery count of each message: a set of messages for each digit of the count in Gray code.
 
+    One more redelivery changes one digit, and most messages that failed together are in the same sets, as runs.
     An entry that was redelivered whole counts for each of its messages. Acknowledged messages stay until their ledger
     is passed: they are not asked for again, so acknowledging does not have to look here. Not thread-safe: callers hold
     a lock.
@@ -222,12 +223,14 @@ class RedeliveryCounts:
     def increment(self, message: MessageId) -> None:
         code = code_of(message)
         self._highest = max(self._highest, message[:2])
-        for digit in self._digits:
-            if digit.add(code):
-                return
+        count = self._own(code) + 1
+        # The lowest digit that is set in binary is the one that changes.
+        number = (count & -count).bit_length() - 1
+        if number == len(self._digits):
+            self._digits.append(MessageSet())
+        digit = self._digits[number]
+        if not digit.add(code):
             digit.discard(code)
-        self._digits.append(MessageSet())
-        self._digits[-1].add(code)
 
     def restore(self, width: int, ledger_ids: Column, codes: Column, count: int) -> None:
         """Set the count of many messages of one width; that of a message of a batch includes its entry's."""
@@ -239,7 +242,7 @@ class RedeliveryCounts:
         while len(self._digits) < int(own.max()).bit_length():
             self._digits.append(MessageSet())
         for number, digit in enumerate(self._digits):
-            chosen = own >> number & 1 == 1
+            chosen = (own ^ own >> 1) >> number & 1 == 1
             digit.add_many(width, ledger_ids[chosen], codes[chosen])
             digit.discard_many(width, ledger_ids[~chosen], codes[~chosen])
         last = int(ledger_ids.max())
@@ -261,10 +264,16 @@ class RedeliveryCounts:
         return sum(digit.memory_bytes for digit in self._digits)
 
     def _own(self, code: Code) -> int:
-        return sum([1 << number for number, digit in enumerate(self._digits) if digit.has(code)])
+        count = parity = 0
+        for number in range(len(self._digits) - 1, -1, -1):
+            parity ^= self._digits[number].has(code)
+            count |= parity << number
+        return count
 
     def _own_columns(self, width: int, ledger_ids: Column, codes: Column) -> Column:
         counts = np.zeros(len(codes), dtype=np.int64)
-        for number, digit in enumerate(self._digits):
-            counts += digit.has_many(width, ledger_ids, codes).astype(np.int64) << number
+        parity = np.zeros(len(codes), dtype=np.bool_)
+        for number in range(len(self._digits) - 1, -1, -1):
+            parity ^= self._digits[number].has_many(width, ledger_ids, codes)
+            counts |= parity.astype(np.int64) << number
         return counts
