@@ -29,8 +29,6 @@ from bookstand.delivery.time_index import TimeIndex
 from bookstand.delivery.waiting import first_of_each
 from bookstand.storage.position import Position
 
-_HOT_BITMAPS = 256
-"""Buckets in the order of the topic are runs, which take a few bytes packed and some hundreds in a bitmap."""
 _MANY_MOVED = 4096
 """Messages nacked anew before they returned, up to which their earlier times stay in the indexes."""
 _MOVED_SHARE = 64
@@ -93,7 +91,7 @@ class NackTimes:
     def _index(self, width: int) -> TimeIndex:
         index = self._indexes.get(width)
         if index is None:
-            index = self._indexes[width] = TimeIndex(hot_bitmaps=_HOT_BITMAPS)
+            index = self._indexes[width] = TimeIndex(compact=True)
         return index
 
     # -- in ------------------------------------------------------------------------------------------------------------
