@@ -114,6 +114,11 @@ def _ledgers(row: str, what: str) -> Row:
     return Row(row, what, "x", "10 ledgers", at_most(150), "CPU us", "topic_rollover")
 
 
+def _nacked(row: str, what: str, goal: Goal) -> Row:
+    what = f"private memory of messages nacked one by one, 10 000 a second, with redelivery counts, {what}"
+    return Row(row, what, "bytes each", "-", goal, "RssAnon bytes/message", "nacking")
+
+
 def _memory(row: str, what: str) -> Row:
     return Row(row, f"private memory of {what}", "MiB above start", "-", at_most(64), "RssAnon MiB", "recovery")
 
@@ -326,6 +331,8 @@ ROWS: tuple[Row, ...] = (
         "P25s", "with nothing there", "ZooKeeper, initnewcluster and a bookie of the originals in turn", at_least(10)
     ),
     _start("P25s-again", "on what an earlier start has made", "a bookie and ZooKeeper of the originals in one process"),
+    _nacked("P26", "in order, for the same hour", at_most(0.5)),
+    _nacked("P26r", "for a random time between one hour and two", at_most(6)),
     _ledgers("P29", "rollover of"),
     _ledgers("P29o", "opening"),
     Row(

@@ -84,7 +84,7 @@ class Acknowledging:
         size = members[0].batch_size
         if indexes == list(range(size)):
             pending = self._cursor.ack_many(position.ledger_id, [position.entry_id])
-            self._where.batch_acknowledged(position, map(_ID_OF, members))
+            self._where.batch_acknowledged(position)
         else:
             pending = self._cursor.ack_batch(position, indexes, size)
             self._where.members_acknowledged(position, list(map(_ID_OF, members)))

@@ -23,6 +23,7 @@ from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
 from bookstand.delivery.timer import Timer
 from bookstand.delivery.tracker import LARGEST
 from bookstand.delivery.trying_again import PASSING
+from bookstand.errors import IncorrectParameterError
 from bookstand.storage.log import logger
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ Tracker = BucketDelayedTracker | GivenTimesTracker
 def open_tracker(
     cursor: Cursor,
     config: DelayedDeliveryConfig,
+    relative_precision: float | None,
     index: SharedDelayedIndex | None,
     wake: Callable[[], object],
     clock: Clock,
@@ -50,12 +52,12 @@ def open_tracker(
                 "topic %s, cursor %s: delayed messages are kept in memory: %s", home.topic, home.cursor, error
             )
             return GivenTimesTracker(
-                _in_memory(wake, config, clock, timer), _in_memory(wake, config, clock, timer), home
+                _in_memory(wake, config, None, clock, timer), _in_memory(wake, config, None, clock, timer), home
             )
     remove_snapshots(cursor)
-    given = _in_memory(wake, config, clock, timer)
+    given = _in_memory(wake, config, relative_precision, clock, timer)
     if index is None:
-        return GivenTimesTracker(_in_memory(wake, config, clock, timer), given, home)
+        return GivenTimesTracker(_in_memory(wake, config, relative_precision, clock, timer), given, home)
     view = index.view(
         cursor.name,
         wake,
@@ -68,13 +70,35 @@ def open_tracker(
     return GivenTimesTracker(view, given, home)
 
 
+def check_relative_precision(config: DelayedDeliveryConfig, relative_precision: float | None) -> None:
+    """Reject a relative precision where it has no meaning."""
+    if relative_precision is None:
+        return
+    if config.delayed_delivery_shared_index_enabled:
+        where = "delayed_delivery_shared_index_enabled=False: an index that subscriptions share has exact times"
+    elif config.delayed_delivery_tracker != "in_memory":
+        where = "delayed_delivery_tracker='in_memory': buckets on the disk have exact times"
+    elif config.is_delayed_delivery_deliver_at_time_strict:
+        where = "is_delayed_delivery_deliver_at_time_strict=False: strict delivery is never early"
+    else:
+        return
+    raise IncorrectParameterError(
+        f"delayed_delivery_relative_precision must be None, not {relative_precision}, or the topic needs {where}"
+    )
+
+
 def _in_memory(
-    wake: Callable[[], object], config: DelayedDeliveryConfig, clock: Clock, timer: Timer
+    wake: Callable[[], object],
+    config: DelayedDeliveryConfig,
+    relative_precision: float | None,
+    clock: Clock,
+    timer: Timer,
 ) -> InMemoryDelayedTracker:
     return InMemoryDelayedTracker(
         wake,
         tick_time_millis=config.delayed_delivery_tick_time_millis,
         strict=config.is_delayed_delivery_deliver_at_time_strict,
+        relative_precision=relative_precision,
         fixed_delay_detection_lookahead=config.delayed_delivery_fixed_delay_detection_lookahead,
         clock=clock,
         timer=timer,

@@ -15,6 +15,7 @@ import numpy as np
 
 from bookstand.delivery.fixed_delay import FixedDelay
 from bookstand.delivery.indexes import Indexes
+from bookstand.delivery.precision import relative
 from bookstand.delivery.timer import Timer, timer_for
 from bookstand.delivery.tracker import (
     LARGEST,
@@ -46,7 +47,8 @@ FIXED_DELAY_DETECTION_LOOKAHEAD = 50_000
 class InMemoryDelayedTracker:
     """A :class:`~bookstand.delivery.tracker.DelayedTracker`. A position costs what its bits in two bitmaps do.
 
-    Without a ``timer`` it has one of its own, which it closes.
+    With a ``relative_precision`` a message is up to this fraction of its delay early, besides the tick; not strict
+    only. Without a ``timer`` there is one of its own, which :meth:`close` closes.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class InMemoryDelayedTracker:
         *,
         tick_time_millis: int = TICK_TIME_MILLIS,
         strict: bool = False,
+        relative_precision: float | None = None,
         fixed_delay_detection_lookahead: int = FIXED_DELAY_DETECTION_LOOKAHEAD,
         clock: Clock | None = None,
         timer: Timer | None = None,
@@ -68,7 +71,11 @@ class InMemoryDelayedTracker:
         assert timer is not None
         self._lock = RLock()
         self._closed = False
-        self._waiting = Waiting(_bits_of(self._tick), round_up=strict)
+        precision = None if relative_precision is None else relative(relative_precision, clock=self._clock)
+        if precision is not None and strict:
+            raise IncorrectParameterError("relative_precision must be None if strict: it makes deliveries early")
+        self._is_relative = precision is not None
+        self._waiting = Waiting(_bits_of(self._tick), round_up=strict, precision=precision)
         self._fixed_delay = FixedDelay(lookahead)
         self._wakeup = Wakeup(wake, self._lock, self._clock, timer, self._tick)
 
@@ -84,7 +91,9 @@ class InMemoryDelayedTracker:
 
     def _key_cutoff(self) -> int:
         """Keys up to here are due: those of which the last time, not the first, is."""
-        return self._cutoff() if self._strict else self._cutoff() - (1 << _bits_of(self._tick)) + 1
+        if self._strict or self._is_relative:
+            return self._cutoff()
+        return self._cutoff() - (1 << _bits_of(self._tick)) + 1
 
     def _is_available(self) -> bool:
         key = self._waiting.next_key()

@@ -124,6 +124,4 @@ class Living:
     def _expire(self, positions: list[Position]) -> None:
         self._cursor.ack(positions)
         self._tally.expired += len(positions)
-        for position in positions:
-            self._where.given_back.pop(position, None)
         self._passing.look()

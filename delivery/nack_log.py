@@ -9,12 +9,11 @@ What was given out is written down after it was: a crash in between has it given
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable
-from itertools import accumulate
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, unquote_plus
 
+from bookstand.delivery.bucket_recovery import GONE
 from bookstand.delivery.nack_record import Given, Nacks, Record, decode, encode_given, encode_nacks
 from bookstand.errors import (
     BookstandError,
@@ -32,6 +31,7 @@ from bookstand.storage.nodes import check_path
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from bookstand.delivery.nacked import NackTimes
     from bookstand.ledger.reader import LedgerReader
     from bookstand.ledger.transaction import Transaction
     from bookstand.ledger.writer import LedgerWriter
@@ -81,9 +81,12 @@ class NackLog:
         self._ledger_id, self._version = _find(store, self._path)
         self._writer: LedgerWriter | None = None
         self._full = compact_bytes
+        self.problems: list[str] = []
+        """What was wrong with the log when it was read."""
 
-    def read(self) -> list[Nacks]:
-        """What is still to be given out, by the log of the one before us, who writes no more from now on."""
+    def read(self) -> list[tuple[int, Record]]:
+        """Records of the log so far, with their entry ids. The process that wrote it is fenced. Damaged entries are
+        skipped, and listed in ``problems``."""
         if self._ledger_id is None:
             return []
         try:
@@ -92,8 +95,32 @@ class NackLog:
             raise StoreDamagedError(
                 f"the negative acknowledgments {self._name!r} are in ledger {self._ledger_id}, which is missing"
             ) from error
-        return outstanding(
-            decode(payload, f"entry {self._ledger_id}:{number}") for number, payload in enumerate(reader.payloads())
+        found: list[tuple[int, Record]] = []
+        for number, payload in self._payloads(reader):
+            try:
+                found.append((number, decode(payload, f"entry {self._ledger_id}:{number}")))
+            except MalformedRecordError as error:
+                self._report(error)
+        return found
+
+    def _payloads(self, reader: LedgerReader) -> Iterator[tuple[int, bytes]]:
+        try:
+            payloads = list(reader.payloads())
+        except GONE:
+            for number in range(reader.last_add_confirmed + 1):
+                try:
+                    yield number, reader.read(number, number)[0].data
+                except GONE as error:
+                    self._report(error)
+        else:
+            yield from enumerate(payloads)
+
+    def _report(self, error: BookstandError) -> None:
+        self.problems.append(str(error))
+        logger().warning(
+            "negative acknowledgments of %s: a damaged record is skipped, its messages are redelivered at once: %s",
+            unquote_plus(self._name),
+            error,
         )
 
     # -- what happens --------------------------------------------------------------------------------------------------
@@ -146,41 +173,68 @@ class NackLog:
 
     def close(self) -> None:
         """Everything that was answered is durable already: where the ledger cannot be closed, opening recovers it."""
-        assert self._writer is not None
+        if self._writer is None:
+            return
         try:
             self._writer.close()
         except BookstandError as error:
             logger().info("the ledger of the negative acknowledgments %r stays open: %s", self._name, error)
 
+    def delete(self) -> None:
+        """Delete the log, which records nothing any more."""
+        self.close()
+        with self._store.transaction() as transaction:
+            if self._ledger_id is not None:
+                transaction.delete_ledger(self._ledger_id)
+            transaction.delete_node(self._path, self._version)
+
+
+def exists(store: Store, name: str) -> bool:
+    """Whether there is a log under the name."""
+    try:
+        store.nodes.get(node_of(name))
+    except NoSuchNodeError:
+        return False
+    return True
+
 
 def forget(store: Store, name: str) -> None:
-    """Delete what is kept under the name; nothing if nothing is."""
+    """Delete the log under the name, readable or not; do nothing if there is none."""
     path = node_of(name)
-    ledger_id, version = _find(store, path)
-    if ledger_id is not None:
+    try:
+        ledger_id, version = _find(store, path)
+    except MalformedRecordError:
+        store.nodes.delete(path)
+        return
+    if ledger_id is None:
+        return
+    try:
         with store.transaction() as transaction:
             transaction.delete_ledger(ledger_id)
             transaction.delete_node(path, version)
+    except NoSuchLedgerError:
+        store.nodes.delete(path)
 
 
-def outstanding(records: Iterable[Record]) -> list[Nacks]:
-    """What was recorded, and not given out since."""
-    noted: list[tuple[int, Nacks]] = []
-    given: list[Given] = []
-    for number, record in enumerate(records):
-        noted += [(number, nacks) for nacks in record.nacks]
-        if record.given is not None:
-            given.append(record.given)
-    given.sort(key=lambda one: one.last)
-    lasts = [one.last for one in given]
-    # The latest time that was given out of everything up to one's ``last``, or further on.
-    untils = list(accumulate((one.until for one in reversed(given)), max))[::-1]
+def replay(records: Iterable[tuple[int, Record]], times: NackTimes) -> None:
+    """Add to ``times`` what records of a log say was nacked, in their order, without what was redelivered since."""
+    numbered = list(records)
+    # A round is recorded behind nacks that came while it went on, and covers only those up to its ``last``.
+    rounds = sorted((record.given for _, record in numbered if record.given is not None), key=lambda one: one.last)
+    at = 0
+    for number, record in numbered:
+        at = _redeliver(rounds, at, number, times)
+        for nacks in record.nacks:
+            times.restore(nacks)
+    _redeliver(rounds, at, None, times)
 
-    def is_given(number: int, nacks: Nacks) -> bool:
-        first = bisect_left(lasts, number)
-        return first < len(untils) and nacks.time <= untils[first]
 
-    return [nacks for number, nacks in noted if not is_given(number, nacks)]
+def _redeliver(rounds: list[Given], at: int, before: int | None, times: NackTimes) -> int:
+    """Apply the rounds from ``at`` on that cover no entry from ``before`` on; returns the number of the next."""
+    while at < len(rounds) and (before is None or rounds[at].last < before):
+        times.remove(times.pop(rounds[at].until))
+        at += 1
+    return at
 
 
 def _find(store: Store, path: str) -> tuple[int | None, int]:

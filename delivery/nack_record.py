@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bookstand.delivery.message_set import WIDTHS
 from bookstand.errors import MalformedRecordError
 from bookstand.proto import varints, wire
 from bookstand.proto.layout import Numbered
@@ -25,7 +26,7 @@ RECORD = Numbered(
 )
 _NACKS_TAG, _GIVEN_TAG = wire.tag(_NACKS, wire.BYTES), wire.tag(_GIVEN, wire.BYTES)
 
-_TIME, _LEDGER, _ENTRIES = 1, 2, 3
+_TIME, _LEDGER, _ENTRIES, _WIDTH, _COUNT = 1, 2, 3, 4, 5
 NACKS = Numbered(
     "Nacks",
     (_TIME, "time", "int64", "when they are due: the bucket's, in milliseconds"),
@@ -34,12 +35,21 @@ NACKS = Numbered(
         _ENTRIES,
         "entries",
         "bytes",
-        "for each run of entry ids two varints: the distance of its first id from the id behind the run before (from 0 "
+        "for each run of ids two varints: the distance of its first id from the id behind the run before (from 0 "
         "for the first), and how many follow the first",
     ),
+    (
+        _WIDTH,
+        "batch_index_bits",
+        "int32",
+        "0: the ids are entry ids; 4, 10 or 25: each is a message of a batch, with its batch index in so many low bits "
+        "and its entry id above them",
+    ),
+    (_COUNT, "redelivery_count", "int32", "how often they had been redelivered when they were negatively acknowledged"),
 )
 _TIME_TAG, _LEDGER_TAG = wire.tag(_TIME, wire.VARINT), wire.tag(_LEDGER, wire.VARINT)
 _ENTRIES_TAG = wire.tag(_ENTRIES, wire.BYTES)
+_WIDTH_TAG, _COUNT_TAG = wire.tag(_WIDTH, wire.VARINT), wire.tag(_COUNT, wire.VARINT)
 
 _UNTIL, _LAST = 1, 2
 GIVEN = Numbered(
@@ -49,19 +59,24 @@ GIVEN = Numbered(
 )
 _UNTIL_TAG, _LAST_TAG = wire.tag(_UNTIL, wire.VARINT), wire.tag(_LAST, wire.VARINT)
 
-# What a Nacks takes at most besides its entries: three tags, two numbers, two lengths.
-_FRAME = 1 + 5 + 11 + 11 + 1 + 5
+# The most bytes of a Nacks besides its entries: six tags, four numbers, two lengths.
+_FRAME = 1 + 5 + 11 + 11 + 1 + 5 + 11 + 11
+# Far more than are ever nacked together, and few enough to be listed.
+_LONGEST_RUN = 1 << 31
 # What a run takes at most.
 _RUN = 2 * varints.LONGEST
 
 
 class Nacks(NamedTuple):
-    """Positions of one ledger that are due at one time: runs of entry ids, ascending, both ends included."""
+    """Messages of one ledger that are due at one time: runs of ids, ascending, both ends included. With a ``width`` the
+    ids are codes of messages of batches, as in ``message_set.py``."""
 
     time: int
     ledger_id: int
     firsts: Column
     lasts: Column
+    width: int = 0
+    redeliveries: int = 0
 
 
 class Given(NamedTuple):
@@ -77,11 +92,19 @@ class Record(NamedTuple):
 SMALLEST_LIMIT = _FRAME + _RUN
 
 
-def nacks_of(time: int, ledger_id: int, entry_ids: Column) -> Nacks:
-    """``entry_ids`` ascend."""
-    breaks = np.flatnonzero(np.diff(entry_ids) != 1)
-    firsts = entry_ids[np.insert(breaks + 1, 0, 0)]
-    return Nacks(time, ledger_id, firsts, entry_ids[np.append(breaks, len(entry_ids) - 1)])
+def nacks_of(time: int, ledger_id: int, ids: Column, width: int = 0, count: int = 0) -> Nacks:
+    """``ids`` ascend."""
+    breaks = np.flatnonzero(np.diff(ids) != 1)
+    firsts = ids[np.insert(breaks + 1, 0, 0)]
+    return Nacks(time, ledger_id, firsts, ids[np.append(breaks, len(ids) - 1)], width, count)
+
+
+def codes_in(nacks: Nacks) -> Column:
+    """All ids of a record, ascending."""
+    counts = nacks.lasts - nacks.firsts + 1
+    ends = np.cumsum(counts)
+    codes: Column = np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(nacks.firsts - (ends - counts), counts)
+    return codes
 
 
 def encode_nacks(nacks: Iterable[Nacks], limit: int) -> Iterator[bytes]:
@@ -93,6 +116,9 @@ def encode_nacks(nacks: Iterable[Nacks], limit: int) -> Iterator[bytes]:
             wire.write_number(body, _TIME, one.time)
             wire.write_number(body, _LEDGER, one.ledger_id)
             wire.write_bytes(body, _ENTRIES, entries)
+            for field, number in ((_WIDTH, one.width), (_COUNT, one.redeliveries)):
+                if number:
+                    wire.write_number(body, field, number)
             if record and len(record) + len(body) + 6 > limit:
                 yield bytes(record)
                 record = bytearray()
@@ -144,7 +170,14 @@ def _decode_nacks(chunk: bytes) -> Nacks:
     entries = [part for tag, _, part in wire.fields(chunk) if tag == _ENTRIES_TAG]
     if len(entries) != 1:
         raise wire.WireError(f"it has {len(entries)} fields of entry ids")
-    return Nacks(numbers[_TIME_TAG], numbers[_LEDGER_TAG], *_runs_of(entries[0]))
+    width, count = numbers.get(_WIDTH_TAG, 0), numbers.get(_COUNT_TAG, 0)
+    if width not in (0, *WIDTHS):
+        raise wire.WireError(f"its batch indexes have {width} bits")
+    if count < 0:
+        raise wire.WireError(f"its redelivery count is {count}")
+    if numbers[_LEDGER_TAG] < 0:
+        raise wire.WireError(f"its ledger id is {numbers[_LEDGER_TAG]}")
+    return Nacks(numbers[_TIME_TAG], numbers[_LEDGER_TAG], *_runs_of(entries[0]), width, count)
 
 
 def _runs_of(entries: bytes) -> tuple[Column, Column]:
@@ -157,5 +190,7 @@ def _runs_of(entries: bytes) -> tuple[Column, Column]:
     # Summed up as floats, which do not overflow, before it is done in whole numbers.
     if numbers.min() < 0 or (numbers.astype(np.float64) + 1).sum() > 1 << 63:
         raise wire.WireError("its entry ids leave the range of ids")
+    if int(follow.max()) >= _LONGEST_RUN:
+        raise wire.WireError(f"it has a run of more than {_LONGEST_RUN} ids")
     lasts = np.cumsum(distances + follow + 1) - 1
     return lasts - follow, lasts

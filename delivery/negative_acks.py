@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from bookstand.delivery import nack_log
 from bookstand.delivery.backoff import RedeliveryBackoff
-from bookstand.delivery.nack_log import COMPACT_BYTES, NackLog
+from bookstand.delivery.message_id import MessageId
+from bookstand.delivery.message_set import RedeliveryCounts, code_of, codes_by_width
+from bookstand.delivery.nack_log import NackLog
 from bookstand.delivery.nack_record import Nacks, nacks_of
-from bookstand.delivery.time_index import TimeIndex
+from bookstand.delivery.nacked import MessageRows, Nacked, NackTimes
+from bookstand.delivery.precision import LowBits, Precision
 from bookstand.delivery.timer import Alarm, Timer, timer_for
 from bookstand.delivery.tracker import (
     LARGEST,
@@ -27,7 +31,6 @@ from bookstand.delivery.tracker import (
     check_position,
     columns_of,
 )
-from bookstand.delivery.waiting import first_of_each
 from bookstand.errors import BookstandError, IncorrectParameterError
 from bookstand.storage.clock import SystemClock
 from bookstand.storage.log import logger
@@ -46,73 +49,115 @@ AT_ONCE = 1_000
 """How many positions one call of ``redeliver`` gets at most."""
 RETRY_MILLIS = 1_000
 """After which time ``redeliver`` is called again when it failed."""
+_FEW = 16
+"""Fewer messages are added one by one."""
 
 
 class NegativeAcks:
-    """``redeliver(positions)`` is called in the timer's thread, without any lock held, one call at a time, and may call
-    the methods here. What it raises is logged, and what it was given comes again a second later.
+    """``redeliver(positions)`` is called in the timer's thread, one call at a time and without any lock held, and may
+    call the methods here. An exception is logged, and what the call was for is redelivered a second later.
 
-    Times are in milliseconds. Without a ``timer`` it has one of its own, which it closes. Use :meth:`open` for one that
-    a restart does not make forget.
+    Times are in milliseconds. ``precision`` may replace ``precision_bits`` (see ``precision.py``). Without a ``timer``
+    there is one of its own, which :meth:`close` closes. Use :meth:`open` for negative acknowledgments that a restart
+    keeps.
+
+    ``nacked``: the messages of a subscription, which :meth:`nack` adds to. They are redelivered by message instead of
+    by position, each at the time of its last nack, and under ``lock``, which then guards both.
     """
 
     def __init__(
         self,
-        redeliver: Callable[[list[Position]], object],
+        redeliver: Callable[[list[Any]], object],
         precision_bits: int = PRECISION_BITS,
         delay: int = DELAY_MILLIS,
         backoff: RedeliveryBackoff | None = None,
         clock: Clock | None = None,
         timer: Timer | None = None,
+        *,
+        precision: Precision | None = None,
+        nacked: Nacked | None = None,
+        lock: RLock | None = None,
     ) -> None:
         self._redeliver = redeliver
         self._delay = check_millis("delay", delay, 0)
         self._backoff = backoff
         self._clock = SystemClock() if clock is None else clock
-        self._index = TimeIndex(precision_bits)
+        self._nacked = nacked
+        self._times = NackTimes(precision or LowBits(precision_bits)) if nacked is None else nacked
         self._own_timer = timer_for(self._clock) if timer is None else None
         self._timer: Timer = timer or self._own_timer  # type: ignore[assignment]
-        self._lock = RLock()
+        self._lock = RLock() if lock is None else lock
         # By bucket and position: the other entries of messages that were cut into several.
         self._chunks: dict[int, dict[Position, list[Position]]] = {}
         # Rings at the latest when the first deadline passes.
         self._alarm: Alarm | None = None
-        # Somebody is calling redeliver, and another alarm rang meanwhile.
+        # A thread is calling redeliver, and another alarm rang meanwhile.
         self._giving = False
         self._missed = False
         self._closed = False
         self._log: NackLog | None = None
+        # Where new nacks are not recorded: the times of those that were, descending; else None.
+        self._recorded: list[int] | None = None
+        self.problems: list[str] = []
+        """What was wrong with the log when it was read."""
 
     @classmethod
     def open(
         cls,
         store: Store,
         name: str,
-        redeliver: Callable[[list[Position]], object],
+        redeliver: Callable[[list[Any]], object],
         precision_bits: int = PRECISION_BITS,
         delay: int = DELAY_MILLIS,
         backoff: RedeliveryBackoff | None = None,
         clock: Clock | None = None,
         timer: Timer | None = None,
-        compact_bytes: int = COMPACT_BYTES,
+        compact_bytes: int | None = None,
+        *,
+        durable: bool = True,
+        precision: Precision | None = None,
+        nacked: Nacked | None = None,
+        lock: RLock | None = None,
     ) -> Self:
-        """Those that are kept under ``name`` in the store, in a ledger. Whoever had them open before is fenced.
+        """Open the negative acknowledgments that are recorded under ``name`` in the store, in a ledger. A process that
+        had them open before is fenced.
 
-        What :meth:`add` returned from is given back at least once, whatever crashes when; what it raised for, perhaps.
-        ``nack_log.forget`` deletes what is kept.
+        What :meth:`add` returned from is redelivered at least once, whatever crashes when; what it raised for, perhaps.
+        Not ``durable``, those that were recorded before return at their times, new ones are not recorded, and the log
+        is deleted when all recorded ones have returned. ``nack_log.forget`` deletes it at once.
         """
-        acks = cls(redeliver, precision_bits, delay, backoff, clock, timer)
-        acks._recover(NackLog(store, name, compact_bytes))
+        acks = cls(
+            redeliver, precision_bits, delay, backoff, clock, timer, precision=precision, nacked=nacked, lock=lock
+        )
+        if durable or nack_log.exists(store, name):
+            limit = nack_log.COMPACT_BYTES if compact_bytes is None else compact_bytes
+            acks._recover(NackLog(store, name, limit), durable)
         return acks
 
-    def _recover(self, log: NackLog) -> None:
+    def _recover(self, log: NackLog, durable: bool) -> None:
         with self._lock:
-            for nacks in log.read():
-                for first, last in zip(nacks.firsts.tolist(), nacks.lasts.tolist(), strict=True):
-                    self._index.add_range(nacks.time, nacks.ledger_id, first, last)
+            records = log.read()
+            self.problems = log.problems
+            # Under the times that were recorded, which those of rounds are compared with.
+            exact = LowBits(0)
+            before = NackTimes(exact) if self._nacked is None else Nacked(exact, RedeliveryCounts())
+            nack_log.replay(records, before)
+            for nacks in before.groups():
+                self._times.restore(nacks._replace(time=self._times.key(nacks.time)))
+            if not durable:
+                self._recorded = sorted(self._times.buckets(), reverse=True)
+                if not self._recorded:
+                    log.delete()
+                    return
             log.begin(self._all_nacks())
             self._log = log
             self._arm_next()
+
+    def change_delay(self, delay: int, backoff: RedeliveryBackoff | None) -> None:
+        """Use another delay and backoff for what is nacked from now on."""
+        with self._lock:
+            self._delay = check_millis("delay", delay, 0)
+            self._backoff = backoff
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -137,12 +182,11 @@ class NegativeAcks:
         others = [Position(*check_position(chunk)) for chunk in chunks]
         wait = self._wait(delay, redelivery_count)
         with self._lock:
-            deadline = self._deadline(wait)
-            self._index.add(deadline, ledger_id, entry_id)
+            deadline, bucket = self._deadline(wait)
+            self._times.add(bucket, (0, ledger_id, entry_id))
             if others:
-                self._chunks.setdefault(self._index.key(deadline), {})[Position(ledger_id, entry_id)] = others
-            noted = self._added(deadline, [(ledger_id, entry_id), *others])
-            bucket = self._index.key(deadline)
+                self._chunks.setdefault(bucket, {})[Position(ledger_id, entry_id)] = others
+            noted = self._added(deadline, lambda: _nacks(bucket, *columns_of([(ledger_id, entry_id), *others])))
         _settle(noted)
         return bucket
 
@@ -151,18 +195,43 @@ class NegativeAcks:
         ledger_ids, entry_ids = columns_of(positions)
         wait = self._wait(delay, redelivery_count)
         with self._lock:
-            deadline = self._deadline(wait)
-            bucket = self._index.key(deadline)
+            deadline, bucket = self._deadline(wait)
             if not len(ledger_ids):
                 return bucket
-            self._index.add_many(np.full(len(ledger_ids), deadline), ledger_ids, entry_ids)
-            noted = self._added(deadline, (ledger_ids, entry_ids))
+            self._times.add_many(bucket, 0, ledger_ids, entry_ids)
+            noted = self._added(deadline, lambda: _nacks(bucket, ledger_ids, entry_ids))
         _settle(noted)
         return bucket
 
-    def change_delay(self, delay: int, backoff: RedeliveryBackoff | None) -> None:
-        """Use this delay, or this backoff, for what is acknowledged negatively from now on."""
-        self._delay, self._backoff = check_millis("delay", delay, 0), backoff
+    def nack(self, messages: Sequence[MessageId], delay: int | None = None, redelivery_count: int = 0) -> None:
+        """Redeliver messages of a subscription that were redelivered so many times before."""
+        wait = self._wait(delay, redelivery_count)
+        if len(messages) < _FEW:
+            codes = list(map(code_of, messages))
+        else:
+            columns = codes_by_width(messages)
+        with self._lock:
+            deadline, bucket = self._deadline(wait)
+            replaces = False
+            if len(messages) < _FEW:
+                for code in codes:
+                    replaces |= self._times.add(bucket, code)
+            else:
+                for one in columns:
+                    replaces |= self._times.add_many(bucket, *one)
+            if replaces and self._recorded is not None:
+                # What is replaced may be recorded, and would return at its own time after a restart.
+                self._recorded = sorted({*self._recorded, bucket}, reverse=True)
+            noted = self._added(
+                deadline,
+                lambda: (
+                    nacks
+                    for width, ledger_ids, ids in codes_by_width(messages)
+                    for nacks in _nacks(bucket, ledger_ids, ids, width, redelivery_count)
+                ),
+                is_recorded=self._recorded is None or replaces,
+            )
+        _settle(noted)
 
     def _wait(self, delay: int | None, redelivery_count: int) -> int:
         if type(redelivery_count) is not int:
@@ -172,23 +241,26 @@ class NegativeAcks:
         chosen = self._delay if delay is None else check_millis("delay", delay, 0)
         return max(chosen, SHORTEST_DELAY_MILLIS)
 
-    def _deadline(self, wait: int) -> int:
+    def _deadline(self, wait: int) -> tuple[int, int]:
+        """The end of a wait that begins now, and its bucket."""
         if self._closed:
             raise TrackerClosedError("the negative acknowledgments were closed")
-        return min(self._clock.now() + wait, LARGEST)
+        deadline = min(self._clock.now() + wait, LARGEST)
+        return deadline, self._times.key(deadline)
 
-    def _added(self, deadline: int, positions: Positions) -> list[Pending]:
-        """They are in the index; the lock is held. What the caller is to wait for without it."""
+    def _added(self, deadline: int, nacks: Callable[[], Iterable[Nacks]], is_recorded: bool = True) -> list[Pending]:
+        """Set the alarm for, and record, nacks that are in the index; the lock is held. Returns what the caller is to
+        wait for without it."""
         if self._alarm is not None and not self._alarm.live:
             # It is about to ring, or was lost with a fork: what it was for must not wait for this one.
             self._alarm = None
             self._arm_next()
         elif self._alarm is None or deadline < self._alarm.at:
             self._arm(deadline)
-        if self._log is None:
+        if self._log is None or not is_recorded:
             return []
-        # In the index first: what stands in the log up to its last entry is there, or was given out.
-        noted = self._log.note(_nacks(self._index.key(deadline), *columns_of(positions)))
+        # In the index first: what is in the log up to its last entry is there, or was redelivered.
+        noted = self._log.note(nacks())
         self._compact()
         return noted
 
@@ -201,7 +273,7 @@ class NegativeAcks:
 
     def _arm_next(self) -> None:
         """For the first bucket, unless an alarm is set: that one is early enough for all there are."""
-        first = self._index.next_time()
+        first = self._times.next_time()
         if first is None:
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -221,9 +293,9 @@ class NegativeAcks:
                 return
             now = self._clock.now()
             last = -1 if self._log is None else self._log.last
-            left = self._pop(now)
+            left = _Left(self._pop(now))
             self._arm_next()
-            if not left.ledger_ids.size:
+            if not left.rows.keys.size:
                 return
             self._giving = True
         try:
@@ -237,20 +309,26 @@ class NegativeAcks:
             except BookstandError as error:
                 _unnoted(error)
 
-    def _pop(self, now: int) -> _Left:
-        """What is due, each position once, in however many buckets it was."""
-        keys, ledger_ids, entry_ids = self._index.pop_due(now).columns()
-        chunks = [(key, *one) for key in list(self._chunks) if key <= now for one in _flat(self._chunks.pop(key))]
+    def _pop(self, now: int) -> MessageRows:
+        """Remove what is due: each position once, in however many buckets it was."""
+        rows = self._times.pop(now)
+        chunks = [(key, *one, -1) for key in list(self._chunks) if key <= now for one in _flat(self._chunks.pop(key))]
         if chunks:
-            rows = np.concatenate([np.column_stack([keys, ledger_ids, entry_ids]), np.array(chunks, dtype=np.int64)])
-            keys, ledger_ids, entry_ids = rows[np.argsort(rows[:, 0], kind="stable")].T
-        once = first_of_each(ledger_ids, entry_ids)
-        return _Left(keys[once], ledger_ids[once], entry_ids[once])
+            table = np.concatenate([np.column_stack(rows), np.array(chunks, dtype=np.int64)])
+            rows = MessageRows(*table[np.argsort(table[:, 0], kind="stable")].T)
+        return rows.without_repetitions() if self._nacked is None else rows
 
     def _give(self, left: _Left) -> None:
-        while left.ledger_ids.size and not self._closed:
-            self._redeliver(list(map(Position, left.ledger_ids[:AT_ONCE].tolist(), left.entry_ids[:AT_ONCE].tolist())))
-            left.drop(AT_ONCE)
+        while left.rows.keys.size and not self._closed:
+            some = left.rows.pick(slice(AT_ONCE))
+            if self._nacked is None:
+                self._redeliver(some.messages())
+            else:
+                with self._lock:
+                    if messages := self._nacked.valid(some).messages():
+                        self._redeliver(messages)
+                    self._nacked.remove(some)
+            left.rows = left.rows.pick(slice(AT_ONCE, None))
 
     def _given(self, left: _Left, until: int, last: int) -> list[Pending]:
         """As much as is not left was given out. What is left goes back to its buckets, where it is due, so that only
@@ -261,18 +339,32 @@ class NegativeAcks:
             missed, self._missed = self._missed, False
             if self._closed:
                 return noted
-            if left.ledger_ids.size:
-                self._index.add_many(left.keys, left.ledger_ids, left.entry_ids)
+            if left.rows.keys.size:
+                self._times.put_back(left.rows)
                 self._arm_by(self._clock.now() + RETRY_MILLIS)
             elif self._log is not None:
                 try:
-                    noted.append(self._log.given(until, last))
+                    noted += self._note_round(self._log, until, last)
                 except BookstandError as error:
                     _unnoted(error)
             if missed:
                 self._arm_by(self._clock.now())
             self._compact()
         return noted
+
+    def _note_round(self, log: NackLog, until: int, last: int) -> list[Pending]:
+        if self._recorded is None:
+            return [log.given(until, last)]
+        before = len(self._recorded)
+        while self._recorded and self._recorded[-1] <= until:
+            self._recorded.pop()
+        if len(self._recorded) == before:
+            return []
+        if self._recorded:
+            return [log.given(until, last)]
+        self._log = None
+        log.delete()
+        return []
 
     def _arm_by(self, at: int) -> None:
         if self._alarm is None or at < self._alarm.at:
@@ -281,13 +373,12 @@ class NegativeAcks:
     # -- the log; the lock is held -------------------------------------------------------------------------------------
 
     def _compact(self) -> None:
-        # Not while something is neither in the index nor given out.
-        if self._log is not None and not self._giving and self._log.is_full:
+        # Not while something is neither in the index nor redelivered; nor with nacks that are not to be recorded.
+        if self._log is not None and self._recorded is None and not self._giving and self._log.is_full:
             self._log.compact(self._all_nacks())
 
     def _all_nacks(self) -> Iterator[Nacks]:
-        for one in self._index.peek():
-            yield nacks_of(one.key, one.ledger_id, one.entry_ids.astype(np.int64))
+        yield from self._times.groups()
         for key, chunks in self._chunks.items():
             yield from _nacks(key, *columns_of(_flat(chunks)))
 
@@ -296,21 +387,18 @@ class NegativeAcks:
     @property
     def count(self) -> int:
         """How many messages wait, counted once for each bucket that they are in."""
-        return len(self._index)
+        return len(self._times)
 
     def __len__(self) -> int:
         return self.count
 
     def positions(self) -> list[Position]:
         """Of all that wait, once for each bucket that they are in."""
-        return self._index.peek().positions()
+        return self._times.positions()
 
     def buckets(self) -> dict[int, int]:
         """How many wait in each bucket, by its time."""
-        counts: dict[int, int] = {}
-        for segment in self._index.peek():
-            counts[segment.key] = counts.get(segment.key, 0) + len(segment.entry_ids)
-        return counts
+        return self._times.buckets()
 
     @property
     def next_redelivery(self) -> int | None:
@@ -320,7 +408,7 @@ class NegativeAcks:
 
     @property
     def memory_bytes(self) -> int:
-        return self._index.memory_bytes
+        return self._times.memory_bytes
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -331,7 +419,7 @@ class NegativeAcks:
             if self._alarm is not None:
                 self._alarm.cancel()
                 self._alarm = None
-            self._index.clear()
+            self._times.clear()
             self._chunks.clear()
         if closed:
             return
@@ -351,17 +439,10 @@ class NegativeAcks:
 
 
 class _Left:
-    """What a round has still to give out, the earliest bucket first."""
+    """What a round has still to redeliver, the earliest bucket first."""
 
-    def __init__(self, keys: Column, ledger_ids: Column, entry_ids: Column) -> None:
-        self.keys = keys
-        self.ledger_ids = ledger_ids
-        self.entry_ids = entry_ids
-
-    def drop(self, count: int) -> None:
-        self.keys = self.keys[count:]
-        self.ledger_ids = self.ledger_ids[count:]
-        self.entry_ids = self.entry_ids[count:]
+    def __init__(self, rows: MessageRows) -> None:
+        self.rows = rows
 
 
 def _flat(chunks: dict[Position, list[Position]]) -> Iterator[Position]:
@@ -369,9 +450,9 @@ def _flat(chunks: dict[Position, list[Position]]) -> Iterator[Position]:
         yield from others
 
 
-def _nacks(key: int, ledger_ids: Column, entry_ids: Column) -> Iterator[Nacks]:
+def _nacks(key: int, ledger_ids: Column, ids: Column, width: int = 0, count: int = 0) -> Iterator[Nacks]:
     for ledger_id in np.unique(ledger_ids).tolist():
-        yield nacks_of(key, ledger_id, np.unique(entry_ids[ledger_ids == ledger_id]))
+        yield nacks_of(key, ledger_id, np.unique(ids[ledger_ids == ledger_id]), width, count)
 
 
 def _unnoted(error: BookstandError) -> None:

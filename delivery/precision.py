@@ -22,7 +22,7 @@ Times = NDArray[np.int64]
 
 MIN_TIME = -(1 << 63)
 MAX_TIME = (1 << 63) - 1
-_MAX_BITS = 62
+MAX_BITS = 62
 
 
 class Precision(Protocol):
@@ -43,8 +43,8 @@ class LowBits:
     """
 
     def __init__(self, bits: int = 0, round_up: bool = False) -> None:
-        if isinstance(bits, bool) or not isinstance(bits, int) or not 0 <= bits <= _MAX_BITS:
-            raise IncorrectParameterError(f"the precision is 0 to {_MAX_BITS} low bits, not {bits!r}")
+        if isinstance(bits, bool) or not isinstance(bits, int) or not 0 <= bits <= MAX_BITS:
+            raise IncorrectParameterError(f"the precision is 0 to {MAX_BITS} low bits, not {bits!r}")
         self._mask = -1 << bits
         self.step = 1 << bits
         self._up = self.step - 1 if round_up else 0

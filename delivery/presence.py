@@ -207,6 +207,30 @@ class Presence:
         ids = np.frombuffer(entry_ids.to_array(), dtype=np.int64)
         self.add_many(np.full(len(ids), ledger_id, dtype=np.int64), ids)
 
+    def within(self, ledger_id: int, first: int, last: int) -> list[int]:
+        """Ids of one ledger from the first to the last, ascending."""
+        self._settle()
+        found: list[int] = []
+        for high in range(first >> _PAGE_BITS, (last >> _PAGE_BITS) + 1):
+            number = self._numbers.get(ledger_id << _HIGH_BITS | high)
+            if number is None:
+                continue
+            page = high << _PAGE_BITS
+            start = number << _PAGE_BITS & _IN_BITMAP
+            stop = start + min(last - page, _LOW)
+            for one in self._bitmaps[number >> _BITMAP_BITS - _PAGE_BITS].iter_equal_or_larger(
+                start + max(first - page, 0)
+            ):
+                if one > stop:
+                    break
+                found.append(one - start + page)
+        return found
+
+    def optimize(self) -> None:
+        """Store runs of ids as runs where that is smaller."""
+        for bitmap in self._bitmaps:
+            bitmap.run_optimize()
+
     # -- ledgers -------------------------------------------------------------------------------------------------------
 
     def columns(self) -> tuple[Column, Column]:

@@ -39,7 +39,8 @@ class ReceivedMessage:
         """The entry's; None if it is no message of Pulsar's, and then the whole of it is the payload."""
         self._payload_at = payload_at
         self.redelivery_count = 0
-        """How often it was delivered before, as far as this opening of the subscription knows."""
+        """Number of earlier deliveries since the subscription was opened; with ``durable_nacks`` a recorded nack keeps
+        it over a restart."""
 
     @property
     def id(self) -> MessageId:

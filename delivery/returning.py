@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from threading import RLock
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_plus
 
+from bookstand.delivery.bucket_recovery import GONE
 from bookstand.delivery.consumer import Consumer
 from bookstand.delivery.doorbell import Doorbell
 from bookstand.delivery.message_id import MessageId, position_of
@@ -16,7 +17,8 @@ from bookstand.delivery.timer import Alarm, Timer
 from bookstand.delivery.times import span_of
 from bookstand.delivery.topic_config import SubscriptionConfig
 from bookstand.delivery.whereabouts import Whereabouts
-from bookstand.storage.position import Position
+from bookstand.errors import MalformedRecordError
+from bookstand.storage.log import logger
 
 if TYPE_CHECKING:
     from bookstand.delivery.nack_log import Store
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
 
 class Returning:
-    """Its owner has ``lock``, which alarms take by themselves. ``nacks_name``: under which negative acknowledgments are
-    kept in the store, where they are."""
+    """Callers hold ``lock``; alarms take it on their own. ``nacks_name``: the name of the log of negative
+    acknowledgments."""
 
     def __init__(
         self,
@@ -50,17 +52,35 @@ class Returning:
         self._nacks = self._open_nacks(store, nacks_name)
 
     def _open_nacks(self, store: Store, name: str) -> NegativeAcks:
-        delay, backoff = span_of("nack_delay", self._config.nack_delay), self._config.nack_backoff
-        if not self._config.durable_nacks:
-            forget(store, name)
-            return NegativeAcks(self._nacks_due, delay=delay, backoff=backoff, clock=self._clock, timer=self._timer)
+        def opened() -> NegativeAcks:
+            return NegativeAcks.open(
+                store,
+                name,
+                self._nacks_due,
+                delay=span_of("nack_delay", self._config.nack_delay),
+                backoff=self._config.nack_backoff,
+                clock=self._clock,
+                timer=self._timer,
+                durable=self._config.durable_nacks,
+                nacked=self._where.nacked,
+                lock=self._lock,
+            )
+
         with self._lock:
             # What is due by now is announced at once, in another thread, which waits for the lock.
-            nacks = NegativeAcks.open(
-                store, name, self._nacks_due, delay=delay, backoff=backoff, clock=self._clock, timer=self._timer
-            )
-            self._where.nacked.add_whole(nacks.positions())
-            self._where.reach(self._where.nacked.positions())
+            try:
+                nacks = opened()
+            except (*GONE, MalformedRecordError) as error:
+                logger().warning(
+                    "negative acknowledgments of %s are lost, and their messages are redelivered at once: %s",
+                    unquote_plus(name),
+                    error,
+                )
+                self._where.nacked.clear()
+                forget(store, name)
+                nacks = opened()
+                nacks.problems.append(str(error))
+            self._where.reach(self._where.nacked.last_entries())
             return nacks
 
     def change_config(self, config: SubscriptionConfig) -> None:
@@ -71,28 +91,21 @@ class Returning:
     # -- negative acknowledgments ------------------------------------------------------------------------------------
 
     def nack(self, messages: Sequence[MessageId], wait: int | None) -> None:
-        """They are to come again, after so many milliseconds, or what the configuration says."""
-        # Also what the cursor has not come to waits.
+        """Redeliver messages after so many milliseconds, or as the configuration says."""
+        # What the cursor has not come to is delayed as well.
         self._where.reach(map(position_of, messages))
-        # What was given back equally often comes again together, and is written down in one commit.
-        for count, some in groupby(sorted(messages, key=self._count_of), key=self._count_of):
-            messages_of_count = list(some)
-            until = self._nacks.add_many(map(position_of, messages_of_count), wait, count)
-            for message in messages_of_count:
-                self._where.nacked.add(position_of(message), message[2] if len(message) > 2 else -1, until)
-                self._where.out.settle(message)
+        # Messages of one count have one delay, and are recorded in one commit.
+        counts = self._where.given_back.of_each(messages)
+        for count in sorted(set(counts)):
+            self._nacks.nack([one for one, its in zip(messages, counts, strict=True) if its == count], wait, count)
+        for message in messages:
+            self._where.out.settle(message)
 
-    def _count_of(self, message: MessageId) -> int:
-        """How often it was given back, where that decides when it comes again."""
-        return 0 if self._config.nack_backoff is None else self._where.given_back.get(message, 0)
-
-    def _nacks_due(self, positions: list[Position]) -> None:
+    def _nacks_due(self, messages: list[MessageId]) -> None:
         with self._lock:
             if not self._stopped:
-                now = self._clock.now()
-                due = [message for position in positions for message in self._where.nacked.due(position, now)]
                 # What is out by now was given back for another reason, and went out again.
-                self.give_back([message for message in due if self._where.out.handout_of(message) is None])
+                self.give_back([message for message in messages if self._where.out.handout_of(message) is None])
 
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
@@ -133,8 +146,10 @@ class Returning:
             if handout is not None and handout.consumer not in unseen:
                 unseen[handout.consumer] = handout.consumer.held_back(where.out)
             if handout is None or message not in unseen[handout.consumer]:
-                where.given_back[message] = where.given_back.get(message, 0) + 1
-            where.out.settle(message)
+                where.given_back.increment(message)
+            if handout is not None:
+                # Of a nacked batch that is due, messages may be in flight that returned before it.
+                where.out.settle(message)
         where.again.add(messages)
         # The cursor may not have come to it in this life.
         where.reach(map(position_of, messages))

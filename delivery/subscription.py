@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.acknowledging import Acknowledging
-from bookstand.delivery.choosing import Tracker, open_tracker
+from bookstand.delivery.choosing import Tracker, check_relative_precision, open_tracker
 from bookstand.delivery.coming_again import ComingAgain
 from bookstand.delivery.coming_due import ComingDue
 from bookstand.delivery.coming_new import ComingNew
@@ -80,7 +80,8 @@ class Subscription:
     """Use ``topic.subscription(name)``. All methods may be called from any thread.
 
     *At least once*: a message that was published durably is delivered until it was durably acknowledged. A restart
-    delivers again what was not, and nothing else; it does not know how often that was delivered before.
+    delivers again what was not, and nothing else. Redelivery counts begin anew, except for recorded nacks
+    (``durable_nacks``).
 
     *Never early*: a delayed message is not delivered more than a tick before its time; strict, not before it.
 
@@ -102,6 +103,7 @@ class Subscription:
     """
 
     def __init__(self, topic: Topic, name: str, config: SubscriptionConfig, initial: str) -> None:
+        check_relative_precision(topic.config, config.delayed_delivery_relative_precision)
         self.topic = topic
         self.name = name
         self.config = config
@@ -117,7 +119,7 @@ class Subscription:
         self._active: Consumer | None = None
         self.cursor: Cursor = topic.cursor(name, config.cursor, initial=initial)
         self.cursor.on_resume(self.bell.ring)
-        self._where = where = Whereabouts()
+        self._where = where = Whereabouts(config.nack_precision(self._clock))
         self._delayed = delayed = Delayed(self._open_tracker)
         if delayed.tracker.count:
             # What it knows from before may be out when the cursor comes to it.
@@ -153,7 +155,15 @@ class Subscription:
 
     def _open_tracker(self) -> Tracker:
         topic = self.topic
-        return open_tracker(self.cursor, self._delays, topic.shared_index, self.bell.ring, self._clock, topic.timer)
+        return open_tracker(
+            self.cursor,
+            self._delays,
+            self.config.delayed_delivery_relative_precision,
+            topic.shared_index,
+            self.bell.ring,
+            self._clock,
+            topic.timer,
+        )
 
     @property
     def _delays(self) -> DelayedDeliveryConfig:
@@ -306,10 +316,10 @@ class Subscription:
         deadline = self._returning.deadline()
         handout = self._where.out.hand_out(consumer, ids, deadline, batch)
         self._returning.watch(deadline)
-        if given_back := self._where.given_back:
-            for message, message_id in zip(messages, ids, strict=True):
-                message.redelivery_count = given_back.get(message_id, 0)
-                self._tally.redelivered += message.redelivery_count > 0
+        if self._where.given_back:
+            for message, count in zip(messages, self._where.given_back.of_each(ids), strict=True):
+                message.redelivery_count = count
+                self._tally.redelivered += count > 0
         if len(messages) > most:
             consumer.spill(messages[most:], handout)
             messages = messages[:most]
@@ -339,9 +349,10 @@ class Subscription:
     # -- what comes again --------------------------------------------------------------------------------------------
 
     def nack(self, message: Reference, delay: Span | None = None) -> None:
-        """It could not be handled, and is to come again: after ``delay``, or what the backoff says, or ``nack_delay``.
+        """Redeliver a message after ``delay``, or as ``nack_backoff`` says, or after ``nack_delay``. Of several nacks
+        of a message the last one counts.
 
-        Of a batch, what is not acknowledged by then comes again."""
+        A position of a batch stands for all its messages that are not acknowledged, and replaces their nacks."""
         self.nack_many([message], delay)
 
     def nack_many(self, messages: Iterable[Reference], delay: Span | None = None) -> None:

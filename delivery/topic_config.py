@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from bookstand.cursor.config import CursorConfig, WhileOpen
 from bookstand.delivery.backoff import RedeliveryBackoff
 from bookstand.delivery.config import DELAYED_WHILE_OPEN, DelayedDeliveryConfig
 from bookstand.delivery.negative_acks import DELAY_MILLIS
+from bookstand.delivery.negative_acks import PRECISION_BITS as NACK_PRECISION_BITS
+from bookstand.delivery.precision import MAX_BITS, LowBits, Precision, relative
 from bookstand.delivery.times import Span, span_of
 from bookstand.errors import IncorrectParameterError
 from bookstand.ledger.broker_conf import TOPIC, BrokerConf
 from bookstand.ledger.compression import NUMBERS
 from bookstand.ledger.managed import MAX_BYTES_PER_LEDGER, MAX_ENTRIES_PER_LEDGER, MAX_LEDGER_AGE
+
+if TYPE_CHECKING:
+    from bookstand.storage.clock import Clock
 
 SHARED, EXCLUSIVE = "shared", "exclusive"
 TYPES = (SHARED, EXCLUSIVE)
@@ -73,16 +78,27 @@ class SubscriptionConfig:
     delayed_delivery_tick_time_millis: int | None = None
     """Precision of delivery times, in milliseconds. None means the topic's setting."""
 
+    delayed_delivery_relative_precision: float | None = None
+    """Deliver delayed messages early by up to this fraction of their delay, besides the tick, and never late, for less
+    memory: 0.01 saves most. Only where delayed messages are in memory and not strict. None: only the tick counts."""
+
     ack_deadline: Span | None = None
     """Time after which an unacknowledged message is redelivered. None means no limit while its consumer is open."""
 
     nack_delay: Span = DELAY_MILLIS
     nack_backoff: RedeliveryBackoff | None = None
-    """After which time what was negatively acknowledged comes again; a backoff decides in place of the delay."""
+    """The delay after which negatively acknowledged messages are redelivered; a backoff replaces the delay."""
+
+    negative_ack_precision_bits: int = NACK_PRECISION_BITS
+    """Redeliver them in buckets of 2^bits milliseconds, early by less than that and never late; 0: to the millisecond.
+    Pulsar's ``negativeAckPrecisionBitCnt``."""
+
+    negative_ack_relative_precision: float | None = None
+    """Instead of bits: redeliver them early by less than this fraction of their delay, and never late."""
 
     durable_nacks: bool = False
-    """Keep them in a ledger, so that a restart does not forget for how long. Without, what was negatively acknowledged
-    comes again at once after a restart."""
+    """Record the time, batch index and redelivery count of negatively acknowledged messages in a ledger, so that each
+    returns at its time after a restart. Without, they return at once, except for those that were recorded before."""
 
     max_redeliveries: int | None = None
     """Maximum number of redeliveries of a message; after them it goes to the dead-letter topic. None means
@@ -112,6 +128,7 @@ class SubscriptionConfig:
             span = getattr(self, name)
             if span is not None and span_of(name, span) == 0:
                 raise IncorrectParameterError(f"{name} is a span of a millisecond or more")
+        self._check_precisions()
         _check_flag("durable_nacks", self.durable_nacks)
         _check_number("max_unacked_messages", self.max_unacked_messages, 1)
         if self.max_redeliveries is not None:
@@ -126,6 +143,28 @@ class SubscriptionConfig:
             raise IncorrectParameterError(
                 f"nack_backoff must have a method next(redelivery_count), {self.nack_backoff!r} has none"
             )
+
+    def _check_precisions(self) -> None:
+        bits = self.negative_ack_precision_bits
+        if type(bits) is not int or not 0 <= bits <= MAX_BITS:
+            raise IncorrectParameterError(
+                f"negative_ack_precision_bits must be an integer from 0 to {MAX_BITS}, not {bits!r}"
+            )
+        for name in ("negative_ack_relative_precision", "delayed_delivery_relative_precision"):
+            fraction = getattr(self, name)
+            if fraction is not None and (type(fraction) is not float or not 0 < fraction < 1):
+                raise IncorrectParameterError(f"{name} must be a fraction between 0 and 1 or None, not {fraction!r}")
+        if self.negative_ack_relative_precision is not None and bits != NACK_PRECISION_BITS:
+            raise IncorrectParameterError(
+                "negative_ack_precision_bits and negative_ack_relative_precision exclude each other: set one of them, "
+                f"not {bits} and {self.negative_ack_relative_precision}"
+            )
+
+    def nack_precision(self, clock: Clock) -> Precision:
+        """The precision of negative acknowledgments."""
+        if self.negative_ack_relative_precision is None:
+            return LowBits(self.negative_ack_precision_bits)
+        return relative(self.negative_ack_relative_precision, clock=clock)
 
     @property
     def is_exclusive(self) -> bool:
@@ -162,7 +201,15 @@ SUBSCRIPTION_WHILE_OPEN = WhileOpen(
             "time_to_live",
         }
     ),
-    fixed=frozenset({"durable_nacks", "type"}),
+    fixed=frozenset(
+        {
+            "delayed_delivery_relative_precision",
+            "durable_nacks",
+            "negative_ack_precision_bits",
+            "negative_ack_relative_precision",
+            "type",
+        }
+    ),
     remedy="close the subscription first",
 )
 """The settings of :class:`SubscriptionConfig`."""

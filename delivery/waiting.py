@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bookstand.delivery.precision import Precision
 from bookstand.delivery.presence import Column, Mask, Presence
 from bookstand.delivery.time_index import TimeIndex
 
@@ -19,18 +20,26 @@ _FEW_DEAD = 4096
 
 
 class Waiting:
-    """Not safe between threads: its owner has a lock. ``round_up``: keys are times rounded up, else down."""
+    """Not thread-safe: callers hold a lock. ``round_up``: keys are times rounded up, else down. A ``precision`` rounds
+    in place of both, when a position is added."""
 
-    def __init__(self, precision_bits: int, round_up: bool) -> None:
+    def __init__(self, precision_bits: int, round_up: bool, precision: Precision | None = None) -> None:
         self._bits = precision_bits
         self._round_up = round_up
-        self._index = TimeIndex(precision_bits, round_up=round_up)
+        self._precision = precision
+        self._index = self._new_index()
         self._alive = Presence()
         self._dead = Presence()
         # Not above the earliest key, and that key itself if it is exact: asking the index after every addition costs
         # more than the addition.
         self._next: int | None = None
         self._next_is_exact = True
+
+    def _new_index(self) -> TimeIndex:
+        if self._precision is not None:
+            # It may depend on the moment, and what is rounded stays as it is.
+            return TimeIndex()
+        return TimeIndex(self._bits, round_up=self._round_up)
 
     def __len__(self) -> int:
         return len(self._alive)
@@ -39,6 +48,8 @@ class Waiting:
         """A position that waits already keeps its time."""
         if not self._alive.add(ledger_id, entry_id):
             return
+        if self._precision is not None:
+            time = self._precision.key(time)
         if not (self._dead and self._dead.discard(ledger_id, entry_id) and self._revived(time, ledger_id, entry_id)):
             self._index.add(time, ledger_id, entry_id)
         self._comes(time)
@@ -50,6 +61,8 @@ class Waiting:
         if not len(rows):
             return
         times, ledger_ids, entry_ids = times[rows], ledger_ids[rows], entry_ids[rows]
+        if self._precision is not None:
+            times = self._precision.keys(times)
         if self._dead and self._dead.contains_many(ledger_ids, entry_ids).any():
             # They may be under other times. Without the dead there is nothing to look for, one after the other.
             self._bury()
@@ -158,13 +171,14 @@ class Waiting:
     def rekey(self, precision_bits: int) -> None:
         """Keys of another width from now on. Those that are there are rounded on, in the same direction: exact times
         are not kept, so with a smaller width they stay as they are."""
-        if precision_bits == self._bits:
+        if precision_bits == self._bits or self._precision is not None:
+            self._bits = precision_bits
             return
         self._begin(precision_bits, *self._index.peek().columns())
 
     def _begin(self, precision_bits: int, keys: Column, ledger_ids: Column, entry_ids: Column) -> None:
         self._bits = precision_bits
-        self._index = TimeIndex(precision_bits, round_up=self._round_up)
+        self._index = self._new_index()
         self._index.add_many(keys, ledger_ids, entry_ids)
         self._next = self._index.next_time()
         self._next_is_exact = not self._dead

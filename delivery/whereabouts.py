@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bookstand.delivery.handed_out import HandedOut
-from bookstand.delivery.message_id import Member, MessageId, position_of
+from bookstand.delivery.message_id import Member, MessageId
+from bookstand.delivery.message_set import RedeliveryCounts
 from bookstand.delivery.nacked import Nacked
+from bookstand.delivery.precision import LowBits, Precision
 from bookstand.delivery.replay_queue import ReplayQueue
 from bookstand.storage.position import EARLIEST, Position
 
@@ -19,13 +21,12 @@ from bookstand.storage.position import EARLIEST, Position
 class Whereabouts:
     """Its owner has a lock for all but what is acknowledged."""
 
-    def __init__(self) -> None:
+    def __init__(self, nack_precision: Precision | None = None) -> None:
         self.out = HandedOut()
         self.again = ReplayQueue()
-        self.nacked = Nacked()
+        self.given_back = RedeliveryCounts()
+        self.nacked = Nacked(nack_precision or LowBits(), self.given_back)
         self.taken: set[MessageId] = set()
-        self.given_back: dict[MessageId, int] = {}
-        """How often each message was given back."""
         self.read_before = EARLIEST
         """Up to here the cursor may come to messages that are somewhere already: it was here before, in this life or
         another, or what is delayed was tracked before it came."""
@@ -49,35 +50,23 @@ class Whereabouts:
 
     def acknowledged(self, message: MessageId) -> bool:
         """Return whether it was out."""
-        was_out = self.out.settle(message)
-        self._forget((message,))
-        return was_out
+        return self.out.settle(message)
 
     def all_acknowledged(self, positions: Iterable[Position]) -> list[Position]:
         """The same for many entries; return those that were not out."""
-        others = self.out.settle_all(positions)
-        self._forget(positions)
-        return others
+        return self.out.settle_all(positions)
 
     def members_acknowledged(self, position: Position, members: Sequence[Member]) -> None:
         """Some of a batch."""
         self.out.settle_members(position, members)
-        self._forget(members)
 
-    def batch_acknowledged(self, position: Position, members: Iterable[Member]) -> None:
+    def batch_acknowledged(self, position: Position) -> None:
         """All of a batch."""
         self.out.settle(position)
-        self._forget(members)
-
-    def _forget(self, messages: Iterable[MessageId]) -> None:
-        if self.given_back:
-            for message in messages:
-                self.given_back.pop(message, None)
 
     def forget_up_to(self, passed: Position) -> None:
-        """All is acknowledged up to there."""
-        for message in [message for message in list(self.given_back) if position_of(message) <= passed]:
-            self.given_back.pop(message, None)
+        """Forget the counts of ledgers that are acknowledged as a whole."""
+        self.given_back.discard_before(passed.ledger_id)
 
     def clear(self) -> None:
         """Nothing is out, nor to come again; what was negatively acknowledged waits on."""

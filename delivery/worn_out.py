@@ -44,7 +44,7 @@ class WornOut:
         if most is None or not given_back:
             return portions
         worn_out = [
-            message for portion in portions for message in messages_of(portion) if given_back.get(message.id, 0) > most
+            message for portion in portions for message in messages_of(portion) if given_back.of(message.id) > most
         ]
         if not worn_out:
             return portions

@@ -114,6 +114,8 @@ OTHERS: dict[str, Any] = {
     "is_delayed_delivery_deliver_at_time_strict": False,
     "delayed_delivery_shared_index_enabled": True,
     "enable_lru_cache_max_unacked_ranges": False,
+    "negative_ack_relative_precision": 0.01,
+    "delayed_delivery_relative_precision": 0.01,
 }
 
 

@@ -7,17 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.delivery.nack_log import node_of, outstanding
+from bookstand.delivery.message_set import WIDTHS, RedeliveryCounts
+from bookstand.delivery.nack_log import node_of, replay
 from bookstand.delivery.nack_record import (
     SMALLEST_LIMIT,
     Given,
     Nacks,
     Record,
+    codes_in,
     decode,
     encode_given,
     encode_nacks,
     nacks_of,
 )
+from bookstand.delivery.nacked import Nacked, NackTimes
+from bookstand.delivery.precision import LowBits
 from bookstand.errors import IncorrectParameterError, MalformedRecordError
 
 LARGEST = (1 << 63) - 1
@@ -43,20 +47,37 @@ def test_bytes():
     assert encode_given(Given(1000, 5)).hex() == "120508e8071005"
 
 
-@given(st.dictionaries(st.tuples(TIMES, IDS), st.sets(IDS, min_size=1, max_size=60), max_size=8), st.integers(0, 200))
+def test_bytes_of_messages_of_batches():
+    (record,) = encode_nacks([nacks_of(1000, 7, np.array([0x23, 0x24]), width=4, count=300)], 1000)
+    assert record.hex() == "0a0e" "08e807" "1007" "1a022301" "2004" "28ac02"  # fmt: skip
+
+
+@given(
+    st.dictionaries(
+        st.tuples(TIMES, IDS, st.sampled_from((0, *WIDTHS)), st.integers(0, LARGEST)),
+        st.sets(IDS, min_size=1, max_size=60),
+        max_size=8,
+    ),
+    st.integers(0, 200),
+)
 def test_there_and_back(groups, extra):
-    nacks = [nacks_of(time, ledger, np.array(sorted(ids))) for (time, ledger), ids in groups.items()]
+    nacks = [
+        nacks_of(time, ledger, np.array(sorted(ids)), width, count)
+        for (time, ledger, width, count), ids in groups.items()
+    ]
     limit = SMALLEST_LIMIT + extra
     records = list(encode_nacks(nacks, limit))
     assert all(0 < len(record) <= limit for record in records)
-    found: dict[tuple[int, int], set[int]] = {}
+    found: dict[tuple[int, int, int, int], set[int]] = {}
     for record in records:
         decoded = decode(record, "it")
         assert decoded.given is None
         for one in decoded.nacks:
             ids = set(ids_of(one))
-            assert not ids & found.get((one.time, one.ledger_id), set())
-            found.setdefault((one.time, one.ledger_id), set()).update(ids)
+            assert codes_in(one).tolist() == sorted(ids)
+            group = one.time, one.ledger_id, one.width, one.redeliveries
+            assert not ids & found.get(group, set())
+            found.setdefault(group, set()).update(ids)
     assert found == groups
 
 
@@ -83,6 +104,10 @@ def test_runs_are_small():
         b"\x0a\x0a\x08\x01\x10\x01\x1a\x00\x1a\x02\x05\x00",  # two lists
         b"\x0a\x11\x08\x01\x10\x01\x1a\x0b\x05\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # a run of -1
         b"\x0a\x11\x08\x01\x10\x01\x1a\x0b\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00",  # from -1 on
+        b"\x0a\x0a\x08\x01\x10\x01\x1a\x02\x05\x00\x20\x03",  # batch indexes of 3 bits
+        b"\x0a\x13\x08\x01\x10\x01\x1a\x02\x05\x00\x28\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # a count of -1
+        b"\x0a\x11\x08\x01\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x1a\x02\x05\x00",  # a ledger of -1
+        b"\x0a\x0d\x08\x01\x10\x01\x1a\x07\x05\x80\x80\x80\x80\x80\x01",  # a run of 2^35
         b"\x12\x02\x08\x01",  # given, up to nowhere
         b"\xff\xff\xff",
     ],
@@ -109,32 +134,56 @@ def test_unknown_fields_are_passed_over():
     assert decode(record, "it").given == Given(1, 2)
 
 
-def plain_outstanding(log: list[tuple[list[tuple[int, int]], tuple[int, int] | None]]) -> list[tuple[int, int]]:
-    """Nacks (time, id) by entry; what any later word of having been given covers is gone."""
-    return [
-        nack
-        for number, (nacks, _) in enumerate(log)
-        for nack in nacks
-        if not any(given and given[1] >= number and nack[0] <= given[0] for _, given in log)
-    ]
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=3),
-            st.one_of(st.none(), st.tuples(st.integers(0, 20), st.integers(-1, 10))),
-        ),
-        max_size=10,
-    )
+Entry = tuple[list[tuple[int, int]], tuple[int, int] | None]
+LOGS = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=3),
+        st.one_of(st.none(), st.tuples(st.integers(0, 20), st.integers(-1, 10))),
+    ),
+    max_size=10,
 )
-def test_what_is_outstanding(log):
-    records = [
-        Record([nacks_of(time, 1, np.array([one])) for time, one in nacks], None if given is None else Given(*given))
-        for nacks, given in log
+
+
+def is_redelivered(log: list[Entry], number: int, time: int) -> bool:
+    """Whether any round covers a nack of that entry."""
+    return any(given and given[1] >= number and time <= given[0] for _, given in log)
+
+
+def records_of(log: list[Entry]) -> list[tuple[int, Record]]:
+    return [
+        (
+            number,
+            Record([nacks_of(time, 1, np.array([one])) for time, one in nacks], given and Given(*given)),
+        )
+        for number, (nacks, given) in enumerate(log)
     ]
-    found = [(nacks.time, one) for nacks in outstanding(records) for one in ids_of(nacks)]
-    assert found == plain_outstanding(log)
+
+
+def found_in(times: NackTimes) -> set[tuple[int, int]]:
+    return {(nacks.time, one) for nacks in times.groups() for one in ids_of(nacks)}
+
+
+@given(LOGS)
+def test_what_is_outstanding(log):
+    times = NackTimes(LowBits(0))
+    replay(records_of(log), times)
+    assert found_in(times) == {
+        (time, one)
+        for number, (nacks, _) in enumerate(log)
+        for time, one in nacks
+        if not is_redelivered(log, number, time)
+    }
+
+
+@given(LOGS)
+def test_of_several_nacks_of_a_message_the_last_is_outstanding(log):
+    """Also where the last was redelivered, and one that it replaced was not."""
+    nacked = Nacked(LowBits(0), RedeliveryCounts())
+    replay(records_of(log), nacked)
+    last = {one: (number, time) for number, (nacks, _) in enumerate(log) for time, one in nacks}
+    assert found_in(nacked) == {
+        (time, one) for one, (number, time) in last.items() if not is_redelivered(log, number, time)
+    }
 
 
 def test_names():

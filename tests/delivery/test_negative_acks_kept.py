@@ -7,10 +7,12 @@ from functools import partial
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 
 import bookstand
 from bookstand.delivery.nack_log import forget, node_of
+from bookstand.delivery.nack_record import encode_nacks, nacks_of
 from bookstand.delivery.negative_acks import NegativeAcks
 from bookstand.errors import (
     BookstandError,
@@ -21,6 +23,7 @@ from bookstand.errors import (
 )
 from bookstand.testing import VirtualClock, every_crash
 from tests.delivery.kit import Nacks
+from tests.kit import Faults
 
 NOW = 1_000_000
 
@@ -317,14 +320,44 @@ def test_a_ledger_that_is_missing_is_damage(open_store):
         Kept(store)
 
 
-def test_an_entry_that_says_nothing_is_damage(open_store):
+def test_a_damaged_record_is_reported_and_intact_ones_count(open_store, caplog):
     store = open_store()
+    (record,) = encode_nacks([nacks_of(NOW + 5000, 1, np.array([1, 2]))], 1000)
     with store.transaction() as t:
         writer = t.create_ledger(digest="crc32c", password=b"")
         t.append(writer, b"\x0a\x05")
+        t.append(writer, record)
         t.put_node(node_of("sub"), b"%d" % writer.id)
-    with pytest.raises(MalformedRecordError, match=f"entry {writer.id}:0"):
-        Kept(store)
+    n = Kept(store)
+    assert n.acks.buckets() == {NOW + 5000: 2}
+    (problem,) = n.acks.problems
+    assert f"entry {writer.id}:0" in problem
+    assert f"entry {writer.id}:0" in caplog.text
+    n.acks.close()
+    assert Kept(store).acks.problems == []
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_one_damaged_entry_costs_what_it_recorded_and_no_more(open_store, damaged):
+    """Its digest does not match."""
+    faults = Faults()
+    store = open_store(hooks=faults)
+    n = Kept(store)
+    for entry in range(3):
+        n.add((1, entry), delay=5000 + entry)
+    (ledger_id,) = ledgers(store)
+    n.acks.close()
+
+    def flip(one: int, entry_id: int, stored: bytes | None) -> bytes | None:
+        if (one, entry_id) != (ledger_id, damaged) or stored is None:
+            return stored
+        return stored[:-1] + bytes([stored[-1] ^ 1])
+
+    faults.on_entry = flip
+    n = Kept(store)
+    faults.on_entry = None
+    assert len(n.acks.problems) == 1
+    assert n.acks.buckets() == {NOW + 5000 + entry: 1 for entry in range(3) if entry != damaged}
 
 
 def test_a_store_that_takes_nothing(open_store):
@@ -396,7 +429,7 @@ def check(store: Any, acknowledged: list[Any]) -> None:
     given = {tuple(one) for said in acknowledged if said[0] == "given" for one in said[1]}
     n = Kept(store, NOW + 10**6)
     # Nothing is given back here: the same store is looked at twice.
-    again = set(n.acks._index.peek().positions())
+    again = set(n.acks.positions())
     n.acks.close()
     assert nacked <= given | again, sorted(nacked - given - again)
     assert again <= {position for number in range(STEPS) for position in attempt(number)}

@@ -431,14 +431,6 @@ def test_nacks_that_are_kept_still_wait_after_a_restart(open_desk: Callable[...,
     assert desk.read() == ["c"]
 
 
-def test_kept_nacks_that_are_no_longer_kept_hold_nothing_back(open_desk: Callable[..., Desk]) -> None:
-    desk = open_desk(nack_delay=10_000, durable_nacks=True)
-    desk.publish("a")
-    desk.sub.nack(desk.drain()[0])
-    desk.restart(sub=subscription_config(nack_delay=10_000))
-    assert desk.read() == ["a"]
-
-
 def test_everything_that_is_out_comes_again(desk: Desk) -> None:
     desk.publish(*range(5))
     received = desk.sub.receive(3, timeout=0)

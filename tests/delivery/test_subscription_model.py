@@ -16,8 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bookstand.delivery.consumer import Consumer
 from bookstand.delivery.received import ReceivedMessage
+from bookstand.delivery.topic_config import SubscriptionConfig
 from bookstand.storage.position import EARLIEST, Position
-from tests.delivery.subscription_kit import MEMORY, MODES, NACK_BUCKET, Desk, subscription_config, topic_config
+from tests.delivery.subscription_kit import MEMORY, MODES, Desk, subscription_config, topic_config
 from tests.kit import Faults
 
 NACK_DELAY = 700
@@ -33,6 +34,7 @@ delays = st.one_of(st.just(0), st.integers(1, 60), st.sampled_from([10, 20, 400,
 few = st.lists(st.integers(0, 20), max_size=2)
 many = st.one_of(few, st.just(list(range(20))))
 waits = st.sampled_from([0, 0, 0, 1, 60, 500, 3_000])
+bits = st.sampled_from([0, 5, 8, 11])
 mixtures = st.lists(st.tuples(st.just(0) | delays, st.booleans()), min_size=1, max_size=12)
 
 
@@ -49,8 +51,12 @@ class Item:
     """How often it was given again; None where that is not said."""
     unsure: bool = False
     """Acknowledged, but not durably when everything crashed: comes again, or does not."""
+    is_nacked: bool = False
+    """To be redelivered at the time of its nack."""
+    is_recorded: bool = False
+    """It was nacked while nacks were durable: a restart keeps the time of the nack, and its count."""
     noted_until: int = 0
-    """Until when a nack of it may be written down, although it was reset or acknowledged since."""
+    """Until when a nack of it may be recorded, although it was reset or acknowledged since."""
     soonest: int = 0
     last: int = 0
     """Between them are all the times that it was ever to be delivered at."""
@@ -71,8 +77,10 @@ class Consuming(RuleBasedStateMachine):
     interrupted = True
     """Whether something can happen while entries are read: then they are read one by one, and else many at a time."""
 
-    @initialize(strict=st.booleans(), tick=st.sampled_from([1, 8, 100]), durable=st.booleans(), mixed=mixtures)
-    def begin(self, strict: bool, tick: int, durable: bool, mixed: Mixture) -> None:
+    @initialize(
+        strict=st.booleans(), tick=st.sampled_from([1, 8, 100]), durable=st.booleans(), bits=bits, mixed=mixtures
+    )
+    def begin(self, strict: bool, tick: int, durable: bool, bits: int, mixed: Mixture) -> None:
         self.folder = tempfile.TemporaryDirectory(dir=MEMORY)
         self.settings = {
             "delayed_delivery_tick_time_millis": tick,
@@ -81,11 +89,12 @@ class Consuming(RuleBasedStateMachine):
         }
         self.early, self.late = (0, tick) if strict else (tick, 0)
         self.durable_nacks = durable
+        self.nack_bucket = 1 << bits
         self.faults = Faults()
         self.desk = Desk(
             Path(self.folder.name) / "store",
             topic_config(self.mode, **self.settings),
-            subscription_config(nack_delay=NACK_DELAY, durable_nacks=durable),
+            self.sub_config(durable, bits),
             hooks=self.faults if self.interrupted else None,
         )
         self.consumers: dict[int, Consumer] = {}
@@ -97,6 +106,9 @@ class Consuming(RuleBasedStateMachine):
         self.sizes: dict[Position, int] = {}
         self.last_new: dict[int, Position] = {}
         self.publish(mixed)
+
+    def sub_config(self, durable: bool, bits: int) -> SubscriptionConfig:
+        return subscription_config(nack_delay=NACK_DELAY, durable_nacks=durable, negative_ack_precision_bits=bits)
 
     # -- the model -----------------------------------------------------------------------------------------------------
 
@@ -142,14 +154,16 @@ class Consuming(RuleBasedStateMachine):
             if item.state == FIRST and not item.delayed and item.count == 0:
                 assert message.position >= self.last_new.get(who, EARLIEST)
                 self.last_new[who] = message.position
-        item.state, item.count, item.noted_until = OUT, message.redelivery_count, 0
+        item.state, item.count, item.noted_until, item.is_nacked = OUT, message.redelivery_count, 0, False
         self.out[key] = message
         self.holders[key] = who
 
-    def again(self, key: Key, earliest: int, latest: int) -> None:
+    def again(self, key: Key, earliest: int, latest: int, nacked: bool = False) -> None:
         item = self.items[key]
-        item.state, item.earliest, item.latest = AGAIN, earliest, latest
-        item.count, item.noted_until = (item.count or 0) + 1, latest
+        item.state, item.earliest, item.latest, item.is_nacked = AGAIN, earliest, latest, nacked
+        item.count = (item.count or 0) + 1
+        if nacked:
+            item.noted_until, item.is_recorded = latest, self.durable_nacks
 
     def acknowledged(self, *keys: Key, durable: bool) -> None:
         for key in keys:
@@ -242,7 +256,7 @@ class Consuming(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.out)))
         self.desk.sub.nack(self.out.pop(key), delay=delay)
         wait = NACK_DELAY if delay is None else delay
-        self.again(key, self.now + wait - NACK_BUCKET + 1, self.now + max(wait, SHORTEST_NACK))
+        self.again(key, self.now + wait - self.nack_bucket + 1, self.now + max(wait, SHORTEST_NACK), nacked=True)
 
     def redeliver_all(self) -> None:
         self.desk.sub.redeliver_all()
@@ -253,32 +267,32 @@ class Consuming(RuleBasedStateMachine):
 
     # -- beginning again -----------------------------------------------------------------------------------------------
 
-    @rule(crash=st.booleans(), mode=st.sampled_from([None, None, *MODES]))
-    def restart(self, crash: bool, mode: str | None) -> None:
+    @rule(crash=st.booleans(), mode=st.sampled_from([None, None, *MODES]), bits=bits, durable=st.booleans())
+    def restart(self, crash: bool, mode: str | None, bits: int, durable: bool) -> None:
+        """With another precision, and with durable nacks or without: recorded nacks keep their times."""
         config = None if mode is None else topic_config(mode, **self.settings)
+        sub = self.sub_config(durable, bits)
         if crash:
-            self.desk.crash(config)
+            self.desk.crash(config, sub)
             for key in self.accepted:
                 self.items[key].unsure = True
         else:
-            self.desk.restart(config)
-        for position in self.sizes:
-            noted_until = max(item.noted_until for item in self.of(position)) if self.durable_nacks else 0
-            for item in self.of(position):
-                item.noted_until = noted_until
-            items = [item for item in self.of(position) if item.state != ACKED]
-            nacked = [item for item in items if item.state == AGAIN or noted_until]
-            for item in items:
-                item.count = 0
-                if nacked and self.durable_nacks:
-                    # Nacks are kept of entries.
-                    item.state, item.count = AGAIN, None
-                    item.earliest, item.latest = 0, max(self.now, item.last, *(one.latest for one in nacked))
-                    if len(items) == len(nacked) == 1:
-                        item.earliest = nacked[0].earliest
-                elif item.state != FIRST:
-                    # What came at an earlier time than its own, which it had been given, has its own again.
-                    item.state, item.earliest, item.latest = FIRST, 0, max(self.now, item.last)
+            self.desk.restart(config, sub)
+        self.durable_nacks, self.nack_bucket = durable, 1 << bits
+        for item in self.items.values():
+            if not item.is_recorded:
+                item.noted_until = 0
+            if item.state == ACKED:
+                continue
+            if item.is_nacked and item.is_recorded:
+                event("a nack outlives a restart")
+                item.earliest = min(item.earliest, item.latest - self.nack_bucket + 1)
+                continue
+            item.count = None if item.noted_until else 0
+            if item.state != FIRST or item.noted_until:
+                # What came at an earlier time than its own, which it had been given, has its own again.
+                item.state, item.earliest, item.is_nacked = FIRST, 0, False
+                item.latest = max(self.now, item.last, item.noted_until)
         self.out.clear()
         self.accepted.clear()
         self.consumers.clear()
@@ -421,7 +435,7 @@ class Everything(Consuming):
             if key[0] >= position:
                 # Whether it keeps a time that it was given, nobody says.
                 item.move(item.soonest, max(item.last, item.latest, item.noted_until))
-                item.state, item.count, item.unsure = FIRST, None, False
+                item.state, item.count, item.unsure, item.is_nacked = FIRST, None, False, False
         self.out.clear()
         self.last_new.clear()
 

@@ -457,3 +457,16 @@ def test_a_time_that_is_none_is_refused(wrong: Any) -> None:
         with pytest.raises(IncorrectParameterError):
             index.peek(first=wrong)
     assert len(index) == 1
+
+
+def test_compact_gives_the_same_for_less_room():
+    rng = np.random.default_rng(5)
+    times, entries = rng.integers(0, 1 << 20, 150_000), np.arange(150_000)
+    plain, compact = TimeIndex(8), TimeIndex(8, compact=True)
+    for index in (plain, compact):
+        for start in range(0, 150_000, 10_000):
+            index.add_many(times[start : start + 10_000], 7, entries[start : start + 10_000])
+    assert compact.memory_bytes < plain.memory_bytes / 2
+    for until in (1 << 19, 1 << 20):
+        assert compact.pop_due(until).triples() == plain.pop_due(until).triples()
+    assert len(compact) == len(plain) == 0

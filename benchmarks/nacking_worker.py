@@ -1,0 +1,95 @@
+"""The process of P26: it negatively acknowledges messages one by one, and says by how much its private memory grew.
+
+`python -m benchmarks.nacking_worker ordered|random MESSAGES` answers with a line of JSON.
+
+Messages are named by their positions, 50,000 to a ledger, and need not exist: a negative acknowledgment does not read
+them. Each has been redelivered before, every tenth twice, so that it has a redelivery count; then each is nacked on its
+own with `Subscription.nack`, 10,000 a second by the subscription's clock, for the same delay or a random one, so long
+that none returns before all are nacked.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import bookstand
+from benchmarks.measure import private_mib
+from bookstand.delivery.subscription import Subscription
+from bookstand.delivery.topic_config import SubscriptionConfig
+from bookstand.storage.position import Position
+from bookstand.testing.clock import VirtualClock
+
+KINDS = ("ordered", "random")
+PER_LEDGER = 50_000
+PER_SECOND = 10_000
+HOUR = 3_600_000
+_START = 1_700_000_000_000
+_FIRST_LEDGER = 1_000
+_WARM_UP = 10_000
+_TOGETHER = 1_000
+_SEED = 26
+
+
+def nack_all(kind: str, messages: int, path: Path) -> dict[str, Any]:
+    clock = VirtualClock(_START)
+    with bookstand.open(path, clock=clock) as store, store.topic("topic") as topic:
+        subscription = topic.subscription("worker", SubscriptionConfig(negative_ack_precision_bits=8))
+        # What a process has once: modules, and room for what is in use for a moment.
+        for _ in range(20):
+            _redeliver(subscription, clock, list(_positions(0, _TOGETHER)))
+        _nack(subscription, clock, kind, 0, _WARM_UP)
+        first = _FIRST_LEDGER * PER_LEDGER
+        gc.collect()
+        memory = private_mib()
+        for start in range(0, messages, _TOGETHER):
+            together = list(_positions(first + start, first + min(start + _TOGETHER, messages)))
+            _redeliver(subscription, clock, together)
+            _redeliver(subscription, clock, together[::10])
+        cpu = time.process_time()
+        _nack(subscription, clock, kind, first, first + messages)
+        cpu = time.process_time() - cpu
+        gc.collect()
+        grown = private_mib() - memory
+        nacked = subscription.stats.nacked - _WARM_UP
+        return {"bytes": grown * (1 << 20) / messages, "cpu": cpu / messages, "nacked": nacked}
+
+
+def _positions(first: int, last: int) -> Iterator[Position]:
+    return (Position(1 + number // PER_LEDGER, number % PER_LEDGER) for number in range(first, last))
+
+
+def _redeliver(subscription: Subscription, clock: VirtualClock, positions: Any) -> None:
+    """Let messages return once."""
+    subscription.nack_many(positions, delay=0)
+    clock.advance(0.1)
+    # There are none to read, and they are dropped.
+    if subscription.stats.nacked % _WARM_UP or subscription.receive(_TOGETHER, timeout=0) or subscription.stats.waiting:
+        raise RuntimeError("messages are still nacked, or were received")
+
+
+def _nack(subscription: Subscription, clock: VirtualClock, kind: str, first: int, last: int) -> None:
+    chance = random.Random(_SEED)
+    in_a_milli = PER_SECOND // 1_000
+    for number, position in enumerate(_positions(first, last)):
+        # The same hour for all, or any moment of it.
+        delay = HOUR if kind == "ordered" else HOUR + int(chance.random() * HOUR)
+        subscription.nack(position, delay)
+        if number % in_a_milli == 0:
+            clock.advance(0.001)
+
+
+def main(kind: str, messages: str) -> None:
+    with TemporaryDirectory(prefix="bookstand-bench-") as folder:
+        print(json.dumps(nack_all(kind, int(messages), Path(folder) / "store")))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
