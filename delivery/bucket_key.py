@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from bookstand.cursor.arguments import INTERNAL_PREFIX
 from bookstand.errors import IncorrectParameterError, MalformedError
+from bookstand.ledger.topic_name import BUCKET_CURSOR_LABEL, BUCKET_KEY_LABEL, BUCKET_TOPIC_LABEL, DELAYED_BUCKET
 
 PREFIX = f"{INTERNAL_PREFIX}delayed.bucket"
 
@@ -22,8 +23,7 @@ _VALUE = re.compile(_NUMBER)
 _LARGEST = (1 << 63) - 1
 
 _APPLICATION, _COMPONENT = "application", "component"
-_PULSAR, _BUCKET = b"pulsar", b"delayed-index-bucket"
-_KEY_LABEL, _TOPIC_LABEL, _CURSOR_LABEL = (f"pulsar/delayedIndex{name}" for name in ("BucketKey", "Topic", "Cursor"))
+_PULSAR = b"pulsar"
 
 
 class MalformedBucketPropertyError(MalformedError):
@@ -102,17 +102,16 @@ def custom_metadata(labels: BucketLabels) -> dict[str, bytes]:
             raise IncorrectParameterError(f"the {name} of a bucket snapshot is a string, not {label!r}")
     return {
         _APPLICATION: _PULSAR,
-        _COMPONENT: _BUCKET,
-        _KEY_LABEL: labels.key.encode(),
-        _TOPIC_LABEL: labels.topic.encode(),
-        _CURSOR_LABEL: labels.cursor.encode(),
+        _COMPONENT: DELAYED_BUCKET,
+        BUCKET_KEY_LABEL: labels.key.encode(),
+        BUCKET_TOPIC_LABEL: labels.topic.encode(),
+        BUCKET_CURSOR_LABEL: labels.cursor.encode(),
     }
 
 
 def read_labels(custom: Mapping[str, bytes]) -> BucketLabels | None:
     """None: it does not say that the ledger is a snapshot's."""
-    if (custom.get(_APPLICATION), custom.get(_COMPONENT)) != (_PULSAR, _BUCKET):
+    if (custom.get(_APPLICATION), custom.get(_COMPONENT)) != (_PULSAR, DELAYED_BUCKET):
         return None
-    return BucketLabels(
-        *(custom.get(label, b"").decode(errors="replace") for label in (_KEY_LABEL, _TOPIC_LABEL, _CURSOR_LABEL))
-    )
+    labels = BUCKET_KEY_LABEL, BUCKET_TOPIC_LABEL, BUCKET_CURSOR_LABEL
+    return BucketLabels(*(custom.get(label, b"").decode(errors="replace") for label in labels))

@@ -18,14 +18,15 @@ from bookstand.cursor.arguments import INTERNAL_PREFIX
 from bookstand.delivery.bucket_home import Home
 from bookstand.delivery.indexes import Indexes, Numbers
 from bookstand.delivery.snapshot import decode_segments, encode_segment
-from bookstand.errors import MalformedRecordError, NoSuchLedgerError
+from bookstand.errors import MalformedRecordError
+from bookstand.ledger.topic_name import RESCHEDULED, RESCHEDULED_LABEL
 from bookstand.ledger.writer import LedgerWriter
 
 if TYPE_CHECKING:
     from bookstand.ledger.transaction import Transaction
 
 PROPERTY = f"{INTERNAL_PREFIX}delayed.rescheduled"
-_LABELS = {"application": b"bookstand", "component": b"delayed-index-rescheduled"}
+_LABELS = {"application": b"bookstand", "component": RESCHEDULED, RESCHEDULED_LABEL: PROPERTY.encode()}
 # So many entries of messages that are gone are not worth a new ledger.
 _FEW = 1000
 _AT_ONCE = 5000
@@ -123,11 +124,7 @@ class Rescheduled:
     def delete_in(self, transaction: Transaction, properties: dict[str, str]) -> None:
         """Delete everything when the transaction ends."""
         stored = properties.pop(PROPERTY, "")
-        if stored.isdecimal():
-            try:
-                self._home.client.read_metadata(int(stored))
-            except NoSuchLedgerError:
-                return
+        if stored.isdecimal() and self._home.client.storage.has_ledger(int(stored)):
             transaction.delete_ledger(int(stored))
 
 

@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 
 from bookstand.delivery.indexes import Indexes, together
 from bookstand.delivery.snapshot import SnapshotDamagedError, SnapshotMetadata, decode_segment, decode_segments
+from bookstand.disk.cursors import info_of, names_of
 from bookstand.disk.damage import Damage
 from bookstand.disk.delayed import BROKERS_OWN, DelayedIndex, DiskBucket, add, buckets_of, positions_of
 from bookstand.disk.topics import topic as topic_of
@@ -92,13 +93,11 @@ def _bucket_rows(part: Part, query: Query) -> Iterator[Row]:
 
 def _buckets(source: Disks, topics: Sequence[str], query: Query) -> Iterator[tuple[str, str, DiskBucket]]:
     """Those of the cursors that are wanted. What cursors have acknowledged is not looked at."""
-    dump = source.dump
-    assert dump is not None
     for name in topics:
         topic = topic_of(source, name)
-        for cursor in topic.cursors():
+        for cursor in names_of(topic):
             if query.wanted.has("cursor", cursor) and not cursor.startswith(BROKERS_OWN):
-                properties = dict(dump.cursor_info(name, cursor).cursor_properties)
+                properties = dict(info_of(topic, cursor).cursor_properties)
                 for bucket in buckets_of(topic, cursor, properties):
                     yield name, cursor, bucket
 
