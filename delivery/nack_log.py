@@ -10,20 +10,23 @@ What was given out is written down after it was: a crash in between has it given
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_plus
 
+from bookstand.delivery.bucket_recovery import GONE
 from bookstand.delivery.nack_record import Given, Nacks, Record, decode, encode_given, encode_nacks
 from bookstand.errors import (
     BookstandError,
     IncorrectParameterError,
     MalformedRecordError,
+    MetadataSerializationError,
     NoSuchLedgerError,
     NoSuchNodeError,
     StoreDamagedError,
 )
+from bookstand.storage.changes import MUST_NOT_EXIST
 from bookstand.storage.digest import digest_for
 from bookstand.storage.entry import HEADER_BYTES
 from bookstand.storage.log import logger
@@ -35,15 +38,21 @@ if TYPE_CHECKING:
     from bookstand.ledger.reader import LedgerReader
     from bookstand.ledger.transaction import Transaction
     from bookstand.ledger.writer import LedgerWriter
+    from bookstand.storage.metadata import LedgerMetadata
     from bookstand.storage.nodes import Nodes
     from bookstand.storage.pending import Pending
+    from bookstand.storage.storage import Storage
 
     class Store(Protocol):
         """What a log needs of a store."""
 
         @property
         def nodes(self) -> Nodes: ...
+        @property
+        def storage(self) -> Storage: ...
         def open_ledger(self, ledger_id: int, recovery: bool | None, password: bytes) -> LedgerReader: ...
+        def list_ledgers(self) -> Iterator[int]: ...
+        def ledger_metadata(self, ledger_id: int) -> LedgerMetadata: ...
         def transaction(self) -> Transaction: ...
 
 
@@ -56,6 +65,7 @@ _ENTRY_BYTES = 1 << 20
 _DIGEST = "crc32c"
 _PASSWORD = b""
 _LABELS = {"application": b"bookstand", "component": b"negative-acks"}
+_NAME_LABEL = "bookstand/name"
 
 
 def node_of(name: str) -> str:
@@ -78,23 +88,33 @@ class NackLog:
         self._name = name
         self._path = node_of(name)
         self._compact_bytes = compact_bytes
-        self._ledger_id, self._version = _find(store, self._path)
+        self.damage: list[str] = []
+        """Parts that could not be read. Messages that were only noted there are redelivered at once."""
+        self._stored = _find(store, self._path, name)
+        if self._stored.damage is not None:
+            self.damage.append(self._stored.damage)
         self._writer: LedgerWriter | None = None
         self._full = compact_bytes
 
     def read(self) -> list[Nacks]:
-        """What is still to be given out, by the log of the one before us, who writes no more from now on."""
-        if self._ledger_id is None:
-            return []
+        """Positions that were not redelivered yet. The previous writer is fenced; damaged entries are skipped."""
+        return outstanding(record for ledger_id in self._stored.ledgers for record in self._records(ledger_id))
+
+    def _records(self, ledger_id: int) -> Iterator[Record]:
+        what = f"the negative acknowledgments {self._name!r} in ledger {ledger_id}"
         try:
-            reader = self._store.open_ledger(self._ledger_id, True, _PASSWORD)
-        except NoSuchLedgerError as error:
-            raise StoreDamagedError(
-                f"the negative acknowledgments {self._name!r} are in ledger {self._ledger_id}, which is missing"
-            ) from error
-        return outstanding(
-            decode(payload, f"entry {self._ledger_id}:{number}") for number, payload in enumerate(reader.payloads())
-        )
+            reader = self._store.open_ledger(ledger_id, True, _PASSWORD)
+        except GONE as error:
+            self.damage.append(f"{what} cannot be read: {error}")
+            return
+        for number in range(reader.last_add_confirmed + 1):
+            try:
+                (entry,) = reader.read(number, number)
+                yield decode(entry.data, f"entry {ledger_id}:{number}")
+            except (*GONE, MalformedRecordError) as error:
+                self.damage.append(f"{what}, entry {number}, cannot be read: {error}")
+                # Numbers of entries count.
+                yield Record([], None)
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -122,17 +142,15 @@ class NackLog:
     def begin(self, left: Iterable[Nacks]) -> None:
         """Go on in a new ledger, which begins with what is ``left``."""
         with self._store.transaction() as transaction:
+            self._stored.delete_ledgers_in(transaction)
             writer = transaction.create_ledger(
-                digest=_DIGEST,
-                password=_PASSWORD,
-                custom_metadata={"application": b"bookstand", "component": b"negative-acks"},
+                digest=_DIGEST, password=_PASSWORD, custom_metadata={**_LABELS, _NAME_LABEL: self._name.encode()}
             )
             for record in encode_nacks(left, _entry_limit(writer)):
                 transaction.append(writer, record)
-            version = transaction.put_node(self._path, b"%d" % writer.id, self._version)
-            if self._ledger_id is not None:
-                transaction.delete_ledger(self._ledger_id)
-        self._ledger_id, self._version, self._writer = writer.id, version.result(), writer
+            version = transaction.put_node(self._path, b"%d" % writer.id, self._stored.version)
+        self._stored = _Stored(version.result(), [writer.id], None)
+        self._writer = writer
         self._full = 2 * writer.length + self._compact_bytes
 
     def compact(self, left: Iterable[Nacks]) -> None:
@@ -154,13 +172,13 @@ class NackLog:
 
 
 def forget(store: Store, name: str) -> None:
-    """Delete what is kept under the name; nothing if nothing is."""
+    """Delete what is stored under the name, readable or not; nothing if nothing is."""
     path = node_of(name)
-    ledger_id, version = _find(store, path)
-    if ledger_id is not None:
+    stored = _find(store, path, name)
+    if stored.version != MUST_NOT_EXIST:
         with store.transaction() as transaction:
-            transaction.delete_ledger(ledger_id)
-            transaction.delete_node(path, version)
+            stored.delete_ledgers_in(transaction)
+            transaction.delete_node(path, stored.version)
 
 
 def outstanding(records: Iterable[Record]) -> list[Nacks]:
@@ -183,14 +201,44 @@ def outstanding(records: Iterable[Record]) -> list[Nacks]:
     return [nacks for number, nacks in noted if not is_given(number, nacks)]
 
 
-def _find(store: Store, path: str) -> tuple[int | None, int]:
+class _Stored(NamedTuple):
+    """Version of a log's node, and its ledgers. The version is MUST_NOT_EXIST if there is no node, and None if the node
+    is damaged; the ledgers are then those with the log's name in their labels."""
+
+    version: int | None
+    ledgers: list[int]
+    damage: str | None
+
+    def delete_ledgers_in(self, transaction: Transaction) -> None:
+        for ledger_id in self.ledgers:
+            transaction.delete_ledger(ledger_id)
+
+
+def _find(store: Store, path: str, name: str) -> _Stored:
     try:
         value, version = store.nodes.get(path)
+        if not value.isdigit() or len(value) > 19:
+            raise MalformedRecordError(f"node {path} names no ledger")
     except NoSuchNodeError:
-        return None, -1
-    if not value.isdigit() or len(value) > 19:
-        raise MalformedRecordError(f"node {path} names no ledger")
-    return int(value), version
+        return _Stored(MUST_NOT_EXIST, [], None)
+    except (StoreDamagedError, MalformedRecordError) as error:
+        return _Stored(None, _labelled(store, name), f"{error}; the labels of the ledgers are used instead")
+    ledgers = [int(value)] if store.storage.has_ledger(int(value)) else []
+    damage = None if ledgers else f"the negative acknowledgments {name!r} are in ledger {int(value)}, which is missing"
+    return _Stored(version, ledgers, damage)
+
+
+def _labelled(store: Store, name: str) -> list[int]:
+    """Ledgers of a log by their labels."""
+    found = []
+    for ledger_id in store.list_ledgers():
+        try:
+            labels = store.ledger_metadata(ledger_id).custom_metadata
+        except (NoSuchLedgerError, StoreDamagedError, MetadataSerializationError):
+            continue
+        if labels.get("component") == _LABELS["component"] and labels.get(_NAME_LABEL) == name.encode():
+            found.append(ledger_id)
+    return found
 
 
 def _entry_limit(writer: LedgerWriter) -> int:

@@ -82,6 +82,8 @@ class NegativeAcks:
         self._missed = False
         self._closed = False
         self._log: NackLog | None = None
+        self.damage: list[str] = []
+        """Damaged parts of the log that these were read from; their messages are redelivered at once."""
 
     @classmethod
     def open(
@@ -110,6 +112,9 @@ class NegativeAcks:
             for nacks in log.read():
                 for first, last in zip(nacks.firsts.tolist(), nacks.lasts.tolist(), strict=True):
                     self._index.add_range(nacks.time, nacks.ledger_id, first, last)
+            self.damage += log.damage
+            for problem in log.damage:
+                logger().warning("negative acknowledgments: %s", problem)
             log.begin(self._all_nacks())
             self._log = log
             self._arm_next()

@@ -64,6 +64,11 @@ class Returning:
             self._where.reach(self._where.nacked.positions())
             return nacks
 
+    @property
+    def damage(self) -> list[str]:
+        """Damage of the log of negative acknowledgments."""
+        return self._nacks.damage
+
     # -- negative acknowledgments ------------------------------------------------------------------------------------
 
     def nack(self, messages: Sequence[MessageId], wait: int | None) -> None:
