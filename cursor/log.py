@@ -10,7 +10,7 @@ may take anything (``since``): no older state can bring back what the reset revo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -44,13 +44,12 @@ from bookstand.ledger.client import Client
 from bookstand.ledger.handle import LedgerHandle
 from bookstand.ledger.managed import ManagedLedger
 from bookstand.ledger.records import CursorInfo, decode_cursor_info, encode_cursor_info
-from bookstand.ledger.topic_name import cursor_node_of, is_ledger_of, ledger_labels
+from bookstand.ledger.topic_name import cursor_node_of, is_ledger_of, ledger_labels, property_of
 from bookstand.ledger.transaction import Transaction
 from bookstand.ledger.writer import LedgerWriter
 from bookstand.proto import wire
 from bookstand.storage.digest import digest_for
 from bookstand.storage.entry import HEADER_BYTES
-from bookstand.storage.keys import LEDGER_KEY, LEDGERS
 from bookstand.storage.log import logger
 from bookstand.storage.metadata import CLOSED
 from bookstand.storage.node_changes import NodeMovedError
@@ -135,12 +134,24 @@ def _write_field(out: bytearray, tag: int, number: int, chunk: bytes) -> None:
         wire.write_varint(out, number)
 
 
-def info_by_labels(ledger_ids: Sequence[int], labels: Mapping[str, bytes]) -> CursorInfo:
-    """What the labels of a cursor's ledgers, ascending, tell of its record: ``labels`` are those of the last one."""
-    if not ledger_ids:
-        return CursorInfo(NO_LEDGER)
-    *former, newest = ledger_ids
-    return CursorInfo(newest, unknown=unknown_of(Known(None, tuple(former), b"", since_of(newest, labels))))
+def info_by_labels(ledgers: Iterable[tuple[int, Mapping[str, bytes]]], topic: str, cursor: str) -> CursorInfo:
+    """Record of a cursor as far as the labels of ledgers, ascending, tell it; in place of a record that cannot be read.
+
+    The newest ledger of the cursor is taken for the current one, and the others for former ones. The mark-delete
+    position is unknown: without a readable ledger the cursor begins at the first entry of its topic.
+    """
+    newest, since = NO_LEDGER, None
+    former: list[int] = []
+    properties: dict[str, str] = {}
+    for ledger_id, labels in ledgers:
+        name = property_of(labels, topic, cursor)
+        if name is not None:
+            properties[name] = str(ledger_id)
+        elif is_ledger_of(labels, topic, cursor):
+            former += [] if newest == NO_LEDGER else [newest]
+            newest, since = ledger_id, since_of(ledger_id, labels)
+    unknown = unknown_of(Known(None, tuple(former), b"", since))
+    return CursorInfo(newest, cursor_properties=tuple(properties.items()), unknown=unknown)
 
 
 def since_of(ledger_id: int, labels: Mapping[str, bytes]) -> int | None:
@@ -195,14 +206,15 @@ class CursorLog:
             self._version = -1
             return None
         except (StoreDamagedError, MalformedRecordError) as error:
-            self.damage = str(error)
-            self.info = self._info_by_labels()
+            self.damage = f"{error}; the labels of its ledgers are used instead"
+            self.info = info_by_labels(self._labels(), self.topic, self.cursor)
         return self.info
 
-    def _info_by_labels(self) -> CursorInfo:
-        labelled = self.labelled_ledgers()
-        labels = self.client.read_metadata(labelled[-1]).custom_metadata if labelled else {}
-        return info_by_labels(labelled, labels)
+    def _labels(self) -> Iterator[tuple[int, Mapping[str, bytes]]]:
+        """Labels of all ledgers with readable metadata."""
+        for ledger_id in self.client.storage.ledger_ids():
+            with suppress(NoSuchLedgerError, StoreDamagedError, MetadataSerializationError):
+                yield ledger_id, self.client.read_metadata(ledger_id).custom_metadata
 
     def put(self, info: CursorInfo) -> None:
         """Replace the record, unless somebody else has."""
@@ -298,26 +310,13 @@ class CursorLog:
             raise NoSuchNodeError(f"topic {self.topic} has no cursor {self.cursor!r}")
 
         assert self.info is not None
-        properties = None if self.damage else self.info.cursor_properties
-        named = property_ledgers(self.client, self.topic, self.cursor, properties)
+        named = property_ledgers(self.client, self.topic, self.cursor, self.info.cursor_properties)
 
         def fill(transaction: Transaction) -> None:
             self._delete_ledgers(transaction, [*named, *self._all_ledgers()])
             transaction.delete_node(self.path)
 
         self._commit(fill)
-
-    def labelled_ledgers(self) -> list[int]:
-        """The ledgers that are labelled as this cursor's, ascending; those with unreadable metadata are not found."""
-        found = []
-        for ledger_id in self.client.storage.ledger_ids():
-            try:
-                labels = self.client.read_metadata(ledger_id).custom_metadata
-            except (NoSuchLedgerError, StoreDamagedError, MetadataSerializationError):
-                continue
-            if is_ledger_of(labels, self.topic, self.cursor):
-                found.append(ledger_id)
-        return found
 
     def _all_ledgers(self) -> list[int]:
         assert self.info is not None
@@ -337,6 +336,7 @@ class CursorLog:
     def entries_of(self, ledger_id: int, recovery: bool) -> Entries:
         """One of the cursor's ledgers; with ``recovery`` it is closed from now on, unless it is damaged."""
         handle: LedgerHandle
+        damage = None
         try:
             handle = self.client.open(ledger_id, recovery, b"", None)
             # Reading takes the state as well, so that its damage has to show here.
@@ -353,8 +353,11 @@ class CursorLog:
                 raise
             handle = damaged = self.client.open_damaged(ledger_id)
             last = damaged.last_stored
+            # A damaged last entry, which keeps the ledger from being closed, is reported when it is read.
+            if isinstance(error, DAMAGED):
+                damage = f"ledger {ledger_id} is damaged, and its entries are read all the same: {error}"
         codec = handle.metadata.custom_metadata.get(CODEC_PROPERTY)
-        return Entries(handle, last, None if codec is None else codec.decode(errors="replace"))
+        return Entries(handle, last, None if codec is None else codec.decode(errors="replace"), damage)
 
     def source(self, recovery: bool, newest: int | None = None) -> Source:
         """Where the state is searched for. With ``recovery`` the ledger that the record points to is closed."""
@@ -397,7 +400,7 @@ class CursorLog:
 
     def _has_ledger(self, ledger_id: int) -> bool:
         """Whether there is metadata of the ledger, readable or not."""
-        return ledger_id >= 0 and self.client.storage.sealed(LEDGERS, LEDGER_KEY.pack(ledger_id)) is not None
+        return self.client.storage.has_ledger(ledger_id)
 
     @property
     def next_entry(self) -> int:

@@ -3,43 +3,52 @@
     property    #pulsar.internal.delayed.<...> = <ledger id>
 
 Such a ledger names its topic and cursor in its custom metadata. A property may have been copied from another cursor or
-another store, so only this tells that the ledger belongs to the cursor; what it contains is not read.
+another store, so only this proves that the ledger belongs to the cursor; what it contains is not read. If the metadata
+is damaged, the property alone counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from bookstand.cursor.arguments import INTERNAL_PREFIX
-from bookstand.errors import BookstandError, NoSuchLedgerError
+from bookstand.errors import MetadataSerializationError, NoSuchLedgerError, StoreDamagedError
 from bookstand.ledger.client import Client
+from bookstand.ledger.topic_name import property_of
+from bookstand.storage.keys import MAX_LEDGER_ID
 from bookstand.storage.log import logger
 
 DELAYED_PREFIX = f"{INTERNAL_PREFIX}delayed."
 
-SNAPSHOT_OWNER = ("pulsar/delayedIndexTopic", "pulsar/delayedIndexCursor")
-RESCHEDULED_OWNER = ("bookstand/topic", "bookstand/cursor")
-"""Keys of the custom metadata with the names of topic and cursor: of a bucket's snapshot, and of the times that
-messages were rescheduled to."""
-_COMPONENTS = b"delayed-index-"
+_DAMAGED = StoreDamagedError, MetadataSerializationError
 
 
-def property_ledgers(
-    client: Client, topic: str, cursor: str, properties: Iterable[tuple[str, str]] | None
-) -> list[int]:
-    """Ledgers to delete with a cursor that has these properties, which need not be readable. None: its record cannot be
-    read, so that only the labels of ledgers tell.
+def property_ledgers(client: Client, topic: str, cursor: str, properties: Iterable[tuple[str, str]]) -> list[int]:
+    """Ledgers to delete with a cursor that has these properties, which need not be readable.
 
     If there are such properties, also the ledgers of the cursor that no property names; for that the metadata of every
     ledger is read.
     """
-    named = [(name, value) for name, value in properties or () if name.startswith(DELAYED_PREFIX)]
-    if properties is not None and not named:
+    named = [(name, value) for name, value in properties if name.startswith(DELAYED_PREFIX)]
+    if not named:
         return []
-    found = [ledger_id for ledger_id in client.list() if _owner(client, ledger_id) == (topic, cursor)]
-    owned = set(map(str, found))
+    found: list[int] = []
+    damaged: set[int] = set()
+    for ledger_id in client.list():
+        try:
+            labels = client.read_metadata(ledger_id).custom_metadata
+        except NoSuchLedgerError:
+            continue
+        except _DAMAGED:
+            damaged.add(ledger_id)
+            continue
+        if property_of(labels, topic, cursor) is not None:
+            found.append(ledger_id)
     for name, value in named:
-        if value not in owned:
+        ledger_id = int(value) if value.isascii() and value.isdecimal() else MAX_LEDGER_ID + 1
+        if ledger_id in damaged:
+            found.append(ledger_id)
+        elif ledger_id not in found:
             logger().warning(
                 "topic %s, cursor %s: property %s is %r, which is no ledger of this cursor; the ledger is not deleted",
                 topic,
@@ -48,25 +57,3 @@ def property_ledgers(
                 value,
             )
     return found
-
-
-def _owner(client: Client, ledger_id: int) -> tuple[str, str] | None:
-    """Topic and cursor that the ledger belongs to, or None."""
-    try:
-        custom = client.read_metadata(ledger_id).custom_metadata
-    except NoSuchLedgerError:
-        return None
-    except BookstandError as error:
-        logger().warning("the owner of ledger %d is not known: %s", ledger_id, error)
-        return None
-    return owner_of(custom)
-
-
-def owner_of(custom: Mapping[str, bytes]) -> tuple[str, str] | None:
-    """Topic and cursor that the custom metadata of a snapshot, or of rescheduled messages, names."""
-    if not custom.get("component", b"").startswith(_COMPONENTS):
-        return None
-    for topic, cursor in (SNAPSHOT_OWNER, RESCHEDULED_OWNER):
-        if topic in custom and cursor in custom:
-            return custom[topic].decode(errors="replace"), custom[cursor].decode(errors="replace")
-    return None

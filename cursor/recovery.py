@@ -141,6 +141,8 @@ class Entries(NamedTuple):
     handle: LedgerHandle
     last: int
     codec: str | None
+    damage: str | None = None
+    """Damage of the ledger itself, of which the entries are read all the same."""
 
     @property
     def ledger_id(self) -> int:
@@ -220,6 +222,8 @@ class _Search:
             except LOST as error:
                 self._skipped.append(f"ledger {ledger_id} cannot be read: {error}")
                 continue
+            if entries.damage is not None:
+                self._skipped.append(entries.damage)
             found = self._in_ledger(entries, entries.last if upto is None or number else min(upto, entries.last))
             if found is not None:
                 return found if number == 0 else self._from_floor_on(found)

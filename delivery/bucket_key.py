@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from bookstand.cursor.property_ledgers import DELAYED_PREFIX, SNAPSHOT_OWNER
+from bookstand.cursor.property_ledgers import DELAYED_PREFIX
 from bookstand.errors import IncorrectParameterError, MalformedError
+from bookstand.ledger.topic_name import BUCKET_CURSOR_LABEL, BUCKET_KEY_LABEL, BUCKET_TOPIC_LABEL, DELAYED_BUCKET
 
 PREFIX = f"{DELAYED_PREFIX}bucket"
 
@@ -22,9 +23,7 @@ _VALUE = re.compile(_NUMBER)
 _LARGEST = (1 << 63) - 1
 
 _APPLICATION, _COMPONENT = "application", "component"
-_PULSAR, _BUCKET = b"pulsar", b"delayed-index-bucket"
-_KEY_LABEL = "pulsar/delayedIndexBucketKey"
-_TOPIC_LABEL, _CURSOR_LABEL = SNAPSHOT_OWNER
+_PULSAR = b"pulsar"
 
 
 class MalformedBucketPropertyError(MalformedError):
@@ -103,17 +102,16 @@ def custom_metadata(labels: BucketLabels) -> dict[str, bytes]:
             raise IncorrectParameterError(f"the {name} of a bucket snapshot is a string, not {label!r}")
     return {
         _APPLICATION: _PULSAR,
-        _COMPONENT: _BUCKET,
-        _KEY_LABEL: labels.key.encode(),
-        _TOPIC_LABEL: labels.topic.encode(),
-        _CURSOR_LABEL: labels.cursor.encode(),
+        _COMPONENT: DELAYED_BUCKET,
+        BUCKET_KEY_LABEL: labels.key.encode(),
+        BUCKET_TOPIC_LABEL: labels.topic.encode(),
+        BUCKET_CURSOR_LABEL: labels.cursor.encode(),
     }
 
 
 def read_labels(custom: Mapping[str, bytes]) -> BucketLabels | None:
     """None: it does not say that the ledger is a snapshot's."""
-    if (custom.get(_APPLICATION), custom.get(_COMPONENT)) != (_PULSAR, _BUCKET):
+    if (custom.get(_APPLICATION), custom.get(_COMPONENT)) != (_PULSAR, DELAYED_BUCKET):
         return None
-    return BucketLabels(
-        *(custom.get(label, b"").decode(errors="replace") for label in (_KEY_LABEL, _TOPIC_LABEL, _CURSOR_LABEL))
-    )
+    labels = BUCKET_KEY_LABEL, BUCKET_TOPIC_LABEL, BUCKET_CURSOR_LABEL
+    return BucketLabels(*(custom.get(label, b"").decode(errors="replace") for label in labels))

@@ -62,6 +62,9 @@ def recover(
             return storage.read_labels(found.buckets[key]) == (str(key), topic, cursor)
         except (NoSuchLedgerError, SnapshotDamagedError):
             return False
+        except StoreDamagedError:
+            # Nothing but the property that names the ledger says what it is.
+            return True
 
     kept, enclosed, overlapping = _apart(found.buckets)
     for key in [*enclosed, *overlapping]:

@@ -316,8 +316,8 @@ class BucketDelayedTracker:
         """What waits for times from the first to the last, in the order of time, ledger and entry; nothing is removed.
         Segments on the disk that have such times are read, and not kept."""
         with self._lock:
-            parts = [self._mutable.runs.everything(), self._sealed.loaded.everything()]
-            parts += self._sealed.read_unloaded(first, last)
+            parts = self._sealed.read_unloaded(first, last)
+            parts += [self._mutable.runs.everything(), self._sealed.loaded.everything()]
             found = self._tracked.still_waiting(together(parts))
         times = found.timestamps
         within = (times >= (-LARGEST if first is None else first)) & (times <= (LARGEST if last is None else last))

@@ -49,15 +49,13 @@ class GivenTimesTracker:
         self._lock = RLock()
         self._home = home
         self._rescheduled = Rescheduled(home)
+        self.problems: list[str] = []
+        """Damage found when the tracker was opened."""
         try:
             persistently(self._rescheduled.load)
         except (*GONE, MalformedRecordError) as error:
-            logger().warning(
-                "topic %s, cursor %s: the times that messages were given are lost, those that they say are taken: %s",
-                home.topic,
-                home.cursor,
-                error,
-            )
+            self.problems.append(f"the times of rescheduled messages are lost, and their own times apply: {error}")
+            logger().warning("topic %s, cursor %s: %s", home.topic, home.cursor, self.problems[0])
         self._settle([position for position in self._rescheduled.times if not self._is_unacknowledged(position)])
         for position, time in self._rescheduled.times.items():
             given.put(position, time)

@@ -10,7 +10,7 @@ What was given out is written down after it was: a crash in between has it given
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_plus, unquote_plus
 
 from bookstand.delivery.bucket_recovery import GONE
@@ -19,10 +19,12 @@ from bookstand.errors import (
     BookstandError,
     IncorrectParameterError,
     MalformedRecordError,
+    MetadataSerializationError,
     NoSuchLedgerError,
     NoSuchNodeError,
     StoreDamagedError,
 )
+from bookstand.storage.changes import MUST_NOT_EXIST
 from bookstand.storage.digest import digest_for
 from bookstand.storage.entry import HEADER_BYTES
 from bookstand.storage.log import logger
@@ -35,15 +37,21 @@ if TYPE_CHECKING:
     from bookstand.ledger.reader import LedgerReader
     from bookstand.ledger.transaction import Transaction
     from bookstand.ledger.writer import LedgerWriter
+    from bookstand.storage.metadata import LedgerMetadata
     from bookstand.storage.nodes import Nodes
     from bookstand.storage.pending import Pending
+    from bookstand.storage.storage import Storage
 
     class Store(Protocol):
         """What a log needs of a store."""
 
         @property
         def nodes(self) -> Nodes: ...
+        @property
+        def storage(self) -> Storage: ...
         def open_ledger(self, ledger_id: int, recovery: bool | None, password: bytes) -> LedgerReader: ...
+        def list_ledgers(self) -> Iterator[int]: ...
+        def ledger_metadata(self, ledger_id: int) -> LedgerMetadata: ...
         def transaction(self) -> Transaction: ...
 
 
@@ -56,6 +64,7 @@ _ENTRY_BYTES = 1 << 20
 _DIGEST = "crc32c"
 _PASSWORD = b""
 _LABELS = {"application": b"bookstand", "component": b"negative-acks"}
+_NAME_LABEL = "bookstand/name"
 
 
 def node_of(name: str) -> str:
@@ -78,30 +87,31 @@ class NackLog:
         self._name = name
         self._path = node_of(name)
         self._compact_bytes = compact_bytes
-        self._ledger_id, self._version = _find(store, self._path)
+        self.damage: list[str] = []
+        """Parts that could not be read. Messages that were only noted there are redelivered at once."""
+        self._stored = _find(store, self._path, name)
+        if self._stored.damage is not None:
+            self._report(self._stored.damage)
         self._writer: LedgerWriter | None = None
         self._full = compact_bytes
-        self.problems: list[str] = []
-        """What was wrong with the log when it was read."""
 
-    def read(self) -> list[tuple[int, Record]]:
-        """Records of the log so far, with their entry ids. The process that wrote it is fenced. Damaged entries are
-        skipped, and listed in ``problems``."""
-        if self._ledger_id is None:
-            return []
+    def read(self) -> Iterator[list[tuple[int, Record]]]:
+        """Yield the records of each ledger, with their entry ids. The process that wrote them is fenced. Parts that
+        cannot be read are skipped, and listed in ``damage``."""
+        for ledger_id in self._stored.ledgers:
+            yield list(self._records(ledger_id))
+
+    def _records(self, ledger_id: int) -> Iterator[tuple[int, Record]]:
         try:
-            reader = self._store.open_ledger(self._ledger_id, True, _PASSWORD)
-        except NoSuchLedgerError as error:
-            raise StoreDamagedError(
-                f"the negative acknowledgments {self._name!r} are in ledger {self._ledger_id}, which is missing"
-            ) from error
-        found: list[tuple[int, Record]] = []
+            reader = self._store.open_ledger(ledger_id, True, _PASSWORD)
+        except GONE as error:
+            self._report(f"ledger {ledger_id} cannot be read: {error}")
+            return
         for number, payload in self._payloads(reader):
             try:
-                found.append((number, decode(payload, f"entry {self._ledger_id}:{number}")))
+                yield number, decode(payload, f"entry {ledger_id}:{number}")
             except MalformedRecordError as error:
-                self._report(error)
-        return found
+                self._report(str(error))
 
     def _payloads(self, reader: LedgerReader) -> Iterator[tuple[int, bytes]]:
         try:
@@ -111,17 +121,13 @@ class NackLog:
                 try:
                     yield number, reader.read(number, number)[0].data
                 except GONE as error:
-                    self._report(error)
+                    self._report(f"entry {reader.id}:{number} cannot be read: {error}")
         else:
             yield from enumerate(payloads)
 
-    def _report(self, error: BookstandError) -> None:
-        self.problems.append(str(error))
-        logger().warning(
-            "negative acknowledgments of %s: a damaged record is skipped, its messages are redelivered at once: %s",
-            unquote_plus(self._name),
-            error,
-        )
+    def _report(self, damage: str) -> None:
+        self.damage.append(f"negative acknowledgments of {unquote_plus(self._name)}: {damage}")
+        logger().warning("%s; messages that were noted there alone are redelivered at once", self.damage[-1])
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -149,17 +155,15 @@ class NackLog:
     def begin(self, left: Iterable[Nacks]) -> None:
         """Go on in a new ledger, which begins with what is ``left``."""
         with self._store.transaction() as transaction:
+            self._stored.delete_ledgers_in(transaction)
             writer = transaction.create_ledger(
-                digest=_DIGEST,
-                password=_PASSWORD,
-                custom_metadata={"application": b"bookstand", "component": b"negative-acks"},
+                digest=_DIGEST, password=_PASSWORD, custom_metadata={**_LABELS, _NAME_LABEL: self._name.encode()}
             )
             for record in encode_nacks(left, _entry_limit(writer)):
                 transaction.append(writer, record)
-            version = transaction.put_node(self._path, b"%d" % writer.id, self._version)
-            if self._ledger_id is not None:
-                transaction.delete_ledger(self._ledger_id)
-        self._ledger_id, self._version, self._writer = writer.id, version.result(), writer
+            version = transaction.put_node(self._path, b"%d" % writer.id, self._stored.version)
+        self._stored = _Stored(version.result(), [writer.id], None)
+        self._writer = writer
         self._full = 2 * writer.length + self._compact_bytes
 
     def compact(self, left: Iterable[Nacks]) -> None:
@@ -184,36 +188,23 @@ class NackLog:
         """Delete the log, which records nothing any more."""
         self.close()
         with self._store.transaction() as transaction:
-            if self._ledger_id is not None:
-                transaction.delete_ledger(self._ledger_id)
-            transaction.delete_node(self._path, self._version)
+            self._stored.delete_ledgers_in(transaction)
+            transaction.delete_node(self._path, self._stored.version)
 
 
 def exists(store: Store, name: str) -> bool:
-    """Whether there is a log under the name."""
-    try:
-        store.nodes.get(node_of(name))
-    except NoSuchNodeError:
-        return False
-    return True
+    """Return True if there is a log under the name, readable or not."""
+    return _find(store, node_of(name), name).version != MUST_NOT_EXIST
 
 
 def forget(store: Store, name: str) -> None:
     """Delete the log under the name, readable or not; do nothing if there is none."""
     path = node_of(name)
-    try:
-        ledger_id, version = _find(store, path)
-    except MalformedRecordError:
-        store.nodes.delete(path)
-        return
-    if ledger_id is None:
-        return
-    try:
+    stored = _find(store, path, name)
+    if stored.version != MUST_NOT_EXIST:
         with store.transaction() as transaction:
-            transaction.delete_ledger(ledger_id)
-            transaction.delete_node(path, version)
-    except NoSuchLedgerError:
-        store.nodes.delete(path)
+            stored.delete_ledgers_in(transaction)
+            transaction.delete_node(path, stored.version)
 
 
 def replay(records: Iterable[tuple[int, Record]], times: NackTimes) -> None:
@@ -237,14 +228,44 @@ def _redeliver(rounds: list[Given], at: int, before: int | None, times: NackTime
     return at
 
 
-def _find(store: Store, path: str) -> tuple[int | None, int]:
+class _Stored(NamedTuple):
+    """Version of a log's node, and its ledgers. The version is MUST_NOT_EXIST if there is no node, and None if the node
+    is damaged; the ledgers are then those with the log's name in their labels."""
+
+    version: int | None
+    ledgers: list[int]
+    damage: str | None
+
+    def delete_ledgers_in(self, transaction: Transaction) -> None:
+        for ledger_id in self.ledgers:
+            transaction.delete_ledger(ledger_id)
+
+
+def _find(store: Store, path: str, name: str) -> _Stored:
     try:
         value, version = store.nodes.get(path)
+        if not value.isdigit() or len(value) > 19:
+            raise MalformedRecordError(f"node {path} names no ledger")
     except NoSuchNodeError:
-        return None, -1
-    if not value.isdigit() or len(value) > 19:
-        raise MalformedRecordError(f"node {path} names no ledger")
-    return int(value), version
+        return _Stored(MUST_NOT_EXIST, [], None)
+    except (StoreDamagedError, MalformedRecordError) as error:
+        return _Stored(None, _labelled(store, name), f"{error}; the labels of the ledgers are used instead")
+    ledgers = [int(value)] if store.storage.has_ledger(int(value)) else []
+    damage = None if ledgers else f"the negative acknowledgments {name!r} are in ledger {int(value)}, which is missing"
+    return _Stored(version, ledgers, damage)
+
+
+def _labelled(store: Store, name: str) -> list[int]:
+    """Ledgers of a log by their labels."""
+    found = []
+    for ledger_id in store.list_ledgers():
+        try:
+            labels = store.ledger_metadata(ledger_id).custom_metadata
+        except (NoSuchLedgerError, StoreDamagedError, MetadataSerializationError):
+            continue
+        if labels.get("component") == _LABELS["component"] and labels.get(_NAME_LABEL) == name.encode():
+            found.append(ledger_id)
+    return found
 
 
 def _entry_limit(writer: LedgerWriter) -> int:

@@ -98,8 +98,8 @@ class NegativeAcks:
         self._log: NackLog | None = None
         # Where new nacks are not recorded: the times of those that were, descending; else None.
         self._recorded: list[int] | None = None
-        self.problems: list[str] = []
-        """What was wrong with the log when it was read."""
+        self.damage: list[str] = []
+        """Damaged parts of the log that these were read from; their messages are redelivered at once."""
 
     @classmethod
     def open(
@@ -136,12 +136,12 @@ class NegativeAcks:
 
     def _recover(self, log: NackLog, durable: bool) -> None:
         with self._lock:
-            records = log.read()
-            self.problems = log.problems
             # Under the times that were recorded, which those of rounds are compared with.
             exact = LowBits(0)
             before = NackTimes(exact) if self._nacked is None else Nacked(exact, RedeliveryCounts())
-            nack_log.replay(records, before)
+            for records in log.read():
+                nack_log.replay(records, before)
+            self.damage = log.damage
             for nacks in before.groups():
                 self._times.restore(nacks._replace(time=self._times.key(nacks.time)))
             if not durable:

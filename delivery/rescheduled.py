@@ -14,19 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from bookstand.cursor.property_ledgers import DELAYED_PREFIX, RESCHEDULED_OWNER
+from bookstand.cursor.property_ledgers import DELAYED_PREFIX
 from bookstand.delivery.bucket_home import Home
 from bookstand.delivery.indexes import Indexes, Numbers
 from bookstand.delivery.snapshot import decode_segments, encode_segment
-from bookstand.errors import MalformedRecordError, NoSuchLedgerError
+from bookstand.errors import MalformedRecordError
+from bookstand.ledger.topic_name import (
+    RESCHEDULED,
+    RESCHEDULED_CURSOR_LABEL,
+    RESCHEDULED_LABEL,
+    RESCHEDULED_TOPIC_LABEL,
+)
 from bookstand.ledger.writer import LedgerWriter
 
 if TYPE_CHECKING:
     from bookstand.ledger.transaction import Transaction
 
 PROPERTY = f"{DELAYED_PREFIX}rescheduled"
-_LABELS = {"application": b"bookstand", "component": b"delayed-index-rescheduled"}
-_TOPIC_LABEL, _CURSOR_LABEL = RESCHEDULED_OWNER
+_LABELS = {"application": b"bookstand", "component": RESCHEDULED, RESCHEDULED_LABEL: PROPERTY.encode()}
 # So many entries of messages that are gone are not worth a new ledger.
 _FEW = 1000
 _AT_ONCE = 5000
@@ -77,8 +82,8 @@ class Rescheduled:
                 password=b"",
                 custom_metadata={
                     **_LABELS,
-                    _TOPIC_LABEL: self._home.topic.encode(),
-                    _CURSOR_LABEL: self._home.cursor.encode(),
+                    RESCHEDULED_TOPIC_LABEL: self._home.topic.encode(),
+                    RESCHEDULED_CURSOR_LABEL: self._home.cursor.encode(),
                 },
             )
             positions = list(times)
@@ -124,11 +129,7 @@ class Rescheduled:
     def delete_in(self, transaction: Transaction, properties: dict[str, str]) -> None:
         """Delete everything when the transaction ends."""
         stored = properties.pop(PROPERTY, "")
-        if stored.isdecimal():
-            try:
-                self._home.client.read_metadata(int(stored))
-            except NoSuchLedgerError:
-                return
+        if stored.isdecimal() and self._home.client.storage.has_ledger(int(stored)):
             transaction.delete_ledger(int(stored))
 
 

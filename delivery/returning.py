@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from threading import RLock
 from typing import TYPE_CHECKING
-from urllib.parse import unquote_plus
 
-from bookstand.delivery.bucket_recovery import GONE
 from bookstand.delivery.consumer import Consumer
 from bookstand.delivery.doorbell import Doorbell
 from bookstand.delivery.message_id import MessageId, position_of
-from bookstand.delivery.nack_log import forget
 from bookstand.delivery.negative_acks import NegativeAcks
 from bookstand.delivery.timer import Alarm, Timer
 from bookstand.delivery.times import span_of
 from bookstand.delivery.topic_config import SubscriptionConfig
 from bookstand.delivery.whereabouts import Whereabouts
-from bookstand.errors import MalformedRecordError
-from bookstand.storage.log import logger
 
 if TYPE_CHECKING:
     from bookstand.delivery.nack_log import Store
@@ -52,8 +47,9 @@ class Returning:
         self._nacks = self._open_nacks(store, nacks_name)
 
     def _open_nacks(self, store: Store, name: str) -> NegativeAcks:
-        def opened() -> NegativeAcks:
-            return NegativeAcks.open(
+        with self._lock:
+            # What is due by now is announced at once, in another thread, which waits for the lock.
+            nacks = NegativeAcks.open(
                 store,
                 name,
                 self._nacks_due,
@@ -65,21 +61,6 @@ class Returning:
                 nacked=self._where.nacked,
                 lock=self._lock,
             )
-
-        with self._lock:
-            # What is due by now is announced at once, in another thread, which waits for the lock.
-            try:
-                nacks = opened()
-            except (*GONE, MalformedRecordError) as error:
-                logger().warning(
-                    "negative acknowledgments of %s are lost, and their messages are redelivered at once: %s",
-                    unquote_plus(name),
-                    error,
-                )
-                self._where.nacked.clear()
-                forget(store, name)
-                nacks = opened()
-                nacks.problems.append(str(error))
             self._where.reach(self._where.nacked.last_entries())
             return nacks
 
@@ -87,6 +68,11 @@ class Returning:
         """Use these settings for what is delivered and acknowledged negatively from now on."""
         self._config = config
         self._nacks.change_delay(span_of("nack_delay", config.nack_delay), config.nack_backoff)
+
+    @property
+    def damage(self) -> list[str]:
+        """Damage of the log of negative acknowledgments."""
+        return self._nacks.damage
 
     # -- negative acknowledgments ------------------------------------------------------------------------------------
 

@@ -306,15 +306,26 @@ class SealedBuckets:
             self.loaded.add_many(*waiting)
 
     def read_unloaded(self, first: int | None, last: int | None) -> list[Indexes]:
-        """Segments that are not loaded and have times from the first to the last; they are not kept."""
+        """Read segments that are not loaded and have times from ``first`` to ``last``, without loading them. A bucket
+        with a damaged segment is given up, and its messages are loaded instead."""
         found: list[Indexes] = []
         for bucket in self.buckets:
-            for number in range(bucket.loaded, bucket.segments):
-                if (last is None or bucket.first_times[number] <= last) and (
-                    first is None or bucket.last_times[number] >= first
-                ):
-                    found += self.ledgers.read(bucket, number + 1, number + 1)
+            try:
+                found += self._read_unloaded(bucket, first, last)
+            except GONE as error:
+                self._give_up(bucket, f"bucket {bucket.name} cannot be read: {error}")
+                # The bucket that replaces it is not given up a second time, but loaded into memory.
+                return self.read_unloaded(first, last)
         return found
+
+    def _read_unloaded(self, bucket: Bucket, first: int | None, last: int | None) -> list[Indexes]:
+        return [
+            indexes
+            for number in range(bucket.loaded, bucket.segments)
+            if (last is None or bucket.first_times[number] <= last)
+            and (first is None or bucket.last_times[number] >= first)
+            for indexes in self.ledgers.read(bucket, number + 1, number + 1)
+        ]
 
     # -- what is lost ------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from bookstand.cursor.cursor import Cursor
+from bookstand.cursor.recovery import LOST
 from bookstand.delivery.bucket_home import Change
 from bookstand.delivery.bucket_tracker import BucketDelayedTracker
 from bookstand.delivery.config import DelayedDeliveryConfig
@@ -52,6 +53,7 @@ from bookstand.delivery.tracker import (
     columns_of,
     times_of,
 )
+from bookstand.errors import MalformedError
 from bookstand.ledger.managed import ManagedLedger, UnreadableEntryError
 from bookstand.ledger.topic_entries import TopicEntry
 from bookstand.storage.clock import SystemClock
@@ -100,10 +102,24 @@ class SharedDelayedIndex:
         assert timer is not None
         self.timer = timer
         self._alarm: Alarm | None = None
-        self._cursor = Cursor.open(topic, BUILDER, cursor_config)
+        self._damage: list[str] = []
+        try:
+            self._cursor = Cursor.open(topic, BUILDER, cursor_config)
+        except (*LOST, MalformedError) as error:
+            self._damage.append(str(error))
+            Cursor.discard(topic, BUILDER)
+            self._cursor = Cursor.open(topic, BUILDER, cursor_config)
+        self._damage += self._cursor.recovered_from.damage
+        for problem in self._damage:
+            logger().warning("topic %s: the shared index is rebuilt from the topic: %s", topic.name, problem)
         self.tracker = BucketDelayedTracker(
             self._wake_all, _SharedHome(self), self.config, rebuild=reader_of(topic), clock=self.clock, timer=timer
         )
+
+    @property
+    def damage(self) -> list[str]:
+        """Damage of the builder and of snapshots; the topic is read again for what they should have held."""
+        return [*self._damage, *self.tracker.problems]
 
     # -- subscriptions -----------------------------------------------------------------------------------------------
 

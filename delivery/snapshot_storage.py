@@ -30,6 +30,7 @@ from bookstand.errors import (
     IncorrectParameterError,
     NoSuchEntryError,
     NoSuchLedgerError,
+    StoreDamagedError,
 )
 from bookstand.ledger.arguments import as_entry_id
 from bookstand.ledger.client import Client
@@ -158,6 +159,9 @@ class BucketSnapshotStorage:
             custom = self._client.read_metadata(bucket_id).custom_metadata
         except NoSuchLedgerError:
             return False
+        except StoreDamagedError:
+            # Nothing but the property that names the ledger says what it is.
+            return True
         # The oldest format of metadata has no room for labels.
         if custom and read_labels(custom) is None:
             raise IncorrectParameterError(f"ledger {bucket_id} is no bucket snapshot, but labelled {dict(custom)}")
@@ -207,7 +211,7 @@ class BucketSnapshotStorage:
         for ledger_id in self._client.list():
             try:
                 labels = read_labels(self._client.read_metadata(ledger_id).custom_metadata)
-            except NoSuchLedgerError:
+            except (NoSuchLedgerError, StoreDamagedError):
                 continue
             if labels is not None and (labels.topic, labels.cursor) == (topic, cursor):
                 found.append(ledger_id)

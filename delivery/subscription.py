@@ -452,6 +452,18 @@ class Subscription:
         return self.cursor.paused
 
     @property
+    def damage(self) -> list[str]:
+        """Damaged records of the subscription, and what took their place. Messages whose acknowledgments were lost are
+        delivered again; empty if everything could be read."""
+        index = self.topic.shared_index
+        return [
+            *self.cursor.recovered_from.damage,
+            *self.tracker.problems,
+            *([] if index is None else index.damage),
+            *self._returning.damage,
+        ]
+
+    @property
     def stats(self) -> SubscriptionStats:
         """How many messages are where, at this moment."""
         with self._lock:

@@ -68,11 +68,8 @@ class Topic:
             if self.config.delayed_delivery_shared_index_enabled:
                 self._index = SharedDelayedIndex(self.ledger, self.config, clock=self._clock, timer=self.timer)
             elif BUILDER in self.ledger.cursor_names():
-                self._end_index()
-
-    def _end_index(self) -> None:
-        """Of a time when the subscriptions shared one; what it knew the topic tells each of them."""
-        Cursor.open(self.ledger, BUILDER).delete()
+                # The topic itself has what the former shared index held.
+                Cursor.discard(self.ledger, BUILDER)
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
@@ -284,16 +281,22 @@ class Topic:
         return [name for name in self.ledger.cursor_names() if name != BUILDER]
 
     def unsubscribe(self, name: str) -> None:
-        """Delete a subscription with all that is stored of it; :class:`NoSuchNodeError` if there is none."""
+        """Delete a subscription with everything that is stored for it, readable or not.
+        :class:`NoSuchNodeError` if there is none of that name."""
         self._check_name(name)
         with self._lock:
             subscription = self._subscriptions.pop(name, None)
             if subscription is not None:
                 subscription.stop()
-            cursor = self.cursor(name, create=False)
-            nack_log.forget(self.store, nack_log.nack_name(self.name, name))
-            cursor.delete()
-            del self._cursors[name]
+            nacks = nack_log.nack_name(self.name, name)
+            cursor = self._cursors.pop(name, None)
+            if cursor is not None and cursor.usable:
+                nack_log.forget(self.store, nacks)
+                cursor.delete()
+            else:
+                self.ledger.check_owned()
+                nack_log.forget(self.store, nacks)
+                Cursor.discard(self.ledger, name)
         self.trim_soon()
 
     # -- retention ---------------------------------------------------------------------------------------------------

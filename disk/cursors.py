@@ -24,7 +24,6 @@ from bookstand.disk.extent import DELETED
 from bookstand.disk.topics import DiskTopic
 from bookstand.errors import IncorrectParameterError, MalformedAckStateError, NoSuchEntryError, NoSuchLedgerError
 from bookstand.ledger.records import CursorInfo
-from bookstand.ledger.topic_name import is_ledger_of
 from bookstand.storage.position import Position
 
 if TYPE_CHECKING:
@@ -105,24 +104,24 @@ def cursor(topic: DiskTopic, name: str) -> DiskCursor:
     dump = topic.disks.dump
     if dump is None:
         raise IncorrectParameterError("without metadata nothing says what a cursor is called")
-    if name not in dump.unreadable_cursors(topic.name):
-        return of_record(topic, name, dump.cursor_info(topic.name, name))
-    labelled = labelled_ledgers(topic, name)
-    newest = topic.ledger(labelled[-1]) if labelled else None
-    labels = {} if newest is None or newest.metadata is None else newest.metadata.custom_metadata
-    topic.report(f"cursor {name!r}: its record cannot be read; the labels of its ledgers are used")
-    return of_record(topic, name, log.info_by_labels(labelled, labels))
+    if name in dump.unreadable_cursors(topic.name):
+        topic.report(f"cursor {name!r}: its record cannot be read; the labels of its ledgers are used")
+    return of_record(topic, name, info_of(topic, name))
 
 
-def labelled_ledgers(topic: DiskTopic, cursor: str) -> list[int]:
-    """The ledgers that are labelled as a cursor's, ascending."""
-    found = []
-    for ledger_id in topic.disks.ledger_ids:
-        ledger = topic.ledger(ledger_id)
-        labels = {} if ledger is None or ledger.metadata is None else ledger.metadata.custom_metadata
-        if is_ledger_of(labels, topic.name, cursor):
-            found.append(ledger_id)
-    return found
+def info_of(topic: DiskTopic, cursor: str) -> CursorInfo:
+    """Record of a cursor; for one that cannot be read, as far as the labels of ledgers tell it."""
+    dump = topic.disks.dump
+    assert dump is not None
+    if cursor not in dump.unreadable_cursors(topic.name):
+        return dump.cursor_info(topic.name, cursor)
+    ledgers = ((ledger_id, topic.ledger(ledger_id)) for ledger_id in topic.disks.ledger_ids)
+    labels = [
+        (ledger_id, ledger.metadata.custom_metadata)
+        for ledger_id, ledger in ledgers
+        if ledger is not None and ledger.metadata is not None
+    ]
+    return log.info_by_labels(labels, topic.name, cursor)
 
 
 def of_record(topic: DiskTopic, name: str, info: CursorInfo) -> DiskCursor:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from pyroaring import BitMap64
 
-from bookstand.cursor.property_ledgers import owner_of
 from bookstand.delivery.bucket_key import BucketKey, read_labels, read_properties
 from bookstand.delivery.indexes import Indexes
 from bookstand.delivery.rebuilding import deliver_at_time
@@ -30,6 +29,7 @@ from bookstand.delivery.snapshot import (
 from bookstand.disk.cursors import DiskCursor, cursors
 from bookstand.disk.topics import DiskTopic
 from bookstand.errors import MalformedMessageError
+from bookstand.ledger.topic_name import RESCHEDULED_CURSOR_LABEL, RESCHEDULED_TOPIC_LABEL
 from bookstand.storage.position import Position
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _ROWS = 8192
 _NOWHERE = -1
 NO_ROWS = Indexes.of([], [], [])
+_OWNER_LABELS = (RESCHEDULED_TOPIC_LABEL, RESCHEDULED_CURSOR_LABEL)
 BROKERS_OWN = ("pulsar.", "__compaction")
 """Cursors with such names are the broker's own; nobody is delivered to by them."""
 
@@ -285,8 +286,9 @@ def rescheduled_of(topic: DiskTopic, cursor: str, properties: Mapping[str, str])
     if ledger is None:
         topic.report(f"{what}: their ledger is missing", int(stored))
         return NO_ROWS
-    owner = None if ledger.metadata is None else owner_of(ledger.metadata.custom_metadata)
-    if owner is not None and owner not in ((topic.name, cursor), (topic.managed_ledger, cursor)):
+    labels = {} if ledger.metadata is None else ledger.metadata.custom_metadata
+    owner = tuple(labels.get(one, b"").decode(errors="replace") for one in _OWNER_LABELS)
+    if all(owner) and owner not in ((topic.name, cursor), (topic.managed_ledger, cursor)):
         topic.report(f"{what}: their ledger says that it belongs to topic {owner[0]}, cursor {owner[1]!r}", ledger.id)
         return NO_ROWS
     times: dict[tuple[int, int], int] = {}

@@ -321,7 +321,7 @@ class ManagedLedger:
                 transaction.delete_ledger(ledger_id)
 
     def _exists(self, ledger_id: int) -> bool:
-        return self.client.storage.metadata(ledger_id) is not None
+        return self.client.storage.has_ledger(ledger_id)
 
     def _begin_ledger(self) -> None:
         """List what is known of the ledgers by now, and a new one with it."""

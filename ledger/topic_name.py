@@ -29,6 +29,19 @@ else:
     TopicName = namedtuple("TopicName", ["tenant", "namespace", "topic"])
 
 ROOT = "/managed-ledgers"
+TOPIC_LABEL, CURSOR_LABEL = "pulsar/managed-ledger", "pulsar/cursor"
+DELAYED_BUCKET = b"delayed-index-bucket"
+BUCKET_KEY_LABEL, BUCKET_TOPIC_LABEL, BUCKET_CURSOR_LABEL = (
+    f"pulsar/delayedIndex{name}" for name in ("BucketKey", "Topic", "Cursor")
+)
+RESCHEDULED = b"delayed-index-rescheduled"
+RESCHEDULED_LABEL, RESCHEDULED_TOPIC_LABEL, RESCHEDULED_CURSOR_LABEL = (
+    f"bookstand/{name}" for name in ("property", "topic", "cursor")
+)
+_NAMED_BY_PROPERTY = (
+    ((b"pulsar", DELAYED_BUCKET), BUCKET_KEY_LABEL, BUCKET_TOPIC_LABEL, BUCKET_CURSOR_LABEL),
+    ((b"bookstand", RESCHEDULED), RESCHEDULED_LABEL, RESCHEDULED_TOPIC_LABEL, RESCHEDULED_CURSOR_LABEL),
+)
 _SCHEME = "persistent://"
 _DOMAIN = "persistent"
 
@@ -70,15 +83,33 @@ def cursor_node_of(topic: str, cursor: str) -> str:
 
 def ledger_labels(topic: str, cursor: str | None = None) -> dict[str, bytes]:
     """What Pulsar writes into the metadata of the ledgers of a topic, or of one of its cursors."""
-    labels = {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": topic.encode()}
-    return labels if cursor is None else {**labels, "pulsar/cursor": cursor.encode()}
+    labels = {"application": b"pulsar", "component": b"managed-ledger", TOPIC_LABEL: topic.encode()}
+    return labels if cursor is None else {**labels, CURSOR_LABEL: cursor.encode()}
 
 
 def is_ledger_of(labels: Mapping[str, bytes], topic: str, cursor: str) -> bool:
     """Whether the labels of a ledger are those of a cursor's ledger, as bookstand or Pulsar writes them."""
-    topics = topic.encode(), node_of(topic).removeprefix(f"{ROOT}/").encode()
-    cursors = cursor.encode(), quote_plus(cursor).encode()
-    return labels.get("pulsar/managed-ledger") in topics and labels.get("pulsar/cursor") in cursors
+    return _has_label(labels, TOPIC_LABEL, topic) and _has_label(labels, CURSOR_LABEL, cursor)
+
+
+def property_of(labels: Mapping[str, bytes], topic: str, cursor: str) -> str | None:
+    """Name of the property by which a cursor names a ledger with these labels: a snapshot of delayed messages, or
+    rescheduled ones. None for ledgers that are neither, or another cursor's."""
+    for kind, by_property, of_topic, of_cursor in _NAMED_BY_PROPERTY:
+        if (
+            (labels.get("application"), labels.get("component")) == kind
+            and by_property in labels
+            and _has_label(labels, of_topic, topic)
+            and _has_label(labels, of_cursor, cursor)
+        ):
+            return labels[by_property].decode(errors="replace")
+    return None
+
+
+def _has_label(labels: Mapping[str, bytes], label: str, name: str) -> bool:
+    """Whether a label has this name, in one of the forms that bookstand and Pulsar write."""
+    forms = name, quote_plus(name), node_of(name).removeprefix(f"{ROOT}/")
+    return labels.get(label) in [form.encode() for form in forms]
 
 
 def cursor_of(node: str) -> str:

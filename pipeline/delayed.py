@@ -16,6 +16,7 @@ from bookstand.delivery.indexes import Indexes, together
 from bookstand.delivery.rescheduled import PROPERTY
 from bookstand.delivery.snapshot import SnapshotDamagedError, SnapshotMetadata, decode_segment, decode_segments
 from bookstand.disk.cursors import cursor as cursor_of
+from bookstand.disk.cursors import info_of, names_of
 from bookstand.disk.damage import Damage
 from bookstand.disk.delayed import BROKERS_OWN, DelayedIndex, DiskBucket, add, buckets_of, positions_of
 from bookstand.disk.topics import DiskTopic
@@ -105,13 +106,11 @@ def _buckets(source: Disks, topics: Sequence[str], query: Query) -> Iterator[tup
 
 def _cursors(source: Disks, topics: Sequence[str], query: Query) -> Iterator[tuple[DiskTopic, str, dict[str, str]]]:
     """The cursors that are wanted, with their properties."""
-    dump = source.dump
-    assert dump is not None
     for name in topics:
         topic = topic_of(source, name)
-        for cursor in topic.cursors():
+        for cursor in names_of(topic):
             if query.wanted.has("cursor", cursor) and not cursor.startswith(BROKERS_OWN):
-                yield topic, cursor, dict(dump.cursor_info(name, cursor).cursor_properties)
+                yield topic, cursor, dict(info_of(topic, cursor).cursor_properties)
 
 
 def _metadata_of(bucket: DiskBucket) -> SnapshotMetadata | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from bookstand.cursor.log import known_of
 from bookstand.delivery.bucket_key import read_properties
 from bookstand.delivery.rescheduled import PROPERTY
-from bookstand.disk.cursors import labelled_ledgers
+from bookstand.disk.cursors import info_of, names_of
 from bookstand.disk.extent import Extent
 from bookstand.disk.metadata_dump import MetadataDump, Node
 from bookstand.disk.store_source import StoreLedger, StoreSource
@@ -84,18 +84,16 @@ def pins_of_topics(source: Disks, topics: Iterable[str]) -> Pins:
     for topic in topics:
         paths.append(node_of(topic))
         wanted.update(dict.fromkeys(ledger.ledger_id for ledger in dump.topic_info(topic).ledgers))
-        for cursor in dump.cursors(topic):
+        found = topic_of(source, topic)
+        for cursor in names_of(found):
             paths.append(cursor_node_of(topic, cursor))
-            info = dump.cursor_info(topic, cursor)
+            info = info_of(found, cursor)
             # Former ledgers count where the newest one is damaged.
             wanted.update(dict.fromkeys((info.cursor_ledger_id, *known_of(info).former)))
             wanted.update(dict.fromkeys(read_properties(info.cursor_properties).buckets.values()))
             rescheduled = dict(info.cursor_properties).get(PROPERTY, "")
             if rescheduled.isascii() and rescheduled.isdecimal():
                 wanted[int(rescheduled)] = None
-        for cursor in dump.unreadable_cursors(topic):
-            paths.append(cursor_node_of(topic, cursor))
-            wanted.update(dict.fromkeys(labelled_ledgers(topic_of(source, topic), cursor)))
     known = set(source.ledger_ids)
     nodes = tuple(dump.nodes[path] for path in paths if path in dump.nodes)
     damaged = tuple(path for path in paths if path in dump.damaged)

@@ -56,6 +56,12 @@ class Reads:
         """(metadata bytes, version), or None."""
         return self._versioned(keys.LEDGERS, keys.LEDGER_KEY.pack(ledger_id))
 
+    def has_ledger(self, ledger_id: int) -> bool:
+        """Whether a ledger has metadata, damaged or not."""
+        if not 0 <= ledger_id <= keys.MAX_LEDGER_ID:
+            return False
+        return self._get(keys.LEDGERS, keys.LEDGER_KEY.pack(ledger_id)) is not None
+
     def ledger(self, ledger_id: int) -> tuple[bytes, int, LedgerState | None] | None:
         """(metadata bytes, version, state) of one moment, or None; no state if the bookie has not heard of it."""
         self.check_usable()

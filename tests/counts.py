@@ -23,6 +23,7 @@ ENOUGH = {
     "crash_states_observed": 10_000,
     "damaged_files": 2_000,
     "decoder_mutations": 100_000,
+    "flipped_bits": 100,
     "histories": 200,
     "io_faults": 2_000,
     "kills": 600,

@@ -142,7 +142,8 @@ def test_what_is_in_the_old_form_already_stays(on_topic: OnTopic, tmp_path: Path
     assert report.cursors == 0
 
     def check(cursor: DiskCursor) -> None:
-        assert cursor.info == decode_cursor_info(before)
+        # Fields that only bookstand knows are left out.
+        assert cursor.info == decode_cursor_info(before)._replace(unknown=b"")
         assert cursor.state.mark_delete == acked.mark_delete
 
     read(report, check)

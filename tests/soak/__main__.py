@@ -26,6 +26,8 @@ KINDS: dict[str, str] = {
     "crash_states": "tests.soak.crash_states:KIND",
     "crash_states_observed": "tests.soak.crash_states:OBSERVED",
     "damaged_files": "tests.soak.damaged_files:KIND",
+    "flipped_bits": "tests.soak.flipped_bits:KIND",
+    "flipped_bits_spark": "tests.soak.flipped_bits:SPARK",
     "repairs": "tests.soak.repairs:KIND",
     "decoder_mutations": "tests.soak.decoder_mutations:KIND",
     "histories": "tests.soak.histories:KIND",
