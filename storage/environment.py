@@ -7,6 +7,7 @@ held across a user's code.
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import contextmanager
 from threading import Condition, RLock, get_ident
@@ -14,13 +15,14 @@ from threading import Condition, RLock, get_ident
 import lmdb
 
 from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError, StoreFormatError
-from bookstand.storage import keys, redo, repeating
+from bookstand.storage import keys
 from bookstand.storage.lmdb_errors import disk_full, reraise
+from bookstand.storage.meta_page import META_PAGES, SMALLEST_PAGE
 from bookstand.storage.reserving import Reserve, gains_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from bookstand.errors import BookstandError
@@ -94,10 +96,7 @@ class Gate:
 class Environment:
     """An open LMDB environment with its sub-databases. ``lib_version=0`` pins the format of LMDB 0.9."""
 
-    def __init__(
-        self, path: str, *, read_only: bool, durable: bool, alone: bool = False, map_size: int = FIRST_MAP_SIZE
-    ) -> None:
-        """``alone``: no other process writes to it, so that a commit which a power cut interrupted can be repeated."""
+    def __init__(self, path: str, *, read_only: bool, durable: bool, map_size: int = FIRST_MAP_SIZE) -> None:
         self.path = path
         self.read_only = read_only
         self._durable = durable
@@ -106,15 +105,14 @@ class Environment:
         self._gate = Gate()
         self._env: lmdb.Environment | None = None
         self._reserve: Reserve | None = None
-        self._header: redo.Header | None = None
         self._closed = False
         self._closed_for: BookstandError | None = None
         self.databases: dict[bytes, lmdb._Database] = {}
-        self._open(alone)
+        self._open()
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    def _open(self, alone: bool = False) -> None:
+    def _open(self) -> None:
         try:
             env = lmdb.open(
                 os.fsencode(self.path),
@@ -130,26 +128,21 @@ class Environment:
             )
         except lmdb.Error as error:
             reraise(error, self.path, "opening it")
-        doing = "opening its sub-databases"
         try:
             env.reader_check()
             self.page_size = env.stat()["psize"]
             self.databases = self._open_databases(env)
             self._reserve = self._make_reserve()
-            self._header = self._make_header()
-            if alone and self._durable and not self.read_only:
-                doing = "repeating its last commit"
-                repeating.repeat(data_file(self.path), env, self.databases)
             if keys.COPIES not in self.databases and not self.read_only:
                 self._add_copies(env)
         except lmdb.NotFoundError as error:
-            self._close(env)
+            env.close()
             raise StoreDamagedError(f"store {self.path}: one of its sub-databases is missing") from error
-        except (lmdb.Error, OSError) as error:
-            self._close(env)
-            reraise(error, self.path, doing)
+        except lmdb.Error as error:
+            env.close()
+            reraise(error, self.path, "opening its sub-databases")
         except BaseException:
-            self._close(env)
+            env.close()
             raise
         self._env = env
 
@@ -172,12 +165,6 @@ class Environment:
             except lmdb.MapResizedError:
                 env.set_mapsize(0)
 
-    def _make_header(self) -> redo.Header | None:
-        """None where commits are left to LMDB."""
-        name = data_file(self.path)
-        lmdbs = None if self.read_only or not self._durable else redo.descriptor_of_header(name)
-        return None if lmdbs is None else redo.Header(name, self.page_size, lmdbs)
-
     def _make_reserve(self) -> Reserve | None:
         """None where nothing has to wait for a file that grows."""
         name = data_file(self.path)
@@ -185,12 +172,12 @@ class Environment:
             return None
         return Reserve(name, self.page_size)
 
-    def close(self, reason: BookstandError | None = None, sync: bool = True) -> None:
-        """``reason``: what to tell whoever comes later. ``sync=False``: as if the process had died."""
+    def close(self, reason: BookstandError | None = None) -> None:
+        """Close it; later use raises ``reason``."""
         with self._gate:
             self._closed = True
             self._closed_for = reason
-            self._release(sync)
+            self._release()
 
     def reopen(self) -> None:
         """Close and open again: the only way on after LMDB has given up on an environment."""
@@ -198,18 +185,10 @@ class Environment:
             self._release()
             self._open()
 
-    def _release(self, sync: bool = False) -> None:
+    def _release(self) -> None:
         env, self._env = self._env, None
-        self._close(env, sync)
-
-    def _close(self, env: lmdb.Environment | None, sync: bool = False) -> None:
-        header, self._header = self._header, None
-        try:
-            if header is not None:
-                header.close(sync)
-        finally:
-            if env is not None:
-                env.close()
+        if env is not None:
+            env.close()
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -278,35 +257,34 @@ class Environment:
                     raise
             return transaction
 
-    def commit(self, transaction: lmdb.Transaction, number: int, changes: Sequence[redo.Change] | None) -> None:
-        """Durable on return, if the environment is. ``changes``: all that the transaction does, None if it is a lot."""
-        header = self._header
-        if header is None:
-            transaction.commit()
-            return
-        packed = None if changes is None else redo.pack(changes, self.page_size)
-        header.prepare(number, packed)
-        transaction.commit()
-        header.whole = number if packed is None else -1
+    def settle(self, took_effect: Callable[[lmdb.Transaction], bool]) -> bool:
+        """After a commit that failed: return whether it took effect, and make that final.
 
-    def settle(self, number: int, took_effect: Callable[[lmdb.Transaction], bool]) -> bool:
-        """After a commit that failed: whether it took effect. So it is on the disk then, and nobody repeats it."""
+        LMDB's two header pages are written again before they are synced: after a write that failed the kernel may take
+        a page for clean although the disk does not have it. The lock of writers keeps others from committing meanwhile.
+        """
         transaction = self.begin_write()
         try:
             done = took_effect(transaction)
-            # Where another process has committed since, what stands there is its own.
-            last = transaction.id() == number
-            if self._header is not None and (done or last):
-                self._header.rewrite(without=None if done else number)
-                self._header.sync()
-            elif self._header is None and (done or self._durable):
-                self._current().sync(True)
+            if self._durable:
+                self._rewrite_header_pages()
         finally:
             try:
                 transaction.abort()
             finally:
                 self.end_write()
         return done
+
+    def _rewrite_header_pages(self) -> None:
+        file = os.open(data_file(self.path), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            for start in range(0, META_PAGES * self.page_size, self.page_size):
+                page = os.pread(file, SMALLEST_PAGE, start)
+                if len(page) != SMALLEST_PAGE or os.pwrite(file, page, start) != SMALLEST_PAGE:
+                    raise OSError(errno.EIO, "a header page was read or written only in part")
+            os.fdatasync(file)
+        finally:
+            os.close(file)
 
     def end_write(self) -> None:
         """From here on others may change the map."""
@@ -346,7 +324,7 @@ class Environment:
                 self._map_size = larger
             except (lmdb.Error, MemoryError, OverflowError) as error:
                 # LMDB has given up the old map before it tried the new one.
-                self._release(sync=True)
+                self._release()
                 self._map_size = size
                 self._open()
                 answer = disk_full(f"store {self.path}: cannot map {larger} bytes: {error}", error)
@@ -440,11 +418,15 @@ def check_format(path: str, found: bytes | None) -> None:
     (version,) = keys.FORMAT.unpack(found)
     if version > keys.FORMAT_VERSION:
         raise StoreFormatError(
-            f"store {path} has format {version}; this version of bookstand knows formats up to "
-            f"{keys.FORMAT_VERSION}: open it with a newer one"
+            f"store {path} has format {version}; this version of bookstand reads format "
+            f"{keys.FORMAT_VERSION}: open it with a newer version"
         )
     if version < keys.FORMAT_VERSION:
-        raise StoreFormatError(f"store {path} has format {version}, which no released version of bookstand wrote")
+        raise StoreFormatError(
+            f"store {path} has format {version}, of a development version of bookstand before 0.1.0; this version reads "
+            f"format {keys.FORMAT_VERSION}: copy what you need with the version that wrote it (bookstand export-bookie), "
+            "and import that into a new store (bookstand import-bookie)"
+        )
 
 
 def data_file(path: str) -> str:

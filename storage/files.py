@@ -22,8 +22,8 @@ from bookstand.errors import (
     StoreError,
     StoreNotFoundError,
 )
-from bookstand.storage import keys, owners, record, repeating, witness
-from bookstand.storage.environment import DATA_FILE, LOCK_FILE, LOCK_FILE_BYTES, Environment, data_file, lock_file
+from bookstand.storage import keys, owners, record, witness
+from bookstand.storage.environment import DATA_FILE, LOCK_FILE, LOCK_FILE_BYTES, data_file, lock_file
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.lmdb_errors import disk_full, reraise
 from bookstand.storage.meta_page import META_BYTES, META_PAGES, SMALLEST_PAGE, parse_meta
@@ -161,27 +161,6 @@ def preallocate_lock_file(path: str, read_only: bool) -> None:
             os.close(descriptor)
     except OSError as error:
         raise_os_error(error, f"cannot make the lock file {name}")
-
-
-def complete(path: str) -> None:
-    """Before a store is used by who does not sync, or only reads, while nobody writes to it: if it was written to when
-    the power went, its last commit may have to be repeated."""
-    name = data_file(path)
-    try:
-        left = repeating.left(name)
-    except OSError as error:
-        raise_os_error(error, f"cannot read {name}")
-    if left is None:
-        return
-    if left.large is None:
-        repeating.tell_of(name, left.commit)
-        return
-    if not os.access(name, os.W_OK) or not os.access(path, os.W_OK):
-        raise StoreAccessError(
-            f"store {path}: its last commit stands in the header of {DATA_FILE} only, as a power cut leaves it, and it "
-            "has to be repeated before anything is read; open the store, or a copy of it, where it can be written to"
-        )
-    Environment(path, read_only=False, durable=True, alone=True).close()
 
 
 def size_gate(path: str, read_only: bool) -> bool:

@@ -180,10 +180,7 @@ class Storage(Reads):
             )
         files.preallocate_lock_file(path, read_only)
         durable = durability == "commit"
-        alone = not others.writers
-        if alone and (read_only or not durable):
-            files.complete(path)
-        self._environment = Environment(path, read_only=read_only, durable=durable, alone=alone, map_size=map_size)
+        self._environment = Environment(path, read_only=read_only, durable=durable, map_size=map_size)
         try:
             if witness:
                 self._witness = Witness(path)
@@ -298,7 +295,7 @@ class Storage(Reads):
         clean = self._refusal is None
         if not self.crashed:
             self._refusal = ClientClosedError(f"store {self.path} is closed")
-        self._environment.close(self._refusal, sync=clean)
+        self._environment.close(self._refusal)
         if self._witness is not None:
             self._witness.close()
         for role in list(self._roles):
@@ -351,7 +348,7 @@ class Storage(Reads):
             "the process anew (multiprocessing: the spawn or forkserver method)"
         )
         self.committer.abandon(self._refusal)
-        self._environment.close(sync=False)
+        self._environment.close()
         if self._owner is not None:
             self._owner.forget()
         for role in self._roles:
