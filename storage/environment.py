@@ -14,15 +14,16 @@ from threading import Condition, RLock, get_ident
 
 import lmdb
 
-from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError, StoreFormatError
-from bookstand.storage import keys
+from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError, StoreError, StoreFormatError
+from bookstand.storage import keys, owners
+from bookstand.storage.commit_marks import CommitMarks
 from bookstand.storage.lmdb_errors import disk_full, reraise
 from bookstand.storage.meta_page import META_PAGES, SMALLEST_PAGE
 from bookstand.storage.reserving import Reserve, gains_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import TracebackType
 
     from bookstand.errors import BookstandError
@@ -105,6 +106,7 @@ class Environment:
         self._gate = Gate()
         self._env: lmdb.Environment | None = None
         self._reserve: Reserve | None = None
+        self._marks = CommitMarks()
         self._closed = False
         self._closed_for: BookstandError | None = None
         self.databases: dict[bytes, lmdb._Database] = {}
@@ -179,8 +181,29 @@ class Environment:
             self._closed_for = reason
             self._release()
 
+    @contextmanager
+    def _folder_lock(self) -> Iterator[None]:
+        try:
+            lock = owners.FolderLock(self.path)
+            lock.__enter__()
+        except OSError as error:
+            raise StoreError(f"store {self.path}: cannot lock its folder: {error}") from error
+        try:
+            yield
+        finally:
+            lock.__exit__()
+
     def reopen(self) -> None:
-        """Close and open again: the only way on after LMDB has given up on an environment."""
+        """Close and open again: the only way on after LMDB has given up on an environment.
+
+        As the first opening does, it holds the folder's lock. LMDB initializes its lock file while it opens: a process
+        that died in the middle of that would leave another one, which waits for its turn, with transaction 0.
+        """
+        with self._folder_lock():
+            self.reopen_locked()
+
+    def reopen_locked(self) -> None:
+        """Reopen for a caller that holds the folder's lock."""
         with self._gate:
             self._release()
             self._open()
@@ -201,26 +224,49 @@ class Environment:
     def read(self) -> Read:
         return Read(self)
 
-    def begin_read(self) -> lmdb.Transaction:
-        """A read transaction; end it with :meth:`end_read`. :meth:`read` does both."""
+    def _enter(self) -> lmdb.Environment:
+        """Enter the gate and return the open environment; callers leave the gate afterwards."""
         while True:
             self._gate.enter()
+            env = self._env
+            if env is not None:
+                return env
+            self._gate.leave()
+            self._open_again()
+
+    def _open_again(self) -> None:
+        """Open the environment if an attempt to reopen it has failed: the device may have recovered."""
+        self._check_open()
+        with self._folder_lock(), self._gate:
+            self._check_open()
+            if self._env is None:
+                self._open()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_for or ClientClosedError(f"store {self.path} is closed")
+
+    def begin_read(self) -> lmdb.Transaction:
+        """Begin a read transaction; end it with :meth:`end_read`. :meth:`read` does both."""
+        while True:
+            env = self._enter()
             entered = True
             try:
-                return self._current().begin()
+                return env.begin()
             except lmdb.MapResizedError:
                 self._gate.leave()
                 entered = False
                 self._adopt_map_size()
             except lmdb.ReadersFullError as error:
-                # Slots of processes that died are never freed unasked.
-                if not self._current().reader_check():
-                    self._gate.leave()
-                    reraise(error, self.path, "beginning to read")
+                # LMDB frees the slots of dead processes only on request.
+                freed = env.reader_check()
                 self._gate.leave()
                 entered = False
+                if not freed:
+                    reraise(error, self.path, "beginning to read")
             except lmdb.Error as error:
                 self._gate.leave()
+                entered = False
                 reraise(error, self.path, "beginning to read")
             except BaseException:
                 if entered:
@@ -235,9 +281,8 @@ class Environment:
         """A write transaction: LMDB errors are the caller's to handle, except a map that another process has grown.
         Once it is committed or aborted, :meth:`end_write`."""
         while True:
-            self._gate.enter()
+            env = self._enter()
             try:
-                env = self._env or self._current()
                 # Positional arguments (parent and write): py-lmdb takes twice as long over keywords.
                 transaction = env.begin(None, None, True)
             except lmdb.MapResizedError:
@@ -257,15 +302,22 @@ class Environment:
                     raise
             return transaction
 
-    def settle(self, took_effect: Callable[[lmdb.Transaction], bool]) -> bool:
-        """After a commit that failed: return whether it took effect, and make that final.
+    def commit(self, transaction: lmdb.Transaction, number: int) -> None:
+        """Commit; durable on return if the environment is. ``number`` is the transaction's id."""
+        self._marks.write(transaction, self.databases[keys.META], number)
+        transaction.commit()
+        self._marks.committed(number)
+
+    def settle(self) -> bool | None:
+        """After a commit that failed: return whether it took effect (None: that cannot be known), and make that final.
 
         LMDB's two header pages are written again before they are synced: after a write that failed the kernel may take
-        a page for clean although the disk does not have it. The lock of writers keeps others from committing meanwhile.
+        a page for clean although the disk does not have it. LMDB's lock of writers keeps others from committing
+        meanwhile.
         """
         transaction = self.begin_write()
         try:
-            done = took_effect(transaction)
+            done = self._marks.took_effect(transaction, self.databases[keys.META])
             if self._durable:
                 self._rewrite_header_pages()
         finally:
@@ -290,29 +342,20 @@ class Environment:
         """From here on others may change the map."""
         self._gate.leave()
 
-    def _current(self) -> lmdb.Environment:
-        env = self._env
-        if env is None:
-            with self._gate.lock:
-                if self._closed:
-                    raise self._closed_for or ClientClosedError(f"store {self.path} is closed")
-                if self._env is None:
-                    # Opening it again failed the last time; the device may have recovered.
-                    self._open()
-                env = self._env
-        assert env is not None
-        return env
-
     # -- the map and the file --------------------------------------------------------------------------------------
 
     def _adopt_map_size(self) -> None:
         with self._gate:
-            self._current().set_mapsize(0)
+            if self._env is not None:
+                self._env.set_mapsize(0)
 
     def grow(self, needed: int = 0) -> None:
         """Make the map larger, by at least ``needed`` bytes. No write transaction of this process may be open."""
-        with self._gate:
-            env = self._current()
+        with self._folder_lock(), self._gate:
+            env = self._env
+            if env is None:
+                # It is opened, and grown if that is still needed, by the transaction that is tried next.
+                return
             # Freed pages may only be kept for readers that died.
             env.reader_check()
             env.set_mapsize(0)
@@ -333,27 +376,27 @@ class Environment:
     @property
     def last_commit(self) -> int:
         """Number of the newest commit by any process."""
-        self._gate.enter()
+        env = self._enter()
         try:
-            return self._current().info()["last_txnid"]
+            return env.info()["last_txnid"]
         finally:
             self._gate.leave()
 
     def reader_check(self) -> None:
         """Free what is kept for readers that died."""
-        self._gate.enter()
+        env = self._enter()
         try:
-            self._current().reader_check()
+            env.reader_check()
         finally:
             self._gate.leave()
 
     def copy(self, destination: str, compact: bool) -> None:
         """A consistent copy of the data file into the folder ``destination``, while writers go on."""
         while True:
-            self._gate.enter()
+            env = self._enter()
             try:
                 # As bytes, which the stubs do not know of: a string has to be UTF-8.
-                self._current().copy(os.fsencode(destination), compact=compact)  # type: ignore[arg-type]
+                env.copy(os.fsencode(destination), compact=compact)  # type: ignore[arg-type]
                 return
             except lmdb.MapResizedError:
                 # What it has begun is in the way of the next attempt.
@@ -423,9 +466,9 @@ def check_format(path: str, found: bytes | None) -> None:
         )
     if version < keys.FORMAT_VERSION:
         raise StoreFormatError(
-            f"store {path} has format {version}, of a development version of bookstand before 0.1.0; this version reads "
-            f"format {keys.FORMAT_VERSION}: copy what you need with the version that wrote it (bookstand export-bookie), "
-            "and import that into a new store (bookstand import-bookie)"
+            f"store {path} has format {version}, of a development version of bookstand; this version reads format "
+            f"{keys.FORMAT_VERSION}: export it with the version that wrote it (bookstand export-bookie), and import "
+            "that into a new store (bookstand import-bookie)"
         )
 
 

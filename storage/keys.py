@@ -62,6 +62,8 @@ DELETION = Layout(
     ("ledger id", "Q", ""),
 )
 _DELETION = DELETION.struct
+# The last writers and how many commits each has tried (bookstand.storage.commit_marks).
+META_WRITERS = b"writers"
 # What else a server may have in `meta`: all keys that begin so.
 META_OF_SERVERS = (META_SERVER, META_SESSION, META_ZNODE, META_NEWS)
 

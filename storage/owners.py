@@ -33,7 +33,9 @@ class FolderLock:
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
-        # The lock is gone whatever close() says.
+        # Explicitly, for a child that was forked meanwhile shares the lock; and it is released whatever close() says.
+        with suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_UN)
         with suppress(OSError):
             os.close(self._file)
 

@@ -203,7 +203,7 @@ class Salvage:
             return keys.COPIES
         if key.startswith(b"/"):
             return keys.NODES
-        if key in keys.META_RECORDS or key.startswith((keys.META_DELETED, *keys.META_OF_SERVERS)):
+        if key in (*keys.META_RECORDS, keys.META_WRITERS) or key.startswith((keys.META_DELETED, *keys.META_OF_SERVERS)):
             return keys.META
         if len(key) != keys.LEDGER_KEY.size:
             return None

@@ -567,7 +567,7 @@ class Storage(Reads):
         Nothing is committed meanwhile. :class:`StoreInUseError` if another process has the store open.
         """
         self.check_writable()
-        with self.committer.paused(), owners.FolderLock(self.path):
+        with self.committer.paused(), self._open_and_locked():
             others = self.others()
             if others.writers or others.readers:
                 raise StoreInUseError(f"store {self.path} is open in another process")
@@ -582,12 +582,20 @@ class Storage(Reads):
             finally:
                 # Whatever went wrong: the file of that name is the store, be it the old one or the new one.
                 if not self.crashed:
-                    self._environment.reopen()
+                    self._environment.reopen_locked()
                     self._commits.forget_states()
                     if witness is not None:
                         witness.saw(self._environment.last_commit)
                 if witness is not None and witness is not self._witness:
                     witness.close()
+
+    @contextmanager
+    def _open_and_locked(self) -> Iterator[None]:
+        """Hold the folder's lock. Reading opens the environment if it is not open, which takes that lock, so it is
+        opened before; only a commit could close it again, and none is under way."""
+        self._environment.reader_check()
+        with owners.FolderLock(self.path):
+            yield
 
     def copy(self, destination: str, compact: bool) -> None:
         self.check_usable()

@@ -9,6 +9,7 @@ import lmdb
 from bookstand.errors import BookstandError, OutcomeUnknownError
 from bookstand.storage import keys, news, record
 from bookstand.storage.changes import Staging, TakesSpace
+from bookstand.storage.commit_marks import WRITERS_LISTED
 from bookstand.storage.copying import AddCopies
 from bookstand.storage.diskspace import DiskSpace
 from bookstand.storage.entry_changes import AddEntries
@@ -18,7 +19,7 @@ from bookstand.storage.state import LedgerState, added, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Protocol
 
     from bookstand.storage.batch import Encoded
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from bookstand.storage.committer import Outcome
     from bookstand.storage.hooks import Hooks
     from bookstand.storage.witness import Witness
-
-    # A record by which to tell whether a transaction took effect: (database, key, value).
-    Evidence = tuple[bytes, bytes, bytes | None]
 
     class Submitted(Protocol):
         """What a commit needs to know of a submission."""
@@ -97,7 +95,7 @@ class Commits:
                     return outcomes
                 if hooks is not None:
                     hooks.point("commit.before_sync")
-                self._sync(transaction, writing.evidence)
+                self._sync(transaction, number)
             except lmdb.MapFullError:
                 _abort(transaction)
                 self._environment.grow(_size_of(submissions))
@@ -158,7 +156,7 @@ class Commits:
             key = keys.LEDGER_KEY.pack(entries.ledger_id)
             sealed = record.seal(key, ledger.pack())
             transaction.put(key, sealed, True, True, False, databases[keys.STATE])
-            self._sync(transaction, lambda: (keys.STATE, key, sealed))
+            self._sync(transaction, number)
             self._states_at = number
             if number % _COMMITS_BETWEEN_LOOKS == 0:
                 environment.reader_check()
@@ -185,33 +183,33 @@ class Commits:
         ((_, error),) = self.commit([_Lone(entries)], None)
         return error  # type: ignore[return-value]
 
-    def _sync(self, transaction: lmdb.Transaction, evidence: Callable[[], Evidence]) -> None:
-        """Commit the transaction. Raise if it took no effect, or if its outcome cannot be determined."""
+    def _sync(self, transaction: lmdb.Transaction, number: int) -> None:
+        """Commit the transaction. Raise if it took no effect, or if that cannot be known."""
         try:
-            transaction.commit()
+            self._environment.commit(transaction, number)
         except lmdb.MapFullError:
             raise
         except lmdb.Error as error:
             # LMDB may have marked the environment as broken, whatever the error was.
-            self._settle_unknown(evidence(), translate(error, self._environment.path, "committing"))
+            self._settle(translate(error, self._environment.path, "committing"))
 
-    def _settle_unknown(self, evidence: Evidence, error: BookstandError) -> None:
-        """After the device failed during a commit: reopen the store and look whether the commit took effect; raise
-        unless it did.
-
-        ``evidence`` is a record that the transaction wrote and that had another value before.
-        """
+    def _settle(self, error: BookstandError) -> None:
+        """After the device failed during a commit: reopen the store, and raise unless the commit took effect."""
         environment = self._environment
-        database, key, value = evidence
         try:
             environment.reopen()
-            took_effect = environment.settle(lambda now: now.get(key, None, environment.databases[database]) == value)
+            took_effect = environment.settle()
         except (BookstandError, lmdb.Error, OSError) as second:
             self.broken = OutcomeUnknownError(
                 f"store {environment.path}: a commit failed ({error}), and the store cannot be opened again "
-                f"({second}); whether the commit took effect shows when it can"
+                f"({second}); open it again to see whether the commit took effect"
             )
             raise self.broken from error
+        if took_effect is None:
+            raise OutcomeUnknownError(
+                f"store {environment.path}: a commit failed ({error}), and more than {WRITERS_LISTED - 1} other "
+                "processes have committed before its outcome could be read; read what it was to change"
+            ) from error
         if not took_effect:
             raise error from error.__cause__
 
@@ -362,11 +360,6 @@ class Writing:
     def changes_anything(self) -> bool:
         """Return False if the changes cancel each other out: LMDB does not number a commit that changes nothing."""
         return self._entries_changed or any(before != now for before, now in self._records.values())
-
-    def evidence(self) -> Evidence:
-        """A record that is another one than before the transaction. There is one: whatever is added to a ledger or
-        removed from it changes its state."""
-        return next((*record, after) for record, (before, after) in self._records.items() if before != after)
 
 
 class _Lone:

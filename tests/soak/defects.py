@@ -158,8 +158,8 @@ def _header_before_data(patches: Patches) -> None:
     _opening_with(patches, sync=False, metasync=False)
 
     def make(real: Callable[..., Any]) -> Any:
-        def sync(self: Any, transaction: Any, evidence: Any) -> None:
-            real(self, transaction, evidence)
+        def sync(self: Any, transaction: Any, number: Any) -> None:
+            real(self, transaction, number)
             self._environment._current().sync(True)
 
         return sync
@@ -173,14 +173,14 @@ def _dropped_page(patches: Patches) -> None:
     count = 0
 
     def make(real: Callable[..., Any]) -> Any:
-        def sync(self: Any, transaction: Any, evidence: Any) -> None:
+        def sync(self: Any, transaction: Any, number: Any) -> None:
             nonlocal count
             count += 1
             file = Path(environment.data_file(self._environment.path))
             if count % 4:
-                return real(self, transaction, evidence)
+                return real(self, transaction, number)
             before = file.read_bytes()
-            real(self, transaction, evidence)
+            real(self, transaction, number)
             after = file.read_bytes()
             for start in reversed(range(metas * page, len(after), page)):
                 old = before[start : start + page].ljust(page, b"\0")
@@ -306,14 +306,14 @@ def _full_disk_swallowed(patches: Patches) -> None:
 @defect("an unknown outcome is answered", "storage", "a commit that the device failed under counts as done")
 def _unknown_is_ok(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
-        def settle_unknown(self: Any, evidence: Any, error: Any) -> None:
+        def settle(self: Any, error: Any) -> None:
             patches.hit()
             with suppress(errors.BookstandError):
-                real(self, evidence, error)
+                real(self, error)
 
-        return settle_unknown
+        return settle
 
-    patches.replace(commits.Commits, "_settle_unknown", make)
+    patches.replace(commits.Commits, "_settle", make)
 
 
 @defect("stale states", "storage", "states of ledgers are kept although another process has committed")
