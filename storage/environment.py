@@ -107,6 +107,8 @@ class Environment:
         self._env: lmdb.Environment | None = None
         self._reserve: Reserve | None = None
         self._marks = CommitMarks()
+        self.name_is_durable = True
+        """False while the data file has replaced another one and the folder was not synced since."""
         self._closed = False
         self._closed_for: BookstandError | None = None
         self.databases: dict[bytes, lmdb._Database] = {}
@@ -208,6 +210,17 @@ class Environment:
             self._release()
             self._open()
 
+    def sync_name(self) -> None:
+        """Make the data file's name durable. A commit to a file that may lose its name may be lost with it."""
+        try:
+            if self._durable:
+                owners.sync_folder(self.path)
+        except OSError as error:
+            raise StoreError(
+                f"store {self.path}: the new data file's name cannot be synced, so nothing is committed to it: {error}"
+            ) from error
+        self.name_is_durable = True
+
     def _release(self) -> None:
         env, self._env = self._env, None
         if env is not None:
@@ -283,6 +296,8 @@ class Environment:
         while True:
             env = self._enter()
             try:
+                if not self.name_is_durable:
+                    self.sync_name()
                 # Positional arguments (parent and write): py-lmdb takes twice as long over keywords.
                 transaction = env.begin(None, None, True)
             except lmdb.MapResizedError:

@@ -60,7 +60,7 @@ def prepare_folder(path: str, create: bool, read_only: bool) -> None:
     if not create or read_only:
         raise StoreNotFoundError(f"there is no store at {path}")
     try:
-        owners.make_folders(os.path.abspath(path))
+        os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise_os_error(error, f"cannot make the folder {path}")
 
@@ -81,6 +81,8 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool, h
         _write_superblock(temporary)
         if durable:
             sync_file(temporary)
+            # First of all: a store whose data file has its name is never without the names of its folders.
+            owners.sync_parents(path)
         if hooks is not None:
             hooks.point("open.before_rename")
         os.rename(temporary, data_file(path))

@@ -154,16 +154,25 @@ class Survey:
 
 
 def make_folders(path: str) -> None:
-    """Make a folder and those above it that are missing, each durably."""
-    above = os.path.dirname(path)
-    if not os.path.isdir(above):
-        make_folders(above)
-    try:
-        os.mkdir(path)
-    except FileExistsError:
-        # Another process was faster; whether it has synced it yet is not known.
-        pass
-    sync_folder(above)
+    """Make a folder and its missing parents, durably."""
+    os.makedirs(path, exist_ok=True)
+    sync_parents(path)
+
+
+def sync_parents(path: str) -> None:
+    """Make the name of a folder durable, and those of its parents up to the root of the file system.
+
+    Existing folders are no exception: a process that made them may have been killed before it synced their names.
+    """
+    folder = os.path.abspath(path)
+    device = os.stat(folder).st_dev
+    while (parent := os.path.dirname(folder)) != folder and os.stat(parent).st_dev == device:
+        folder = parent
+        try:
+            sync_folder(folder)
+        except PermissionError:
+            # Whoever may not read a folder has hardly made the one in it.
+            continue
 
 
 def sync_folder(folder: str) -> None:

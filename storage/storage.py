@@ -564,7 +564,8 @@ class Storage(Reads):
     def replace_data_file(self, write_anew: Callable[[], None]) -> None:
         """Call ``write_anew``, which puts another data file in place of this one, and go on with that.
 
-        Nothing is committed meanwhile. :class:`StoreInUseError` if another process has the store open.
+        Nothing is committed meanwhile, nor later before the new file's name is durable. :class:`StoreInUseError` if
+        another process has the store open.
         """
         self.check_writable()
         with self.committer.paused(), self._open_and_locked():
@@ -578,11 +579,13 @@ class Storage(Reads):
             try:
                 if witness is not None:
                     witness.restart()
+                self._environment.name_is_durable = False
                 write_anew()
             finally:
                 # Whatever went wrong: the file of that name is the store, be it the old one or the new one.
                 if not self.crashed:
                     self._environment.reopen_locked()
+                    self._environment.sync_name()
                     self._commits.forget_states()
                     if witness is not None:
                         witness.saw(self._environment.last_commit)
