@@ -97,10 +97,14 @@ class Gate:
 class Environment:
     """An open LMDB environment with its sub-databases. ``lib_version=0`` pins the format of LMDB 0.9."""
 
-    def __init__(self, path: str, *, read_only: bool, durable: bool, map_size: int = FIRST_MAP_SIZE) -> None:
+    def __init__(
+        self, path: str, *, read_only: bool, durable: bool, locked: bool = True, map_size: int = FIRST_MAP_SIZE
+    ) -> None:
+        """``locked=False``: without LMDB's lock file. Callers see to it that no process writes meanwhile."""
         self.path = path
         self.read_only = read_only
         self._durable = durable
+        self._locked = locked
         self.page_size = 0
         self._map_size = map_size
         self._gate = Gate()
@@ -122,6 +126,7 @@ class Environment:
                 os.fsencode(self.path),
                 map_size=self._map_size,
                 readonly=self.read_only,
+                lock=self._locked,
                 create=False,
                 max_dbs=len(keys.DATABASES),
                 max_readers=MAX_READERS,

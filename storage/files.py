@@ -146,12 +146,15 @@ def _write_superblock(path: str) -> None:
         env.close()
 
 
-def preallocate_lock_file(path: str, read_only: bool) -> None:
-    """LMDB maps the lock file without asking whether the disk has room for it. On a medium that is read-only it does
-    without."""
+def preallocate_lock_file(path: str, read_only: bool) -> bool:
+    """Give the lock file its full size: LMDB maps it without asking whether the disk has room for it.
+
+    Return whether there is one to use. A reader does without on a medium that is read-only, where LMDB decides that,
+    and on a disk without room, where this does.
+    """
     name = lock_file(path)
     if read_only and not os.access(path, os.W_OK):
-        return
+        return True
     try:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -162,7 +165,10 @@ def preallocate_lock_file(path: str, read_only: bool) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
+        if read_only and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return False
         raise_os_error(error, f"cannot make the lock file {name}")
+    return True
 
 
 def size_gate(path: str, read_only: bool) -> bool:

@@ -178,9 +178,14 @@ class Storage(Reads):
                 f"store {path} is being written to, and its folder cannot be written to from here: nothing would keep "
                 "the writer from reusing pages that are being read"
             )
-        files.preallocate_lock_file(path, read_only)
+        if not read_only and others.unlocked:
+            raise StoreInUseError(
+                f"store {path} is read by a process that found no room on the disk for LMDB's lock file: nothing would "
+                "keep a writer from reusing the pages that are being read; close it there first"
+            )
+        locked = files.preallocate_lock_file(path, read_only)
         durable = durability == "commit"
-        self._environment = Environment(path, read_only=read_only, durable=durable, map_size=map_size)
+        self._environment = Environment(path, read_only=read_only, durable=durable, locked=locked, map_size=map_size)
         try:
             if witness:
                 self._witness = Witness(path)
@@ -191,7 +196,7 @@ class Storage(Reads):
                 self._check_everything()
             if hooks is not None:
                 hooks.point("open.before_marker")
-            self._owner = self._announce()
+            self._owner = self._announce(locked)
             if hooks is not None:
                 hooks.point("open.after_marker")
             if not read_only:
@@ -225,12 +230,12 @@ class Storage(Reads):
             self._structure_seen = True
         return others.died_writing + others.died_reading
 
-    def _announce(self) -> owners.Owner | None:
+    def _announce(self, locked: bool) -> owners.Owner | None:
         try:
-            return owners.Owner(self.path, self.read_only)
+            return owners.Owner(self.path, self.read_only, locked)
         except OSError:
-            if self.read_only:
-                # A medium that cannot be written to: nobody can replace the file there, either.
+            if self.read_only and locked:
+                # On a read-only medium: nobody can replace the file there, either.
                 return None
             raise
 
