@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from bookstand.disk.damage import Damage, Report
 from bookstand.errors import IncorrectParameterError, MalformedError
 from bookstand.storage.files import raise_os_error
+from bookstand.storage.owners import sync_folder
 
 _ENDINGS = (".jsonl", ".jsonl.gz")
 _GZIP = b"\x1f\x8b"
@@ -171,20 +172,12 @@ def write_dump(path: str | os.PathLike[str], nodes: Iterable[Node]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, target)
         temporary = ""
-        _sync_folder(target.parent)
+        sync_folder(str(target.parent))
     except OSError as error:
         raise_os_error(error, f"the metadata dump {target} cannot be written")
     finally:
         if temporary:
             os.unlink(temporary)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _line(node: Node) -> bytes:

@@ -10,8 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bookstand.errors import StoreError, StoreInUseError
-from bookstand.storage.files import sync_file
-from bookstand.storage.owners import make_folders
+from bookstand.storage.owners import make_folders, sync_folder
 
 UNFINISHED = ".unfinished"
 
@@ -31,6 +30,9 @@ def staged(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
         _remove_unfinished(folder, staging, names)
         try:
             yield staging
+            # The files in it are synced as they are written; their names are not.
+            for made, _, _ in os.walk(staging, topdown=False):
+                sync_folder(made)
             for name in names:
                 os.rename(staging / name, folder / name)
         except BaseException:
@@ -40,7 +42,7 @@ def staged(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
                 staging.rmdir()
             raise
         staging.rmdir()
-        sync_file(str(folder))
+        sync_folder(str(folder))
     finally:
         os.close(descriptor)
 

@@ -55,7 +55,7 @@ def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:
     try:
         if not os.path.isdir(folder):
             os.mkdir(folder)
-            owners.sync_folder(os.path.dirname(os.path.abspath(folder)))
+        owners.sync_parents(folder)
         # Two backups into one folder go one after the other, and the second one is refused.
         with owners.FolderLock(folder):
             if not all(_is_left_over(folder, name) for name in os.listdir(folder)):
@@ -63,6 +63,7 @@ def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:
             if storage.hooks is not None:
                 storage.point("backup.before")
             _copy(storage, folder, compact=False)
+            owners.sync_folder(folder)
     except OSError as error:
         files.raise_os_error(error, f"cannot back up store {storage.path} to {folder}")
 
@@ -94,7 +95,8 @@ def compact(storage: Storage, now: int) -> int:
 
 
 def _copy(storage: Storage, folder: str, compact: bool) -> None:
-    """Write a copy of the data file into the folder under another name, sync it, and give it its name."""
+    """Write a copy of the data file into the folder under another name, sync it, and give it its name, which callers
+    make durable."""
     work = os.path.join(folder, _COPYING)
     shutil.rmtree(work, ignore_errors=True)
     os.mkdir(work)
@@ -116,4 +118,3 @@ def _copy(storage: Storage, folder: str, compact: bool) -> None:
     finally:
         if not crashed:
             shutil.rmtree(work, ignore_errors=True)
-    owners.sync_folder(folder)

@@ -7,20 +7,23 @@ held across a user's code.
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import contextmanager
 from threading import Condition, RLock, get_ident
 
 import lmdb
 
-from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError, StoreFormatError
-from bookstand.storage import keys, redo, repeating
+from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError, StoreError, StoreFormatError
+from bookstand.storage import keys, owners
+from bookstand.storage.commit_marks import CommitMarks
 from bookstand.storage.lmdb_errors import disk_full, reraise
+from bookstand.storage.meta_page import META_PAGES, SMALLEST_PAGE
 from bookstand.storage.reserving import Reserve, gains_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
     from types import TracebackType
 
     from bookstand.errors import BookstandError
@@ -95,31 +98,35 @@ class Environment:
     """An open LMDB environment with its sub-databases. ``lib_version=0`` pins the format of LMDB 0.9."""
 
     def __init__(
-        self, path: str, *, read_only: bool, durable: bool, alone: bool = False, map_size: int = FIRST_MAP_SIZE
+        self, path: str, *, read_only: bool, durable: bool, locked: bool = True, map_size: int = FIRST_MAP_SIZE
     ) -> None:
-        """``alone``: no other process writes to it, so that a commit which a power cut interrupted can be repeated."""
+        """``locked=False``: without LMDB's lock file. Callers see to it that no process writes meanwhile."""
         self.path = path
         self.read_only = read_only
         self._durable = durable
+        self._locked = locked
         self.page_size = 0
         self._map_size = map_size
         self._gate = Gate()
         self._env: lmdb.Environment | None = None
         self._reserve: Reserve | None = None
-        self._header: redo.Header | None = None
+        self._marks = CommitMarks()
+        self.name_is_durable = True
+        """False while the data file has replaced another one and the folder was not synced since."""
         self._closed = False
         self._closed_for: BookstandError | None = None
         self.databases: dict[bytes, lmdb._Database] = {}
-        self._open(alone)
+        self._open()
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    def _open(self, alone: bool = False) -> None:
+    def _open(self) -> None:
         try:
             env = lmdb.open(
                 os.fsencode(self.path),
                 map_size=self._map_size,
                 readonly=self.read_only,
+                lock=self._locked,
                 create=False,
                 max_dbs=len(keys.DATABASES),
                 max_readers=MAX_READERS,
@@ -130,26 +137,21 @@ class Environment:
             )
         except lmdb.Error as error:
             reraise(error, self.path, "opening it")
-        doing = "opening its sub-databases"
         try:
             env.reader_check()
             self.page_size = env.stat()["psize"]
             self.databases = self._open_databases(env)
             self._reserve = self._make_reserve()
-            self._header = self._make_header()
-            if alone and self._durable and not self.read_only:
-                doing = "repeating its last commit"
-                repeating.repeat(data_file(self.path), env, self.databases)
             if keys.COPIES not in self.databases and not self.read_only:
                 self._add_copies(env)
         except lmdb.NotFoundError as error:
-            self._close(env)
+            env.close()
             raise StoreDamagedError(f"store {self.path}: one of its sub-databases is missing") from error
-        except (lmdb.Error, OSError) as error:
-            self._close(env)
-            reraise(error, self.path, doing)
+        except lmdb.Error as error:
+            env.close()
+            reraise(error, self.path, "opening its sub-databases")
         except BaseException:
-            self._close(env)
+            env.close()
             raise
         self._env = env
 
@@ -172,12 +174,6 @@ class Environment:
             except lmdb.MapResizedError:
                 env.set_mapsize(0)
 
-    def _make_header(self) -> redo.Header | None:
-        """None where commits are left to LMDB."""
-        name = data_file(self.path)
-        lmdbs = None if self.read_only or not self._durable else redo.descriptor_of_header(name)
-        return None if lmdbs is None else redo.Header(name, self.page_size, lmdbs)
-
     def _make_reserve(self) -> Reserve | None:
         """None where nothing has to wait for a file that grows."""
         name = data_file(self.path)
@@ -185,31 +181,55 @@ class Environment:
             return None
         return Reserve(name, self.page_size)
 
-    def close(self, reason: BookstandError | None = None, sync: bool = True) -> None:
-        """``reason``: what to tell whoever comes later. ``sync=False``: as if the process had died."""
+    def close(self, reason: BookstandError | None = None) -> None:
+        """Close it; later use raises ``reason``."""
         with self._gate:
             self._closed = True
             self._closed_for = reason
-            self._release(sync)
+            self._release()
+
+    @contextmanager
+    def _folder_lock(self) -> Iterator[None]:
+        try:
+            lock = owners.FolderLock(self.path)
+            lock.__enter__()
+        except OSError as error:
+            raise StoreError(f"store {self.path}: cannot lock its folder: {error}") from error
+        try:
+            yield
+        finally:
+            lock.__exit__()
 
     def reopen(self) -> None:
-        """Close and open again: the only way on after LMDB has given up on an environment."""
+        """Close and open again: the only way on after LMDB has given up on an environment.
+
+        As the first opening does, it holds the folder's lock. LMDB initializes its lock file while it opens: a process
+        that died in the middle of that would leave another one, which waits for its turn, with transaction 0.
+        """
+        with self._folder_lock():
+            self.reopen_locked()
+
+    def reopen_locked(self) -> None:
+        """Reopen for a caller that holds the folder's lock."""
         with self._gate:
             self._release()
             self._open()
 
-    def _release(self, sync: bool = False) -> None:
-        env, self._env = self._env, None
-        self._close(env, sync)
-
-    def _close(self, env: lmdb.Environment | None, sync: bool = False) -> None:
-        header, self._header = self._header, None
+    def sync_name(self) -> None:
+        """Make the data file's name durable. A commit to a file that may lose its name may be lost with it."""
         try:
-            if header is not None:
-                header.close(sync)
-        finally:
-            if env is not None:
-                env.close()
+            if self._durable:
+                owners.sync_folder(self.path)
+        except OSError as error:
+            raise StoreError(
+                f"store {self.path}: the new data file's name cannot be synced, so nothing is committed to it: {error}"
+            ) from error
+        self.name_is_durable = True
+
+    def _release(self) -> None:
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -222,26 +242,49 @@ class Environment:
     def read(self) -> Read:
         return Read(self)
 
-    def begin_read(self) -> lmdb.Transaction:
-        """A read transaction; end it with :meth:`end_read`. :meth:`read` does both."""
+    def _enter(self) -> lmdb.Environment:
+        """Enter the gate and return the open environment; callers leave the gate afterwards."""
         while True:
             self._gate.enter()
+            env = self._env
+            if env is not None:
+                return env
+            self._gate.leave()
+            self._open_again()
+
+    def _open_again(self) -> None:
+        """Open the environment if an attempt to reopen it has failed: the device may have recovered."""
+        self._check_open()
+        with self._folder_lock(), self._gate:
+            self._check_open()
+            if self._env is None:
+                self._open()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_for or ClientClosedError(f"store {self.path} is closed")
+
+    def begin_read(self) -> lmdb.Transaction:
+        """Begin a read transaction; end it with :meth:`end_read`. :meth:`read` does both."""
+        while True:
+            env = self._enter()
             entered = True
             try:
-                return self._current().begin()
+                return env.begin()
             except lmdb.MapResizedError:
                 self._gate.leave()
                 entered = False
                 self._adopt_map_size()
             except lmdb.ReadersFullError as error:
-                # Slots of processes that died are never freed unasked.
-                if not self._current().reader_check():
-                    self._gate.leave()
-                    reraise(error, self.path, "beginning to read")
+                # LMDB frees the slots of dead processes only on request.
+                freed = env.reader_check()
                 self._gate.leave()
                 entered = False
+                if not freed:
+                    reraise(error, self.path, "beginning to read")
             except lmdb.Error as error:
                 self._gate.leave()
+                entered = False
                 reraise(error, self.path, "beginning to read")
             except BaseException:
                 if entered:
@@ -256,9 +299,10 @@ class Environment:
         """A write transaction: LMDB errors are the caller's to handle, except a map that another process has grown.
         Once it is committed or aborted, :meth:`end_write`."""
         while True:
-            self._gate.enter()
+            env = self._enter()
             try:
-                env = self._env or self._current()
+                if not self.name_is_durable:
+                    self.sync_name()
                 # Positional arguments (parent and write): py-lmdb takes twice as long over keywords.
                 transaction = env.begin(None, None, True)
             except lmdb.MapResizedError:
@@ -278,29 +322,24 @@ class Environment:
                     raise
             return transaction
 
-    def commit(self, transaction: lmdb.Transaction, number: int, changes: Sequence[redo.Change] | None) -> None:
-        """Durable on return, if the environment is. ``changes``: all that the transaction does, None if it is a lot."""
-        header = self._header
-        if header is None:
-            transaction.commit()
-            return
-        packed = None if changes is None else redo.pack(changes, self.page_size)
-        header.prepare(number, packed)
+    def commit(self, transaction: lmdb.Transaction, number: int) -> None:
+        """Commit; durable on return if the environment is. ``number`` is the transaction's id."""
+        self._marks.write(transaction, self.databases[keys.META], number)
         transaction.commit()
-        header.whole = number if packed is None else -1
+        self._marks.committed(number)
 
-    def settle(self, number: int, took_effect: Callable[[lmdb.Transaction], bool]) -> bool:
-        """After a commit that failed: whether it took effect. So it is on the disk then, and nobody repeats it."""
+    def settle(self) -> bool | None:
+        """After a commit that failed: return whether it took effect (None: that cannot be known), and make that final.
+
+        LMDB's two header pages are written again before they are synced: after a write that failed the kernel may take
+        a page for clean although the disk does not have it. LMDB's lock of writers keeps others from committing
+        meanwhile.
+        """
         transaction = self.begin_write()
         try:
-            done = took_effect(transaction)
-            # Where another process has committed since, what stands there is its own.
-            last = transaction.id() == number
-            if self._header is not None and (done or last):
-                self._header.rewrite(without=None if done else number)
-                self._header.sync()
-            elif self._header is None and (done or self._durable):
-                self._current().sync(True)
+            done = self._marks.took_effect(transaction, self.databases[keys.META])
+            if self._durable:
+                self._rewrite_header_pages()
         finally:
             try:
                 transaction.abort()
@@ -308,33 +347,35 @@ class Environment:
                 self.end_write()
         return done
 
+    def _rewrite_header_pages(self) -> None:
+        file = os.open(data_file(self.path), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            for start in range(0, META_PAGES * self.page_size, self.page_size):
+                page = os.pread(file, SMALLEST_PAGE, start)
+                if len(page) != SMALLEST_PAGE or os.pwrite(file, page, start) != SMALLEST_PAGE:
+                    raise OSError(errno.EIO, "a header page was read or written only in part")
+            os.fdatasync(file)
+        finally:
+            os.close(file)
+
     def end_write(self) -> None:
         """From here on others may change the map."""
         self._gate.leave()
-
-    def _current(self) -> lmdb.Environment:
-        env = self._env
-        if env is None:
-            with self._gate.lock:
-                if self._closed:
-                    raise self._closed_for or ClientClosedError(f"store {self.path} is closed")
-                if self._env is None:
-                    # Opening it again failed the last time; the device may have recovered.
-                    self._open()
-                env = self._env
-        assert env is not None
-        return env
 
     # -- the map and the file --------------------------------------------------------------------------------------
 
     def _adopt_map_size(self) -> None:
         with self._gate:
-            self._current().set_mapsize(0)
+            if self._env is not None:
+                self._env.set_mapsize(0)
 
     def grow(self, needed: int = 0) -> None:
         """Make the map larger, by at least ``needed`` bytes. No write transaction of this process may be open."""
-        with self._gate:
-            env = self._current()
+        with self._folder_lock(), self._gate:
+            env = self._env
+            if env is None:
+                # It is opened, and grown if that is still needed, by the transaction that is tried next.
+                return
             # Freed pages may only be kept for readers that died.
             env.reader_check()
             env.set_mapsize(0)
@@ -346,7 +387,7 @@ class Environment:
                 self._map_size = larger
             except (lmdb.Error, MemoryError, OverflowError) as error:
                 # LMDB has given up the old map before it tried the new one.
-                self._release(sync=True)
+                self._release()
                 self._map_size = size
                 self._open()
                 answer = disk_full(f"store {self.path}: cannot map {larger} bytes: {error}", error)
@@ -355,27 +396,27 @@ class Environment:
     @property
     def last_commit(self) -> int:
         """Number of the newest commit by any process."""
-        self._gate.enter()
+        env = self._enter()
         try:
-            return self._current().info()["last_txnid"]
+            return env.info()["last_txnid"]
         finally:
             self._gate.leave()
 
     def reader_check(self) -> None:
         """Free what is kept for readers that died."""
-        self._gate.enter()
+        env = self._enter()
         try:
-            self._current().reader_check()
+            env.reader_check()
         finally:
             self._gate.leave()
 
     def copy(self, destination: str, compact: bool) -> None:
         """A consistent copy of the data file into the folder ``destination``, while writers go on."""
         while True:
-            self._gate.enter()
+            env = self._enter()
             try:
                 # As bytes, which the stubs do not know of: a string has to be UTF-8.
-                self._current().copy(os.fsencode(destination), compact=compact)  # type: ignore[arg-type]
+                env.copy(os.fsencode(destination), compact=compact)  # type: ignore[arg-type]
                 return
             except lmdb.MapResizedError:
                 # What it has begun is in the way of the next attempt.
@@ -440,11 +481,15 @@ def check_format(path: str, found: bytes | None) -> None:
     (version,) = keys.FORMAT.unpack(found)
     if version > keys.FORMAT_VERSION:
         raise StoreFormatError(
-            f"store {path} has format {version}; this version of bookstand knows formats up to "
-            f"{keys.FORMAT_VERSION}: open it with a newer one"
+            f"store {path} has format {version}; this version of bookstand reads format "
+            f"{keys.FORMAT_VERSION}: open it with a newer version"
         )
     if version < keys.FORMAT_VERSION:
-        raise StoreFormatError(f"store {path} has format {version}, which no released version of bookstand wrote")
+        raise StoreFormatError(
+            f"store {path} has format {version}, of a development version of bookstand; this version reads format "
+            f"{keys.FORMAT_VERSION}: export it with the version that wrote it (bookstand export-bookie), and import "
+            "that into a new store (bookstand import-bookie)"
+        )
 
 
 def data_file(path: str) -> str:

@@ -22,8 +22,8 @@ from bookstand.errors import (
     StoreError,
     StoreNotFoundError,
 )
-from bookstand.storage import keys, owners, record, repeating, witness
-from bookstand.storage.environment import DATA_FILE, LOCK_FILE, LOCK_FILE_BYTES, Environment, data_file, lock_file
+from bookstand.storage import keys, owners, record, witness
+from bookstand.storage.environment import DATA_FILE, LOCK_FILE, LOCK_FILE_BYTES, data_file, lock_file
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.lmdb_errors import disk_full, reraise
 from bookstand.storage.meta_page import META_BYTES, META_PAGES, SMALLEST_PAGE, parse_meta
@@ -60,7 +60,7 @@ def prepare_folder(path: str, create: bool, read_only: bool) -> None:
     if not create or read_only:
         raise StoreNotFoundError(f"there is no store at {path}")
     try:
-        owners.make_folders(os.path.abspath(path))
+        os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise_os_error(error, f"cannot make the folder {path}")
 
@@ -81,6 +81,8 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool, h
         _write_superblock(temporary)
         if durable:
             sync_file(temporary)
+            # First of all: a store whose data file has its name is never without the names of its folders.
+            owners.sync_parents(path)
         if hooks is not None:
             hooks.point("open.before_rename")
         os.rename(temporary, data_file(path))
@@ -144,12 +146,15 @@ def _write_superblock(path: str) -> None:
         env.close()
 
 
-def preallocate_lock_file(path: str, read_only: bool) -> None:
-    """LMDB maps the lock file without asking whether the disk has room for it. On a medium that is read-only it does
-    without."""
+def preallocate_lock_file(path: str, read_only: bool) -> bool:
+    """Give the lock file its full size: LMDB maps it without asking whether the disk has room for it.
+
+    Return whether there is one to use. A reader does without on a medium that is read-only, where LMDB decides that,
+    and on a disk without room, where this does.
+    """
     name = lock_file(path)
     if read_only and not os.access(path, os.W_OK):
-        return
+        return True
     try:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -160,28 +165,10 @@ def preallocate_lock_file(path: str, read_only: bool) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
+        if read_only and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return False
         raise_os_error(error, f"cannot make the lock file {name}")
-
-
-def complete(path: str) -> None:
-    """Before a store is used by who does not sync, or only reads, while nobody writes to it: if it was written to when
-    the power went, its last commit may have to be repeated."""
-    name = data_file(path)
-    try:
-        left = repeating.left(name)
-    except OSError as error:
-        raise_os_error(error, f"cannot read {name}")
-    if left is None:
-        return
-    if left.large is None:
-        repeating.tell_of(name, left.commit)
-        return
-    if not os.access(name, os.W_OK) or not os.access(path, os.W_OK):
-        raise StoreAccessError(
-            f"store {path}: its last commit stands in the header of {DATA_FILE} only, as a power cut leaves it, and it "
-            "has to be repeated before anything is read; open the store, or a copy of it, where it can be written to"
-        )
-    Environment(path, read_only=False, durable=True, alone=True).close()
+    return True
 
 
 def size_gate(path: str, read_only: bool) -> bool:

@@ -62,13 +62,17 @@ DELETION = Layout(
     ("ledger id", "Q", ""),
 )
 _DELETION = DELETION.struct
+# The last writers and how many commits each has tried (bookstand.storage.commit_marks).
+META_WRITERS = b"writers"
 # What else a server may have in `meta`: all keys that begin so.
 META_OF_SERVERS = (META_SERVER, META_SESSION, META_ZNODE, META_NEWS)
 
 # Version of everything this page and the modules it names describe. Its record is not sealed: whatever a later format
 # changes, this one must stay able to read that it is later.
-FORMAT_VERSION = 1
-VERSION = Layout("the format's version, in `meta`", ("version", "I", f"{FORMAT_VERSION} so far"))
+FORMAT_VERSION = 2
+VERSION = Layout(
+    "the format's version, in `meta`", ("version", "I", f"{FORMAT_VERSION}; a store of any other version is refused")
+)
 FORMAT = VERSION.struct
 
 

@@ -40,9 +40,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-def translate(error: lmdb.Error | OSError, path: str, doing: str) -> BookstandError:
-    """What to raise instead of ``error``, which LMDB or the system gave for the store at ``path`` while ``doing``."""
-    code = error.errno if isinstance(error, OSError) else getattr(error, "code", 0)
+def translate(error: lmdb.Error, path: str, doing: str) -> BookstandError:
+    """Return the error to raise instead of LMDB's ``error``, for the store at ``path`` while ``doing``."""
+    code = getattr(error, "code", 0)
     about = f"store {path}: {doing}: {error}"
     if code in _FULL or (code == errno.EIO and not has_space(path)):
         # LMDB calls a write that was cut short by the end of the disk an I/O error.
@@ -73,7 +73,7 @@ def has_space(path: str) -> bool:
     return disk.f_bavail * disk.f_frsize >= LOW_WATER
 
 
-def reraise(error: lmdb.Error | OSError, path: str, doing: str) -> NoReturn:
+def reraise(error: lmdb.Error, path: str, doing: str) -> NoReturn:
     """Raise what :func:`translate` makes of it, with the cause that this gives it."""
     answer = translate(error, path, doing)
     raise answer from answer.__cause__ or error

@@ -16,16 +16,15 @@ if TYPE_CHECKING:
     from typing import NamedTuple
 
     class Meta(NamedTuple):
-        """``root`` is that of the main tree, whose values are the other trees; ``free_root`` that of the free pages."""
+        """``root`` is that of the main tree, whose values are the other trees."""
 
         transaction: int
         last_page: int
         page_size: int
         root: int
-        free_root: int
 
 else:
-    Meta = namedtuple("Meta", ["transaction", "last_page", "page_size", "root", "free_root"])
+    Meta = namedtuple("Meta", ["transaction", "last_page", "page_size", "root"])
 
 META_PAGES = 2
 SMALLEST_PAGE = 4096
@@ -39,10 +38,9 @@ META = Layout(
     ("address", "Q", ""),
     ("map size", "Q", ""),
     ("page size", "I", "the first word of the record of the tree of free pages"),
-    ("free pages", "36x", "the rest of that record but for its last word"),
-    ("free root", "Q", "that last word: the root's page"),
+    ("free pages", "44x", "the rest of that record"),
     ("main tree", "40x", "its record but for the last word; its values are the other trees"),
-    ("root", "Q", "its last word: the root's page"),
+    ("root", "Q", "that last word: the root's page"),
     ("last page", "Q", "the last one in use"),
     ("commit", "Q", "LMDB's transaction id"),
     order="<",
@@ -56,9 +54,9 @@ def parse_meta(page: bytes) -> Meta | None:
     """None if it is none."""
     if len(page) < _META.size:
         return None
-    magic, version, _, _, page_size, free_root, root, last_page, transaction = _META.unpack_from(page)
+    magic, version, _, _, page_size, root, last_page, transaction = _META.unpack_from(page)
     if magic != _MAGIC:
         return None
     if version != 1:
         raise StoreFormatError(f"the data file is of LMDB's data format {version}; bookstand's is 1 (LMDB 0.9)")
-    return Meta(transaction, last_page, page_size, root, free_root)
+    return Meta(transaction, last_page, page_size, root)

@@ -1,10 +1,11 @@
 """Who has the store open, and whether the last ones left in good order.
 
-Every process that opens a store for writing keeps a file ``open-…`` in its folder, locked as long as the process lives
-and removed when it closes the store. A marker that nobody holds the lock of was left by a process that died: the store
-was not closed, and is looked at more closely when it is opened next. Processes that only read keep a file ``read-…``
-where they may write to the folder, so that the data file is not replaced under them. The process that serves a store
-keeps a file ``serve-…`` for each of its roles, which one process at a time can have.
+Every process that opens a store for writing keeps a file ``open-…`` in its folder, locked as long as the process
+lives and removed when it closes the store. A marker without a lock was left by a process that died: the store was not
+closed, and is examined more closely when it is opened next. A process that only reads keeps a file ``read-…`` if it
+may write to the folder, so that the data file is not replaced meanwhile; or ``read-unlocked-…`` if the disk has no
+room for LMDB's lock file, so that nothing is written meanwhile. The process that serves a store keeps a file
+``serve-…`` for each of its roles, which one process at a time can have.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 WRITER = "open-"
 READER = "read-"
+UNLOCKED = "read-unlocked-"
 SERVER = "serve-"
 
 
@@ -33,7 +35,9 @@ class FolderLock:
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
-        # The lock is gone whatever close() says.
+        # Explicitly, for a child that was forked meanwhile shares the lock; and it is released whatever close() says.
+        with suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_UN)
         with suppress(OSError):
             os.close(self._file)
 
@@ -41,8 +45,9 @@ class FolderLock:
 class Owner:
     """This process's marker."""
 
-    def __init__(self, folder: str, read_only: bool = False) -> None:
-        prefix = READER if read_only else WRITER
+    def __init__(self, folder: str, read_only: bool = False, locked: bool = True) -> None:
+        """``locked=False``: a reader without LMDB's lock file, which keeps writers out."""
+        prefix = (READER if locked else UNLOCKED) if read_only else WRITER
         self.path = os.path.join(folder, f"{prefix}{os.getpid()}-{os.urandom(4).hex()}")
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
@@ -120,11 +125,13 @@ def remove(markers: Iterable[str]) -> None:
 
 
 class Survey:
-    """Who else has a store open: ``writers`` and ``readers`` alive, and the markers of those who died."""
+    """Other processes that have a store open: living ``writers`` and ``readers``, of these the ``unlocked``, which use
+    no lock file of LMDB's, and the markers of processes that died."""
 
     def __init__(self, folder: str, besides: Owner | None = None) -> None:
         self.writers = 0
         self.readers = 0
+        self.unlocked = 0
         self.died_writing: list[str] = []
         self.died_reading: list[str] = []
         for name in os.listdir(folder):
@@ -145,6 +152,7 @@ class Survey:
                 self.writers += 1
             else:
                 self.readers += 1
+                self.unlocked += os.path.basename(path).startswith(UNLOCKED)
         else:
             (self.died_writing if writer else self.died_reading).append(path)
         finally:
@@ -152,16 +160,25 @@ class Survey:
 
 
 def make_folders(path: str) -> None:
-    """Make a folder and those above it that are missing, each durably."""
-    above = os.path.dirname(path)
-    if not os.path.isdir(above):
-        make_folders(above)
-    try:
-        os.mkdir(path)
-    except FileExistsError:
-        # Another process was faster; whether it has synced it yet is not known.
-        pass
-    sync_folder(above)
+    """Make a folder and its missing parents, durably."""
+    os.makedirs(path, exist_ok=True)
+    sync_parents(path)
+
+
+def sync_parents(path: str) -> None:
+    """Make the name of a folder durable, and those of its parents up to the root of the file system.
+
+    Existing folders are no exception: a process that made them may have been killed before it synced their names.
+    """
+    folder = os.path.abspath(path)
+    device = os.stat(folder).st_dev
+    while (parent := os.path.dirname(folder)) != folder and os.stat(parent).st_dev == device:
+        folder = parent
+        try:
+            sync_folder(folder)
+        except PermissionError:
+            # Whoever may not read a folder has hardly made the one in it.
+            continue
 
 
 def sync_folder(folder: str) -> None:

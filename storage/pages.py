@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from bookstand.errors import StoreFormatError
@@ -154,7 +153,7 @@ def pages_of(sizes: Iterable[int], key_size: int, page_size: int) -> int:
     for size in sizes:
         node = _NODE.size + key_size + size
         if node > largest:
-            own += own_pages(size, page_size)
+            own += -(-(_HEADER.size + size) // page_size)
             node = _NODE.size + key_size + _PAGE.size
         node += node % 2 + _OFFSET.size
         if node > free:
@@ -162,17 +161,6 @@ def pages_of(sizes: Iterable[int], key_size: int, page_size: int) -> int:
             free = room
         free -= node
     return own + leaves
-
-
-def own_pages(size: int, page_size: int) -> int:
-    """How many pages of its own a large value takes."""
-    return -(-(_HEADER.size + size) // page_size)
-
-
-def with_header(value: bytes, number: int, page_size: int) -> bytes:
-    """A large value as it stands from this page on, but for the rest of its last page."""
-    count = own_pages(len(value), page_size)
-    return _HEADER.pack(number, 0, _OVERFLOW, count & 0xFFFF, count >> 16) + value
 
 
 def number_of(page: bytes) -> int:
@@ -189,8 +177,6 @@ class PageFile:
         self.identity = self._stamp()
         self.bytes = os.fstat(self._file).st_size
         self.bytes_read = 0
-        self.failure: OSError | None = None
-        """Why something could not be read, if it was the system that said so."""
         self.page_size = SMALLEST_PAGE
         self.metas = self._read_metas()
 
@@ -239,31 +225,23 @@ class PageFile:
             return None
         try:
             found = os.pread(self._file, size, offset)
-        except OSError as error:
-            self.failure = error
+        except OSError:
             return None
         self.bytes_read += len(found)
         return found if len(found) == size else None
 
     def extent(self, page: bytes, number: int) -> int:
         """How many pages the value takes that begins on this one; 1 for pages of any other kind."""
-        return max(1, self._value_pages(page, number))
-
-    def extent_of_value(self, number: int) -> int:
-        """The same by the page's number; 0 if no value begins there."""
-        header = self.read(number * self.page_size, _HEADER.size)
-        return 0 if header is None else self._value_pages(header, number)
-
-    def _value_pages(self, header: bytes, number: int) -> int:
-        told, _, flags, lower, upper = _HEADER.unpack_from(header)
-        count: int = lower | upper << 16
-        return count if told == number and flags & _KIND == _OVERFLOW and number + count <= self.pages else 0
+        told, _, flags, lower, upper = _HEADER.unpack_from(page)
+        count = lower | upper << 16
+        begins = told == number and flags & _KIND == _OVERFLOW and number + count <= self.pages
+        return max(1, count) if begins else 1
 
     def begins(self, node: Node, size: int) -> bytes:
         """The first bytes of a value, as far as they are to be had."""
         if node.overflow is None:
             return node.value[:size]
-        return self.value_at(node.overflow, size) or b""
+        return self.read(node.overflow * self.page_size + _HEADER.size, size) or b""
 
     def value(self, node: Node) -> bytes | None:
         """None if it is not to be had."""
@@ -272,38 +250,7 @@ class PageFile:
         if node.overflow < META_PAGES or node.overflow >= self.pages:
             return None
         # Whatever the header of that page says: what the value is worth, its digest or seal tells.
-        return self.value_at(node.overflow, node.size)
-
-    def value_at(self, number: int, size: int) -> bytes | None:
-        """What stands from a page on that has a value of its own; None unless all of it is there."""
-        return self.read(number * self.page_size + _HEADER.size, size)
-
-    def unused(self) -> Iterator[int]:
-        """The pages that the newest header has no use for: those behind the last one, and those that are free. If the
-        tree of these cannot be read, all there are."""
-        newest = max((meta for meta in self.metas if meta is not None), default=None)
-        if newest is not None:
-            yield from range(newest.last_page + 1, self.pages)
-            yield from self._free(newest.free_root)
-
-    def _free(self, root: int) -> Iterator[int]:
-        """By LMDB's tree of free pages, whose values are their numbers, behind how many there are."""
-        waiting = [] if root == NO_PAGE else [root]
-        seen: set[int] = set()
-        while waiting:
-            number = waiting.pop()
-            page = None if number in seen else self.page(number)
-            seen.add(number)
-            found = None if page is None else parse_page(page)
-            if isinstance(found, Branch) and not found.broken:
-                waiting += (child for _, child in found.children)
-                continue
-            nodes = found.nodes if isinstance(found, Leaf) and not found.broken else None
-            for value in [None] if nodes is None else map(self.value, nodes):
-                if value is None or len(value) % _PAGE.size:
-                    yield from range(META_PAGES, self.pages)
-                    return
-                yield from (free for (free,) in islice(_PAGE.iter_unpack(value), 1, None))
+        return self.read(node.overflow * self.page_size + _HEADER.size, node.size)
 
 
 def _may_be_page_size(size: int) -> bool:

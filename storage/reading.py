@@ -230,8 +230,8 @@ class Reads:
     def check_copy(self, key: bytes, name: str) -> None:
         """Raise where what ``copies`` holds under the key is damaged."""
         self.check_usable()
-        databases = self._environment.databases
         with self._environment.read() as transaction:
+            databases = self._environment.databases
             found: bytes | None = transaction.get(key, None, databases[keys.COPIES])  # type: ignore[assignment]
             if found is None:
                 # Collected meanwhile.
@@ -303,10 +303,11 @@ class Reads:
 
     def _key_page(self, database: bytes, start: bytes) -> list[bytes]:
         self.check_usable()
-        handle = self._environment.databases.get(database)
-        if handle is None:
-            return []
         with self._environment.read() as transaction:
+            # Inside the transaction: compaction replaces the environment, and its handles, between transactions.
+            handle = self._environment.databases.get(database)
+            if handle is None:
+                return []
             cursor = transaction.cursor(handle)
             if not cursor.set_range(start):
                 return []

@@ -110,7 +110,7 @@ class Copying:
             if bodies and not key.startswith(keys.META_OF_SERVERS):
                 # Of several, that of a counter is the highest.
                 records[key] = max(bodies)
-            elif not bodies and key != keys.META_FORMAT:
+            elif not bodies and key not in (keys.META_FORMAT, keys.META_WRITERS):
                 self._lose("store", f"{record.describe(keys.META, key)} is damaged")
         for key in keys.META_RECORDS:
             if key not in records and key != keys.META_FORMAT:

@@ -4,9 +4,9 @@ A write behind the end of a file, or into blocks that are only allocated, has th
 the file, and a sync has to write that as well. Where zeros were written before, a commit only writes over them. The
 price is that new space is written twice, the first time in few and large writes.
 
-What lies behind the last page that the header tells of is nobody's: LMDB goes by its header, not by the length of the
-file, and what a power cut has left there is looked for before anybody writes. Only what lies behind the end of the file
-is ever written here, and only by who holds LMDB's lock of writers, so no page can be lost by it, whenever it ends.
+The bytes behind the last page that LMDB's header names belong to no commit: LMDB goes by its header, not by the length
+of the file. Only bytes behind the end of the file are written here, and only under LMDB's lock of writers, so no page
+can be lost, whenever the process ends.
 """
 
 from __future__ import annotations

@@ -7,16 +7,16 @@ that was found so may be an older one than the last, or one that was deleted sin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from heapq import merge
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import NamedTuple
 
-from bookstand.storage import apart, copies, keys, record, redo
+from bookstand.storage import copies, keys, record
 from bookstand.storage.environment import check_format
-from bookstand.storage.meta_page import META_PAGES, SMALLEST_PAGE
+from bookstand.storage.meta_page import META_PAGES
 from bookstand.storage.metadata import begins_like_metadata
 from bookstand.storage.pages import NO_PAGE, Leaf, Node, PageFile, Tree, parse_page
 from bookstand.storage.places import Places
@@ -58,8 +58,6 @@ class Salvage:
             # Where records were found that are not in their place: which node of which page.
             self._elsewhere = {name: Places() for name in keys.DATABASES}
             self._leaf = lru_cache(_LEAVES_KEPT)(self._leaf_at)
-            # What the next commit changed, where the header has it and the pages do not yet.
-            self._ahead: dict[bytes, dict[bytes, bytes | None]] = {name: {} for name in keys.DATABASES}
             self.trees = self._newest_trees()
             self._check_format()
             for name in keys.DATABASES:
@@ -82,18 +80,12 @@ class Salvage:
         """By ascending keys."""
         tree = self.trees.get(database)
         root = NO_PAGE if tree is None else tree.root
-        in_place = ((node.key, 0, node) for node in self._in_place(database, root))
+        in_place = ((node.key, 0, node) for node in walk(self.file, root, lambda _: None))
         others = ((key, 1, self._leaf(page)[place]) for key, page, place in self._elsewhere[database])
         for key, some in groupby(merge(in_place, others, key=itemgetter(0, 1)), key=itemgetter(0)):
             nodes = [(rank, node) for _, rank, node in some]
             first = nodes[0][1] if nodes[0][0] == 0 else None
             yield Found(key, first, [node for rank, node in nodes if rank])
-
-    def _in_place(self, database: bytes, root: int) -> Iterable[Node]:
-        ahead = self._ahead[database]
-        kept = (node for node in walk(self.file, root, lambda _: None) if node.key not in ahead)
-        put = (Node(key, value, len(value), None, False) for key, value in sorted(ahead.items()) if value is not None)
-        return merge(kept, put, key=attrgetter("key"))
 
     def value(self, node: Node) -> bytes | None:
         return self.file.value(node)
@@ -122,17 +114,10 @@ class Salvage:
             self.commit = newest.transaction
             breaks: list[Break] = []
             trees = trees_at(self.file, newest.root, breaks.append)
-            left = self._written_down()
             if trees and not breaks:
-                if left is not None:
-                    self.commit, changes = left
-                    for database, key, value in changes:
-                        self._ahead[database][key] = value
                 # Those that it does not name are looked for page by page.
                 return trees
             self.is_of_others = not breaks and not trees
-            if left is not None:
-                self.doubts.append(f"commit {left[0]}, of which the header has the changes, is left out")
         if in_turn:
             self.doubts.append("the page that all others hang on cannot be read as it is")
         elif metas:
@@ -145,20 +130,6 @@ class Salvage:
         root, trees = last_state(self.file, roots, newest.root if newest else NO_PAGE)
         self.commit = of_metas.get(root)
         return trees
-
-    def _written_down(self) -> tuple[int, list[redo.Change]] | None:
-        """What the next commit changed, where the header has no more than that."""
-        pages = (self.file.read(number * self.file.page_size, SMALLEST_PAGE) for number in range(META_PAGES))
-        left = redo.pending([page for page in pages if page is not None])
-        if left is None:
-            return None
-        commit, changes = left
-        wanted = apart.of(changes)
-        found = apart.find(self.file, wanted)
-        if len(found) == len(wanted):
-            return commit, apart.put_into(changes, found)
-        self.doubts.append(f"commit {commit} is left out: it was under way, or a large value of it is not to be had")
-        return None
 
     def _possible_roots(self) -> Iterator[int]:
         """Pages that look as if all others hung on them: of the last commit, and of earlier ones."""
@@ -181,14 +152,9 @@ class Salvage:
         if tree is None:
             found.append(Break(b"", None, None, "the page that tells where it begins is not to be had"))
             return
-        ahead = self._ahead[name]
-        replaced = 0
-        for count, node in enumerate(walk(self.file, tree.root, found.append)):
-            replaced += node.key in ahead
+        for count, _ in enumerate(walk(self.file, tree.root, found.append)):
             if not count % _TOLD_EVERY:
                 self._tell(self.file.bytes_read)
-        put = sum(value is not None for value in ahead.values())
-        self.trees[name] = tree._replace(records=tree.records + put - replaced)
 
     def _tell(self, done: int) -> None:
         if self._progress is not None:
@@ -237,7 +203,7 @@ class Salvage:
             return keys.COPIES
         if key.startswith(b"/"):
             return keys.NODES
-        if key in keys.META_RECORDS or key.startswith((keys.META_DELETED, *keys.META_OF_SERVERS)):
+        if key in (*keys.META_RECORDS, keys.META_WRITERS) or key.startswith((keys.META_DELETED, *keys.META_OF_SERVERS)):
             return keys.META
         if len(key) != keys.LEDGER_KEY.size:
             return None

@@ -178,12 +178,14 @@ class Storage(Reads):
                 f"store {path} is being written to, and its folder cannot be written to from here: nothing would keep "
                 "the writer from reusing pages that are being read"
             )
-        files.preallocate_lock_file(path, read_only)
+        if not read_only and others.unlocked:
+            raise StoreInUseError(
+                f"store {path} is read by a process that found no room on the disk for LMDB's lock file: nothing would "
+                "keep a writer from reusing the pages that are being read; close it there first"
+            )
+        locked = files.preallocate_lock_file(path, read_only)
         durable = durability == "commit"
-        alone = not others.writers
-        if alone and (read_only or not durable):
-            files.complete(path)
-        self._environment = Environment(path, read_only=read_only, durable=durable, alone=alone, map_size=map_size)
+        self._environment = Environment(path, read_only=read_only, durable=durable, locked=locked, map_size=map_size)
         try:
             if witness:
                 self._witness = Witness(path)
@@ -194,7 +196,7 @@ class Storage(Reads):
                 self._check_everything()
             if hooks is not None:
                 hooks.point("open.before_marker")
-            self._owner = self._announce()
+            self._owner = self._announce(locked)
             if hooks is not None:
                 hooks.point("open.after_marker")
             if not read_only:
@@ -228,12 +230,12 @@ class Storage(Reads):
             self._structure_seen = True
         return others.died_writing + others.died_reading
 
-    def _announce(self) -> owners.Owner | None:
+    def _announce(self, locked: bool) -> owners.Owner | None:
         try:
-            return owners.Owner(self.path, self.read_only)
+            return owners.Owner(self.path, self.read_only, locked)
         except OSError:
-            if self.read_only:
-                # A medium that cannot be written to: nobody can replace the file there, either.
+            if self.read_only and locked:
+                # On a read-only medium: nobody can replace the file there, either.
                 return None
             raise
 
@@ -298,7 +300,7 @@ class Storage(Reads):
         clean = self._refusal is None
         if not self.crashed:
             self._refusal = ClientClosedError(f"store {self.path} is closed")
-        self._environment.close(self._refusal, sync=clean)
+        self._environment.close(self._refusal)
         if self._witness is not None:
             self._witness.close()
         for role in list(self._roles):
@@ -351,7 +353,7 @@ class Storage(Reads):
             "the process anew (multiprocessing: the spawn or forkserver method)"
         )
         self.committer.abandon(self._refusal)
-        self._environment.close(sync=False)
+        self._environment.close()
         if self._owner is not None:
             self._owner.forget()
         for role in self._roles:
@@ -567,10 +569,11 @@ class Storage(Reads):
     def replace_data_file(self, write_anew: Callable[[], None]) -> None:
         """Call ``write_anew``, which puts another data file in place of this one, and go on with that.
 
-        Nothing is committed meanwhile. :class:`StoreInUseError` if another process has the store open.
+        Nothing is committed meanwhile, nor later before the new file's name is durable. :class:`StoreInUseError` if
+        another process has the store open.
         """
         self.check_writable()
-        with self.committer.paused(), owners.FolderLock(self.path):
+        with self.committer.paused(), self._open_and_locked():
             others = self.others()
             if others.writers or others.readers:
                 raise StoreInUseError(f"store {self.path} is open in another process")
@@ -581,16 +584,26 @@ class Storage(Reads):
             try:
                 if witness is not None:
                     witness.restart()
+                self._environment.name_is_durable = False
                 write_anew()
             finally:
                 # Whatever went wrong: the file of that name is the store, be it the old one or the new one.
                 if not self.crashed:
-                    self._environment.reopen()
+                    self._environment.reopen_locked()
+                    self._environment.sync_name()
                     self._commits.forget_states()
                     if witness is not None:
                         witness.saw(self._environment.last_commit)
                 if witness is not None and witness is not self._witness:
                     witness.close()
+
+    @contextmanager
+    def _open_and_locked(self) -> Iterator[None]:
+        """Hold the folder's lock. Reading opens the environment if it is not open, which takes that lock, so it is
+        opened before; only a commit could close it again, and none is under way."""
+        self._environment.reader_check()
+        with owners.FolderLock(self.path):
+            yield
 
     def copy(self, destination: str, compact: bool) -> None:
         self.check_usable()

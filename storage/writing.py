@@ -7,8 +7,9 @@ from itertools import islice, takewhile
 import lmdb
 
 from bookstand.errors import BookstandError, OutcomeUnknownError
-from bookstand.storage import keys, news, record, redo
+from bookstand.storage import keys, news, record
 from bookstand.storage.changes import Staging, TakesSpace
+from bookstand.storage.commit_marks import WRITERS_LISTED
 from bookstand.storage.copying import AddCopies
 from bookstand.storage.diskspace import DiskSpace
 from bookstand.storage.entry_changes import AddEntries
@@ -18,7 +19,7 @@ from bookstand.storage.state import LedgerState, added, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Protocol
 
     from bookstand.storage.batch import Encoded
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from bookstand.storage.committer import Outcome
     from bookstand.storage.hooks import Hooks
     from bookstand.storage.witness import Witness
-
-    # A record by which to tell whether a transaction took effect: (database, key, value).
-    Evidence = tuple[bytes, bytes, bytes | None]
 
     class Submitted(Protocol):
         """What a commit needs to know of a submission."""
@@ -97,7 +95,7 @@ class Commits:
                     return outcomes
                 if hooks is not None:
                     hooks.point("commit.before_sync")
-                self._sync(transaction, number, writing.changes(), writing.evidence)
+                self._sync(transaction, number)
             except lmdb.MapFullError:
                 _abort(transaction)
                 self._environment.grow(_size_of(submissions))
@@ -135,7 +133,6 @@ class Commits:
             return self._commit_alone(entries)
         environment = self._environment
         one = entries.encode_one() if len(entries.payloads) == 1 else None
-        new: list[redo.Change] | None
         if one is None:
             entries.encode()
         transaction = None
@@ -152,19 +149,14 @@ class Commits:
             databases = environment.databases
             if one is None:
                 entries.count_in(ledger)
-                encoded = entries.encode()
-                _put_entries(transaction, databases[keys.ENTRIES], encoded)
-                little = redo.room_if_alike(encoded.count, encoded.largest, environment.page_size) <= redo.LARGEST
-                new = [(keys.ENTRIES, *pair) for pair in encoded.pairs()] if little else None
+                _put_entries(transaction, databases[keys.ENTRIES], entries.encode())
             else:
                 added(ledger, entries.first_entry, 1, len(one[1]), entries.last_add_confirmed)
                 transaction.put(*one, True, True, False, databases[keys.ENTRIES])
-                new = [(keys.ENTRIES, *one)]
             key = keys.LEDGER_KEY.pack(entries.ledger_id)
             sealed = record.seal(key, ledger.pack())
             transaction.put(key, sealed, True, True, False, databases[keys.STATE])
-            changes = None if new is None else [*new, (keys.STATE, key, sealed)]
-            self._sync(transaction, number, changes, lambda: (keys.STATE, key, sealed))
+            self._sync(transaction, number)
             self._states_at = number
             if number % _COMMITS_BETWEEN_LOOKS == 0:
                 environment.reader_check()
@@ -191,83 +183,46 @@ class Commits:
         ((_, error),) = self.commit([_Lone(entries)], None)
         return error  # type: ignore[return-value]
 
-    def _sync(
-        self,
-        transaction: lmdb.Transaction,
-        number: int,
-        changes: list[redo.Change] | None,
-        evidence: Callable[[], Evidence],
-    ) -> None:
-        """Commit. Raises where the transaction took no effect, and where that cannot be told. ``changes``: all that it
-        did, None if that is a lot."""
-        environment = self._environment
+    def _sync(self, transaction: lmdb.Transaction, number: int) -> None:
+        """Commit the transaction. Raise if it took no effect, or if that cannot be known."""
         try:
-            environment.commit(transaction, number, changes)
-        except redo.UntouchedError as error:
-            raise translate(error, environment.path, "committing") from error
-        except lmdb.MapFullError as error:
-            # Who tries again may fail in another way.
-            _abort(transaction)
-            self._settled(number, lambda _: False, translate(error, environment.path, "committing"))
+            self._environment.commit(transaction, number)
+        except lmdb.MapFullError:
             raise
-        except (lmdb.Error, OSError) as error:
-            # Whatever it was, LMDB may have given up on the environment.
-            self._settle_unknown(number, evidence(), translate(error, environment.path, "committing"))
+        except lmdb.Error as error:
+            # LMDB may have marked the environment as broken, whatever the error was.
+            self._settle(translate(error, self._environment.path, "committing"))
 
-    def _settle_unknown(self, number: int, evidence: Evidence, error: BookstandError) -> None:
-        """The device failed under the commit. Reopen, and look whether it took effect; raise unless it did.
-
-        ``evidence`` is a record that the transaction wrote, and that was another one before.
-        """
-        database, key, value = evidence
-
-        def took_effect(now: lmdb.Transaction) -> bool:
-            return now.get(key, None, self._environment.databases[database]) == value
-
-        if not self._settled(number, took_effect, error, reopening=True):
-            raise error from error.__cause__
-
-    def _settled(
-        self,
-        number: int,
-        took_effect: Callable[[lmdb.Transaction], bool],
-        error: BookstandError,
-        reopening: bool = False,
-    ) -> bool:
-        """Whether a commit that failed took effect after all; from here on that stands."""
+    def _settle(self, error: BookstandError) -> None:
+        """After the device failed during a commit: reopen the store, and raise unless the commit took effect."""
         environment = self._environment
         try:
-            if reopening:
-                environment.reopen()
-            return environment.settle(number, took_effect)
+            environment.reopen()
+            took_effect = environment.settle()
         except (BookstandError, lmdb.Error, OSError) as second:
             self.broken = OutcomeUnknownError(
                 f"store {environment.path}: a commit failed ({error}), and the store cannot be opened again "
-                f"({second}); whether the commit took effect shows when it can"
+                f"({second}); open it again to see whether the commit took effect"
             )
             raise self.broken from error
+        if took_effect is None:
+            raise OutcomeUnknownError(
+                f"store {environment.path}: a commit failed ({error}), and more than {WRITERS_LISTED - 1} other "
+                "processes have committed before its outcome could be read; read what it was to change"
+            ) from error
+        if not took_effect:
+            raise error from error.__cause__
 
 
 class Writing:
     """One write transaction, as the stagings of the changes in it see it. ``states`` are those known beforehand."""
 
-    __slots__ = (
-        "_changed",
-        "_databases",
-        "_done",
-        "_news",
-        "_page_size",
-        "_records",
-        "_room",
-        "_states",
-        "_transaction",
-    )
+    __slots__ = ("_changed", "_databases", "_entries_changed", "_news", "_records", "_states", "_transaction")
 
     def __init__(
         self, environment: Environment, transaction: lmdb.Transaction, states: dict[int, LedgerState | None]
     ) -> None:
         self._databases = environment.databases
-        self._page_size = environment.page_size
         self._transaction = transaction
         self._states = states
         self._changed: set[int] = set()
@@ -275,10 +230,8 @@ class Writing:
         self._records: dict[tuple[bytes, bytes], tuple[bytes | None, bytes | None]] = {}
         # Records that a server is to be told of, in the order in which they were changed.
         self._news: dict[tuple[bytes, bytes], None] = {}
-        # What is done to entries, and to the marks of bookies' copies, one after the other, while there is room for it
-        # in the header of the file.
-        self._done: list[Encoded | redo.Change] = []
-        self._room = redo.LARGEST
+        # Entries, or marks of bookies' copies.
+        self._entries_changed = False
 
     # -- what stagings read ------------------------------------------------------------------------------------------
 
@@ -346,7 +299,7 @@ class Writing:
         entries = self._databases[keys.ENTRIES]
         for key in staging.removed_entries:
             self._transaction.delete(key, b"", entries)
-            self._done.append((keys.ENTRIES, key, None))
+            self._entries_changed = True
         if staging.marks:
             self._mark(staging.marks)
         if staging.states:
@@ -369,9 +322,7 @@ class Writing:
 
     def _add(self, encoded: Encoded) -> None:
         _put_entries(self._transaction, self._databases[keys.ENTRIES], encoded)
-        self._room -= redo.room_if_alike(encoded.count, encoded.largest, self._page_size)
-        if self._room >= 0:
-            self._done.append(encoded)
+        self._entries_changed = True
 
     def _mark(self, marks: dict[bytes, bytes | None]) -> None:
         """Marks of bookies' copies: what changes them changes the bookie's record as well."""
@@ -381,7 +332,7 @@ class Writing:
         self._transaction.cursor(database).putmulti(put)
         for key in marks.keys() - dict(put).keys():
             self._transaction.delete(key, b"", database)
-        self._done += ((keys.COPIES, key, mark) for key, mark in marks.items())
+        self._entries_changed = True
 
     def write_rest(self) -> None:
         """States are written once a transaction, however many changes touched them; so are the sums of seals, and what
@@ -424,29 +375,8 @@ class Writing:
         return computed if counted == total ^ stored ^ computed else stored
 
     def changes_anything(self) -> bool:
-        """Not where several changes cancel each other out: nobody may wait for a commit that LMDB does not count."""
-        return self._room < 0 or bool(self._done) or any(before != now for before, now in self._records.values())
-
-    def changes(self) -> list[redo.Change] | None:
-        """All of them, None if they are many."""
-        if self._room < 0 or len(self._done) > redo.MOST:
-            return None
-        # Of a record what became of it in the end: a large value that it had before is nowhere any more.
-        last: dict[bytes, dict[bytes, bytes | None]] = {}
-        for done in self._done:
-            if isinstance(done, tuple):
-                database, key, value = done
-                last.setdefault(database, {})[key] = value
-            else:
-                last.setdefault(keys.ENTRIES, {}).update(done.pairs())
-        for (database, key), (_, after) in self._records.items():
-            last.setdefault(database, {})[key] = after
-        return [(database, key, value) for database, records in last.items() for key, value in records.items()]
-
-    def evidence(self) -> Evidence:
-        """A record that is another one than before the transaction. There is one: whatever is added to a ledger or
-        removed from it changes its state."""
-        return next((*record, after) for record, (before, after) in self._records.items() if before != after)
+        """Return False if the changes cancel each other out: LMDB does not number a commit that changes nothing."""
+        return self._entries_changed or any(before != now for before, now in self._records.values())
 
 
 class _Lone:

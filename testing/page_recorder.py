@@ -3,8 +3,8 @@
 The store's own file operations are seen as they happen: for the time of the recording the functions of ``os`` that
 change files are wrapped. What LMDB does is not seen but concluded: after each commit the data file is compared with
 what it was before, and the pages that differ are taken to have been written in LMDB's order, first all data pages,
-then ``fdatasync``, then the changed header: through ``O_DSYNC``, unless the changes were written down before. The
-recorder below the process (``observer.py``) sees what really happens; that both agree is shown by a test.
+then ``fdatasync``, then the changed header through ``O_DSYNC``. The recorder below the process (``observer.py``) sees
+what really happens; that both agree is shown by a test.
 
 Only this process is watched, not its children. What a program writes with ``open(...).write`` is noticed when the next
 operation is, and taken to be unsynced.
@@ -22,7 +22,6 @@ from threading import RLock, get_ident
 from bookstand.errors import IllegalOperationError
 from bookstand.storage.environment import DATA_FILE, LOCK_FILE
 from bookstand.storage.hooks import Hooks
-from bookstand.storage.redo import commit_written_down
 from bookstand.testing import recording as kinds
 from bookstand.testing.opening import watched_openings
 from bookstand.testing.recording import PAGE, Operation, Recording
@@ -244,9 +243,7 @@ class PageRecorder:
             old, new = before[start : start + PAGE], now[start : start + PAGE]
             whole = old[:_META_START] != new[:_META_START] or old[_META_END:] != new[_META_END:]
             first, last = (0, PAGE) if whole else (_META_START, _META_END)
-            (commit,) = _TRANSACTION.unpack_from(new)
-            other = now[PAGE - start : 2 * PAGE - start]
-            self._write(known, start + first, new[first:last], durable and commit_written_down(other) != commit)
+            self._write(known, start + first, new[first:last], durable)
 
     def _write(self, known: _Known, offset: int, data: bytes, synchronous: bool = False) -> None:
         self.recording.add(Operation(kinds.WRITE, known.path, known.number, offset, data, synchronous))

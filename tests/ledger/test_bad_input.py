@@ -444,6 +444,21 @@ def test_a_store_of_a_newer_format(store_path):
 
 
 @pytest.mark.damaged
+def test_a_store_of_an_older_format(store_path):
+    with bookstand.open(store_path) as store:
+        store.create_ledger().append(b"a")
+    with raw(store_path, write=True) as database:
+        meta = database(b"meta")
+        version = meta[b"format"]
+        meta[b"format"] = (int.from_bytes(version, "big") - 1).to_bytes(len(version), "big")
+    for options in ({}, {"read_only": True}, {"check": "full"}):
+        with pytest.raises(
+            errors.StoreFormatError, match=r"has format \d+, .* export it with the version that wrote it"
+        ):
+            bookstand.open(store_path, **options)
+
+
+@pytest.mark.damaged
 @pytest.mark.parametrize("value", [b"", b"\xff" * 40, b"text"], ids=repr)
 def test_a_store_with_a_format_that_makes_no_sense(store_path, value):
     with bookstand.open(store_path) as store:

@@ -16,14 +16,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest import mock
 
 import lmdb
 
 from bookstand import errors
 from bookstand.ledger import client, handle, reader, recovery, transaction, writer, writing
 from bookstand.storage import (
-    apart,
     backup,
     batch,
     changes,
@@ -35,10 +33,7 @@ from bookstand.storage import (
     ledger_changes,
     node_changes,
     owners,
-    pages,
     record,
-    redo,
-    repeating,
     state,
     storage,
     witness,
@@ -153,18 +148,9 @@ def _no_sync(patches: Patches) -> None:
     _opening_with(patches, sync=False, metasync=False)
 
 
-@defect("no sync of the header", "storage", "large commits wait for their pages, but not for the header")
-def _no_sync_of_the_header(patches: Patches) -> None:
-    def make(real: Callable[..., Any]) -> Any:
-        def prepare(self: Any, commit: int, packed: bytes | None) -> None:
-            if packed is None:
-                patches.hit()
-            # So LMDB's header waits.
-            real(self, commit, packed or b"")
-
-        return prepare
-
-    patches.replace(redo.Header, "prepare", make)
+@defect("no sync of the header", "storage", "commits wait for their pages, but not for the header that tells of them")
+def _no_metasync(patches: Patches) -> None:
+    _opening_with(patches, metasync=False)
 
 
 @defect("header before data", "storage", "data and header are written together, and synced once after both")
@@ -172,111 +158,13 @@ def _header_before_data(patches: Patches) -> None:
     _opening_with(patches, sync=False, metasync=False)
 
     def make(real: Callable[..., Any]) -> Any:
-        def sync(self: Any, *arguments: Any) -> None:
-            real(self, *arguments)
+        def sync(self: Any, transaction: Any, number: Any) -> None:
+            real(self, transaction, number)
             self._environment._current().sync(True)
 
         return sync
 
     patches.replace(commits.Commits, "_sync", make)
-
-
-@defect("changes are not written down", "storage", "small commits leave nothing to make up for the header")
-def _nothing_written_down(patches: Patches) -> None:
-    def make(real: Callable[..., Any]) -> Any:
-        def put(self: Any, data: bytes, where: int) -> None:
-            patches.hit()
-
-        return put
-
-    patches.replace(redo.Header, "_put", make)
-
-
-@defect("changes are written down too late", "storage", "what makes up for the header comes behind the sync")
-def _written_down_too_late(patches: Patches) -> None:
-    def make(real: Callable[..., Any]) -> Any:
-        def commit(self: Any, transaction: Any, number: int, changes: Any) -> None:
-            if changes is None or self._header is None:
-                return real(self, transaction, number, changes)
-            patches.hit()
-            late: list[Any] = []
-            with mock.patch.object(redo.Header, "_put", lambda *arguments: late.append(arguments)):
-                real(self, transaction, number, changes)
-            for arguments in late:
-                redo.Header._put(*arguments)
-            return None
-
-        return commit
-
-    patches.replace(environment.Environment, "commit", make)
-
-
-@defect("what was written down is not repeated", "storage", "after a power cut the last small commit is forgotten")
-def _not_repeated(patches: Patches) -> None:
-    def make(real: Callable[..., Any]) -> Any:
-        def repeat(path: str, *_: Any) -> None:
-            if repeating.left(path) is not None:
-                patches.hit()
-
-        return repeat
-
-    patches.replace(repeating, "repeat", make)
-
-
-@defect("large values are not looked for", "storage", "after a power cut a commit with a large value is forgotten")
-def _large_values_forgotten(patches: Patches) -> None:
-    def make(real: Callable[..., Any]) -> Any:
-        def find(file: Any, wanted: Any) -> Any:
-            wanted = list(wanted)
-            if wanted:
-                patches.hit()
-            return {}
-
-        return find
-
-    patches.replace(apart, "find", make)
-
-
-@defect("large values are believed", "storage", "after a power cut any page that may have been a large value's will do")
-def _large_values_believed(patches: Patches) -> None:
-    def make(real: Callable[..., Any]) -> Any:
-        def find(file: Any, wanted: Any) -> Any:
-            wanted = list(wanted)
-            found = real(file, wanted)
-            for one in wanted:
-                extent = pages.own_pages(one.size, file.page_size)
-                fit = (number for number in file.unused() if file.extent_of_value(number) == extent)
-                if one not in found and (number := next(fit, None)) is not None:
-                    patches.hit()
-                    found[one] = apart.Found(number, file.value_at(number, one.size))
-            return found
-
-        return find
-
-    patches.replace(apart, "find", make)
-
-
-@defect("large values are written over", "storage", "a commit is repeated without a copy of its large values")
-def _large_values_written_over(patches: Patches) -> None:
-    def make(real: Callable[..., Any]) -> Any:
-        def keep(*_: Any) -> None:
-            patches.hit()
-
-        return keep
-
-    patches.replace(apart, "keep", make)
-
-
-@defect("what was refused is repeated", "storage", "a commit that failed leaves its changes written down")
-def _refused_but_repeated(patches: Patches) -> None:
-    def make(real: Callable[..., Any]) -> Any:
-        def rewrite(self: Any, without: int | None) -> None:
-            if without is not None:
-                patches.hit()
-
-        return rewrite
-
-    patches.replace(redo.Header, "rewrite", make)
 
 
 @defect("a dropped page", "storage", "of every fourth commit one page does not come to the file")
@@ -285,14 +173,14 @@ def _dropped_page(patches: Patches) -> None:
     count = 0
 
     def make(real: Callable[..., Any]) -> Any:
-        def sync(self: Any, *arguments: Any) -> None:
+        def sync(self: Any, transaction: Any, number: Any) -> None:
             nonlocal count
             count += 1
             file = Path(environment.data_file(self._environment.path))
             if count % 4:
-                return real(self, *arguments)
+                return real(self, transaction, number)
             before = file.read_bytes()
-            real(self, *arguments)
+            real(self, transaction, number)
             after = file.read_bytes()
             for start in reversed(range(metas * page, len(after), page)):
                 old = before[start : start + page].ljust(page, b"\0")
@@ -418,14 +306,14 @@ def _full_disk_swallowed(patches: Patches) -> None:
 @defect("an unknown outcome is answered", "storage", "a commit that the device failed under counts as done")
 def _unknown_is_ok(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
-        def settle_unknown(self: Any, *arguments: Any) -> None:
+        def settle(self: Any, error: Any) -> None:
             patches.hit()
             with suppress(errors.BookstandError):
-                real(self, *arguments)
+                real(self, error)
 
-        return settle_unknown
+        return settle
 
-    patches.replace(commits.Commits, "_settle_unknown", make)
+    patches.replace(commits.Commits, "_settle", make)
 
 
 @defect("stale states", "storage", "states of ledgers are kept although another process has committed")

@@ -221,7 +221,6 @@ SUITES: dict[str, Suite] = {
     },
     "crash states: append, with a witness": Suite("states", lambda: _crash_states("append", witness=True)),
     "ledger cases": Suite("tests", lambda: _pytest("ledger/test_cases_create.py")),
-    "what is repeated": Suite("tests", lambda: _pytest("storage/test_redo.py")),
     "kills": Suite("kills", lambda: _kills(5, 12)),
     "model machine": Suite("runs", lambda: _machine(30)),
     "crash states: append, observed": Suite("states", lambda: _crash_states("append", "observed")),
@@ -235,14 +234,7 @@ SUITES: dict[str, Suite] = {
 
 ASSIGNED: dict[str, set[str]] = {
     "no sync": {"crash states: append, observed"},
-    "no sync of the header": {"crash states: append_many"},
-    "changes are not written down": {"crash states: append", "crash states: append, observed"},
-    "changes are written down too late": {"crash states: append", "crash states: append, observed"},
-    "what was written down is not repeated": {"crash states: append"},
-    "large values are not looked for": {"crash states: append"},
-    "large values are believed": {"crash states: append"},
-    "large values are written over": {"what is repeated"},
-    "what was refused is repeated": {"what is repeated"},
+    "no sync of the header": {"crash states: append, observed"},
     "header before data": {"crash states: append, observed"},
     "a dropped page": {"crash states: append"},
     "acknowledged early": {"crash states: append"},

@@ -293,10 +293,47 @@ def test_opening_on_a_full_disk(small_disk, missing, options):
     leave(small_disk, 0)
     answer = open_apart(small_disk / "store", **options)
     assert answer[0] == "opened" or answer[1], answer
-    if missing == "nothing" and options != {"witness": True}:
+    if options.get("read_only") or (missing == "nothing" and options != {"witness": True}):
         assert answer == ["opened", True, 1]
     drop_ballast(small_disk)
     assert open_apart(small_disk / "store", **options) == ["opened", True, 1]
+
+
+def test_a_reader_without_a_lock_file_keeps_writers_out(small_disk):
+    """It has no slot in LMDB's table of readers, so that a writer would reuse the pages that it reads."""
+    path = small_disk / "store"
+    with bookstand.open(path) as store:
+        writer = store.create_ledger()
+        writer.append(b"a")
+    (path / "lock.mdb").unlink()
+    leave(small_disk, 0)
+    with Child(path) as process:
+        process.run("store = bookstand.open(path, read_only=True)")
+        drop_ballast(small_disk)
+        with pytest.raises(errors.StoreInUseError, match="close it there first"):
+            bookstand.open(path)
+        # Others may read, with a lock file or without.
+        with bookstand.open(path, read_only=True) as store:
+            assert store.open_ledger(writer.id, recovery=False).read_unconfirmed(0, 0)[0].data == b"a"
+        assert process.run("store.open_ledger(0, recovery=False).read_unconfirmed(0, 0)[0].data.decode()") == "a"
+        process.kill()
+    # A reader that died keeps nobody out.
+    with bookstand.open(path) as store:
+        assert store.create_ledger().append(b"b") == 0
+
+
+def test_deleting_from_a_store_that_is_opened_on_a_full_disk(small_disk):
+    """Deleting takes pages that are free in the file, or room that was kept ahead in it."""
+    with bookstand.open(small_disk / "store") as store:
+        doomed, kept = store.create_ledger(), store.create_ledger()
+        kept.append(b"kept")
+        fill(doomed)
+    leave(small_disk, 0)
+    with bookstand.open(small_disk / "store") as store:
+        store.delete_ledger(doomed.id)
+        assert list(store.list_ledgers()) == [kept.id]
+        assert store.open_ledger(kept.id, recovery=False).read_unconfirmed(0, 0)[0].data == b"kept"
+        assert store.verify().ok
 
 
 def test_after_a_kill_on_a_full_disk(small_disk):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 
 import pytest
@@ -430,3 +431,43 @@ def test_threads_that_read_while_the_store_is_closed(store_path):
             thread.join(PATIENCE)
             assert not thread.is_alive()
         assert others == []
+
+
+def test_readers_do_not_notice_a_compaction(store):
+    """Compaction replaces the environment, and with it the handles of the sub-databases, between two transactions."""
+    writer = store.create_ledger()
+    writer.append(b"x")
+    store.nodes.put("/a/b", b"1")
+    reader = store.open_ledger(writer.id, recovery=False)
+    stop = threading.Event()
+    failures = []
+
+    def read(call):
+        while not stop.is_set():
+            try:
+                call()
+            except Exception as error:
+                failures.append(error)
+                return
+
+    calls = [
+        lambda: list(store.list_ledgers()),
+        lambda: store.nodes.children("/"),
+        lambda: store.nodes.get("/a/b"),
+        lambda: reader.read_unconfirmed(0, 0),
+        store.verify,
+    ]
+    threads = [threading.Thread(target=read, args=(call,)) for call in calls]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(40):
+            store.compact()
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures

@@ -129,8 +129,9 @@ def test_damage_is_met_before_reading(store_path, child):
     process.run("ledger.append_many([b'x' * 100] * 1000) and None")
     process.kill()
     with data_file(store_path).open("r+b") as stream:
+        # Some of these pages are in use.
         stream.seek(4 * 4096)
-        stream.write(b"\xff" * 4096)
+        stream.write(b"\xff" * 6 * 4096)
     with pytest.raises(errors.StoreDamagedError):
         bookstand.open(store_path, read_only=True)
 

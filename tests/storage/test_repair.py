@@ -369,7 +369,7 @@ def test_a_newer_format(store: Store) -> None:
 
     damaged, new = store.copy()
     make_newer(damaged)
-    with pytest.raises(StoreFormatError, match="format 2"):
+    with pytest.raises(StoreFormatError, match=f"format {keys.FORMAT_VERSION + 1}"):
         repair(damaged, new)
     assert not new.exists()
 

@@ -16,7 +16,7 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage import environment, redo, reserving
+from bookstand.storage import environment, reserving
 from bookstand.storage.files import structure_problem
 from bookstand.storage.meta_page import META_PAGES, SMALLEST_PAGE
 from bookstand.storage.pages import PageFile
@@ -228,9 +228,6 @@ def test_a_system_that_refuses(store, store_path, monkeypatch, failing, code):
     real = getattr(os, failing)
 
     def refuse(descriptor, *arguments):
-        if failing == "pwrite" and len(arguments[0]) < redo.CAPACITY:
-            # What commits write down.
-            return real(descriptor, *arguments)
         asked.append(size(store_path))
         if failing == "posix_fallocate":
             # As far as it got.
@@ -248,12 +245,7 @@ def test_a_system_that_refuses(store, store_path, monkeypatch, failing, code):
 
 def test_zeros_that_are_written_in_part(store, store_path, monkeypatch):
     real = os.pwrite
-
-    def write(descriptor, data, start):
-        # What commits write down is shorter.
-        return real(descriptor, data if len(data) < redo.CAPACITY else data[: len(data) // 3], start)
-
-    monkeypatch.setattr(os, "pwrite", write)
+    monkeypatch.setattr(os, "pwrite", lambda file, data, start: real(file, data[: len(data) // 3], start))
     writer = store.create_ledger()
     for _ in range(400):
         fill(writer, 1)

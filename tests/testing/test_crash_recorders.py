@@ -10,7 +10,6 @@ import pytest
 
 import bookstand
 from bookstand.errors import IllegalOperationError, IncorrectParameterError, StoreError
-from bookstand.storage import redo
 from bookstand.storage.hooks import Hooks
 from bookstand.testing import observer
 from bookstand.testing import recording as kinds
@@ -121,67 +120,21 @@ def commits(recording):
         for one in recording.operations
         if one.kind == kinds.ACKNOWLEDGE or one.path.endswith(("data.mdb", "witness"))
     ]
-    first = next(index for index, one in enumerate(told) if is_header(one))
+    first = next(index for index, one in enumerate(told) if one[4])
     # The pages of the first commit are before its header.
     return told[first:]
 
 
-def is_header(one):
-    return one[1].endswith("data.mdb") and one[3] == 120
-
-
 def test_the_order_that_is_assumed_is_the_order_that_is_observed(tmp_path, observing):
-    """What is written down, LMDB's pages, fdatasync, header; then the witness; then the acknowledgment."""
+    """LMDB's pages, fdatasync, header; then the witness; then the acknowledgment."""
     assumed = commits(record_pages(lone_appends, tmp_path))
     with CrashLab() as lab:
         observed = commits(lab.record(lone_appends, "observed"))
     assert assumed == observed
-    header = [one for one in assumed if is_header(one)]
+    header = [one for one in assumed if one[4]]
     assert len(header) == 10
+    assert {one[3] for one in header} == {120}
     assert {one[2] for one in header} == {32, 4096 + 32}
-    assert len([one for one in assumed if one[2] in (redo.START, 4096 + redo.START)]) == 9
-    assert not any(one[4] for one in assumed)
-
-
-SIZES = {
-    "small": ([b"small"], 1),
-    "few": ([b""] * 20, 1),
-    "large": ([bytes(100_000)], 1),
-    "large ones": ([bytes(5_000)] * 80, 1),
-    "too large": ([bytes(redo.MOST_APART)], 2),
-    "large ones, too many": ([bytes(5_000)] * 500, 2),
-    "many": ([b""] * 80, 2),
-    "very many": ([b"small"] * 500, 2),
-}
-
-
-def appends_of_sizes(path, acknowledge):
-    with bookstand.open(path) as store:
-        writer = store.create_ledger()
-        for name in (*SIZES, *reversed(SIZES)):
-            acknowledge("begin")
-            writer.append_many(SIZES[name][0])
-            acknowledge(name)
-
-
-@pytest.mark.parametrize("recorder", ["pages", "observed"])
-def test_how_often_a_commit_syncs(recorder, request):
-    """LMDB syncs the pages, and its header where the changes are not written down."""
-    if recorder == "observed":
-        request.getfixturevalue("observing")
-    with CrashLab() as lab:
-        recording = lab.record(appends_of_sizes, recorder)
-    told = iter(recording.acknowledged)
-    synced, found = 0, []
-    for one in recording.operations:
-        if one.kind == kinds.ACKNOWLEDGE:
-            name = next(told)
-            if name != "begin":
-                found.append((name, synced))
-            synced = 0
-        elif one.path.endswith("data.mdb"):
-            synced += one.kind == kinds.SYNC or one.synchronous
-    assert found == [(name, SIZES[name][1]) for name in (*SIZES, *reversed(SIZES))]
 
 
 def test_the_workloads_own_hooks_stay(tmp_path):

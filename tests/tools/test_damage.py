@@ -10,6 +10,7 @@ import pytest
 
 import bookstand
 from bookstand.ledger.topic_name import cursor_node_of, node_of
+from bookstand.storage.keys import FORMAT_VERSION
 from bookstand.tools.exit_codes import DAMAGE, FINE, NOT_THERE
 from tests import kit as stores
 from tests.disk.recordings import dump_path
@@ -39,7 +40,8 @@ def test_a_newer_format(own: Path, bench: Path, command: str) -> None:
     assert result.err.count("\n") == 1
     as_json = run(*command.split(), *_place(bench, command), "--json")
     assert (as_json.code, as_json.json["error"]["kind"]) == (NOT_THERE, "StoreFormatError")
-    assert "has format 2; this version of bookstand knows formats up to 1: open it with a newer one" in result.err
+    found, known = f"has format {FORMAT_VERSION + 1}", f"reads format {FORMAT_VERSION}: open it with a newer version"
+    assert f"{found}; this version of bookstand {known}" in result.err
 
 
 @pytest.mark.parametrize("command", EVERY)

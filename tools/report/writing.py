@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from bookstand.errors import IncorrectParameterError
+from bookstand.storage.owners import sync_folder
 from bookstand.tools.report.page import BEGINNING
 
 
@@ -40,11 +41,13 @@ def write(file: Path, page: str) -> int:
         try:
             part.write(data)
             part.flush()
+            os.fsync(part.fileno())
             os.fchmod(part.fileno(), 0o666 & ~_umask())
             os.replace(part.name, target)
         except BaseException:
             os.unlink(part.name)
             raise
+    sync_folder(str(target.parent))
     return len(data)
 
 

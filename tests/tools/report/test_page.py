@@ -129,7 +129,7 @@ def test_it_says_what_it_is_about(here: Path) -> None:
     store = page_on(Path("my-store"))
     assert store.words("h1") == "Store my-store"
     header = store.words("header")
-    assert "As of 2027-01-15T08:10:00Z · format 1 · bookstand" in header
+    assert "As of 2027-01-15T08:10:00Z · format 2 · bookstand" in header
     assert "No damage was found." in header
     tiles = dict(
         re.findall(r"(Ledgers|Entries|Backlog|Holes|Delayed)\s*([\d\u202f]+)", store.words("dl", **{"class": "tiles"}))
