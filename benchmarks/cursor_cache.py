@@ -84,12 +84,12 @@ def _questions(row: Row, directory: Path, ledgers: int, rounds: int, config: Cur
 
 
 class _Questions:
-    """The same questions each round, by the cursor's own place in the topic."""
+    """Questions of one round, relative to the cursor's position in the topic."""
 
     def __init__(self, cursor: Any, what: str, ledgers: int) -> None:
         self._cursor = cursor
         self._ask = _WORK[what]
-        # So that all that is skipped is a small part of the backlog.
+        # The skipped entries are a small part of the backlog.
         self._most = ledgers // 2
         self._chance = random.Random(what)
 

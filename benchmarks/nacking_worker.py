@@ -42,7 +42,7 @@ def nack_all(kind: str, messages: int, path: Path) -> dict[str, Any]:
     clock = VirtualClock(_START)
     with bookstand.open(path, clock=clock) as store, store.topic("topic") as topic:
         subscription = topic.subscription("worker", SubscriptionConfig(negative_ack_precision_bits=8))
-        # What a process has once: modules, and room for what is in use for a moment.
+        # Allocated once per process: modules and transient buffers.
         for _ in range(20):
             _redeliver(subscription, clock, list(_positions(0, _TOGETHER)))
         _nack(subscription, clock, kind, 0, _WARM_UP)
@@ -79,7 +79,7 @@ def _nack(subscription: Subscription, clock: VirtualClock, kind: str, first: int
     chance = random.Random(_SEED)
     in_a_milli = PER_SECOND // 1_000
     for number, position in enumerate(_positions(first, last)):
-        # The same hour for all, or any moment of it.
+        # One hour for all, or a random moment of it.
         delay = HOUR if kind == "ordered" else HOUR + int(chance.random() * HOUR)
         subscription.nack(position, delay)
         if number % in_a_milli == 0:

@@ -109,7 +109,7 @@ class WhileOpen(NamedTuple):
     changeable: frozenset[str]
     fixed: frozenset[str]
     remedy: str
-    """How to change a fixed setting."""
+    """Advice on changing a fixed setting."""
 
     def check(self, what: str, present: DataclassInstance, requested: DataclassInstance) -> None:
         """Raise :class:`IllegalOperationError` if a setting differs that is fixed while ``what`` is open."""

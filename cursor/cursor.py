@@ -452,7 +452,7 @@ class Cursor:
         return self._bringing.ask(look)
 
     def unacked_of(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
-        """Those of some entries of a ledger that are not acknowledged as a whole."""
+        """Entries of a ledger, out of those given, that are not acknowledged as a whole."""
         return self._bringing.ask(lambda: self._state.unacked_of(ledger_id, entry_ids))
 
     @property
@@ -470,7 +470,7 @@ class Cursor:
         return [list(RangeSet({page.ledger_id: page.acked})) for page in self._bringing.pages() if page.acked]
 
     def acked_entries(self) -> Iterator[tuple[int, BitMap64]]:
-        """The same, as a bitmap for each ledger that has any."""
+        """Acknowledged entries beyond the mark-delete position, as a bitmap for each ledger that has any."""
         return ((page.ledger_id, page.acked) for page in self._bringing.pages())
 
     def partial_batches(self) -> dict[Position, list[int]]:
@@ -540,7 +540,7 @@ class Cursor:
         return [entry for run in self.read_runs(count, wanted) for entry in run.entries()]
 
     def read_runs(self, count: int, wanted: Wanted | None = None, upto: Position | None = None) -> list[EntryRun]:
-        """The same without an object for each entry. ``upto``: no entry behind it is read or passed over."""
+        """Read without creating an object for each entry. ``upto``: no entry behind it is read or passed over."""
         return self._reading.read_runs(as_count(count), wanted, upto)
 
     def unacked(
@@ -608,7 +608,7 @@ class Cursor:
 
     @property
     def paused(self) -> bool:
-        """Whether the state is so large that nothing above the highest acknowledged position is to be dispatched. In
+        """True while the state is so large that nothing above the highest acknowledged position is to be dispatched. In
         the old form also where its limits keep a part from being written."""
         return self._pausing.paused
 
@@ -726,7 +726,7 @@ class Cursor:
             self._log.writer.close()
 
     def delete(self) -> None:
-        """Delete the cursor with all that is stored of it, snapshots of delayed messages included, in one commit."""
+        """Delete the cursor and everything stored for it, snapshots of delayed messages included, in one commit."""
         self._throttle.stop()
         with self._flushing.alone:
             self._usability.check_writable()

@@ -370,7 +370,7 @@ class Flushing:
             assert old is not None
             try:
                 parts = recovery.read_parts(old, ref)
-                # What was damaged since it was checked is not carried on under a new name.
+                # A page that was damaged after its check must not be copied as an intact one.
                 recovery.load_page(self._name, ledger_id, ref, parts)
             except recovery.DAMAGED as error:
                 with self._lock:

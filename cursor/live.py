@@ -350,7 +350,7 @@ class LiveState:
         return page is not None and position.entry_id in page.acked
 
     def unacked_of(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
-        """Those of some entries of a ledger that are not acknowledged as a whole."""
+        """Entries of a ledger, out of those given, that are not acknowledged as a whole."""
         if ledger_id < self.mark_delete.ledger_id:
             return BitMap64()
         page = self.page(ledger_id)
@@ -421,7 +421,7 @@ class LiveState:
         return self.mark_delete
 
     def adds_range(self, position: Position) -> bool:
-        """Whether acknowledging the entry adds a range beyond the mark-delete position; all pages are in memory."""
+        """Return True if acknowledging the entry adds a range beyond mark-delete; all pages are in memory."""
         ledger_id, entry_id = position
         if self.mark_delete == position.previous:
             return False

@@ -66,7 +66,7 @@ _PENDING_TAG, _FORMER_TAG, _SINCE_TAG = (wire.tag(field, wire.VARINT) for field 
 
 
 STATES_BEFORE_DELETION = 2
-"""When a ledger has so many states, the former one is deleted."""
+"""Number of states in a ledger at which the former ledger is deleted."""
 
 
 class CursorFencedError(LedgerFencedError):
@@ -184,7 +184,7 @@ class CursorLog:
         # What pages are read from: the ledger that the record points to, or None.
         self.handle: LedgerHandle | None = None
         self.began = 0
-        # How many states the ledger has that is written to.
+        # Number of states in the ledger that is written to.
         self.states = 0
         # How many entries of its ledger were copied from the one before.
         self._copied = 0
@@ -196,8 +196,8 @@ class CursorLog:
     # -- the record --------------------------------------------------------------------------------------------------
 
     def load(self) -> CursorInfo | None:
-        """The record; None where there is no such cursor. For one that cannot be read, which :attr:`damage` tells, what
-        the labels of the cursor's ledgers say."""
+        """Load the record; return None if there is no such cursor. A record that cannot be read (see :attr:`damage`) is
+        replaced by the labels of the cursor's ledgers."""
         self._version = None
         try:
             stored, self._version = self._nodes.get(self.path)
@@ -256,7 +256,7 @@ class CursorLog:
         self.info, self._version = info, version.result()
 
     def _is_readable(self) -> bool:
-        """Whether the record, or its absence, can be read."""
+        """Return True if the record, or its absence, can be read."""
         try:
             self._nodes.get(self.path)
         except NoSuchNodeError:
@@ -305,7 +305,7 @@ class CursorLog:
             raise self._fenced(error) from error
 
     def discard(self) -> None:
-        """The same whatever is damaged: the record may be unreadable, and so may the ledgers."""
+        """Delete the cursor whatever is damaged: the record may be unreadable, and so may the ledgers."""
         if self.load() is None:
             raise NoSuchNodeError(f"topic {self.topic} has no cursor {self.cursor!r}")
 
@@ -360,7 +360,7 @@ class CursorLog:
         return Entries(handle, last, None if codec is None else codec.decode(errors="replace"), damage)
 
     def source(self, recovery: bool, newest: int | None = None) -> Source:
-        """Where the state is searched for. With ``recovery`` the ledger that the record points to is closed."""
+        """Ledgers to search for the state. With ``recovery`` the ledger that the record points to is closed."""
         assert self.info is not None
         current = self.info.cursor_ledger_id
         return source_of(self.info, lambda one: self.entries_of(one, recovery and one == current), newest)
@@ -388,18 +388,18 @@ class CursorLog:
 
     def append(self, entries: Sequence[bytes], commit_bytes: int) -> None:
         """Append to the ledger that is written to. One that was deleted takes entries until they are collected, but
-        nobody finds them again: :class:`NoSuchLedgerError`."""
+        they are never found again: :class:`NoSuchLedgerError`."""
         assert self.writer is not None
         append(self.writer, entries, commit_bytes)
         if self.is_lost():
             raise NoSuchLedgerError(f"ledger {self.writer.id} of cursor {self.cursor!r} was deleted")
 
     def is_lost(self) -> bool:
-        """Whether the ledger that is written to was deleted."""
+        """Return True if the ledger that is written to was deleted."""
         return self.writer is not None and not self._has_ledger(self.writer.id)
 
     def _has_ledger(self, ledger_id: int) -> bool:
-        """Whether there is metadata of the ledger, readable or not."""
+        """Return True if the ledger has metadata, readable or not."""
         return self.client.storage.has_ledger(ledger_id)
 
     @property

@@ -30,7 +30,7 @@ def state_of(live: LiveState) -> AckState:
 
 
 def form_of(config: CursorConfig) -> legacy.Form:
-    """How snapshots have what is acknowledged."""
+    """Form of acknowledgments in snapshots."""
     return "long_arrays" if config.persist_as_long_array else "ranges"
 
 

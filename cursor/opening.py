@@ -73,7 +73,7 @@ def recover(
         return found._replace(source=found.source._replace(skipped=(*skipped, *found.source.skipped)))
     skipped += found
     if cursor_log.damage is None and not read_only:
-        # Where no ledger could be fenced, the version of the record tells a former owner.
+        # If no ledger could be fenced, a former owner is fenced by the version of the record.
         cursor_log.put(info)
     mark_delete = info.mark_delete or _beginning(topic)
     state = legacy.from_parts(mark_delete, info.ranges, info.batches, dict(info.properties), topic_entries).state

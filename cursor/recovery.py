@@ -100,7 +100,7 @@ class RecoveredFrom(NamedTuple):
 
     @property
     def damage(self) -> tuple[str, ...]:
-        """The same without what is no damage: a flush that was interrupted, a ledger that was never written to."""
+        """Reports of damage alone: an interrupted flush is none, nor is a ledger that was never written to."""
         return tuple(one for one in self.reports if not one.endswith((_UNFINISHED, _EMPTY)))
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class State(NamedTuple):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the newest marker holds exactly this, and nothing damaged has to be passed on the way to it."""
+        """True if the newest marker holds exactly this, and nothing damaged has to be passed on the way to it."""
         return self.marker_entry is not None and not self.source.damage and not self.unstored
 
 
@@ -171,7 +171,7 @@ class Source(NamedTuple):
     properties: tuple[tuple[str, int], ...] = ()
 
     def older(self, entries: Entries, below: int) -> Iterator[OlderEntries]:
-        """Where a replacement of a page is searched for: in front of the entry ``below``, then in former ledgers."""
+        """Entries to search for a replacement of a page: in front of the entry ``below``, then in former ledgers."""
         if self.since is None or entries.ledger_id < self.since:
             return
         yield OlderEntries(entries, below - 1, True)
@@ -248,8 +248,8 @@ class _Search:
         return None if newest is None else self._without_index(entries, *newest)
 
     def _without_index(self, entries: Entries, at: int, marker: Marker) -> State | None:
-        """Where no marker has a whole index: the newest marker with the newest pages in front of it, which are those
-        that the index referred to."""
+        """Recover without a whole index in any marker: use the newest marker and the newest pages in front of it, which
+        are those that the index referred to."""
         since = self._source.since
         if since is None or entries.ledger_id < since:
             return None
@@ -329,7 +329,7 @@ class _Search:
 
 
 def _named(what: str, error: Exception) -> str:
-    """What is wrong with something; many errors name it."""
+    """Describe damage; many errors already name the object."""
     said = str(error)
     return said if said.startswith(what) else f"{what}: {said}"
 
@@ -346,7 +346,7 @@ def report_of(cursor_ledger: int, user_ledger: int, ref: PageRef, reason: str, f
     """A damaged page, and the difference between it and the one that is used instead."""
     acked, partial = (0, 0) if found is None else (len(found.page.acked), len(found.page.partial))
     place = Position(cursor_ledger, ref.entry_id)
-    # What was acknowledged in part before may be acknowledged as a whole in the damaged page.
+    # An entry acknowledged in part before may be acknowledged as a whole in the damaged page.
     return DamagedPage(
         user_ledger,
         place,
@@ -404,7 +404,7 @@ def _pages_of_snapshot(entries: Entries, at: int, topic_entries: Mapping[int, in
 def _check_pages(
     cursor: str, entries: Entries, index: Index, resident: ResidentPages
 ) -> dict[int, tuple[PageRef, str]]:
-    """Check every page; keep the last ones, as many as there is room for. Returns the pages that cannot be used, by
+    """Check every page; cache the last ones, up to the limit. Returns the pages that cannot be used, by
     their user ledgers, and the reasons."""
     pages = list(index.items())
     kept: list[LedgerAcks] = []
@@ -415,7 +415,7 @@ def _check_pages(
         try:
             stored = _read_many(entries.handle, [ref for _, ref in some])
         except LOST:
-            # Each by itself shows which of them it is.
+            # Each page alone shows which of them is damaged.
             stored = None
         for ledger_id, ref in reversed(some):
             try:

@@ -33,7 +33,7 @@ class Home(Protocol):
         """Nothing up to here is delivered any more."""
 
     def unacknowledged(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
-        """Those entries of a ledger that may still be delivered."""
+        """Entries of a ledger that may still be delivered."""
 
 
 class CursorHome:

@@ -74,7 +74,7 @@ class Delayed:
             self.tracker.cancel_many(found)
 
     def tracked_among(self, positions: Sequence[Position]) -> list[Position]:
-        """Those of the positions that are delayed. Safe without the owner's lock."""
+        """Filter positions for the delayed ones. Safe without the owner's lock."""
         tracker = self.tracker
         if not tracker.count:
             return []

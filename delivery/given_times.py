@@ -70,7 +70,7 @@ class GivenTimesTracker:
                 self._home.unacknowledged(ledger_id, BitMap64([entry_id]))
             )
         except GONE:
-            # What is acknowledged of the ledger cannot be read: the message may be delivered again.
+            # The acknowledgments of the ledger cannot be read: the message may be delivered again.
             return True
 
     @property

@@ -108,7 +108,7 @@ class HandedOut:
         return was_out
 
     def settle_all(self, positions: Iterable[Position]) -> list[Position]:
-        """The same for many entries; return those that were not out themselves."""
+        """Settle many entries; return those that were not in flight as a whole."""
         if self._members:
             return [position for position in positions if not self.settle(position)]
         pop = self._handouts.pop

@@ -80,7 +80,7 @@ class MessageSet:
     __slots__ = ("_additions", "_by_width")
 
     def __init__(self) -> None:
-        # Those of which there are some.
+        # Only non-empty ones.
         self._by_width: dict[int, Presence] = {}
         self._additions = 0
 
@@ -95,12 +95,12 @@ class MessageSet:
 
     @property
     def has_entries(self) -> bool:
-        """Whether whole entries are in the set."""
+        """Mask of the entries that are in the set as a whole."""
         return 0 in self._by_width
 
     @property
     def has_members(self) -> bool:
-        """Whether messages of batches are in the set."""
+        """Mask of the messages of batches that are in the set."""
         return len(self._by_width) > (0 in self._by_width)
 
     # -- one -----------------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class RedeliveryCounts:
         return list(map(self.of, messages))
 
     def of_columns(self, width: int, ledger_ids: Column, codes: Column) -> Column:
-        """The same of many messages of one width."""
+        """Counts of many messages of one width."""
         counts = self._own_columns(width, ledger_ids, codes)
         if width:
             counts += self._own_columns(0, ledger_ids, codes >> width)

@@ -243,7 +243,7 @@ class Nacked(NackTimes):
         self._in_hand -= len(rows.keys)
 
     def valid(self, rows: MessageRows) -> MessageRows:
-        """Those of popped rows that are the last nack of their message."""
+        """Filter popped rows for the last nack of each message."""
         return rows.pick(self._are_valid(rows))
 
     def remove(self, rows: MessageRows) -> None:
@@ -313,14 +313,14 @@ class Nacked(NackTimes):
         return len(self._waiting)
 
     def __contains__(self, message: MessageId) -> bool:
-        """Whether it is nacked, by itself or with the whole of its entry."""
+        """Return True if the message is nacked, alone or with the whole of its entry."""
         waiting = self._waiting
         if not waiting:
             return False
         return message in waiting or (len(message) > 2 and position_of(message) in waiting)
 
     def has_any_of(self, position: Position) -> bool:
-        """Whether the entry is nacked, or one of its messages."""
+        """Return True if the entry is nacked, or one of its messages."""
         waiting = self._waiting
         return bool(waiting) and (position in waiting or bool(waiting.members_of(position)))
 

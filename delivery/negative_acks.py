@@ -96,7 +96,7 @@ class NegativeAcks:
         self._missed = False
         self._closed = False
         self._log: NackLog | None = None
-        # Where new nacks are not recorded: the times of those that were, descending; else None.
+        # If new nacks are not recorded: the times of recorded ones, descending; else None.
         self._recorded: list[int] | None = None
         self.damage: list[str] = []
         """Damaged parts of the log that these were read from; their messages are redelivered at once."""
@@ -220,7 +220,7 @@ class NegativeAcks:
                 for one in columns:
                     replaces |= self._times.add_many(bucket, *one)
             if replaces and self._recorded is not None:
-                # What is replaced may be recorded, and would return at its own time after a restart.
+                # A replaced nack may be recorded, and would return at its own time after a restart.
                 self._recorded = sorted({*self._recorded, bucket}, reverse=True)
             noted = self._added(
                 deadline,
@@ -439,7 +439,7 @@ class NegativeAcks:
 
 
 class _Left:
-    """What a round has still to redeliver, the earliest bucket first."""
+    """Remaining messages of a round, the earliest bucket first."""
 
     def __init__(self, rows: MessageRows) -> None:
         self.rows = rows

@@ -78,7 +78,7 @@ class Returning:
 
     def nack(self, messages: Sequence[MessageId], wait: int | None) -> None:
         """Redeliver messages after so many milliseconds, or as the configuration says."""
-        # What the cursor has not come to is delayed as well.
+        # Messages that the cursor has not read yet are nacked as well.
         self._where.reach(map(position_of, messages))
         # Messages of one count have one delay, and are recorded in one commit.
         counts = self._where.given_back.of_each(messages)

@@ -91,7 +91,7 @@ class SealedBuckets:
         self.remove_emptied()
 
     def _unacknowledged(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
-        """Those that may still be delivered; all, if what is acknowledged of the ledger cannot be read."""
+        """Entries that may still be delivered; all, if the acknowledgments of the ledger cannot be read."""
         try:
             return self._home.unacknowledged(ledger_id, entry_ids)
         except GONE as error:
@@ -205,7 +205,7 @@ class SealedBuckets:
         return [places[start:end] for start, end in blocks]
 
     def _read_block(self, block: Sequence[Bucket | NewBucket]) -> Indexes | None:
-        """All that is delayed in the buckets of a block; None if one of them cannot be read and has been given up.
+        """Delayed messages in the buckets of a block; None if one of them cannot be read and has been given up.
 
         Segments that are not loaded are on the disk; the rest is in memory, with what came late. A message that was
         loaded and delivered may be delayed again, until another time than the snapshot has."""
@@ -247,7 +247,7 @@ class SealedBuckets:
             merged = self._read_block(block)
             if merged is None:
                 return False
-        # If all that was to be merged is cancelled, nothing is left to store.
+        # If every message to be merged is cancelled, nothing is left to store.
         if merged is not None and merged.size:
             key = BucketKey(block[0].key.first_ledger, block[-1].key.last_ledger)
             created.append(self._sealed(key, merged, max(bucket.generation for bucket in block) + 1))

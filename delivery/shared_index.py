@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 BUILDER = "bookstand.delayed-index"
 """The builder's name among the cursors of the topic."""
 
-# How many due messages are retained for subscriptions that have not taken them, at 24 bytes each.
+# Maximum number of due messages retained for subscriptions that lag, at 24 bytes each.
 MOST_KEPT = 1 << 20
 _READ_AT_ONCE = 1000
 # What is due leaves the index so many at a time, whoever asks for however few.
@@ -354,7 +354,7 @@ class SubscriptionView:
         )
         # Both are guarded by the index's lock. What is in the index, and is not given out here when it is due.
         self._cancelled = Presence()
-        # What may be in the log and was delivered, or is early, since it was read.
+        # Messages that may be in the log and were delivered, or are early, since it was read.
         self._met = Presence()
         self.name = name
         self.wake = wake
@@ -434,7 +434,7 @@ class SubscriptionView:
         return sorted(found)
 
     def _retain_wanted(self, early: Indexes) -> None:
-        """The same for those that were read. The others are early still when they are read."""
+        """Do it for messages that were read; the others are still early when they are read."""
         positions = list(map(Position, early.ledger_ids.tolist(), early.entry_ids.tolist()))
         wanted = set(self._wanted(positions))
         rows = [row for row, position in enumerate(positions) if position in wanted]
@@ -511,13 +511,13 @@ class SubscriptionView:
 
     @property
     def count(self) -> int:
-        """How many messages the index has, for whichever subscription, and how many are early here."""
+        """Number of messages in the index, for any subscription, and of messages that are early here."""
         return self._index.tracker.count + self._early.count
 
     @property
     def delayed_count(self) -> int:
         """Number of messages that are delayed for this subscription, or due and not taken out of the index yet. The
-        pages of all that the subscription has acknowledged are read for it."""
+        pages of everything that the subscription has acknowledged are read for it."""
         self.look_at_mark_delete()
         acked = [(ledger_id, np.array(ids.to_array(), dtype=np.int64)) for ledger_id, ids in self._acked_entries()]
         tracker = self._index.tracker

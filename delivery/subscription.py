@@ -267,7 +267,7 @@ class Subscription:
                     portions, unfinished = self._gathering.gather(room)
                 else:
                     portions, unfinished = self._holes.gather(room, admission)
-                    # What was acknowledged on the way may let others go out.
+                    # Messages acknowledged on the way may admit others.
                     unfinished = unfinished or self._tally.settled_unseen != settled
                 if portions:
                     messages += self._hand_out(consumer, self._cut(portions, room), most - len(messages))
@@ -448,7 +448,7 @@ class Subscription:
 
     @property
     def paused(self) -> bool:
-        """Whether nothing above the highest acknowledged position goes out."""
+        """True while nothing above the highest acknowledged position is dispatched."""
         return self.cursor.paused
 
     @property

@@ -190,7 +190,7 @@ SUBSCRIPTION_WHILE_OPEN = WhileOpen(
     changeable=frozenset(
         {
             "ack_deadline",
-            # As far as the table of CursorConfig says.
+            # The table of CursorConfig decides on its settings.
             "cursor",
             "dead_letter_topic",
             "delayed_delivery_tick_time_millis",

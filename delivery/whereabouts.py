@@ -53,7 +53,7 @@ class Whereabouts:
         return self.out.settle(message)
 
     def all_acknowledged(self, positions: Iterable[Position]) -> list[Position]:
-        """The same for many entries; return those that were not out."""
+        """Settle many entries; return those that were not in flight."""
         return self.out.settle_all(positions)
 
     def members_acknowledged(self, position: Position, members: Sequence[Member]) -> None:

@@ -172,7 +172,7 @@ def in_ledger(
     entries of each of the topic's ledgers. Without the cursor's name, pages and markers are believed about theirs."""
     if name is None:
         name = _name_in(ledger, ledger.extent.last_entry)
-    # The labels say what the record would, of a ledger by itself.
+    # The labels of a ledger name its topic and cursor, as the record would.
     labels = {} if ledger.metadata is None else ledger.metadata.custom_metadata
     source = recovery.Source([ledger.id], lambda _: _entries_of(ledger), log.since_of(ledger.id, labels))
     return _recovered(name, source, topic_entries)

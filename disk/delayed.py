@@ -208,7 +208,7 @@ class DelayedIndex:
         return positions_of(self.given_times)
 
     def delayed_of(self, rows: Indexes) -> Indexes:
-        """Those of a bucket's rows that are delayed, and due at the time that the bucket has."""
+        """Filter rows of a bucket for messages that are delayed and due at the bucket's own time."""
         return self.in_force(waiting(self.cursor, rows, self.now))
 
     def in_force(self, rows: Indexes) -> Indexes:
@@ -222,7 +222,7 @@ class DelayedIndex:
         return rows if kept.all() else Indexes(*(column[kept] for column in rows))
 
     def rescheduled(self) -> Indexes:
-        """Those that were rescheduled and are delayed, in the order of time."""
+        """Rescheduled messages that are delayed, in the order of time."""
         return waiting(self.cursor, self.given_times, self.now)
 
     def positions(self) -> dict[int, BitMap64]:
@@ -237,7 +237,7 @@ class DelayedIndex:
         return sum(map(len, self.positions().values()))
 
     def rows_of_topic(self, held: dict[int, BitMap64]) -> Iterator[Indexes]:
-        """What is in the topic alone: neither among those ``held`` nor rescheduled."""
+        """Delayed messages in the topic alone: neither among those ``held`` nor rescheduled."""
         times: list[int] = []
         ledger_ids: list[int] = []
         entry_ids: list[int] = []
@@ -308,7 +308,7 @@ def rescheduled_of(topic: DiskTopic, cursor: str, properties: Mapping[str, str])
 
 
 def waiting(cursor: DiskCursor, rows: Indexes, due_by: int) -> Indexes:
-    """Those that a cursor has not acknowledged, and that are due later."""
+    """Messages that a cursor has not acknowledged and that are due later."""
     mark = cursor.state.mark_delete
     ledgers, entries = rows.ledger_ids, rows.entry_ids
     kept = (ledgers > mark.ledger_id) | ((ledgers == mark.ledger_id) & (entries > mark.entry_id))

@@ -253,7 +253,7 @@ def parse_properties(text: str) -> Iterator[Line]:
         while (len(line) - len(line.rstrip("\\"))) % 2:
             line = line[:-1]
             if not line:
-                # As in Java, the next line is then a line of its own, and may be a comment.
+                # Java then reads the next line as a line of its own, which may be a comment.
                 break
             line += next(natural, (0, ""))[1].lstrip(_BLANKS)
         if not line:

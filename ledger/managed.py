@@ -121,7 +121,7 @@ class ManagedLedger:
         info_compression: str | None = None,
         skip_lost: bool | None = None,
     ) -> None:
-        """Replace options while the topic is open: all that are given, or none if one is wrong. None leaves an option
+        """Replace options while the topic is open: all given ones, or none if one is invalid. None leaves an option
         as it is."""
         entries = self.max_entries_per_ledger if max_entries_per_ledger is None else max_entries_per_ledger
         size = self.max_bytes_per_ledger if max_bytes_per_ledger is None else max_bytes_per_ledger

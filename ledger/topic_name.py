@@ -88,7 +88,7 @@ def ledger_labels(topic: str, cursor: str | None = None) -> dict[str, bytes]:
 
 
 def is_ledger_of(labels: Mapping[str, bytes], topic: str, cursor: str) -> bool:
-    """Whether the labels of a ledger are those of a cursor's ledger, as bookstand or Pulsar writes them."""
+    """Return True if the labels are those of a cursor's ledger, as bookstand or Pulsar writes them."""
     return _has_label(labels, TOPIC_LABEL, topic) and _has_label(labels, CURSOR_LABEL, cursor)
 
 
@@ -107,7 +107,7 @@ def property_of(labels: Mapping[str, bytes], topic: str, cursor: str) -> str | N
 
 
 def _has_label(labels: Mapping[str, bytes], label: str, name: str) -> bool:
-    """Whether a label has this name, in one of the forms that bookstand and Pulsar write."""
+    """Return True if a label has this name, in one of the forms that bookstand and Pulsar write."""
     forms = name, quote_plus(name), node_of(name).removeprefix(f"{ROOT}/")
     return labels.get(label) in [form.encode() for form in forms]
 

@@ -76,7 +76,7 @@ def pins_of_ledgers(source: Disks, ledger_ids: Iterable[int]) -> Pins:
 
 
 def pins_of_topics(source: Disks, topics: Iterable[str]) -> Pins:
-    """All that tells the cursors of these topics, their buckets and rescheduled messages."""
+    """Pin the records of the topics and their cursors, and the ledgers of cursors, buckets and rescheduled messages."""
     dump = source.dump
     assert dump is not None
     paths: list[str] = []

@@ -177,7 +177,7 @@ def sync_parents(path: str) -> None:
         try:
             sync_folder(folder)
         except PermissionError:
-            # Whoever may not read a folder has hardly made the one in it.
+            # A process that may not read a folder has hardly created the one in it.
             continue
 
 

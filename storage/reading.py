@@ -57,7 +57,7 @@ class Reads:
         return self._versioned(keys.LEDGERS, keys.LEDGER_KEY.pack(ledger_id))
 
     def has_ledger(self, ledger_id: int) -> bool:
-        """Whether a ledger has metadata, damaged or not."""
+        """Return True if a ledger has metadata, damaged or not."""
         if not 0 <= ledger_id <= keys.MAX_LEDGER_ID:
             return False
         return self._get(keys.LEDGERS, keys.LEDGER_KEY.pack(ledger_id)) is not None

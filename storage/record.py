@@ -36,7 +36,7 @@ def body_of(sealed: bytes) -> bytes:
 
 
 def is_sealed(key: bytes, sealed: bytes) -> bool:
-    """Whether the seal is that of the key and the body."""
+    """Return True if the seal matches the key and the body."""
     return len(sealed) >= _CRC.size and seal_of(sealed) == google_crc32c.value(key + body_of(sealed))
 
 

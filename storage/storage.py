@@ -235,7 +235,7 @@ class Storage(Reads):
             return owners.Owner(self.path, self.read_only, locked)
         except OSError:
             if self.read_only and locked:
-                # On a read-only medium: nobody can replace the file there, either.
+                # On a read-only medium no process can replace the file, either.
                 return None
             raise
 

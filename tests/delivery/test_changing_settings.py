@@ -931,7 +931,7 @@ def test_a_receiver_is_woken_when_a_message_that_left_the_index_early_is_due(sto
 
 
 def test_settings_that_change_while_consumers_work(store_path: Path) -> None:
-    """Nothing is lost and nobody waits for ever, with dead letters opened by the dispatcher in between."""
+    """No message is lost and no receiver waits forever, with dead letters opened by the dispatcher in between."""
     count = 300
     config = subscription_config(max_redeliveries=1, max_unacked_messages=5)
     with Desk(store_path, topic_config(max_entries_per_ledger=50), config, durability="none") as desk:

@@ -29,7 +29,7 @@ from tests.soak.kinds import Done, Kind
 from tests.tools.kit import run
 
 Delayed = dict[Position, int]
-"""When each message is due that is delayed, in milliseconds from the beginning."""
+"""Due times of delayed messages, in milliseconds from the beginning."""
 
 COUNT = 20
 MODES_HERE = {**dict.fromkeys(MODES), "mutable bucket": None}

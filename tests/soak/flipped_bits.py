@@ -110,7 +110,7 @@ class Sample:
     """Payloads; those of a batch have the same position."""
     acked: dict[str, set[bytes]] = field(default_factory=dict)
     delays: bool = False
-    """Whether any message is delivered later than it is read."""
+    """True if any message is delivered later than it is read."""
     records: list[Record] = field(default_factory=list)
 
     def unacked(self, name: str) -> set[bytes]:
@@ -242,7 +242,7 @@ FORMS: dict[str, tuple[Callable[[_Maker], None], TopicConfig, dict[str, Subscrip
     ),
     "negative acknowledgments": (_nacks, TOPICS, {"sub": _DURABLE}),
 }
-"""How the store of a sample is filled, and with which settings it is opened."""
+"""Contents and settings of a sample's store."""
 
 
 def sample_of(seed: int, form: str | None = None, crashed: bool | None = None) -> Sample:
@@ -257,7 +257,7 @@ def sample_of(seed: int, form: str | None = None, crashed: bool | None = None) -
         fill(make)
         path = folder / ("copy" if crashed else "store")
         if crashed:
-            # As a crash leaves it: ledgers are open, and were not recovered.
+            # The state after a crash: ledgers are open, and were not recovered.
             make.store.backup(path)
         make.store.close()
         sample.image = (path / "data.mdb").read_bytes()
@@ -271,7 +271,7 @@ _ids = struct.Struct(">QQ")
 
 
 def _records(store: Path, image: bytes) -> list[Record]:
-    """What is to be damaged."""
+    """A record to damage."""
     with bookstand.open(store, read_only=True) as opened_store:
         managed = opened_store.managed_ledger(TOPIC)
         own = {info.ledger_id for info in managed.ledgers}
@@ -299,7 +299,7 @@ def _records(store: Path, image: bytes) -> list[Record]:
 
 
 def _place(store: Path, image: bytes, one: Record) -> int:
-    """Where the data file has the value: pages that are not in use any more may have it as well."""
+    """Offsets of the value in the data file; unused pages may have copies of it."""
     with raw(store) as database:
         value = database(one.database)[one.key]
     at = image.find(value)
@@ -375,7 +375,7 @@ class _Warnings(logging.Handler):
 
 @contextmanager
 def warnings() -> Iterator[list[str]]:
-    """What is logged."""
+    """Logged warnings."""
     handler = _Warnings()
     logger = logging.getLogger("bookstand")
     propagate = logger.propagate
@@ -389,7 +389,7 @@ def warnings() -> Iterator[list[str]]:
 
 
 class State(NamedTuple):
-    """What a subscription was found to be."""
+    """Observed state of a subscription."""
 
     acked: frozenset[bytes]
     delivered: frozenset[bytes]
@@ -426,7 +426,7 @@ class Bench:
     # -- one flip ------------------------------------------------------------------------------------------------------
 
     def check(self, records: Iterable[Record], bits: Iterable[int], thorough: bool) -> list[str]:
-        """What is wrong after a flip of one bit in each of the records."""
+        """Flip one bit in each of the records, and return the problems found."""
         damaged, bits = list(records), list(bits)
         self._flips = len(bits)
         name = " and ".join(f"bit {bit} of {one}" for one, bit in zip(damaged, bits, strict=True))
@@ -469,7 +469,7 @@ class Bench:
                     yield f"{name}: acknowledgments are lost with the restart: {before[name].acked - state.acked}"
 
     def _states(self, subs: dict[str, Subscription], clock: VirtualClock) -> dict[str, State]:
-        """What each subscription takes for acknowledged, and what it delivers until everything is due."""
+        """Acknowledged messages of each subscription, and its deliveries until everything is due."""
         delivered: dict[str, set[bytes]] = {name: set() for name in subs}
         for step in (0, *[ALL_DUE // 8] * 8, ALL_DUE) if self.sample.delays else (0,):
             clock.advance(step / 1000)

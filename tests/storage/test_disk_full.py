@@ -317,7 +317,7 @@ def test_a_reader_without_a_lock_file_keeps_writers_out(small_disk):
             assert store.open_ledger(writer.id, recovery=False).read_unconfirmed(0, 0)[0].data == b"a"
         assert process.run("store.open_ledger(0, recovery=False).read_unconfirmed(0, 0)[0].data.decode()") == "a"
         process.kill()
-    # A reader that died keeps nobody out.
+    # The marker of a dead reader keeps no writer out.
     with bookstand.open(path) as store:
         assert store.create_ledger().append(b"b") == 0
 

@@ -18,7 +18,7 @@ from bookstand.tools.report.page import BEGINNING
 
 @pytest.fixture
 def steps(monkeypatch):
-    """What becomes durable, and what gets its name, in the order in which that happens."""
+    """Syncs and renames, in the order in which they happen."""
     found = []
     real = {name: getattr(os, name) for name in ("fsync", "rename", "replace", "mkdir")}
 
@@ -50,7 +50,7 @@ def parents_of(path):
 
 @pytest.mark.parametrize("made", [(), ("above",), ("above", "above/store")], ids=["nothing", "parent", "folder"])
 def test_folders_that_a_killed_process_left_are_made_durable(tmp_path, steps, made):
-    """Whoever makes the data file syncs the names of all folders above it first, whoever made them."""
+    """Creating the data file syncs the names of all its parent folders first, whatever process made them."""
     for name in made:
         (tmp_path / name).mkdir()
     path = tmp_path / "above" / "store"
