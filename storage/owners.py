@@ -32,7 +32,12 @@ class FolderLock:
 
     def __enter__(self) -> None:
         self._file = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        except BaseException:
+            # An interruption may come while it waits, or right after it has got the lock.
+            os.close(self._file)
+            raise
 
     def __exit__(self, *_: object) -> None:
         # Explicitly, for a child that was forked meanwhile shares the lock; and it is released whatever close() says.
