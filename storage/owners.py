@@ -175,7 +175,8 @@ def sync_parents(path: str) -> None:
 
     Existing folders are no exception: a process that made them may have been killed before it synced their names.
     """
-    folder = os.path.abspath(path)
+    # Not abspath: behind a symbolic link, ".." is the parent of what the link names.
+    folder = os.path.realpath(path)
     device = os.stat(folder).st_dev
     while (parent := os.path.dirname(folder)) != folder and os.stat(parent).st_dev == device:
         folder = parent
