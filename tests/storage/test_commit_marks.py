@@ -121,6 +121,21 @@ def test_the_outcome_is_unknown_after_more_writers_than_are_listed(store, failin
     assert store.verify().ok
 
 
+@pytest.mark.parametrize(("processes", "takes_effect"), [(0, False), (0, True), (WRITERS_LISTED - 1, True), (5, False)])
+def test_the_first_commit_of_a_writer_of_a_store_with_many_writers(store, store_path, failing, processes, takes_effect):
+    """A list that is full already says nothing of those who have committed since."""
+    others_commit(store_path, WRITERS_LISTED + 1)
+    failing(takes_effect, processes)
+    if takes_effect:
+        store.nodes.put("/a", b"1")
+        assert store.nodes.get("/a")[0] == b"1"
+    else:
+        with pytest.raises(errors.WriteError):
+            store.nodes.put("/a", b"1")
+        with pytest.raises(errors.NoSuchNodeError):
+            store.nodes.get("/a")
+
+
 @pytest.mark.parametrize("change", ["append", "node"])
 def test_a_mark_that_cannot_be_written_fails_its_commit_alone(store, monkeypatch, change):
     """Nothing was committed: there is no outcome to look for, and the store goes on."""
