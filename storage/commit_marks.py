@@ -7,7 +7,10 @@ commit as that writer counts them. After a failure a writer reads its own line:
 
 - it has the number of the failed commit: the commit took effect;
 - it has the number before: the commit took no effect, whatever others have committed since;
-- it is missing from a list that is full: more writers than the list holds have committed since, and nobody can know.
+- it is missing, and the list is not full or has a mark that it had before: the commit took no effect, because later
+  commits would have displaced the older marks first;
+- it is missing from a list that is full of newer marks: more writers than the list holds have committed since, and the
+  outcome cannot be known.
 """
 
 from __future__ import annotations
@@ -65,7 +68,8 @@ class CommitMarks:
             writer, commits = _MARK.unpack(mark)
             if writer == self._identity:
                 return bool(commits == self._commits)
-        return None if len(marks) == WRITERS_LISTED else False
+        before = {self._others[start : start + _MARK.size] for start in range(0, len(self._others), _MARK.size)}
+        return None if len(marks) == WRITERS_LISTED and before.isdisjoint(marks) else False
 
 
 def _read(transaction: lmdb.Transaction, meta: lmdb._Database) -> list[bytes]:

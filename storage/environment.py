@@ -71,12 +71,17 @@ class Gate:
             if self._shut and not self._inside:
                 self._condition.notify_all()
 
-    def __enter__(self) -> None:
-        """Shut it, and wait until everybody has left."""
+    def depart(self) -> None:
+        """Leave it, however often this thread has entered it."""
         with self._condition:
             self._inside.pop(get_ident(), None)
             if not self._inside:
                 self._condition.notify_all()
+
+    def __enter__(self) -> None:
+        """Shut it, and wait until everybody has left."""
+        with self._condition:
+            self.depart()
             while self._shut:
                 self._condition.wait()
             self._shut = True
@@ -190,6 +195,9 @@ class Environment:
 
     @contextmanager
     def _folder_lock(self) -> Iterator[None]:
+        """Hold the folder's lock, which is taken before the gate: its holder may be waiting until this thread, whose
+        transaction has ended, has left the gate."""
+        self._gate.depart()
         try:
             lock = owners.FolderLock(self.path)
             lock.__enter__()
@@ -322,9 +330,12 @@ class Environment:
                     raise
             return transaction
 
+    def mark(self, transaction: lmdb.Transaction, number: int) -> None:
+        """Write the mark of the commit that :meth:`commit` is about to make. If that fails, nothing is committed."""
+        self._marks.write(transaction, self.databases[keys.META], number)
+
     def commit(self, transaction: lmdb.Transaction, number: int) -> None:
         """Commit; durable on return if the environment is. ``number`` is the transaction's id."""
-        self._marks.write(transaction, self.databases[keys.META], number)
         transaction.commit()
         self._marks.committed(number)
 
@@ -367,7 +378,17 @@ class Environment:
     def _adopt_map_size(self) -> None:
         with self._gate:
             if self._env is not None:
-                self._env.set_mapsize(0)
+                self._adopt_map_size_of(self._env)
+
+    def _adopt_map_size_of(self, env: lmdb.Environment) -> None:
+        try:
+            env.set_mapsize(0)
+        except (lmdb.Error, MemoryError) as error:
+            # LMDB has given up the old map. The next transaction opens the file again.
+            self._release()
+            raise StoreError(
+                f"store {self.path}: cannot map the file, which another process has grown: {error}"
+            ) from error
 
     def grow(self, needed: int = 0) -> None:
         """Make the map larger, by at least ``needed`` bytes. No write transaction of this process may be open."""
@@ -378,7 +399,7 @@ class Environment:
                 return
             # Freed pages may only be kept for readers that died.
             env.reader_check()
-            env.set_mapsize(0)
+            self._adopt_map_size_of(env)
             size = env.info()["map_size"]
             larger = size + max(min(size, LARGEST_GROWTH), needed)
             larger += -larger % 65536

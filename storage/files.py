@@ -81,8 +81,9 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool, h
         _write_superblock(temporary)
         if durable:
             sync_file(temporary)
-            # First of all: a store whose data file has its name is never without the names of its folders.
-            owners.sync_parents(path)
+        # First of all, and whatever the durability is now, which may be another one at the next opening: a store whose
+        # data file has its name is never without the names of its folders.
+        owners.sync_parents(path)
         if hooks is not None:
             hooks.point("open.before_rename")
         os.rename(temporary, data_file(path))

@@ -32,7 +32,12 @@ class FolderLock:
 
     def __enter__(self) -> None:
         self._file = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        except BaseException:
+            # An interruption may come while it waits, or right after it has got the lock.
+            os.close(self._file)
+            raise
 
     def __exit__(self, *_: object) -> None:
         # Explicitly, for a child that was forked meanwhile shares the lock; and it is released whatever close() says.
@@ -170,7 +175,8 @@ def sync_parents(path: str) -> None:
 
     Existing folders are no exception: a process that made them may have been killed before it synced their names.
     """
-    folder = os.path.abspath(path)
+    # Not abspath: behind a symbolic link, ".." is the parent of what the link names.
+    folder = os.path.realpath(path)
     device = os.stat(folder).st_dev
     while (parent := os.path.dirname(folder)) != folder and os.stat(parent).st_dev == device:
         folder = parent

@@ -185,6 +185,7 @@ class Commits:
 
     def _sync(self, transaction: lmdb.Transaction, number: int) -> None:
         """Commit the transaction. Raise if it took no effect, or if that cannot be known."""
+        self._environment.mark(transaction, number)
         try:
             self._environment.commit(transaction, number)
         except lmdb.MapFullError:

@@ -160,7 +160,7 @@ def _header_before_data(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
         def sync(self: Any, transaction: Any, number: Any) -> None:
             real(self, transaction, number)
-            self._environment._current().sync(True)
+            self._environment._env.sync(True)
 
         return sync
 

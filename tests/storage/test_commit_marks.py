@@ -12,9 +12,8 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage import keys
 from bookstand.storage.commit_marks import WRITERS_LISTED
-from tests.kit import raw
+from tests.kit import PATIENCE, eventually, raw
 
 OTHER = """
 import sys
@@ -63,7 +62,6 @@ def failing(store, store_path, monkeypatch):
 
         def commit_failing(transaction, number):
             environment.commit = commit
-            environment._marks.write(transaction, environment.databases[keys.META], number)
             Failing(transaction).commit()
 
         def settle_late():
@@ -121,6 +119,41 @@ def test_the_outcome_is_unknown_after_more_writers_than_are_listed(store, failin
     assert value == (b"1" if takes_effect else b"0")
     store.nodes.put("/a", b"2", version)
     assert store.verify().ok
+
+
+@pytest.mark.parametrize(("processes", "takes_effect"), [(0, False), (0, True), (WRITERS_LISTED - 1, True), (5, False)])
+def test_the_first_commit_of_a_writer_of_a_store_with_many_writers(store, store_path, failing, processes, takes_effect):
+    """A list that is full already says nothing of those who have committed since."""
+    others_commit(store_path, WRITERS_LISTED + 1)
+    failing(takes_effect, processes)
+    if takes_effect:
+        store.nodes.put("/a", b"1")
+        assert store.nodes.get("/a")[0] == b"1"
+    else:
+        with pytest.raises(errors.WriteError):
+            store.nodes.put("/a", b"1")
+        with pytest.raises(errors.NoSuchNodeError):
+            store.nodes.get("/a")
+
+
+@pytest.mark.parametrize("change", ["append", "node"])
+def test_a_mark_that_cannot_be_written_fails_its_commit_alone(store, monkeypatch, change):
+    """Nothing was committed: there is no outcome to look for, and the store goes on."""
+    writer = store.create_ledger()
+    writer.append(b"0")
+    environment = store.storage._environment
+
+    def fail(*_):
+        raise lmdb.CorruptedError("as LMDB finds it on a damaged page")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(environment, "reopen", lambda: pytest.fail("reopened with a transaction open"))
+        patch.setattr(type(environment._marks), "write", fail)
+        with pytest.raises(errors.StoreDamagedError):
+            writer.append(b"1") if change == "append" else store.nodes.put("/a", b"1")
+    store.nodes.put("/a", b"2")
+    assert store.create_ledger().append(b"next") == 0
+    assert store.open_ledger(writer.id).last_add_confirmed == 0
 
 
 def test_only_the_last_writers_are_listed(store_path):
@@ -186,3 +219,58 @@ def test_the_store_is_reopened_under_the_lock_of_its_folder(store, store_path):
         store.compact()
     assert len(held) == 4
     probe(store_path)
+
+
+@pytest.mark.parametrize("how", ["grow", "reopen"])
+def test_a_commit_waits_for_the_folder_outside_the_gate(store, store_path, monkeypatch, how):
+    """A reader that holds the folder's lock to open the environment waits until all have left the gate."""
+    import fcntl
+    import threading
+
+    environment = store.storage._environment
+    real, commit = getattr(environment, how), environment.commit
+    readers = []
+
+    def is_locked():
+        descriptor = os.open(store_path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def late(*arguments):
+        # As one that found the environment closed, and gets the lock only now.
+        readers.append(threading.Thread(target=environment._open_again, daemon=True))
+        readers[0].start()
+        eventually(is_locked)
+        real(*arguments)
+
+    def fail(transaction, number):
+        environment.commit = commit
+        transaction.abort()
+        if how == "grow":
+            raise lmdb.MapFullError("the map is full")
+        error = lmdb.Error("the device failed")
+        error.code = errno.EIO
+        raise error
+
+    monkeypatch.setattr(environment, how, late)
+    monkeypatch.setattr(environment, "commit", fail)
+    answers = []
+
+    def put():
+        try:
+            answers.append(store.nodes.put("/a", b"0"))
+        except errors.WriteError as refused:
+            answers.append(refused.code)
+
+    thread = threading.Thread(target=put, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert answers == [0 if how == "grow" else errors.WriteError.code]
+    readers[0].join(PATIENCE)
+    assert not readers[0].is_alive()
+    assert store.create_ledger().append(b"next") == 0

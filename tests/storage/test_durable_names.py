@@ -62,6 +62,21 @@ def test_folders_that_a_killed_process_left_are_made_durable(tmp_path, steps, ma
     assert ("sync", str(path)) in steps[named:]
 
 
+@pytest.mark.parametrize("path", ["link/new/store", "link/../store"])
+def test_folders_behind_symbolic_links_are_made_durable(tmp_path, steps, monkeypatch, path):
+    (tmp_path / "disk" / "deep").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "disk" / "deep")
+    monkeypatch.chdir(tmp_path / "here")
+    with bookstand.open(path) as store:
+        store.create_ledger().append(b"confirmed")
+        store.backup(f"{path}.copy")
+    for made in (path, f"{path}.copy"):
+        real = (tmp_path / "here" / made).resolve()
+        assert (real / "data.mdb").exists()
+        assert {("sync", parent) for parent in parents_of(real)} <= set(steps)
+
+
 def test_a_folder_above_that_may_not_be_read(tmp_path, monkeypatch):
     real = os.open
 
@@ -75,10 +90,15 @@ def test_a_folder_above_that_may_not_be_read(tmp_path, monkeypatch):
         assert store.create_ledger().append(b"a") == 0
 
 
-def test_a_store_that_promises_nothing_syncs_nothing(tmp_path, steps):
-    with bookstand.open(tmp_path / "store", durability="none") as store:
+def test_a_store_made_without_durability_is_durable_once_opened_with_it(tmp_path, steps):
+    path = tmp_path / "above" / "store"
+    with bookstand.open(path, durability="none") as store:
         store.create_ledger().append(b"a")
-    assert [what for what, path in steps if what == "sync" and path != str(tmp_path / "store")] == []
+    with bookstand.open(path) as store:
+        store.create_ledger().append(b"confirmed")
+    named = place(steps, ("name", str(path / "data.mdb")))
+    assert {("sync", parent) for parent in parents_of(path)} <= set(steps)
+    assert ("sync", str(path)) in steps[named:]
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.EIO, "as the device says it"), KeyboardInterrupt()], ids=repr)

@@ -173,6 +173,50 @@ def test_no_address_space_is_a_full_disk(store_path):
         assert store.verify().ok
 
 
+GROWN_BY_ANOTHER = """
+import json, resource, subprocess, sys
+import bookstand
+from bookstand.storage.storage import open_storage
+
+OTHER = '''
+import sys
+import bookstand
+with bookstand.open(sys.argv[1]) as store:
+    writer = store.create_ledger()
+    for _ in range(12):
+        writer.append(bytes(4 << 20))
+'''
+storage = open_storage(sys.argv[1], map_size=1 << 20)
+store = bookstand.open(sys.argv[1])
+writer = store.create_ledger()
+writer.append(b"before")
+subprocess.run([sys.executable, "-c", OTHER, sys.argv[1]], check=True)
+with open("/proc/self/statm") as statm:
+    used = int(statm.read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), resource.RLIM_INFINITY))
+for call in (lambda: writer.read(0, 0), lambda: store.create_ledger(), lambda: writer.read(0, 0)):
+    try:
+        print(json.dumps(repr(call())), flush=True)
+    except bookstand.BookstandError as error:
+        print(json.dumps(type(error).__name__), flush=True)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(json.dumps([store.create_ledger().append(b"after"), writer.read(0, 0)[0].data.decode()]), flush=True)
+assert store.verify().ok
+store.close()
+storage.close()
+"""
+
+
+def test_no_address_space_for_what_another_process_has_grown(store_path):
+    """LMDB gives up the old map before it tries the new one: the store goes on once there is room."""
+    with Program(GROWN_BY_ANOTHER, store_path) as program:
+        status = program.finish()
+    assert status == 0, (status, program.lines)
+    *refused, after = map(json.loads, program.lines)
+    assert refused == ["StoreError"] * 3
+    assert after == [0, "before"]
+
+
 # -- growth in another process ---------------------------------------------------------------------------------------
 
 

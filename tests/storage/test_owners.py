@@ -200,3 +200,23 @@ def test_the_folder_removed_under_an_open_store(store_path):
     store.close()
     with bookstand.open(store_path) as store:
         assert store.nodes.put("/n", b"1") == 0
+
+
+@pytest.mark.parametrize("got", [True, False], ids=["got", "waits"])
+def test_an_interruption_does_not_keep_the_lock_of_a_folder(tmp_path, monkeypatch, got):
+    """Ctrl-C while the lock is waited for, or right after: nobody would release it."""
+    before = len(os.listdir("/proc/self/fd"))
+    real = owners.fcntl.flock
+
+    def interrupted(*arguments):
+        if got:
+            real(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owners.fcntl, "flock", interrupted)
+        with pytest.raises(KeyboardInterrupt), owners.FolderLock(str(tmp_path)):
+            raise AssertionError("interrupted before")
+    assert len(os.listdir("/proc/self/fd")) == before
+    with owners.FolderLock(str(tmp_path)):
+        pass

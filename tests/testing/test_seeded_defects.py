@@ -90,3 +90,12 @@ def test_what_was_missed_is_told():
     other = one._replace(results=[("recorded traces", result._replace(problem="odd", hit=False))])
     assert not other.caught
     assert "not even reached" in str(other.fault)
+
+
+@pytest.mark.parametrize("name", ["no sync", "no sync of the header", "header before data"])
+def test_a_defect_that_only_a_power_cut_shows_breaks_nothing_else(name, tmp_path):
+    """A defect that fails by a mistake of its own would be caught by every campaign."""
+    with defects.switched_on(name), bookstand.open(tmp_path / "store") as store:
+        writer = store.create_ledger()
+        assert [writer.append(b"a"), writer.append(b"b")] == [0, 1]
+        assert store.verify().ok
