@@ -551,7 +551,9 @@ class Flushing:
     def _succeeded(self, moment: _Moment, entries: Sequence[bytes], size: int, page_bytes: int = 0) -> None:
         with self._lock:
             pages = self._live.pages
-            for ledger_id, stamp in moment.stamps.items():
+            # After a reset, a page with the same stamp may be another one, which is not stored.
+            stamps = moment.stamps if moment.resets == self._live.resets else {}
+            for ledger_id, stamp in stamps.items():
                 page = pages.dirty.get(ledger_id)
                 if page is not None and page.stamp == stamp:
                     pages.stored(ledger_id)

@@ -1,0 +1,72 @@
+"""Calls of other threads while a flush writes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bookstand.testing import Faults
+from tests.cursor.desk import Desk
+from tests.kit import PATIENCE
+
+
+class AtPoint(Faults):
+    """Calls ``work`` once, when a point is passed that has been passed ``skipped`` times since ``work`` was set."""
+
+    def __init__(self, point: str, skipped: int = 0) -> None:
+        super().__init__()
+        self._point = point
+        self._skipped = skipped
+        self.work: Callable[[], None] | None = None
+
+    def at(self, name: str, subject: Any, storage: Any) -> None:
+        super().at(name, subject, storage)
+        if name != self._point or self.work is None:
+            return
+        if self._skipped:
+            self._skipped -= 1
+            return
+        work, self.work = self.work, None
+        work()
+
+
+def begin(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("point", ["cursor.encoded", "cursor.copied"])
+def test_an_acknowledgment_after_a_reset_during_a_flush_is_stored(desk: Callable[..., Desk], point: str) -> None:
+    """The page that it begins has as many changes and entries as the one before the reset."""
+    hooks = AtPoint(point)
+    at = desk(per_ledger=10, entries=40, opening={"hooks": hooks})
+    if point == "cursor.encoded":
+        at.ack((31,)).result(PATIENCE)
+    at.cursor.ack(at.p[5])
+    resets: list[threading.Thread] = []
+    acknowledged = []
+
+    def reset_and_acknowledge() -> None:
+        resets.append(begin(lambda: at.cursor.reset(at.p[1])))
+        wait_until(lambda: at.cursor.backlog == 39)
+        acknowledged.append(at.cursor.ack(at.p[7]))
+
+    hooks.work = reset_and_acknowledge
+    at.cursor.flush()
+    resets[0].join(PATIENCE)
+    acknowledged[0].result(PATIENCE)
+    at.opening = {}
+    at.restart("crash")
+    assert at.acked() == [0, 7]
