@@ -510,10 +510,14 @@ class Flushing:
         """The whole state into the record, if all of it is in memory and it is small enough; raises otherwise."""
         with self._lock:
             state = old_form.state_of(self._live) if old_form.is_all_there(self._live) else None
-            # Acknowledged meanwhile, it is written now as well, but answered by the next flush.
+            if state is None or old_form.left_out_inline(state, self._config):
+                raise error
+            # Acknowledgments accepted since the flush began are written, too; the next flush completes their Pending.
             moment = moment._replace(mark_delete=self._live.mark_delete)
-        if state is None or old_form.left_out_inline(state, self._config):
-            raise error
+            if self._config.enable_lru_cache_max_unacked_ranges:
+                # The next ledger begins with all pages. None may be evicted: the ledger of the clean ones is deleted.
+                moment = moment._replace(stamps={})
+                self._live.write_all_pages()
         self._log.inline(self._inline_info(state))
         logger().warning(
             "topic %s, cursor %s: its state is in its record now, no ledger takes it: %s",
@@ -522,11 +526,6 @@ class Flushing:
             error,
         )
         self._forget_pages()
-        if self._config.enable_lru_cache_max_unacked_ranges:
-            # The next ledger begins with what changes by then, and with all that is there now.
-            moment = moment._replace(stamps={})
-            with self._lock:
-                self._live.write_all_pages()
         self.left_out_ranges = self.left_out_batches = 0
         self.is_inline = True
         self._succeeded(moment, [], old_form.size_inline(state))

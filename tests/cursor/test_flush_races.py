@@ -70,3 +70,28 @@ def test_an_acknowledgment_after_a_reset_during_a_flush_is_stored(desk: Callable
     at.opening = {}
     at.restart("crash")
     assert at.acked() == [0, 7]
+
+
+def test_no_page_is_evicted_while_the_state_is_written_into_the_record(desk: Callable[..., Desk]) -> None:
+    """A page that becomes dirty meanwhile is charged so much that the clean ones no longer fit into the cache."""
+    # The first commit after the failed append closes the ledger, the second one writes the record.
+    hooks = AtPoint("commit.before_write", skipped=1)
+    at = desk(per_ledger=10, entries=40, opening={"hooks": hooks}, max_individual_ack_cache_bytes=12_500)
+    at.ack((1, 11, 21)).result(PATIENCE)
+    hooks.fail("append", -6, ledger=at.record.cursor_ledger_id)
+    at.ack((23,))
+    others: list[threading.Thread] = []
+
+    def acknowledge() -> None:
+        backlog = at.cursor.backlog
+        others.append(begin(lambda: at.ack((33,))))
+        wait_until(lambda: at.cursor.backlog < backlog)
+
+    hooks.work = acknowledge
+    at.cursor.flush()
+    others[0].join(PATIENCE)
+    assert at.acked() == [1, 11, 21, 23, 33]
+    at.cursor.flush()
+    at.opening = {}
+    at.restart("crash")
+    assert at.acked() == [1, 11, 21, 23, 33]
