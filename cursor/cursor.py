@@ -570,9 +570,12 @@ class Cursor:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what is accepted and not durable yet; nothing if there is nothing."""
+        """Write what is accepted and not durable yet; nothing if there is nothing. :class:`WriteOnReadOnlyError` for a
+        read-only cursor whose state is not stored as it is, which only a cursor opened for writing may store."""
         with self._lock:
             self._usability.check()
+            if self._flushing.is_dirty:
+                self._usability.check_writable()
         try:
             self._flushing.flush()
         finally:

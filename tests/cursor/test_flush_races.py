@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bookstand.cursor.cursor import Cursor
+from bookstand.errors import WriteOnReadOnlyError
 from bookstand.testing import Faults
-from tests.cursor.desk import Desk
+from tests.cursor.desk import SUBSCRIPTION, Desk
+from tests.cursor.flips import flip_entry
 from tests.kit import PATIENCE
 
 
@@ -95,3 +99,22 @@ def test_no_page_is_evicted_while_the_state_is_written_into_the_record(desk: Cal
     at.opening = {}
     at.restart("crash")
     assert at.acked() == [1, 11, 21, 23, 33]
+
+
+def test_a_read_only_cursor_stores_nothing_in_place_of_a_damaged_page(memory: Path) -> None:
+    at = Desk(memory / "store", per_ledger=10, entries=40)
+    at.ack((1, 11)).result(PATIENCE)
+    at.ack((3,)).result(PATIENCE)
+    page = at.refs()[at.p[0].ledger_id].entry_id
+    flip_entry(at.store, at.record.cursor_ledger_id, page, 777)
+    before = at.record
+    with Cursor.open(at.topic, SUBSCRIPTION, at.config(), read_only=True) as reader:
+        assert len(reader.damaged_pages) == 1
+        with pytest.raises(WriteOnReadOnlyError):
+            reader.flush()
+    assert at.record == before
+    # The owner has the page in memory, and stores it with the next change.
+    at.ack((5,)).result(PATIENCE)
+    at.restart("crash")
+    assert at.acked() == [1, 3, 5, 11]
+    at.store.close()
