@@ -6,6 +6,7 @@ answered when it is durable; what is acknowledged meanwhile waits for the next f
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock, RLock
 from typing import NamedTuple
@@ -71,7 +72,11 @@ class Flushing:
         self._config = config
         self._lock = lock
         self.hurry = hurry
+        # Called after each flush of a thread that waits for a result, without any lock.
+        self.after_drive: Callable[[], object] = lambda: None
         self.alone = RLock()
+        # Callbacks of completed Pendings, which may wait for locks whose holders wait for ``alone``.
+        self._callbacks: deque[Callable[[], None]] = deque()
         self._generation = 0
         self._marker: int | None = None
         self._stored_moves = -1
@@ -138,7 +143,10 @@ class Flushing:
     def drive(self, completion: Completion, deadline: float | None) -> None:
         """Somebody waits for it to be durable: write it now."""
         while not completion.done:
-            self.flush()
+            try:
+                self.flush()
+            finally:
+                self.after_drive()
             with self._lock:
                 if completion.done or completion is not self._completion or self.is_dirty:
                     continue
@@ -149,7 +157,27 @@ class Flushing:
     # -- flushes -------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what is accepted and not durable yet; nothing if there is nothing."""
+        """Write what is accepted and not durable yet; nothing if there is nothing. Then call back, without any lock."""
+        try:
+            self.write()
+        finally:
+            self.call_back()
+
+    def _complete(self, completion: Completion, error: BaseException | None = None) -> None:
+        """Complete the Pendings of a flush; their callbacks are called later."""
+        self._callbacks.extend(completion.settle(error=error))
+
+    def call_back(self) -> None:
+        """Call the callbacks of Pendings that flushes have completed. The caller holds neither lock."""
+        while True:
+            try:
+                callback = self._callbacks.popleft()
+            except IndexError:
+                return
+            callback()
+
+    def write(self) -> None:
+        """Flush without calling back."""
         with self.alone:
             lost = self._log.is_lost()
             with self._lock:
@@ -159,7 +187,7 @@ class Flushing:
                     self._renew()
             if not dirty:
                 # Who acknowledged nothing new while a flush was under way waits for no other.
-                completion.complete()
+                self._complete(completion)
                 return
             try:
                 self._flush_dirty()
@@ -169,7 +197,7 @@ class Flushing:
                     # Who has acknowledged meanwhile waits for a flush that does not come.
                     completion = self._completion
                     self._renew()
-                completion.complete(error=error)
+                self._complete(completion, error)
                 raise
 
     def _flush_dirty(self) -> None:
@@ -281,7 +309,7 @@ class Flushing:
         except BaseException as second:
             self._failed(moment, second)
             raise
-        moment.completion.complete()
+        self._complete(moment.completion)
 
     def _put_back(self, index: Index, replaced: dict[int, PageRef | None]) -> None:
         """The pages that were to be written were not: the index says again what is stored. The lock is held."""
@@ -510,10 +538,14 @@ class Flushing:
         """The whole state into the record, if all of it is in memory and it is small enough; raises otherwise."""
         with self._lock:
             state = old_form.state_of(self._live) if old_form.is_all_there(self._live) else None
-            # Acknowledged meanwhile, it is written now as well, but answered by the next flush.
+            if state is None or old_form.left_out_inline(state, self._config):
+                raise error
+            # Acknowledgments accepted since the flush began are written, too; the next flush completes their Pending.
             moment = moment._replace(mark_delete=self._live.mark_delete)
-        if state is None or old_form.left_out_inline(state, self._config):
-            raise error
+            if self._config.enable_lru_cache_max_unacked_ranges:
+                # The next ledger begins with all pages. None may be evicted: the ledger of the clean ones is deleted.
+                moment = moment._replace(stamps={})
+                self._live.write_all_pages()
         self._log.inline(self._inline_info(state))
         logger().warning(
             "topic %s, cursor %s: its state is in its record now, no ledger takes it: %s",
@@ -522,11 +554,6 @@ class Flushing:
             error,
         )
         self._forget_pages()
-        if self._config.enable_lru_cache_max_unacked_ranges:
-            # The next ledger begins with what changes by then, and with all that is there now.
-            moment = moment._replace(stamps={})
-            with self._lock:
-                self._live.write_all_pages()
         self.left_out_ranges = self.left_out_batches = 0
         self.is_inline = True
         self._succeeded(moment, [], old_form.size_inline(state))
@@ -551,7 +578,9 @@ class Flushing:
     def _succeeded(self, moment: _Moment, entries: Sequence[bytes], size: int, page_bytes: int = 0) -> None:
         with self._lock:
             pages = self._live.pages
-            for ledger_id, stamp in moment.stamps.items():
+            # After a reset, a page with the same stamp may be another one, which is not stored.
+            stamps = moment.stamps if moment.resets == self._live.resets else {}
+            for ledger_id, stamp in stamps.items():
                 page = pages.dirty.get(ledger_id)
                 if page is not None and page.stamp == stamp:
                     pages.stored(ledger_id)
@@ -566,13 +595,13 @@ class Flushing:
             self._stored_properties = moment.properties
             self._least_size = None
         self._generation += 1
-        moment.completion.complete()
+        self._complete(moment.completion)
 
     def _failed(self, moment: _Moment, error: BaseException) -> None:
         """What is in memory has moved on all the same, and a later flush writes it."""
         if not isinstance(error, BookstandError):
             error = OutcomeUnknownError(f"a flush of cursor {self._name!r} was interrupted by {error!r}")
-        moment.completion.complete(error=error)
+        self._complete(moment.completion, error)
 
 
 class _Copy(NamedTuple):
