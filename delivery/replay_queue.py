@@ -6,8 +6,8 @@ are stored in a set and a heap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
@@ -51,6 +51,18 @@ class ReplayQueue:
             else:
                 self._entries.setdefault(message[0], BitMap64()).add(message[1])
 
+    def discard(self, messages: Iterable[MessageId]) -> None:
+        """Remove messages if they are there, with an entry all of its members."""
+        if not self._count:
+            return
+        wanted = set(messages)
+        self._remove([message for message in wanted if len(message) == 2 and message in self])
+        members = {one for one in self._members if one in wanted or position_of(one) in wanted}
+        if members:
+            self._remove(list(members))
+            self._heap = [one for one in self._heap if one not in members]
+            heapify(self._heap)
+
     def take(self, most: int, admission: Admission | None = None, upto: Position | None = None) -> list[MessageId]:
         """Remove and return the lowest messages, at most ``most``: admitted ones only, and none behind ``upto``."""
         bounds = [] if upto is None else [upto]
@@ -87,7 +99,7 @@ class ReplayQueue:
             for entry_id in self._entries[ledger_id]:
                 yield Position(ledger_id, entry_id)
 
-    def _remove(self, taken: list[MessageId]) -> None:
+    def _remove(self, taken: Sequence[MessageId]) -> None:
         self._count -= len(taken)
         by_ledger: dict[int, list[int]] = {}
         for message in taken:

@@ -86,6 +86,8 @@ class Returning:
             self._nacks.nack([one for one, its in zip(messages, counts, strict=True) if its == count], wait, count)
         for message in messages:
             self._where.out.settle(message)
+        # What was given back before waits for the nack as well.
+        self._where.again.discard(messages)
 
     def _nacks_due(self, messages: list[MessageId]) -> None:
         with self._lock:

@@ -411,8 +411,8 @@ class SubscriptionView:
         self._cancelled.add_many(early.ledger_ids[again], early.entry_ids[again])
 
     def retain_early(self, ledger_ids: Column, entry_ids: Column) -> None:
-        """Deliver messages that the index tracks from now on, and that are early here, from here alone; the index's lock
-        is held. With a smaller tick the index tracks messages again that it does not have because of a larger one."""
+        """Deliver messages from here alone that are early here and that the index tracks from now on; the index's lock
+        is held. With a smaller tick it tracks messages again that it does not have because of a larger one."""
         if self._early.count:
             early = self._early.contains_many(ledger_ids, entry_ids)
             self._cancelled.add_many(ledger_ids[early], entry_ids[early])
