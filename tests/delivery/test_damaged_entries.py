@@ -197,6 +197,20 @@ def test_a_damaged_entry_that_is_skipped_while_dispatch_is_paused_lets_the_next_
         assert (desk.sub.stats.skipped, desk.sub.backlog) == (2, 0)
 
 
+def test_a_lowest_entry_that_is_damaged_holds_up_others_during_a_pause_until_it_is_acknowledged(
+    store_path: Path,
+) -> None:
+    cursor = replace(CURSOR, max_per_cursor_metadata_size_in_bytes=1 << 10)
+    with Desk(store_path, sub=subscription_config(cursor=cursor)) as desk:
+        positions = desk.publish(*"abc")
+        desk.sub.cursor.put_property("p" * 2_000, 1)
+        damage(desk, positions[0])
+        assert desk.sub.paused
+        assert received(desk) == ([], [positions[0]])
+        desk.sub.ack_many(desk.sub.unreadable)
+        assert received(desk) == (["b", "c"], [])
+
+
 def test_a_read_that_fails_for_now_is_no_damage_and_nothing_is_skipped(store_path: Path) -> None:
     faults = Faults()
     config = topic_config(auto_skip_non_recoverable_data=True)
