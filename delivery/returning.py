@@ -86,6 +86,8 @@ class Returning:
             self._nacks.nack([one for one, its in zip(messages, counts, strict=True) if its == count], wait, count)
         for message in messages:
             self._where.out.settle(message)
+        # What was given back before waits for the nack as well.
+        self._where.again.discard(messages)
 
     def _nacks_due(self, messages: list[MessageId]) -> None:
         with self._lock:
@@ -126,12 +128,15 @@ class Returning:
         where = self._where
         if self._config.is_exclusive and messages:
             messages = list({*messages, *where.out.all()})
+        # The count of a whole entry is part of that of each of its members.
+        whole = {message for message in messages if len(message) == 2}
         unseen: dict[Consumer, set[MessageId]] = {}
         for message in messages:
             handout = where.out.handout_of(message)
             if handout is not None and handout.consumer not in unseen:
                 unseen[handout.consumer] = handout.consumer.held_back(where.out)
-            if handout is None or message not in unseen[handout.consumer]:
+            is_seen = handout is None or message not in unseen[handout.consumer]
+            if is_seen and (len(message) == 2 or position_of(message) not in whole):
                 where.given_back.increment(message)
             if handout is not None:
                 # Of a nacked batch that is due, messages may be in flight that returned before it.

@@ -213,7 +213,10 @@ class SharedDelayedIndex:
         new = np.flatnonzero(~tracked)
         if len(new):
             times = times_of(times, len(ledger_ids))
-            tracked[new] = self.tracker.add_many((ledger_ids[new], entry_ids[new]), times[new])
+            added = self.tracker.add_many((ledger_ids[new], entry_ids[new]), times[new])
+            tracked[new] = added
+            for view in self._views.values():
+                view.retain_early(ledger_ids[new][added], entry_ids[new][added])
         return tracked
 
     def _sealed(self) -> Position:
@@ -395,15 +398,24 @@ class SubscriptionView:
             tracked &= ~at_once
             self._cancelled.add_many(ledger_ids[at_once], entry_ids[at_once])
             self._cancelled.discard_many(ledger_ids[tracked], entry_ids[tracked])
-        if early.any():
-            self._retain(Indexes(times[early], ledger_ids[early], entry_ids[early]))
-            tracked |= early
+            if early.any():
+                self._retain(Indexes(times[early], ledger_ids[early], entry_ids[early]))
+                tracked |= early
         return tracked
 
     def _retain(self, early: Indexes) -> None:
-        """Track messages that have left the index and are not due here."""
+        """Track messages that have left the index and are not due here; the index's lock is held."""
         for time, ledger_id, entry_id in early.indexes:
             self._early.put((ledger_id, entry_id), time)
+        again = self._index.tracker.contains_many(early.ledger_ids, early.entry_ids)
+        self._cancelled.add_many(early.ledger_ids[again], early.entry_ids[again])
+
+    def retain_early(self, ledger_ids: Column, entry_ids: Column) -> None:
+        """Deliver messages from here alone that are early here and that the index tracks from now on; the index's lock
+        is held. With a smaller tick it tracks messages again that it does not have because of a larger one."""
+        if self._early.count:
+            early = self._early.contains_many(ledger_ids, entry_ids)
+            self._cancelled.add_many(ledger_ids[early], entry_ids[early])
 
     def pop_due(self, limit: int | None = None) -> list[Position]:
         self._check_open()
@@ -418,7 +430,8 @@ class SubscriptionView:
                     # Whatever was met in the log is not there any more.
                     self._met.clear()
                     break
-                for unwanted in (self._cancelled, self._met):
+                # Messages that the index has again follow in the log after those that were met in it.
+                for unwanted in (self._met, self._cancelled):
                     if unwanted:
                         dropped = unwanted.contains_many(taken.ledger_ids, taken.entry_ids)
                         unwanted.discard_many(taken.ledger_ids[dropped], taken.entry_ids[dropped])
@@ -438,7 +451,8 @@ class SubscriptionView:
         positions = list(map(Position, early.ledger_ids.tolist(), early.entry_ids.tolist()))
         wanted = set(self._wanted(positions))
         rows = [row for row, position in enumerate(positions) if position in wanted]
-        self._retain(Indexes(*(column[rows] for column in early)))
+        with self._index._lock:
+            self._retain(Indexes(*(column[rows] for column in early)))
 
     def _wanted(self, positions: Iterable[Position]) -> list[Position]:
         """Those of the due that are to be delivered from here: read before, and not acknowledged."""

@@ -23,7 +23,7 @@ class Tally:
     @property
     def settled_unseen(self) -> int:
         """Number of messages that were acknowledged without being dispatched."""
-        return self.expired + self.dead_lettered
+        return self.expired + self.dead_lettered + self.skipped
 
 
 @dataclass(frozen=True)

@@ -927,6 +927,47 @@ def test_a_receiver_is_woken_when_a_message_that_left_the_index_early_is_due(sto
         assert desk.sub.bell.rings > rings
 
 
+def test_a_message_that_is_early_is_delivered_once_when_the_index_has_it_again(store_path: Path) -> None:
+    """The index is rid of it by a larger tick, and tracks it again with a smaller one for a new subscription."""
+    with Desk(store_path, topic_config("shared index", is_delayed_delivery_deliver_at_time_strict=False)) as desk:
+        other = desk.topic.subscription("other", subscription_config(delayed_delivery_tick_time_millis=2_000))
+        desk.topic.publish_batch([b"%d" % number for number in range(10)], deliver_at=START + 1_000)
+        desk.publish("a", "b", at=1_000)
+        assert desk.read() == []
+        other.close()
+        new = desk.topic.subscription("new", subscription_config())
+        assert desk.read(new) == []
+        assert (desk.sub.stats.delayed, new.stats.delayed) == (3, 3)
+        desk.go_to(998)
+        assert desk.read() == desk.read(new) == []
+        desk.go_to(1_000)
+        wanted = [*map(str, range(10)), "a", "b"]
+        assert words(desk.sub.receive(20, timeout=0)) == wanted
+        assert (desk.read(), desk.read(new)) == ([], wanted)
+        assert desk.sub.stats.delayed == new.stats.delayed == 0
+
+
+def test_a_message_in_the_log_is_delivered_once_when_the_index_has_it_again(store_path: Path) -> None:
+    with Desk(store_path, topic_config("shared index", is_delayed_delivery_deliver_at_time_strict=False)) as desk:
+        other = desk.topic.subscription("other", subscription_config(delayed_delivery_tick_time_millis=500))
+        a, b = desk.publish("a", "b", at=1_000)
+        assert desk.read() == desk.read(other) == []
+        desk.go_to(600)
+        assert desk.read(other) == ["a", "b"]
+        other.close()
+        new = desk.topic.subscription("new", subscription_config())
+        assert desk.read(new) == desk.read() == []
+        assert [position for _, position in desk.sub.peek_delayed()] == [a, b]
+        assert (desk.sub.stats.delayed, new.stats.delayed) == (2, 2)
+        assert desk.sub.reschedule(b, deliver_at=START + 2_000)
+        assert desk.sub.stats.delayed == 2
+        desk.go_to(1_000)
+        assert (desk.read(), desk.read(new)) == (["a"], ["a", "b"])
+        desk.go_to(2_000)
+        assert (desk.read(), desk.read(new)) == (["b"], [])
+        assert desk.sub.stats.delayed == new.stats.delayed == 0
+
+
 # -- beside consumers that work ----------------------------------------------------------------------------------------
 
 

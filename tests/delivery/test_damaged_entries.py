@@ -185,6 +185,32 @@ def test_skipping_that_is_switched_on_skips_what_was_met_before(store_path: Path
         assert (desk.sub.stats.skipped, desk.sub.stats.unreadable, desk.sub.backlog) == (2, 0, 2)
 
 
+def test_a_damaged_entry_that_is_skipped_while_dispatch_is_paused_lets_the_next_go_out(store_path: Path) -> None:
+    cursor = replace(CURSOR, max_per_cursor_metadata_size_in_bytes=1 << 10)
+    config = topic_config(auto_skip_non_recoverable_data=True)
+    with Desk(store_path, config, subscription_config(cursor=cursor)) as desk:
+        positions = desk.publish(*"abcd")
+        desk.sub.cursor.put_property("p" * 2_000, 1)
+        damage(desk, positions[0], positions[2])
+        assert desk.sub.paused
+        assert received(desk) == (["b", "d"], [])
+        assert (desk.sub.stats.skipped, desk.sub.backlog) == (2, 0)
+
+
+def test_a_lowest_entry_that_is_damaged_holds_up_others_during_a_pause_until_it_is_acknowledged(
+    store_path: Path,
+) -> None:
+    cursor = replace(CURSOR, max_per_cursor_metadata_size_in_bytes=1 << 10)
+    with Desk(store_path, sub=subscription_config(cursor=cursor)) as desk:
+        positions = desk.publish(*"abc")
+        desk.sub.cursor.put_property("p" * 2_000, 1)
+        damage(desk, positions[0])
+        assert desk.sub.paused
+        assert received(desk) == ([], [positions[0]])
+        desk.sub.ack_many(desk.sub.unreadable)
+        assert received(desk) == (["b", "c"], [])
+
+
 def test_a_read_that_fails_for_now_is_no_damage_and_nothing_is_skipped(store_path: Path) -> None:
     faults = Faults()
     config = topic_config(auto_skip_non_recoverable_data=True)

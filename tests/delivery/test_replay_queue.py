@@ -15,7 +15,11 @@ from bookstand.storage.position import Position
 POSITIONS = st.builds(Position, st.integers(0, 3), st.integers(0, 5))
 MESSAGES = st.one_of(POSITIONS, st.builds(Member, st.integers(0, 3), st.integers(0, 5), st.integers(0, 2)))
 TAKES = st.tuples(st.integers(1, 6), st.none() | POSITIONS, st.none() | POSITIONS, st.booleans())
-STEPS = st.lists(st.one_of(st.lists(MESSAGES, max_size=12), TAKES), max_size=8)
+STEPS = st.lists(
+    st.one_of(st.lists(MESSAGES, max_size=12), st.frozensets(MESSAGES, max_size=4), TAKES),
+    max_size=8,
+)
+"""Lists are added, sets discarded."""
 
 
 class EvenEntries(Admission):
@@ -31,6 +35,9 @@ def test_the_lowest_admitted_messages_are_taken_first(steps: list[Any]) -> None:
         if isinstance(step, list):
             queue.add(step)
             model.update(step)
+        elif isinstance(step, frozenset):
+            queue.discard(step)
+            model = {message for message in model if message not in step and position_of(message) not in step}
         else:
             most, upto, last, only_even = step
             admission = None if last is None else (EvenEntries if only_even else Admission)(last)

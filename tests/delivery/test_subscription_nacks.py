@@ -616,3 +616,36 @@ def test_nothing_of_a_bucket_is_due_before_it(open_desk: Callable[..., Desk]) ->
     assert desk.read() == []
     desk.go_to(60_000)
     assert desk.read() == ["a"]
+
+
+def test_exclusive_a_message_that_returns_with_its_batch_counts_once(store_path: Path) -> None:
+    with Desk(store_path, sub=subscription_config(type="exclusive", negative_ack_precision_bits=0)) as desk:
+        desk.topic.publish_batch([b"a", b"b", b"c"])
+        a, _, _ = desk.drain()
+        desk.sub.nack(a.position, delay=10_000)
+        desk.sub.nack(a, delay=1_000)
+        desk.go_to(1_000)
+        assert [(one.payload, one.redelivery_count) for one in desk.drain()] == [(b"a", 1)]
+        desk.go_to(10_000)
+        again = [(one.payload, one.redelivery_count) for one in desk.drain()]
+        assert again == [(b"a", 2), (b"b", 1), (b"c", 1)]
+
+
+def test_a_nack_of_what_was_given_back_counts_and_it_is_not_delivered_before(store_path: Path) -> None:
+    with Desk(store_path, sub=subscription_config(negative_ack_precision_bits=0)) as desk:
+        desk.publish("a")
+        desk.topic.publish_batch([b"b", b"c", b"d"])
+        a, b, c, _ = desk.drain()
+        desk.sub.redeliver_all()
+        desk.sub.nack(a, delay=1_000)
+        desk.sub.nack(b, delay=2_000)
+        assert desk.sub.stats.waiting == 2
+        assert desk.read() == ["c", "d"]
+        desk.go_to(1_000)
+        assert desk.read() == ["a"]
+        desk.go_to(2_000)
+        desk.sub.nack(c.position, delay=3_000)
+        assert (desk.sub.stats.waiting, desk.read()) == (0, [])
+        desk.go_to(5_000)
+        assert desk.read() == ["b", "c", "d"]
+        assert desk.read() == []
