@@ -370,10 +370,10 @@ class StoreStand:
         step = "_begin" if hasattr(log, "_begin") else "begin"
         begin = getattr(log, step)
 
-        def begin_unless_refused() -> Any:
+        def begin_unless_refused(*arguments: Any) -> Any:
             if self.no_new_ledgers:
                 raise NotEnoughBookiesError("there are not so many bookies")
-            return begin()
+            return begin(*arguments)
 
         setattr(log, step, begin_unless_refused)
 

@@ -291,7 +291,7 @@ def test_a_newer_store(own: Path) -> None:
     kit.make_newer(own / "my-store")
     result = run("upgrade", "my-store")
     assert result.code == NOT_THERE
-    assert "open it with a newer one" in result.err
+    assert "open it with a newer version" in result.err
 
 
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
