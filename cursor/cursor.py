@@ -42,7 +42,7 @@ from bookstand.cursor.pages import ResidentPages
 from bookstand.cursor.pausing import LEFT_OUT, STATE_SIZE, Admission, Pausing
 from bookstand.cursor.ranges import AckRange, RangeSet
 from bookstand.cursor.reading import Reading, Wanted, not_skipped
-from bookstand.cursor.recovery import DamagedPage
+from bookstand.cursor.recovery import MARKER, DamagedPage
 from bookstand.cursor.throttle import Throttle
 from bookstand.cursor.usability import Usability
 from bookstand.errors import (
@@ -160,7 +160,7 @@ class Cursor:
         self._bringing = Bringing(name, self._state, self._log, self._flushing, self._lock, self._usability)
         self._bringing.close_holes()
         if not paged:
-            self._load_for_old_form()
+            self._load_for_old_form(switching=found.source.how == MARKER)
         self._reading = Reading(topic, self._state, self._bringing, self._lock)
         self._pausing = Pausing(self._state, self._flushing, config)
         self._flushing.after_drive = self._pausing.tell
@@ -168,11 +168,12 @@ class Cursor:
             topic.hold(self._log.hold_name, lambda: self.durable_mark_delete_position)
         topic.client.add_metrics(self)
 
-    def _load_for_old_form(self) -> None:
-        """Read all pages, because in the old form the whole state is in memory. Reject a state that the next flush
-        would store in part only: before its pages are in memory, if they have too many ranges or batches."""
+    def _load_for_old_form(self, switching: bool) -> None:
+        """Read all pages, because in the old form the whole state is in memory. ``switching`` from pages, reject a state
+        that the next flush would store in part only: before its pages are in memory, if they have too many ranges or
+        batches. A state that was in the old form already pauses dispatch instead while its limits leave a part out."""
         reason = None
-        checked = not self.read_only and not self.config.allow_loss
+        checked = switching and not self.read_only and not self.config.allow_loss
         if checked:
             ranges = batches = 0
             for page in self._bringing.pages():

@@ -92,14 +92,15 @@ class Subscription:
 
     *One at a time*: what is out with one consumer no other gets, until it is given back.
 
-    *Damage*: an entry that is damaged holds up no other. ``receive`` delivers the intact ones, and raises
+    *Damage*: a damaged entry does not block intact ones (but see *A pause*). ``receive`` delivers these, and raises
     :class:`UnreadableEntryError` once for each damaged one (for each opening of the subscription) when it has nothing
     else to deliver; from then on it is passed over. It stays in the backlog until ``ack(error.position)`` acknowledges
     it unread. With ``TopicConfig.auto_skip_non_recoverable_data`` it is acknowledged at once instead, and counted.
 
     *A pause*: while the state of the cursor is at its limit (PIP-299), nothing above the highest acknowledged position
     goes out. Holes below it do, lowest first: redeliveries, due and new messages alike. So does the lowest message that
-    is not acknowledged, where there is no hole. A consumer that acknowledges what it gets ends the pause.
+    is not acknowledged, where there is no hole. A consumer that acknowledges every message that it gets, and each
+    damaged entry that is raised, ends the pause.
     """
 
     def __init__(self, topic: Topic, name: str, config: SubscriptionConfig, initial: str) -> None:

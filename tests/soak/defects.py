@@ -430,7 +430,7 @@ def _folders_unsynced(patches: Patches) -> None:
 @defect("a backup's name is not synced", "files", "a backup is confirmed before its name is on the disk")
 def _backup_name_unsynced(patches: Patches) -> None:
     def make(real: Any) -> Any:
-        return SimpleNamespace(sync_folder=lambda folder: patches.hit())
+        return SimpleNamespace(**{**vars(real), "sync_folder": lambda folder: patches.hit()})
 
     patches.replace(backup, "owners", make)
 
@@ -486,7 +486,7 @@ def _no_marker(patches: Patches) -> None:
     class Nobody:
         path = ""
 
-        def __init__(self, folder: str, read_only: bool = False) -> None:
+        def __init__(self, folder: str, read_only: bool = False, locked: bool = True) -> None:
             patches.hit()
 
         def leave(self) -> None:
@@ -543,11 +543,11 @@ def _compaction_asks_nobody(patches: Patches) -> None:
 def _the_old_file(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
         def replace_data_file(self: Any, write_anew: Any) -> None:
-            self._environment.reopen = patches.hit
+            self._environment.reopen_locked = patches.hit
             try:
                 real(self, write_anew)
             finally:
-                del self._environment.reopen
+                del self._environment.reopen_locked
 
         return replace_data_file
 

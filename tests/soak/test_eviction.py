@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from bookstand.cursor import flushing
+from bookstand.cursor import flushing, recovery
 from bookstand.cursor.acks import LedgerAcks
 from bookstand.cursor.bringing import Bringing
+from bookstand.cursor.page_ref import PageRef
 from bookstand.cursor.pages import ResidentPages
+from bookstand.errors import BookstandError
+from bookstand.ledger.handle import LedgerHandle
 from tests.counts import Counts
 from tests.soak import eviction
 
@@ -41,26 +44,28 @@ def what_changed_during_a_flush_counts_as_stored(patch: pytest.MonkeyPatch) -> N
 def a_page_stays_behind_in_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
     fill = flushing.Flushing._fill
 
-    def instead(self, writer, clean, old, moment):  # type: ignore[no-untyped-def]
-        return fill(self, writer, clean[1:], old, moment)
+    def instead(self, writer, clean, *others):  # type: ignore[no-untyped-def]
+        return fill(self, writer, clean[1:], *others)
 
     patch.setattr(flushing.Flushing, "_fill", instead)
 
 
 def pages_are_read_from_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
     """The new ledger's index is taken over, and its handle is not."""
-    bring = Bringing.bring
-    first: dict[int, object] = {}
+    first: dict[int, LedgerHandle] = {}
 
-    def instead(bringing: Bringing, ledger_id: int) -> None:
-        now = bringing._log.handle
-        bringing._log.handle = first.setdefault(id(bringing), now)  # type: ignore[assignment]
+    def instead(
+        bringing: Bringing, ledger_id: int, ref: PageRef | None, handle: LedgerHandle | None
+    ) -> tuple[PageRef, LedgerAcks] | None:
+        if ref is None or handle is None:
+            return None
+        old = first.setdefault(id(bringing), handle)
         try:
-            bring(bringing, ledger_id)
-        finally:
-            bringing._log.handle = now
+            return ref, recovery.load_page(bringing._name, ledger_id, ref, recovery.read_parts(old, ref))
+        except BookstandError:
+            return ref, LedgerAcks(ledger_id)
 
-    patch.setattr(Bringing, "bring", instead)
+    patch.setattr(Bringing, "_read", instead)
 
 
 def a_part_of_a_batch_is_the_whole(patch: pytest.MonkeyPatch) -> None:

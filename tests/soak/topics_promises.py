@@ -262,8 +262,8 @@ class Told:
             if message[2] >= 0:
                 continue
             lives = Counter(one.life for one in returns.get(message, []))
-            # What was kept of the life before is given back once more.
-            most = max((count + (life > min(lives)) for life, count in lives.items()), default=0)
+            # Recorded nacks carry their redelivery counts into later lives, where they return once more.
+            most = sum(lives.values()) + max(0, len(lives) - 1)
             if most <= MOST_REDELIVERIES:
                 yield f"dead: {self._of(message)} is a dead letter, and was given back {dict(lives)} times in lives"
             if message not in self.durable:
