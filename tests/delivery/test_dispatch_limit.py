@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -493,3 +494,17 @@ def test_stats_say_why_dispatch_is_paused_and_how_many_messages_free_it(
     desk.sub.ack_many(held[: stats.entries_to_resume]).result()
     assert not desk.sub.stats.paused
     assert desk.sub.stats.entries_to_resume == 0
+
+
+def test_in_the_old_form_a_subscription_with_more_ranges_than_are_written_opens_again(open_desk: OpenDesk) -> None:
+    """The record, into which a clean close writes a small state, has room for more."""
+    cursor = replace(OLD, max_unacked_ranges_to_persist=1, max_unacked_ranges_in_metadata_store=2)
+    desk = open_desk(cursor=cursor)
+    desk.topic.publish_many(numbered(5))
+    received = desk.drain()
+    desk.sub.ack_many(received[1::2])
+    desk.restart()
+    left = drain_acknowledging(desk)
+    assert {b"0", b"2", b"4"} <= {message.payload for message in left}
+    assert b"1" not in {message.payload for message in left}
+    assert desk.sub.backlog == 0

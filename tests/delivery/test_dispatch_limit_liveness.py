@@ -65,6 +65,26 @@ MIXED_DELAYS = Plan(
     restarts=1,
     resumes=False,
 )
+# The record has room for more ranges than a snapshot writes.
+FEWER_RANGES = Plan(
+    mode="in memory",
+    kind="shared",
+    form="long arrays",
+    per_ledger=2,
+    margin=13,
+    most_ranges=1,
+    most_batches=0,
+    most_inline=2,
+    max_unacked=3,
+    consumers=1,
+    steps=(("publish", 5, 0), ("receive", 100, 0), ("ack", 10, 0)),
+    begin="restart",
+    most=1,
+    seed=2,
+    waits=False,
+    restarts=1,
+    resumes=False,
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +95,7 @@ def shared_bench() -> Iterator[Bench]:
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @example(plan=MIXED_DELAYS)
+@example(plan=FEWER_RANGES)
 @given(plan=PLANS)
 def test_a_consumer_that_acknowledges_what_it_gets_drains_the_backlog(shared_bench: Bench, plan: Plan) -> None:
     """Nothing is early, lost or dispatched beyond the bound, and ``entries_to_resume`` entries end the pause."""
