@@ -198,12 +198,12 @@ class Environment:
         """Hold the folder's lock, which is taken before the gate: its holder may be waiting until this thread, whose
         transaction has ended, has left the gate."""
         self._gate.depart()
+        lock = owners.FolderLock(self.path)
         try:
-            lock = owners.FolderLock(self.path)
-            lock.__enter__()
-        except OSError as error:
-            raise StoreError(f"store {self.path}: cannot lock its folder: {error}") from error
-        try:
+            try:
+                lock.__enter__()
+            except OSError as error:
+                raise StoreError(f"store {self.path}: cannot lock its folder: {error}") from error
             yield
         finally:
             lock.__exit__()
