@@ -126,22 +126,7 @@ class Environment:
     # -- life ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        try:
-            env = lmdb.open(
-                os.fsencode(self.path),
-                map_size=self._map_size,
-                readonly=self.read_only,
-                lock=self._locked,
-                create=False,
-                max_dbs=len(keys.DATABASES),
-                max_readers=MAX_READERS,
-                sync=self._durable,
-                metasync=self._durable,
-                writemap=False,
-                lib_version=0,
-            )
-        except lmdb.Error as error:
-            reraise(error, self.path, "opening it")
+        env = self._open_lmdb()
         try:
             env.reader_check()
             self.page_size = env.stat()["psize"]
@@ -159,6 +144,28 @@ class Environment:
             env.close()
             raise
         self._env = env
+
+    def _open_lmdb(self) -> lmdb.Environment:
+        while True:
+            try:
+                return lmdb.open(
+                    os.fsencode(self.path),
+                    map_size=self._map_size,
+                    readonly=self.read_only,
+                    lock=self._locked,
+                    create=False,
+                    max_dbs=len(keys.DATABASES),
+                    max_readers=MAX_READERS,
+                    sync=self._durable,
+                    metasync=self._durable,
+                    writemap=False,
+                    lib_version=0,
+                )
+            except lmdb.MapResizedError:
+                # Another process has committed to a larger file between LMDB's look at its size and its first use.
+                continue
+            except lmdb.Error as error:
+                reraise(error, self.path, "opening it")
 
     def _open_databases(self, env: lmdb.Environment) -> dict[bytes, lmdb._Database]:
         while True:
@@ -198,12 +205,12 @@ class Environment:
         """Hold the folder's lock, which is taken before the gate: its holder may be waiting until this thread, whose
         transaction has ended, has left the gate."""
         self._gate.depart()
+        lock = owners.FolderLock(self.path)
         try:
-            lock = owners.FolderLock(self.path)
-            lock.__enter__()
-        except OSError as error:
-            raise StoreError(f"store {self.path}: cannot lock its folder: {error}") from error
-        try:
+            try:
+                lock.__enter__()
+            except OSError as error:
+                raise StoreError(f"store {self.path}: cannot lock its folder: {error}") from error
             yield
         finally:
             lock.__exit__()

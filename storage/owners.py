@@ -29,6 +29,7 @@ class FolderLock:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+        self._file: int | None = None
 
     def __enter__(self) -> None:
         self._file = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -36,15 +37,18 @@ class FolderLock:
             fcntl.flock(self._file, fcntl.LOCK_EX)
         except BaseException:
             # An interruption may come while it waits, or right after it has got the lock.
-            os.close(self._file)
+            self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
+        file, self._file = self._file, None
+        if file is None:
+            return
         # Explicitly, for a child that was forked meanwhile shares the lock; and it is released whatever close() says.
         with suppress(OSError):
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            fcntl.flock(file, fcntl.LOCK_UN)
         with suppress(OSError):
-            os.close(self._file)
+            os.close(file)
 
 
 class Owner:

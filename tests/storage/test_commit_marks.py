@@ -156,6 +156,25 @@ def test_a_mark_that_cannot_be_written_fails_its_commit_alone(store, monkeypatch
     assert store.open_ledger(writer.id).last_add_confirmed == 0
 
 
+def test_a_map_that_is_full_for_the_mark_grows(store, monkeypatch):
+    writer = store.create_ledger()
+    writer.append(b"0")
+    environment = store.storage._environment
+    write, before = type(environment._marks).write, environment._env.info()["map_size"]
+    full = [lmdb.MapFullError("the map is full")] * 2
+
+    def fail(*arguments):
+        if full:
+            raise full.pop()
+        write(*arguments)
+
+    monkeypatch.setattr(type(environment._marks), "write", fail)
+    assert writer.append(b"1") == 1
+    assert not full
+    assert environment._env.info()["map_size"] > before
+    assert len(writer.read(0, 1)) == 2
+
+
 def test_only_the_last_writers_are_listed(store_path):
     for number in range(WRITERS_LISTED + 3):
         with bookstand.open(store_path) as store:

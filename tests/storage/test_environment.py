@@ -7,10 +7,12 @@ import os
 import sys
 import threading
 
+import lmdb
 import pytest
 
 import bookstand
 from bookstand import errors
+from bookstand.storage import environment
 from bookstand.storage.storage import open_storage
 from tests.kit import PATIENCE, Child, Program, data_file, eventually
 
@@ -171,6 +173,30 @@ def test_no_address_space_is_a_full_disk(store_path):
     with bookstand.open(store_path) as store:
         assert store.open_ledger(0).last_add_confirmed >= refused[2]
         assert store.verify().ok
+
+
+@pytest.mark.parametrize("how", ["open", "reopen"])
+def test_another_process_makes_the_file_larger_while_it_is_opened(store_path, monkeypatch, how):
+    """LMDB sees the size of the file first, and begins its first transaction after that."""
+    with bookstand.open(store_path) as store:
+        store.create_ledger().append(b"a")
+    real = environment.lmdb.open
+    late = []
+
+    def resized(*arguments, **options):
+        if len(late) < 2:
+            late.append(options["map_size"])
+            raise lmdb.MapResizedError("the file has grown")
+        return real(*arguments, **options)
+
+    if how == "open":
+        monkeypatch.setattr(environment.lmdb, "open", resized)
+    with bookstand.open(store_path) as store:
+        if how == "reopen":
+            monkeypatch.setattr(environment.lmdb, "open", resized)
+            store.storage._environment.reopen()
+        assert store.open_ledger(0).read(0, 0)[0].data == b"a"
+    assert len(late) == 2
 
 
 GROWN_BY_ANOTHER = """

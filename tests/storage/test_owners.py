@@ -208,10 +208,11 @@ def test_an_interruption_does_not_keep_the_lock_of_a_folder(tmp_path, monkeypatc
     before = len(os.listdir("/proc/self/fd"))
     real = owners.fcntl.flock
 
-    def interrupted(*arguments):
-        if got:
-            real(*arguments)
-        raise KeyboardInterrupt
+    def interrupted(file, how):
+        if got or how == owners.fcntl.LOCK_UN:
+            real(file, how)
+        if how != owners.fcntl.LOCK_UN:
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(owners.fcntl, "flock", interrupted)
@@ -220,3 +221,21 @@ def test_an_interruption_does_not_keep_the_lock_of_a_folder(tmp_path, monkeypatc
     assert len(os.listdir("/proc/self/fd")) == before
     with owners.FolderLock(str(tmp_path)):
         pass
+
+
+def test_an_interruption_right_after_the_folder_was_locked_to_reopen(store_path, monkeypatch):
+    real = owners.FolderLock.__enter__
+
+    def interrupted(lock):
+        real(lock)
+        raise KeyboardInterrupt
+
+    with bookstand.open(store_path) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(owners.FolderLock, "__enter__", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.storage._environment.reopen()
+        with owners.FolderLock(str(store_path)):
+            pass
+        store.storage._environment.reopen()
+        assert store.create_ledger().append(b"a") == 0
