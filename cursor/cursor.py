@@ -163,6 +163,7 @@ class Cursor:
             self._load_for_old_form()
         self._reading = Reading(topic, self._state, self._bringing, self._lock)
         self._pausing = Pausing(self._state, self._flushing, config)
+        self._flushing.after_drive = self._pausing.tell
         if not self.read_only:
             topic.hold(self._log.hold_name, lambda: self.durable_mark_delete_position)
         topic.client.add_metrics(self)
@@ -710,16 +711,20 @@ class Cursor:
         """Write what is accepted, and close the cursor's ledger. In the old form a small state goes into the record,
         as Pulsar has it."""
         self._throttle.stop()
-        with self._flushing.alone:
-            if self._usability.closed is not None:
-                return
-            try:
-                # Whose cursor it is not any more was told so when it was found out.
-                if not self.read_only and self._flushing.fenced is None:
-                    self._flushing.flush()
-                    self._end()
-            finally:
-                self._usability.closed = ClientClosedError(f"cursor {self.name!r} of topic {self.topic.name} is closed")
+        try:
+            with self._flushing.alone:
+                if self._usability.closed is not None:
+                    return
+                try:
+                    # A fenced cursor has reported that to its callers already.
+                    if not self.read_only and self._flushing.fenced is None:
+                        self._flushing.write()
+                        self._end()
+                finally:
+                    message = f"cursor {self.name!r} of topic {self.topic.name} is closed"
+                    self._usability.closed = ClientClosedError(message)
+        finally:
+            self._flushing.call_back()
 
     def _end(self) -> None:
         paged = self.config.enable_lru_cache_max_unacked_ranges

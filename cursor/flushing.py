@@ -6,6 +6,7 @@ answered when it is durable; what is acknowledged meanwhile waits for the next f
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock, RLock
 from typing import NamedTuple
@@ -71,7 +72,11 @@ class Flushing:
         self._config = config
         self._lock = lock
         self.hurry = hurry
+        # Called after each flush of a thread that waits for a result, without any lock.
+        self.after_drive: Callable[[], object] = lambda: None
         self.alone = RLock()
+        # Callbacks of completed Pendings, which may wait for locks whose holders wait for ``alone``.
+        self._callbacks: deque[Callable[[], None]] = deque()
         self._generation = 0
         self._marker: int | None = None
         self._stored_moves = -1
@@ -138,7 +143,10 @@ class Flushing:
     def drive(self, completion: Completion, deadline: float | None) -> None:
         """Somebody waits for it to be durable: write it now."""
         while not completion.done:
-            self.flush()
+            try:
+                self.flush()
+            finally:
+                self.after_drive()
             with self._lock:
                 if completion.done or completion is not self._completion or self.is_dirty:
                     continue
@@ -149,7 +157,27 @@ class Flushing:
     # -- flushes -------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what is accepted and not durable yet; nothing if there is nothing."""
+        """Write what is accepted and not durable yet; nothing if there is nothing. Then call back, without any lock."""
+        try:
+            self.write()
+        finally:
+            self.call_back()
+
+    def _complete(self, completion: Completion, error: BaseException | None = None) -> None:
+        """Complete the Pendings of a flush; their callbacks are called later."""
+        self._callbacks.extend(completion.settle(error=error))
+
+    def call_back(self) -> None:
+        """Call the callbacks of Pendings that flushes have completed. The caller holds neither lock."""
+        while True:
+            try:
+                callback = self._callbacks.popleft()
+            except IndexError:
+                return
+            callback()
+
+    def write(self) -> None:
+        """Flush without calling back."""
         with self.alone:
             lost = self._log.is_lost()
             with self._lock:
@@ -159,7 +187,7 @@ class Flushing:
                     self._renew()
             if not dirty:
                 # Who acknowledged nothing new while a flush was under way waits for no other.
-                completion.complete()
+                self._complete(completion)
                 return
             try:
                 self._flush_dirty()
@@ -169,7 +197,7 @@ class Flushing:
                     # Who has acknowledged meanwhile waits for a flush that does not come.
                     completion = self._completion
                     self._renew()
-                completion.complete(error=error)
+                self._complete(completion, error)
                 raise
 
     def _flush_dirty(self) -> None:
@@ -281,7 +309,7 @@ class Flushing:
         except BaseException as second:
             self._failed(moment, second)
             raise
-        moment.completion.complete()
+        self._complete(moment.completion)
 
     def _put_back(self, index: Index, replaced: dict[int, PageRef | None]) -> None:
         """The pages that were to be written were not: the index says again what is stored. The lock is held."""
@@ -567,13 +595,13 @@ class Flushing:
             self._stored_properties = moment.properties
             self._least_size = None
         self._generation += 1
-        moment.completion.complete()
+        self._complete(moment.completion)
 
     def _failed(self, moment: _Moment, error: BaseException) -> None:
         """What is in memory has moved on all the same, and a later flush writes it."""
         if not isinstance(error, BookstandError):
             error = OutcomeUnknownError(f"a flush of cursor {self._name!r} was interrupted by {error!r}")
-        moment.completion.complete(error=error)
+        self._complete(moment.completion, error)
 
 
 class _Copy(NamedTuple):

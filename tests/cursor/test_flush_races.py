@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import bookstand
+from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
+from bookstand.delivery.subscription import SubscriptionConfig
 from bookstand.errors import WriteOnReadOnlyError
 from bookstand.testing import Faults
-from tests.cursor.desk import SUBSCRIPTION, Desk
+from tests.cursor.desk import NEVER, SUBSCRIPTION, Desk
 from tests.cursor.flips import flip_entry
 from tests.kit import PATIENCE
 
@@ -99,6 +103,48 @@ def test_no_page_is_evicted_while_the_state_is_written_into_the_record(desk: Cal
     at.opening = {}
     at.restart("crash")
     assert at.acked() == [1, 11, 21, 23, 33]
+
+
+def test_a_callback_may_use_the_subscription_whose_settings_another_thread_changes(memory: Path) -> None:
+    config = SubscriptionConfig(cursor=CursorConfig(flush_interval=NEVER))
+    with bookstand.open(memory / "store") as store:
+        topic = store.topic("orders")
+        topic.ledger.append_entries([b"."] * 3)
+        subscription = topic.subscription(SUBSCRIPTION, config)
+        first, second, _ = subscription.receive(3)
+        inside, change, returned = threading.Event(), threading.Event(), threading.Event()
+
+        def callback(_: object) -> None:
+            inside.set()
+            change.wait(PATIENCE)
+            subscription.nack(second)
+            returned.set()
+
+        subscription.ack(first).add_done_callback(callback)
+        assert inside.wait(PATIENCE)
+        changing = begin(lambda: subscription.change_config(replace(config, max_unacked_messages=77)))
+        # It returns, or holds the subscription's lock and waits for the flush.
+        changing.join(0.2)
+        change.set()
+        ended = returned.wait(PATIENCE)
+        if not ended:
+            store.storage.crash()
+        assert ended
+        changing.join(PATIENCE)
+        assert subscription.config.max_unacked_messages == 77
+
+
+def test_waiting_for_a_result_reports_that_a_pause_begins_and_ends(desk: Callable[..., Desk]) -> None:
+    at = desk(per_ledger=10_000, entries=20_000, max_per_cursor_metadata_size_in_bytes=1024)
+    calls: list[str] = []
+    at.cursor.on_pause(lambda: calls.append("pause"))
+    at.cursor.on_resume(lambda: calls.append("resume"))
+    at.ack(range(1, 20_000, 2)).result(PATIENCE)
+    assert at.cursor.paused
+    assert calls == ["pause"]
+    at.cursor.mark_delete(at.p[19_990]).result(PATIENCE)
+    assert not at.cursor.paused
+    assert calls == ["pause", "resume"]
 
 
 def test_a_read_only_cursor_stores_nothing_in_place_of_a_damaged_page(memory: Path) -> None:
