@@ -134,22 +134,31 @@ def _write_field(out: bytearray, tag: int, number: int, chunk: bytes) -> None:
         wire.write_varint(out, number)
 
 
-def info_by_labels(ledgers: Iterable[tuple[int, Mapping[str, bytes]]], topic: str, cursor: str) -> CursorInfo:
+def info_by_labels(ledgers: Iterable[tuple[int, Mapping[str, bytes] | None]], topic: str, cursor: str) -> CursorInfo:
     """Record of a cursor as far as the labels of ledgers, ascending, tell it; in place of a record that cannot be read.
+    None: labels that cannot be read either.
 
     The newest ledger of the cursor is taken for the current one, and the others for former ones. The mark-delete
-    position is unknown: without a readable ledger the cursor begins at the first entry of its topic.
+    position is unknown: without a readable ledger the cursor begins at the first entry of its topic. So it does if a
+    newer ledger has unreadable labels, because that may be the cursor's and begin with a reset.
     """
     newest, since = NO_LEDGER, None
+    unreadable = NO_LEDGER
     former: list[int] = []
     properties: dict[str, str] = {}
     for ledger_id, labels in ledgers:
+        if labels is None:
+            unreadable = ledger_id
+            continue
         name = property_of(labels, topic, cursor)
         if name is not None:
             properties[name] = str(ledger_id)
         elif is_ledger_of(labels, topic, cursor):
             former += [] if newest == NO_LEDGER else [newest]
             newest, since = ledger_id, since_of(ledger_id, labels)
+    if unreadable > newest != NO_LEDGER:
+        former.append(newest)
+        newest, since = NO_LEDGER, None
     unknown = unknown_of(Known(None, tuple(former), b"", since))
     return CursorInfo(newest, cursor_properties=tuple(properties.items()), unknown=unknown)
 
@@ -210,11 +219,16 @@ class CursorLog:
             self.info = info_by_labels(self._labels(), self.topic, self.cursor)
         return self.info
 
-    def _labels(self) -> Iterator[tuple[int, Mapping[str, bytes]]]:
-        """Labels of all ledgers with readable metadata."""
+    def _labels(self) -> Iterator[tuple[int, Mapping[str, bytes] | None]]:
+        """Labels of all ledgers; None for unreadable metadata."""
         for ledger_id in self.client.storage.ledger_ids():
-            with suppress(NoSuchLedgerError, StoreDamagedError, MetadataSerializationError):
-                yield ledger_id, self.client.read_metadata(ledger_id).custom_metadata
+            with suppress(NoSuchLedgerError):
+                try:
+                    labels = self.client.read_metadata(ledger_id).custom_metadata
+                except (StoreDamagedError, MetadataSerializationError):
+                    yield ledger_id, None
+                else:
+                    yield ledger_id, labels
 
     def put(self, info: CursorInfo) -> None:
         """Replace the record, unless somebody else has."""

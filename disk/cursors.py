@@ -117,9 +117,9 @@ def info_of(topic: DiskTopic, cursor: str) -> CursorInfo:
         return dump.cursor_info(topic.name, cursor)
     ledgers = ((ledger_id, topic.ledger(ledger_id)) for ledger_id in topic.disks.ledger_ids)
     labels = [
-        (ledger_id, ledger.metadata.custom_metadata)
+        (ledger_id, None if ledger.metadata is None else ledger.metadata.custom_metadata)
         for ledger_id, ledger in ledgers
-        if ledger is not None and ledger.metadata is not None
+        if ledger is not None
     ]
     return log.info_by_labels(labels, topic.name, cursor)
 

@@ -126,7 +126,7 @@ def test_a_callback_may_use_the_subscription_whose_settings_another_thread_chang
         # It returns, or holds the subscription's lock and waits for the flush.
         changing.join(0.2)
         change.set()
-        ended = returned.wait(5)
+        ended = returned.wait(PATIENCE)
         if not ended:
             store.storage.crash()
         assert ended

@@ -560,3 +560,18 @@ def test_whoever_takes_over_finds_the_same(a_desk):
         former.ack(at.p[8]).result(PATIENCE)
     restart(at)
     assert at.acked() == [1, 5, 11, 13]
+
+
+def test_a_damaged_record_and_a_newest_ledger_without_labels_bring_nothing_back_that_a_reset_revoked(a_desk):
+    """The readable labels are those of a ledger that is retained from before the reset."""
+    at = a_desk(retained_cursor_ledgers=1)
+    at.ack((1, 5, 11)).result(PATIENCE)
+    at.cursor.reset(at.p[1]).result(PATIENCE)
+    at.ack((7,)).result(PATIENCE)
+    flip_metadata(at.store, at.record.cursor_ledger_id)
+    flip_node(at.store, at.node)
+    restart(at)
+    assert at.acked() == []
+    at.ack((2,)).result(PATIENCE)
+    restart(at)
+    assert at.acked() == [2]
