@@ -170,8 +170,9 @@ class Cursor:
 
     def _load_for_old_form(self, switching: bool) -> None:
         """Read all pages, because in the old form the whole state is in memory. If ``switching`` from pages, reject a
-        state that the next flush would store in part only: before its pages are in memory, if they have too many ranges or
-        batches. A state that was in the old form already pauses dispatch instead while its limits leave a part out."""
+        state that the next flush would store in part only: before its pages are in memory, if they have too many
+        ranges or batches. A state that was in the old form already pauses dispatch instead while its limits leave a
+        part out."""
         reason = None
         checked = switching and not self.read_only and not self.config.allow_loss
         if checked:
