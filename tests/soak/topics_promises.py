@@ -218,7 +218,7 @@ class Told:
                 # Whatever came before had its time, and may come again at any.
                 if any(since < (one.life, one.began) < (receipt.life, receipt.began) for one in receipts):
                     continue
-                early = OWN_TICK if name == "deadline" and receipt.life not in self.sharing else tick
+                early = OWN_TICK if name == "deadline" else tick
                 if receipt.now < min(times) - early:
                     yield (
                         f"{name}: {self._of(message)} came {min(times) - receipt.now} ms early in life {receipt.life}; "
