@@ -419,7 +419,7 @@ def test_new_sizes_of_buckets(tmp_path: Path) -> None:
     ):
         changed = buckets(**finer)
         assert [one[:2] for one in changed] == [one[:2] for one in same]
-        # Those that were sealed before the change stay as they are.
+        # Buckets sealed before the change stay as they are.
         assert changed[:3] == same[:3]
         assert all(segments > 1 for _, _, segments in changed[-3:])
     assert len(buckets(delayed_delivery_min_index_count_per_bucket=1_000)) < len(same)

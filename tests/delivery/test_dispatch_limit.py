@@ -157,7 +157,7 @@ def test_what_lies_above_the_highest_acknowledged_position_is_held_back_whatever
     desk.sub.nack_many([above[3], below[4]])
     desk.go_to(2_000)
     assert positions(desk.drain()) == [below[4].position]
-    # What was out when the pause began may still be acknowledged, and so holes are below it.
+    # Messages in flight when the pause began may still be acknowledged, which leaves holes below them.
     desk.sub.ack(above[5]).result()
     assert highest < above[3].position < above[5].position
     assert positions(desk.drain()) == [above[3].position]

@@ -95,7 +95,7 @@ def test_a_restart_between_them_returns_none_twice_and_none_late(open_desk: Call
     desk.go_to(10_000)
     assert desk.read() == ["a"]
     getattr(desk, how)()
-    # What is in flight when the subscription ends is redelivered at once.
+    # Messages in flight when the subscription ends are redelivered at once.
     assert desk.read() == ["a", "c"]
     assert arrivals(desk, 19_999, 20_000, 60_000) == [(20_000, "b")]
 

@@ -123,7 +123,7 @@ def test_the_outcome_is_unknown_after_more_writers_than_are_listed(store, failin
 
 @pytest.mark.parametrize(("processes", "takes_effect"), [(0, False), (0, True), (WRITERS_LISTED - 1, True), (5, False)])
 def test_the_first_commit_of_a_writer_of_a_store_with_many_writers(store, store_path, failing, processes, takes_effect):
-    """A list that is full already says nothing of those who have committed since."""
+    """A list that was full before does not prove that other writers have committed since."""
     others_commit(store_path, WRITERS_LISTED + 1)
     failing(takes_effect, processes)
     if takes_effect:
