@@ -286,8 +286,9 @@ class Consuming(RuleBasedStateMachine):
                 continue
             if item.is_nacked and item.is_recorded:
                 event("a nack outlives a restart")
-                # A known gap: in long runs the count of a recorded nack may begin anew.
-                item.count = None
+                if item.earliest <= self.now:
+                    # Its time may have passed: the log has neither the nack nor the count of a message that is due.
+                    item.count = None
                 item.earliest = min(item.earliest, item.latest - self.nack_bucket + 1)
                 continue
             item.count = None if item.noted_until else 0

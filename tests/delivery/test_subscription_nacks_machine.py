@@ -129,7 +129,9 @@ class NackingMachine(RuleBasedStateMachine):
     def ended(self, entry: Entry) -> None:
         """The nack of the whole entry; it may have ended before one could see it."""
         entry.nack = None
-        entry.count = None if entry.count is None or self.width(1) else entry.count + 1
+        # A message that returns together with its entry counts once.
+        is_together = any(item.nack is not None and item.nack.earliest <= self.now for item in entry.items.values())
+        entry.count = None if entry.count is None or is_together or self.width(1) else entry.count + 1
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
