@@ -69,6 +69,47 @@ def timer_for(clock: Clock) -> Timer:
     return ThreadTimer(clock)
 
 
+class AlarmQueue:
+    """Alarms by time, of which canceled ones take memory for a while at most. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Alarm]] = []
+        self._numbers = count()
+        self._canceled = 0
+
+    def __len__(self) -> int:
+        """The number of alarms, with canceled ones that are not dropped yet."""
+        return len(self._heap)
+
+    def push(self, alarm: Alarm) -> None:
+        heapq.heappush(self._heap, (alarm.at, next(self._numbers), alarm))
+
+    def first(self) -> Alarm | None:
+        """The alarm that rings first; None if none is set."""
+        while self._heap and not self._heap[0][2].live:
+            heapq.heappop(self._heap)
+            self._canceled = max(0, self._canceled - 1)
+        return self._heap[0][2] if self._heap else None
+
+    def pop(self) -> Alarm:
+        """Remove what :meth:`first` returned."""
+        return heapq.heappop(self._heap)[2]
+
+    def canceled(self) -> None:
+        """Note that an alarm was canceled, and drop canceled ones when they are most of the queue."""
+        self._canceled += 1
+        if self._canceled > 16 and self._canceled > len(self._heap) // 2:
+            self._heap = [entry for entry in self._heap if entry[2].live]
+            heapq.heapify(self._heap)
+            self._canceled = 0
+
+    def clear(self) -> None:
+        """Cancel all alarms, without a word to their timer."""
+        for _, _, alarm in self._heap:
+            alarm.live = False
+        self._heap.clear()
+
+
 class ThreadTimer:
     """One daemon thread, which is there only while something is armed, and a little longer.
 
@@ -79,15 +120,13 @@ class ThreadTimer:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._numbers = count()
         self._closed = False
         self._begin()
         _thread_timers.add(self)
 
     def _begin(self) -> None:
         self._changed = Condition()
-        self._waiting: list[tuple[int, int, Alarm]] = []
-        self._dead = 0
+        self._alarms = AlarmQueue()
         self._thread: Thread | None = None
 
     def arm(self, at: int, action: Callable[[Alarm], object]) -> Alarm:
@@ -99,11 +138,11 @@ class ThreadTimer:
             if self._closed:
                 alarm.live = False
                 return alarm
-            heapq.heappush(self._waiting, (at, next(self._numbers), alarm))
+            self._alarms.push(alarm)
             # A thread may have ended by an exception that is not for catching.
             if self._thread is None or not self._thread.is_alive():
                 self._start()
-            elif self._waiting[0][2] is alarm:
+            elif self._alarms.first() is alarm:
                 self._changed.notify()
         return alarm
 
@@ -121,11 +160,7 @@ class ThreadTimer:
         if is_finalizing():
             return
         with self._changed:
-            self._dead += 1
-            if self._dead > 16 and self._dead > len(self._waiting) // 2:
-                self._waiting = [waiting for waiting in self._waiting if waiting[2].live]
-                heapq.heapify(self._waiting)
-                self._dead = 0
+            self._alarms.canceled()
 
     def close(self) -> None:
         """Nothing begins to ring any more; what is ringing is not waited for."""
@@ -133,9 +168,7 @@ class ThreadTimer:
             return
         with self._changed:
             self._closed = True
-            for _, _, alarm in self._waiting:
-                alarm.live = False
-            self._waiting = []
+            self._alarms.clear()
             self._changed.notify()
 
     def join(self) -> None:
@@ -146,8 +179,7 @@ class ThreadTimer:
 
     def forked(self) -> None:
         """In the child: the thread is not there, its lock may be held for good."""
-        for _, _, alarm in self._waiting:
-            alarm.live = False
+        self._alarms.clear()
         self._begin()
 
     def _run(self) -> None:
@@ -166,18 +198,16 @@ class ThreadTimer:
         lingering = False
         with self._changed:
             while True:
-                while self._waiting and not self._waiting[0][2].live:
-                    heapq.heappop(self._waiting)
-                    self._dead = max(0, self._dead - 1)
-                if not self._waiting:
+                first = self._alarms.first()
+                if first is None:
                     if lingering or self._closed:
                         self._thread = None
                         return None
                     lingering = not self._changed.wait(_LINGER)
                     continue
-                rest = self._waiting[0][0] - self._clock.now()
+                rest = first.at - self._clock.now()
                 if rest <= 0:
-                    return heapq.heappop(self._waiting)[2]
+                    return self._alarms.pop()
                 self._changed.wait(min(rest / 1000, _LOOK))
 
 
@@ -203,36 +233,63 @@ class CallingClock(Protocol):
 
 
 class ClockTimer:
-    """For a clock that calls: alarms ring in the thread that moves it. Time must not pass by itself in ``arm``."""
+    """For a clock that calls: alarms ring in the thread that moves it. Time must not pass by itself in ``arm``.
+
+    A call cannot be canceled, so the clock is asked for one only where no earlier one is pending.
+    """
 
     def __init__(self, clock: CallingClock) -> None:
         self._clock = clock
+        self._lock = Lock()
+        self._alarms = AlarmQueue()
+        # Times of the pending calls, descending.
+        self._calls: list[int] = []
         self._closed = False
 
     def arm(self, at: int, action: Callable[[Alarm], object]) -> Alarm:
         alarm = Alarm(at, action, self)
-        alarm.live = not self._closed
-        self._wait(alarm)
+        with self._lock:
+            if self._closed:
+                alarm.live = False
+                return alarm
+            self._alarms.push(alarm)
+        self._call_for_first()
         return alarm
 
-    def _wait(self, alarm: Alarm) -> None:
-        rest = max(0, alarm.at - self._clock.now())
-        self._clock.call_later(rest / 1000, lambda: self._called(alarm))
+    def _call_for_first(self) -> None:
+        """Have the clock call when the first alarm is due, or before."""
+        with self._lock:
+            first = self._alarms.first()
+            if first is None or (self._calls and self._calls[-1] <= first.at):
+                return
+            at = first.at
+            self._calls.append(at)
+        rest = max(0, at - self._clock.now())
+        self._clock.call_later(rest / 1000, lambda: self._called(at))
 
-    def _called(self, alarm: Alarm) -> None:
-        if self._closed or not alarm.live:
-            return
-        if self._clock.now() < alarm.at:
-            # Seconds as a float are not exact for times that are far away.
-            self._wait(alarm)
-            return
-        alarm.ring()
+    def _called(self, at: int) -> None:
+        with self._lock:
+            self._calls.remove(at)
+            first = None if self._closed else self._alarms.first()
+            # Seconds as a float are not exact for times that are far away: it may be too early.
+            is_due = first is not None and first.at <= self._clock.now()
+            if is_due:
+                self._alarms.pop()
+        try:
+            if first is not None and is_due:
+                first.ring()
+        finally:
+            # What follows rings in a call of its own, also if this one failed.
+            self._call_for_first()
 
     def cancelled(self, alarm: Alarm) -> None:
-        """The clock calls all the same; then it is too late."""
+        with self._lock:
+            self._alarms.canceled()
 
     def close(self) -> None:
-        self._closed = True
+        with self._lock:
+            self._closed = True
+            self._alarms.clear()
 
 
 class ManualTimer:

@@ -125,7 +125,8 @@ class CursorMachine(RuleBasedStateMachine):
     def ack_list(self, places: list[float]) -> None:
         numbers = [self.number(place) for place in places]
         self.desk.ack(numbers)
-        for number in numbers:
+        # Positions of one call become durable in order.
+        for number in sorted(numbers):
             self.model.ack(number)
             self.changed()
 

@@ -195,8 +195,38 @@ def test_alarms_that_were_cancelled_do_not_pile_up(thread_timer):
     for number in range(10_000):
         thread_timer.arm(far - number, print).cancel()
     kept = thread_timer.arm(far, print)
-    assert len(thread_timer._waiting) < 100
-    assert any(waiting[2] is kept for waiting in thread_timer._waiting)
+    assert len(thread_timer._alarms) < 100
+    assert thread_timer._alarms.first() is kept
+
+
+def test_canceled_alarms_of_a_virtual_clock_take_no_memory():
+    """While a later alarm is set again after each earlier one, as a subscription does."""
+    clock = VirtualClock()
+    timer = ClockTimer(clock)
+    rung: list[int] = []
+    last = timer.arm(10**9, lambda alarm: rung.append(clock.now()))
+    for number in range(1_000):
+        last.cancel()
+        timer.arm(clock.now() + 10, lambda alarm: rung.append(clock.now()))
+        clock.advance(0.01)
+        last = timer.arm(10**9 + number, lambda alarm: rung.append(clock.now()))
+    assert clock.waiting == 1
+    assert len(timer._alarms) < 100
+    clock.advance(10**6)
+    assert rung == [*range(10, 10_010, 10), 10**9 + 999]
+
+
+def test_an_action_that_fails_on_a_virtual_clock_leaves_the_next_alarm_set():
+    clock = VirtualClock()
+    timer = ClockTimer(clock)
+    rung: list[int] = []
+    timer.arm(10, lambda alarm: 1 / 0)
+    timer.arm(10, lambda alarm: rung.append(1))
+    timer.arm(20, lambda alarm: rung.append(2))
+    with pytest.raises(ZeroDivisionError):
+        clock.advance(1)
+    clock.advance(1)
+    assert rung == [1, 2]
 
 
 def _use_in_child(timer: ThreadTimer, told: Any) -> None:
