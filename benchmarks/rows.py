@@ -116,7 +116,7 @@ def _ledgers(row: str, what: str) -> Row:
 
 def _nacked(row: str, what: str, goal: Goal) -> Row:
     what = f"private memory of messages nacked one by one, 10 000 a second, with redelivery counts, {what}"
-    return Row(row, what, "bytes each", "-", goal, "RssAnon bytes/message", "nacking")
+    return Row(row, what, "bytes each", "-", goal, "RssAnon bytes/message", "nacks")
 
 
 def _memory(row: str, what: str) -> Row:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import nacking, rows
-from benchmarks.nacking_worker import KINDS, nack_all
+from benchmarks import nacks, rows
+from benchmarks.nacks_worker import KINDS, nack_all
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -25,18 +25,18 @@ def test_each_row_has_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((kind, messages))
         return {"bytes": 0.25, "cpu": 5e-6, "nacked": messages}
 
-    monkeypatch.setattr(nacking, "ask", ask)
+    monkeypatch.setattr(nacks, "ask", ask)
     bench = type("Bench", (), {"rounds": staticmethod(lambda quick, full: quick)})()
     chosen = [rows.BY_NAME["P26"], rows.BY_NAME["P26r"]]
-    found = list(nacking.measure(chosen, bench))
+    found = list(nacks.measure(chosen, bench))
     assert [one.value for one in found] == [0.25, 0.25]
-    assert asked == [("ordered", nacking.QUICK_MESSAGES), ("random", nacking.QUICK_MESSAGES)]
+    assert asked == [("ordered", nacks.QUICK_MESSAGES), ("random", nacks.QUICK_MESSAGES)]
 
 
 def test_fewer_messages_than_were_nacked_are_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     class Done:
         returncode, stdout, stderr = 0, '{"bytes": 1, "cpu": 1, "nacked": 9}', ""
 
-    monkeypatch.setattr(nacking.subprocess, "run", lambda *_, **__: Done)
+    monkeypatch.setattr(nacks.subprocess, "run", lambda *_, **__: Done)
     with pytest.raises(RuntimeError, match="9 messages are nacked, not 10"):
-        nacking.ask("ordered", 10)
+        nacks.ask("ordered", 10)

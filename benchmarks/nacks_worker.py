@@ -1,6 +1,6 @@
 """The process of P26: it negatively acknowledges messages one by one, and says by how much its private memory grew.
 
-`python -m benchmarks.nacking_worker ordered|random MESSAGES` answers with a line of JSON.
+`python -m benchmarks.nacks_worker ordered|random MESSAGES` answers with a line of JSON.
 
 Messages are named by their positions, 50,000 to a ledger, and need not exist: a negative acknowledgment does not read
 them. Each has been redelivered before, every tenth twice, so that it has a redelivery count; then each is nacked on its

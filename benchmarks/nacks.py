@@ -30,7 +30,7 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
 
 
 def ask(kind: str, messages: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.nacking_worker", kind, str(messages)]
+    command = [sys.executable, "-m", "benchmarks.nacks_worker", kind, str(messages)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"the worker ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
