@@ -24,12 +24,12 @@ class Source(Protocol):
 
 
 class Gathering:
-    """Its owner has a lock. The first of ``sources`` is always to come first, but for what ``turns.py`` says."""
+    """Not thread-safe: callers hold the subscription's lock. The sources take turns (``turns.py``)."""
 
-    def __init__(self, sources: Sequence[Source], where: Whereabouts) -> None:
+    def __init__(self, sources: Sequence[Source], where: Whereabouts, first_stays: bool) -> None:
         self._sources = sources
         self._where = where
-        self._turns = Turns(len(sources))
+        self._turns = Turns(len(sources), first_stays)
 
     def gather(self, room: int) -> tuple[list[Portion], bool]:
         """What they give, about so many messages; and whether looking further may find more."""

@@ -85,10 +85,10 @@ class Subscription:
 
     *Never early*: a delayed message is not delivered more than a tick before its time; strict, not before it.
 
-    *Order*: new messages come in the topic's order, due ones by their time, those that come again in the topic's order.
-    What comes again goes before what is due, and that before what is new; but none of the three is passed over more
-    than eight times in a row while it has something. Exclusive, whatever comes again brings all with it that is out,
-    so that messages without delay keep their order among those that are not acknowledged.
+    *Order*: new messages are delivered in the topic's order, due messages by their time, redeliveries in the topic's
+    order. Redeliveries precede due messages, and due messages precede new ones; but none of the three is passed over
+    more than eight times in a row. In an exclusive subscription a redelivery of one message includes all messages that
+    are out, and all of them precede any other, so that unacknowledged messages without a delay stay in order.
 
     *One at a time*: what is out with one consumer no other gets, until it is given back.
 
@@ -147,7 +147,8 @@ class Subscription:
         self._new = ComingNew(self.cursor, delayed, where, self._living, portions, sizes)
         again = ComingAgain(topic.name, name, where, self._living, portions, worn_out)
         due = ComingDue(delayed, where, self._living, portions, sizes)
-        self._gathering = Gathering([again, due, self._new], where)
+        # Redeliveries of an exclusive subscription precede all else, because its messages stay in order.
+        self._gathering = Gathering([again, due, self._new], where, first_stays=config.is_exclusive)
         self._holes = Holes(again, due, self._new, where)
         self._returning = Returning(
             topic.store, nack_name(topic.name, name), config, where, self.bell, self._lock, self._clock, topic.timer

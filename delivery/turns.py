@@ -1,29 +1,35 @@
-"""Whose turn it is, where several have something to give and the first of them is always to come first, but for this:
-nobody is passed over for ever."""
+"""Turns of sources that compete for room: the first source has precedence, but none is passed over for long."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 MOST_PASSED_OVER = 8
-"""So often in a row somebody who has something is passed over at most."""
+"""The number of times in a row that a source with messages is passed over at most."""
 
 
 class Turns:
-    def __init__(self, count: int) -> None:
+    """``first_stays``: the first source always has precedence; only the others take turns."""
+
+    def __init__(self, count: int, first_stays: bool = False) -> None:
         self._natural = list(range(count))
         self._passed = [0] * count
-        # Where all but the first are out of patience at once, the last of them waits for the others.
+        # If all but the first run out of patience at once, the last of them waits for the others.
         self._patience = MOST_PASSED_OVER - (count - 2)
+        self._first_stays = first_stays
 
     def order(self) -> Sequence[int]:
         if max(self._passed) < self._patience:
             return self._natural
-        return sorted(self._natural, key=lambda one: (self._passed[one] < self._patience, -self._passed[one], one))
+        return sorted(self._natural, key=self._precedence)
 
-    def had(self, one: int) -> None:
-        """It had its turn, or has nothing to give."""
-        self._passed[one] = 0
+    def _precedence(self, place: int) -> tuple[bool, bool, int, int]:
+        passed = self._passed[place]
+        return place > 0 and self._first_stays, passed < self._patience, -passed, place
 
-    def passed_over(self, one: int) -> None:
-        self._passed[one] += 1
+    def had(self, place: int) -> None:
+        """Note that a source had its turn, or has no messages."""
+        self._passed[place] = 0
+
+    def passed_over(self, place: int) -> None:
+        self._passed[place] += 1

@@ -127,6 +127,18 @@ def test_each_source_keeps_its_order(mode: str, delays: list[int], steps: list[t
         assert undelayed == sorted(undelayed)
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_redeliveries_of_an_exclusive_subscription_precede_all_new_messages(
+    open_desk: Callable[..., Desk], size: int
+) -> None:
+    """However many turns they take."""
+    desk = open_desk(type="exclusive")
+    given = desk.topic.publish_many(numbered(40))
+    assert len(desk.sub.receive(30, timeout=0)) == 30
+    desk.sub.redeliver_all()
+    assert positions(desk.drain(max=size)) == given
+
+
 # -- none is passed over -----------------------------------------------------------------------------------------------
 
 
