@@ -37,6 +37,7 @@ KINDS: dict[str, str] = {
     "topics": "tests.soak.topics:KIND",
     "subscriptions": "tests.soak.topics_machine:KIND",
     "liveness": "tests.soak.liveness:KIND",
+    "block_device": "tests.soak.block_device:KIND",
 }
 REPORT = Path("build/soak.json")
 
