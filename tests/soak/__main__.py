@@ -38,6 +38,7 @@ KINDS: dict[str, str] = {
     "subscriptions": "tests.soak.topics_machine:KIND",
     "liveness": "tests.soak.liveness:KIND",
     "block_device": "tests.soak.block_device:KIND",
+    "endurance": "tests.soak.endurance:KIND",
 }
 REPORT = Path("build/soak.json")
 
