@@ -1,7 +1,7 @@
 """A process of the kind ``endurance``: ``python -m tests.soak.endurance_process ROLE STORE``.
 
-``writer STORE BACKLOG`` has the topic: for each line of standard input it publishes and consumes for so many seconds, at
-a constant backlog, and prints what it measured. ``reader`` reads all entries again and again, until it is killed.
+``writer STORE BACKLOG`` has the topic: for each line of standard input it publishes and consumes for so many seconds,
+at a constant backlog, and prints what it measured. ``reader`` reads all entries again and again, until it is killed.
 ``stalled`` reads a few entries, prints a line, and reads on when standard input ends.
 """
 
