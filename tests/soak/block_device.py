@@ -21,7 +21,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,14 +104,19 @@ def _refusal() -> str | None:
 def record(workload: Workload, system: FileSystem, folder: Path) -> Recording:
     """Run a workload on a fresh file system, and log what reaches its device."""
     image, file, log, mountpoint = folder / "image", folder / "device", folder / "log", folder / "mounted"
-    with open(image, "wb") as made:
-        made.truncate(system.mebibytes << 20)
-    _run(*system.mkfs, str(image))
+    _make_file_system(system, image)
     file.touch()
     told: list[tuple[int, Any]] = []
     with _device(file, image, log) as length, _mounted(file, system, mountpoint):
         workload(str(mountpoint / "store"), lambda promise: told.append((length(), promise)))
     return Recording(image, list(_entries(log)), told)
+
+
+def _make_file_system(system: FileSystem, image: Path) -> Path:
+    with open(image, "wb") as made:
+        made.truncate(system.mebibytes << 20)
+    _run(*system.mkfs, str(image))
+    return image
 
 
 @contextmanager
@@ -157,6 +162,40 @@ def _mounted(file: Path, system: FileSystem, mountpoint: Path) -> Iterator[None]
             _run("umount", str(mountpoint))
     finally:
         _run("losetup", "--detach", loop)
+
+
+class CutDisk:
+    """A mounted file system whose power can be cut while it is in use; then it is mounted again as the cut left it."""
+
+    def __init__(self, system: FileSystem, folder: Path) -> None:
+        self.path = folder / "mounted"
+        self._system = system
+        self._folder = folder
+        self._cuts = 0
+        self._image = _make_file_system(system, folder / "image-0")
+        self._mount()
+
+    def _mount(self) -> None:
+        self._log = self._folder / f"log-{self._cuts}"
+        file = self._folder / "device"
+        file.touch()
+        with ExitStack() as stack:
+            self._length = stack.enter_context(_device(file, self._image, self._log))
+            stack.enter_context(_mounted(file, self._system, self.path))
+            self._mounted = stack.pop_all()
+
+    def cut(self, kept: str, seed: int) -> None:
+        """Cut the power now. The processes that use the file system have ended; ``kept``: see :class:`Cut`."""
+        cut = Cut(self._length(), kept, seed)
+        self.close()
+        self._cuts += 1
+        image = self._folder / f"image-{self._cuts}"
+        write_image(Recording(self._image, list(_entries(self._log)), []), cut, image)
+        self._image = image
+        self._mount()
+
+    def close(self) -> None:
+        self._mounted.close()
 
 
 def _entries(log: Path) -> Iterator[Write | None]:

@@ -13,6 +13,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import bookstand
@@ -23,6 +24,8 @@ from tests.soak.sequential import ABSENT
 PATHS = ("/a", "/b/c", "/b/d")
 ADV_LEDGERS = (1000, 1001)
 PADDING = 40
+OF_DEVICE = (errors.StoreError, errors.WriteError, errors.ReadError)
+"""Errors that a failing device causes."""
 
 
 class DieAt(Hooks):
@@ -99,8 +102,14 @@ class Process:
         ]
         choices = [step for step, weight in steps for _ in range(weight)]
         for _ in range(operations):
-            self.random.choice(choices)()
-        self.store.close()
+            try:
+                self.random.choice(choices)()
+            except errors.BookstandError as error:
+                # The device failed under something that is not noted, or whose outcome is not needed.
+                if not is_of_device(error):
+                    raise
+        with suppress(errors.StoreError):
+            self.store.close()
 
     def writer(self) -> tuple[str, Any]:
         if not self.writers or (len(self.writers) < 3 and self.random.random() < 0.2):
@@ -211,9 +220,9 @@ class Process:
                     parts.append(part)
                     made.append(None)
                 operation = self.begin("transaction", parts=parts)
-        except errors.LedgerError as error:
+        except (errors.LedgerError, errors.StoreError) as error:
             if operation is not None:
-                self.end(operation, ["error", error.code])
+                self.end(operation, outcome_of_error(error))
             return
         self.end(operation, ["ok", [None if version is None else version.result() for version in made]])
         for part, version in zip(parts, made, strict=True):
@@ -289,8 +298,24 @@ def outcome_of(call: Callable[[], Any]) -> list[Any]:
         return ["ok", call()]
     except errors.NoSuchNodeError:
         return ["error", ABSENT]
-    except errors.LedgerError as error:
+    except (errors.LedgerError, errors.StoreError) as error:
+        return outcome_of_error(error)
+
+
+def outcome_of_error(error: errors.LedgerError | errors.StoreError) -> list[Any]:
+    if is_unknown(error):
+        return ["unknown"]
+    if isinstance(error, errors.LedgerError) and not is_of_device(error):
         return ["error", error.code]
+    return ["refused"]
+
+
+def is_unknown(error: BaseException | None) -> bool:
+    return error is not None and (isinstance(error, errors.OutcomeUnknownError) or is_unknown(error.__cause__))
+
+
+def is_of_device(error: BaseException | None) -> bool:
+    return error is not None and (isinstance(error, OF_DEVICE) or is_of_device(error.__cause__))
 
 
 def payload(token: str) -> bytes:

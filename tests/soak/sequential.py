@@ -15,6 +15,9 @@ from tests.soak.linearizability import NEVER, Step, UndecidedError, explain
 FENCED, CLOSED, NO_LEDGER, EXISTS, VERSION, RECOVERY = -101, -11, -25, -20, -17, -10
 MISSING = (-13, -7)
 ABSENT = "absent"
+REFUSED = "refused"
+"""Outcome of an append that failed because of the device, and that certainly did not happen."""
+APPENDS = ("append", "append_many", "write")
 
 
 @dataclass
@@ -99,11 +102,11 @@ def refused(handle: str) -> Change:
     return change
 
 
-def closed_by_failure(handle: str, lac: int | None, confirmed: int) -> Change:
+def closed_by_failure(handle: str, lac: int | None, confirmed: int, by_fence: bool = True) -> Change:
     """A handle whose append failed closes its ledger at its last-add-confirmed; ``lac`` is None if it is not known."""
 
     def change(ledger: Ledger) -> Iterator[Ledger]:
-        if ledger.live and ledger.owner == handle and ledger.end is None and ledger.fenced:
+        if ledger.live and ledger.owner == handle and ledger.end is None and (ledger.fenced or not by_fence):
             for end in range(confirmed, len(ledger.entries)) if lac is None else [lac]:
                 yield ledger._replace(end=end)
 
@@ -256,7 +259,7 @@ class Steps:
             for handle in handles_of(operation):
                 if operation.name == "close" or (not operation.ok and operation.code != CLOSED):
                     self._failed.setdefault(handle, operation.begin)
-                elif operation.name in ("append", "append_many", "write"):
+                elif operation.name in APPENDS:
                     last = operation.outcome[1]
                     self._confirmed[handle] = max(self._confirmed.get(handle, -1), last)
         for operation in operations:
@@ -286,9 +289,9 @@ class Steps:
         after: Step | None = None,
         for_ever: bool = False,
     ) -> Step:
-        # What has no outcome may have happened or not, also after the process had died: whoever saw it die saw no end.
+        # Without an outcome it may have happened or not: by the end of the generation of its process, if that is known.
         unfinished = operation.outcome is None
-        end = NEVER if unfinished or for_ever or operation.end is None else operation.end
+        end = NEVER if for_ever or operation.end is None else operation.end
         step = Step(operation.begin, end, moves, str(operation), optional or unfinished, after)
         self.steps.append(step)
         return step
@@ -336,6 +339,9 @@ class Steps:
         elif operation.outcome is None:
             self._step(operation, name, change)
             self._step(operation, name, closed_by_failure(handle, None, self._confirmed.get(handle, -1)))
+        elif operation.code == REFUSED:
+            change = closed_by_failure(handle, None, self._confirmed.get(handle, -1), by_fence=False)
+            self._step(operation, name, change, optional=True, for_ever=True)
         elif operation.code == FENCED:
             told = self._step(operation, name, refused(handle))
             lac = operation.outcome[2]

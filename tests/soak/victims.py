@@ -63,7 +63,7 @@ class Victims:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.soak.victims", self._folder.name],
                 cwd=ROOT,
-                env=own_environment(LD_PRELOAD=_library()),
+                env=own_environment(LD_PRELOAD=shared_library()),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -95,7 +95,7 @@ class Victims:
 
 
 @functools.cache
-def _library() -> Path:
+def shared_library() -> Path:
     """The shim, for as long as this process lives."""
     folder = tempfile.mkdtemp(prefix="bookstand-shim-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

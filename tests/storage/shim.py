@@ -28,6 +28,11 @@ def build(folder: Path) -> Path | None:
     return library if built.returncode == 0 else None
 
 
+def is_loaded() -> bool:
+    """Whether this program runs under the shim."""
+    return hasattr(ctypes.CDLL(None), "shim_arm")
+
+
 def arm(folder: str, operations: str, when: int, answer: int = KILL, times: int = 1) -> None:
     """In a program under the shim: let the ``when``-th of the operations below the folder meet with ``answer``: KILL,
     an errno in place of the operation, a negative errno after it was done, or SHORT. ``operations`` are names with

@@ -133,6 +133,12 @@ POSSIBLE = {
         .recover(-1, at=(5, 30))
         .append(0, ["error", -101, -1], at=(6, 7))("is_closed", ["ok", False], (8, 9), ledger=0)
     ),
+    "a refused append closes its ledger": (
+        Seen().create().append(0, ["error", sequential.REFUSED])("is_closed", ["ok", True], ledger=0).recover(-1)
+    ),
+    "an append without an outcome is there after its generation": (
+        Seen().create().append(0, DIED, at=(5, 10)).recover(0, at=(11, 12))
+    ),
     "a crashed append is there": Seen().create().append(0, DIED, at=(5, None)).recover(0, at=(10, 20)),
     "a crashed append is not there": Seen().create().append(0, DIED, at=(5, None)).recover(-1, at=(10, 20)),
     "a crashed recovery has fenced": (
@@ -194,6 +200,10 @@ IMPOSSIBLE = {
     ),
     "two compare-and-sets of one version": (
         Seen().put(0, -1).put(1, 0, at=(5, 20), token="x").put(1, 0, at=(6, 19), token="y")
+    ),
+    "a refused append": Seen().create().append(0, ["error", sequential.REFUSED]).recover(0),
+    "an outcome that appears after its generation": (
+        Seen().put(0)("put", None, (5, 10), path="/a", token="n1", expected=0).get(0, at=(11, 12)).get(1, at=(13, 14))
     ),
     "an old value": Seen().put(0).put(1).get(0),
     "a version conflict without another version": (
