@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -86,12 +87,36 @@ def _each(paths: Paths) -> list[str]:
     several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not several or not all(isinstance(path, str | os.PathLike) and os.fspath(path) for path in several):
         raise IncorrectParameterError(f"paths are given as a path, a glob, or a list of them, not as {paths!r}")
-    return [_local(os.fspath(path)) for path in several]
+    return [_readable(os.fspath(path)) for path in several]
 
 
-def _local(path: str) -> str:
-    """Spark takes paths as URIs, too."""
-    return unquote(urlsplit(path).path) if path.startswith("file:/") else path
+def _readable(path: str) -> str:
+    """Patterns and relative paths stay as they are. Spark takes paths as addresses, too."""
+    local = local_path(path, "path")
+    return local if path.startswith("file:/") else path
+
+
+# One letter alone is no scheme.
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+def local_path(path: str | os.PathLike[str], what: str) -> str:
+    """An absolute path of this machine's file system; ``file:`` addresses are such. Others are rejected, which would be
+    relative paths otherwise. ``what``: for the message."""
+    text = os.fspath(path)
+    if text.startswith("file:/"):
+        address = urlsplit(text)
+        if address.netloc not in ("", "localhost"):
+            raise IncorrectParameterError(f"{what} must be a path on this machine, not {text!r} on {address.netloc}")
+        text = unquote(address.path)
+    elif _ADDRESS.match(text):
+        raise IncorrectParameterError(
+            f"{what} must be a local path, or that of a mounted file system, not the address {text!r} "
+            f"(./{text} is a local folder of that name)"
+        )
+    if not text or "\0" in text:
+        raise IncorrectParameterError(f"{what} must be a path, not {text!r}")
+    return os.path.abspath(text)
 
 
 @contextmanager

@@ -1,19 +1,19 @@
-"""Files that units have made get their names, each once and whole.
+"""Publication of the files of units: each gets its name once, complete and durable.
 
 ::
 
-    <output>/<name>                  what a unit has made: a store, a file
-    <output>/_bookstand/attempts/    what attempts are making
-                        manifest     what is being renamed: written before the first rename, gone after the last
-                        published    units whose outcome is there, with what they were made of
+    <output>/<name>                  the outcome of a unit: a store, a file
+    <output>/_bookstand/lock         marks the folder as made by jobs; locked while one publishes
+                        attempts/    the folders of runs (:mod:`bookstand.pipeline.run_folder`)
+                        manifest     renames under way: written before the first one, removed after the last
+                        published    units whose outcome exists, with the fingerprints of what they were made from
 
-The manifest says what is to be renamed to what. Reading it again after a crash does what was not done yet, and nothing
-twice: a rename that was done is one whose source is gone and whose target is there.
+Attempts sync what they make before it is renamed. The manifest lists the renames; reading it again after a crash does
+those that are missing and repeats none: a rename was done if its source is gone and its target exists.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +22,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from bookstand.errors import StoreError, StoreInUseError
+from bookstand.errors import StoreError
+from bookstand.pipeline.places import local_path
+from bookstand.pipeline.run_folder import check_made_by_jobs, locked_folder
 from bookstand.pipeline.unit import Result, Unit
 from bookstand.storage.files import os_errors, sync_file
+from bookstand.storage.owners import make_folders, sync_folder
 
 _FOLDER = "_bookstand"
 _ATTEMPTS, _MANIFEST, _PUBLISHED, _LOCK = "attempts", "manifest", "published", "lock"
@@ -35,23 +38,35 @@ class Output:
     """A folder that a job fills."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(os.path.abspath(folder))
+        self.folder = Path(local_path(folder, "output"))
         self._own = self.folder / _FOLDER
 
-    @property
     def attempts(self) -> Path:
+        """The place for the folders of runs, in an output that exists. An interrupted commit is finished first: its
+        files are in the folder of a run that was killed."""
+        with self._locked(wait=True):
+            self._replay()
         return self._own / _ATTEMPTS
 
     @staticmethod
     def place(attempt: Path, name: str) -> Path:
-        """Where an attempt makes what is to be published as ``name``, which may have folders in it."""
+        """Where an attempt writes what is to be published as ``name``, which may contain folders."""
         ready = attempt / _READY
         ready.mkdir(exist_ok=True)
         return ready / quote(name, safe="")
 
+    @staticmethod
+    def sync(attempt: Path) -> None:
+        """Make what an attempt wrote durable, on the machine that wrote it: a rename orders names, not data."""
+        for folder, _, files in os.walk(attempt / _READY, topdown=False):
+            for file in files:
+                sync_file(os.path.join(folder, file))
+            sync_folder(folder)
+
     def published(self, units: Sequence[Unit], *, look_only: bool = False) -> dict[str, Result]:
-        """Those of the units whose outcome is there, made of the same; a commit that was stopped ends first.
-        ``look_only``: that is left to others, and what it would publish counts."""
+        """Results of those units whose outcome exists and was made from the same input. An interrupted commit is
+        finished first; with ``look_only`` nothing is changed, and its units count as published."""
+        check_made_by_jobs(self._own, _LOCK)
         if not self._own.is_dir():
             return {}
         if look_only:
@@ -68,24 +83,23 @@ class Output:
             if one is None or not (unit.name in coming or self._has(one)):
                 continue
             if one["fingerprint"] != unit.fingerprint:
-                raise StoreError(
-                    f"{self.folder} has the outcome of unit {unit.name!r} as it was before its source changed: "
-                    "give an empty folder"
-                )
+                raise self._of_another_state(unit)
             found[unit.name] = Result(unit.name, one["counts"], tuple(one["problems"]), facts=one["facts"])
         return found
 
     def publish(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
-        """All of it, or after a crash the rest with the next call of :meth:`published`."""
-        self._own.mkdir(parents=True, exist_ok=True)
+        """Publish all of it. After a crash, the next call of :meth:`published` does the rest."""
         with self._locked(), os_errors(f"cannot write to {self.folder}"):
             self._replay()
             moves, entries, results = [], {}, []
             taken = self._read(_PUBLISHED, {})
             for unit, result in done:
                 if unit.name in taken and self._has(taken[unit.name]):
-                    # Somebody else was faster.
-                    results.append(result._replace(staged=None))
+                    if taken[unit.name]["fingerprint"] != unit.fingerprint:
+                        results.append(Result(unit.name, failure=str(self._of_another_state(unit))))
+                    else:
+                        # Another job has published the same.
+                        results.append(result._replace(staged=None))
                     continue
                 some = list(_moves(Path(result.staged or ""), self.folder))
                 there = [target for _, target in some if os.path.lexists(target)]
@@ -105,8 +119,14 @@ class Output:
             self._replay()
         return results
 
+    def _of_another_state(self, unit: Unit) -> StoreError:
+        return StoreError(
+            f"{self.folder} has the outcome of unit {unit.name!r} as it was before its source changed: "
+            "give an empty folder"
+        )
+
     def _has(self, one: Mapping[str, Any]) -> bool:
-        """Whether what was published has been left there."""
+        """True if everything that was published still exists."""
         return all(os.path.lexists(self.folder / made) for made in one["made"])
 
     # -- the manifest ------------------------------------------------------------------------------------------------
@@ -115,15 +135,19 @@ class Output:
         manifest = self._read(_MANIFEST, None)
         if manifest is None:
             return
+        folders = {os.path.dirname(target) for _, target in manifest["moves"]}
+        for folder in folders:
+            make_folders(folder)
         for source, target in manifest["moves"]:
-            if os.path.lexists(source):
-                os.makedirs(os.path.dirname(target), exist_ok=True)
+            if os.path.lexists(source) and not os.path.lexists(target):
                 os.rename(source, target)
-            elif not os.path.lexists(target):
-                raise StoreError(f"{target} was to be published, and is gone: remove {self.folder} and begin anew")
-        for folder in {os.path.dirname(target) for _, target in manifest["moves"]}:
-            sync_file(folder)
-        self._write(_PUBLISHED, {**self._read(_PUBLISHED, {}), **manifest["units"]})
+        for folder in folders:
+            sync_folder(folder)
+        # A run that failed while it published has removed what it had not renamed, and a file of the user may have
+        # taken a name since: such units are not published.
+        left = {os.path.relpath(target, self.folder) for source, target in manifest["moves"] if os.path.lexists(source)}
+        made = {name: one for name, one in manifest["units"].items() if self._has(one) and left.isdisjoint(one["made"])}
+        self._write(_PUBLISHED, {**self._read(_PUBLISHED, {}), **made})
         (self._own / _MANIFEST).unlink()
 
     def _read(self, name: str, default: Any) -> Any:
@@ -137,15 +161,14 @@ class Output:
         growing.write_text(json.dumps(value))
         sync_file(str(growing))
         os.rename(growing, self._own / name)
-        sync_file(str(self._own))
+        sync_folder(str(self._own))
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with open(self._own / _LOCK, "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StoreInUseError(f"another job is publishing to {self.folder}") from None
+    def _locked(self, *, wait: bool = False) -> Iterator[None]:
+        make_folders(str(self.folder))
+        with locked_folder(self._own, _LOCK, wait=wait):
+            # Outcomes need the names of all folders above them.
+            sync_folder(str(self.folder))
             yield
 
 

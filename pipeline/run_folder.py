@@ -1,46 +1,177 @@
-"""The folder of one run of a job, in which its attempts have theirs: gone when the run ends, however it ends."""
+"""Folders for the runs of jobs. A run's folder holds its attempts and is removed when the run ends.
+
+::
+
+    <place>/                 a folder of the user, of which nothing else is read or changed
+    <place>/bookstand-jobs-<uid>/
+            marker           says who made the folder; locked while a run begins or ends
+            <job>-<id>/      a run
+                 lock        locked as long as the run's process lives
+                 …           attempts
+
+The last run removes the folder. What a killed run left is removed by the next one.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
+import stat
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from bookstand.errors import IncorrectParameterError, StoreInUseError
+
+NAME = f"bookstand-jobs-{os.getuid()}"
+"""Of the folder that all runs of a user in one place share."""
+
+_MARKER, _LOCK = "marker", "lock"
+_CONTENT = b"made by jobs of bookstand\n"
+_ATTEMPTS = 100
+_RUN = re.compile(r"[a-z-]+-[0-9a-f]{32}")
 
 
 @contextmanager
-def run_folder(work: Path | None, name: str) -> Iterator[Path | None]:
-    """A new folder below ``work``. What runs have left that were killed is removed: nobody holds their locks."""
-    if work is None:
+def run_folder(place: Path | None, name: str) -> Iterator[Path | None]:
+    """A new folder for one run of the job ``name``; None without a place."""
+    if place is None:
         yield None
         return
-    work.mkdir(parents=True, exist_ok=True)
-    for other in work.iterdir():
-        _remove_if_left(other)
-    folder = work / f"{name}-{uuid.uuid4().hex}"
-    folder.mkdir()
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    place.mkdir(parents=True, exist_ok=True)
+    runs = place / NAME
+    run = runs / f"{name}-{uuid.uuid4().hex}"
+    # Between making a run's folder and locking it, no other run may take it for a killed run's.
+    with locked_folder(runs, _MARKER):
+        _remove_killed(runs)
+        run.mkdir()
+        lock = os.open(run / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield folder
+        yield run
     finally:
-        # An attempt that is late finds its place gone.
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            # An attempt that is still under way elsewhere fails when it writes next.
+            shutil.rmtree(run, ignore_errors=True)
+        finally:
+            os.close(lock)
+        with suppress(OSError, IncorrectParameterError), locked_folder(runs, _MARKER):
+            _remove_if_empty(runs)
+
+
+@contextmanager
+def locked_folder(folder: Path, marker: str, *, wait: bool = True) -> Iterator[None]:
+    """Lock a folder of jobs, which is made if it is missing. A folder that no job made is rejected."""
+    descriptor = _open_marker(folder, marker, wait)
+    try:
+        yield
+    finally:
         os.close(descriptor)
 
 
-def _remove_if_left(folder: Path) -> None:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-    except BlockingIOError:
-        pass
-    finally:
+def check_made_by_jobs(folder: Path, marker: str) -> None:
+    """Raise :class:`IncorrectParameterError` if the folder exists and no job made it. Changes nothing."""
+    for _ in range(_ATTEMPTS):
+        if not _exists(folder):
+            return
+        try:
+            names = set(os.listdir(folder))
+            content = (folder / marker).read_bytes() if marker in names else b""
+        except FileNotFoundError:
+            # The last run has just removed the folder or its marker.
+            continue
+        # A job that is killed while it makes the folder leaves it empty, or with an empty marker.
+        if content == _CONTENT or not (content or names - {marker}):
+            return
+        if content or marker not in names:
+            break
+        # Files beside an empty marker: another run has just replaced the folder, or no job made it.
+        time.sleep(0.001)
+    raise IncorrectParameterError(
+        f"folder {folder} was not made by a job of bookstand and is not used: move it, or choose another folder"
+    )
+
+
+def _open_marker(folder: Path, marker: str, wait: bool) -> int:
+    """A descriptor that holds the lock of the folder's marker."""
+    while True:
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700 if _is_open_to_all(folder.parent) else 0o777)
+        try:
+            check_made_by_jobs(folder, marker)
+            descriptor = os.open(folder / marker, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:
+            # The last run has just removed the folder.
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if _is_at(descriptor, folder / marker):
+                if not os.fstat(descriptor).st_size:
+                    os.write(descriptor, _CONTENT)
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise StoreInUseError(f"another job is publishing to {folder.parent}") from None
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
+
+
+def _exists(folder: Path) -> bool:
+    """False if there is nothing; raises for what cannot be a folder of this user's jobs."""
+    try:
+        status = os.lstat(folder)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISDIR(status.st_mode):
+        raise IncorrectParameterError(f"{folder} was not made by a job of bookstand: it is not a folder")
+    if _is_open_to_all(folder.parent) and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+        raise IncorrectParameterError(f"folder {folder} belongs to another user, or another user can write to it")
+    return True
+
+
+def _is_open_to_all(folder: Path) -> bool:
+    return bool(os.stat(folder).st_mode & stat.S_IWOTH)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file still has that name."""
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(descriptor)
+    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+def _remove_killed(runs: Path) -> None:
+    for run in list(runs.iterdir()):
+        if not _RUN.fullmatch(run.name) or run.is_symlink() or not run.is_dir():
+            continue
+        try:
+            descriptor = os.open(run / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # Killed before it had a lock, or no run: removed only if nothing is in it.
+            with suppress(OSError):
+                run.rmdir()
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(run, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(descriptor)
+
+
+def _remove_if_empty(runs: Path) -> None:
+    if os.listdir(runs) == [_MARKER]:
+        (runs / _MARKER).unlink()
+        # Another run may have found the folder without a marker meanwhile, and put its own there.
+        with suppress(OSError):
+            runs.rmdir()

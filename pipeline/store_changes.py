@@ -5,7 +5,6 @@ Only the process that began the job writes to stores: they are on its machine, o
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from bookstand.errors import BookstandError
 from bookstand.ledger.transaction import Transaction
 from bookstand.pipeline.applying import applied, apply
 from bookstand.pipeline.bucket_changes import is_as_left
+from bookstand.pipeline.places import local_path
 from bookstand.pipeline.unit import Result, Unit
 from bookstand.storage.storage import open_storage
 from bookstand.store import Store
@@ -32,8 +32,9 @@ class Change(Protocol):
 
 
 def work(given: str | None) -> Path:
-    """Where attempts write. What they leave is read once, and by this machine: any place that tasks share will do."""
-    return Path(os.path.abspath(given or os.path.join(tempfile.gettempdir(), f"bookstand-jobs-{os.getuid()}")))
+    """Place for the folders of runs. What attempts write is read once, by this machine: any place that tasks share will
+    do."""
+    return Path(tempfile.gettempdir() if given is None else local_path(given, "work folder"))
 
 
 def done(job: str, units: Sequence[Unit]) -> Mapping[str, Result]:

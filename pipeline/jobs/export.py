@@ -50,7 +50,7 @@ class Export:
             table_of(table)
 
     def work(self) -> Path | None:
-        return None if self.looking else Output(self.output).attempts
+        return None if self.looking else Output(self.output).attempts()
 
     def plan(self) -> Plan:
         """A table at a time, and messages a topic at a time where that takes no reading of everything."""

@@ -37,7 +37,7 @@ class Import:
                 raise IncorrectParameterError(f"{name!r} is no name for a store")
 
     def work(self) -> Path | None:
-        return None if self.looking else Output(self.output).attempts
+        return None if self.looking else Output(self.output).attempts()
 
     def plan(self) -> Plan:
         return Plan(

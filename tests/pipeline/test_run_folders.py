@@ -1,0 +1,225 @@
+"""The folders in which jobs work: each run has one of its own, and nothing else in a work folder is ever touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import bookstand
+from bookstand.errors import IncorrectParameterError
+from bookstand.pipeline.bucket_cutting import Cut
+from bookstand.pipeline.command import FINE, WRONG_USE, main
+from bookstand.pipeline.job import execute
+from bookstand.pipeline.jobs.export import Export
+from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
+from bookstand.pipeline.jobs.recut import Recut
+from bookstand.pipeline.local import LocalRunner
+from bookstand.pipeline.places import STORE, Place
+from bookstand.pipeline.run_folder import NAME, run_folder
+from tests.delivery.bucket_kit import MEMORY
+from tests.kit import Program
+from tests.pipeline import kit
+
+HERE = LocalRunner()
+SMALL = Cut(least=50, step_millis=100_000)
+
+
+def tree(folder: Path) -> dict[str, object]:
+    """Everything below a folder, with its content and time."""
+    return {
+        str(path.relative_to(folder)): (
+            os.lstat(path).st_mtime_ns if path.is_file() else None,
+            path.readlink() if path.is_symlink() else path.read_bytes() if path.is_file() else None,
+        )
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+_NAMES = st.sampled_from(["photos", "a", "store", "lock", "marker", "attempts", "_bookstand", f"recut-{'0' * 32}"])
+_PATHS = st.lists(_NAMES, min_size=1, max_size=3).map(lambda names: "/".join(names))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.dictionaries(_PATHS, st.sampled_from(["file", "folder", "link"]), max_size=6),
+    st.lists(st.sampled_from(["run", "killed"]), min_size=1, max_size=4),
+)
+def test_other_files_in_a_work_folder_stay(files: dict[str, str], runs: list[str]) -> None:
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        work = Path(folder)
+        for path, kind in files.items():
+            place = work / path
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                if kind == "file":
+                    place.write_text(path)
+                elif kind == "folder":
+                    place.mkdir()
+                else:
+                    place.symlink_to(work)
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                continue
+        before = tree(work)
+        for kind in [*runs, "run"]:
+            with run_folder(work, "run") as run:
+                assert run is not None
+                assert [one.name for one in run.parent.iterdir() if one.is_dir()] == [run.name]
+                (run / "attempt").mkdir()
+                if kind == "killed":
+                    shutil.copytree(run, run.with_name(f"killed-{uuid.uuid4().hex}"))
+        assert tree(work) == before
+
+
+_HELD = """
+import sys
+from pathlib import Path
+from bookstand.pipeline.run_folder import run_folder
+
+with run_folder(Path(sys.argv[1]), sys.argv[2]) as folder:
+    (folder / "attempt").mkdir()
+    print(folder, flush=True)
+    sys.stdin.readline()
+"""
+
+
+_COME_AND_GO = """
+import sys
+from pathlib import Path
+from bookstand.pipeline.run_folder import run_folder
+
+lost = 0
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(300):
+    with run_folder(Path(sys.argv[1]), "run") as folder:
+        try:
+            (folder / "attempt").mkdir()
+        except FileNotFoundError:
+            lost += 1
+print(lost, flush=True)
+"""
+
+
+def test_runs_that_begin_at_the_same_time_keep_their_folders(tmp_path: Path) -> None:
+    """Also while the last run removes the folder that all of them share."""
+    work = tmp_path / "work"
+    with ExitStack() as stack:
+        programs = [stack.enter_context(Program(_COME_AND_GO, work)) for _ in range(3)]
+        for program in programs:
+            program.wait_for_lines(1)
+        for program in programs:
+            program.tell("go")
+        assert [(program.finish(), program.lines[1:]) for program in programs] == [(0, ["0"])] * 3
+    assert list(work.iterdir()) == []
+
+
+def test_the_next_run_removes_what_a_killed_one_left_and_no_other(tmp_path: Path) -> None:
+    with Program(_HELD, tmp_path, "killed") as killed, Program(_HELD, tmp_path, "alive") as alive:
+        left, there = (Path(one.wait_for_lines(1)[0]) for one in (killed, alive))
+        killed.kill()
+        own = left.parent / "notes"
+        own.mkdir()
+        alike = left.parent / f"run-{uuid.uuid4().hex}"
+        (alike / "mine").mkdir(parents=True)
+        with run_folder(tmp_path, "run"):
+            assert not left.exists()
+            assert (there / "attempt").is_dir()
+        alive.tell("end")
+        assert alive.finish() == 0
+    # Not made by a run, although one is called like it.
+    assert sorted(left.parent.iterdir()) == sorted([own, alike, left.parent / "marker"])
+    assert (alike / "mine").is_dir()
+
+
+@pytest.mark.parametrize("job", ["rebuild-delayed", "recut --least 10"])
+def test_jobs_leave_the_stores_beside_which_they_work(
+    tmp_path: Path, job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    (data / "photos").mkdir(parents=True)
+    (data / "photos" / "one.jpg").write_text("dear")
+    for name in ("a", "b"):
+        kit.fill(data / "stores" / name, topics=1)
+        assert execute(RebuildDelayed((str(data / "stores" / name),), SMALL), HERE).ok
+    kept = {one for one in tree(data) if "stores" not in one}
+    assert main([*job.split(), str(data / "stores" / "*"), "--work", str(data)]) == FINE, capsys.readouterr()
+    assert {one for one in tree(data) if "stores" not in one} == kept
+    for name in ("a", "b"):
+        with bookstand.open(data / "stores" / name) as store:
+            assert store.verify().ok
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link", "marker"])
+def test_a_runs_folder_that_no_job_made_is_rejected(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = kit.fill(tmp_path / "store", topics=1)
+    (tmp_path / "elsewhere").mkdir()
+    foreign = tmp_path / "work" / NAME
+    foreign.parent.mkdir()
+    if kind == "file":
+        foreign.write_text("mine")
+    elif kind == "link":
+        foreign.symlink_to(tmp_path / "elsewhere")
+    else:
+        foreign.mkdir()
+        (foreign / ("marker" if kind == "marker" else "photo.jpg")).write_text("mine")
+    before = tree(tmp_path / "work")
+    content = kit.content(store)
+    assert main(["rebuild-delayed", str(store), "--least", "9", "--work", str(tmp_path / "work")]) == WRONG_USE
+    told = capsys.readouterr().err
+    assert str(foreign) in told
+    assert "was not made by a job" in told
+    assert tree(tmp_path / "work") == before
+    assert kit.content(store) == content
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_an_output_whose_own_folder_no_job_made_is_rejected(tmp_path: Path, dry_run: bool) -> None:
+    store = kit.fill(tmp_path / "store", topics=1)
+    (tmp_path / "out" / "_bookstand" / "attempts" / "photos").mkdir(parents=True)
+    (tmp_path / "out" / "_bookstand" / "lock").write_text("mine")
+    before = tree(tmp_path / "out")
+    with pytest.raises(IncorrectParameterError, match="was not made by a job"):
+        execute(Export((Place(STORE, (str(store),)),), str(tmp_path / "out")), HERE, dry_run=dry_run)
+    assert tree(tmp_path / "out") == before
+
+
+def test_without_a_work_folder_nothing_is_left_in_the_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = kit.fill(tmp_path / "store", topics=1)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    assert execute(RebuildDelayed((str(store),), SMALL), HERE).ok
+    assert execute(Recut((str(store),), Cut(least=1000), True), LocalRunner(2)).ok
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
+def test_a_folder_of_another_user_in_a_shared_one_is_rejected(tmp_path: Path) -> None:
+    shared = tmp_path / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    with run_folder(shared, "run") as run:
+        assert run is not None
+        assert run.parent.stat().st_mode & 0o077 == 0
+        saved = tmp_path / "saved"
+        shutil.copytree(run.parent, saved)
+    for owner, mode in ((12345, 0o700), (0, 0o777)):
+        shutil.rmtree(shared / NAME, ignore_errors=True)
+        shutil.copytree(saved, shared / NAME)
+        os.chown(shared / NAME, owner, owner)
+        (shared / NAME).chmod(mode)
+        with pytest.raises(IncorrectParameterError, match="another user"), run_folder(shared, "run"):
+            pass
