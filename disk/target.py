@@ -48,8 +48,9 @@ def _is_bookie(folder: Path) -> bool:
 def dump_beside(path: Path) -> Path | None:
     """A metadata dump where one is often put: in the folder, or beside it."""
     beside = path.absolute().parent if path.name in ("", "..") else path.parent
-    for folder in (path, beside):
-        for name in _DUMPS:
-            if (folder / name).is_file():
-                return folder / name
-    return None
+    return dump_in(path) or dump_in(beside)
+
+
+def dump_in(folder: Path) -> Path | None:
+    """The metadata dump in a folder."""
+    return next((folder / name for name in _DUMPS if (folder / name).is_file()), None)

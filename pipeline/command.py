@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bookstand.disk.target import BOOKIE, dump_beside, find
 from bookstand.errors import BookstandError, IncorrectParameterError, MissingExtraError, StoreNotFoundError
 from bookstand.pipeline.bucket_cutting import Cut, step_millis
 from bookstand.pipeline.job import Job, Progress, Runner, execute
-from bookstand.pipeline.places import Place, bookies, stores
+from bookstand.pipeline.places import Place, clusters, places, stores
 from bookstand.pipeline.summary import Summary
 
 if TYPE_CHECKING:
@@ -221,38 +220,33 @@ def _add_import(one: argparse.ArgumentParser) -> None:
 def _make_import(options: argparse.Namespace) -> Job:
     from bookstand.pipeline.jobs.import_disks import Import
 
-    if options.metadata is not None and len(options.clusters) > 1:
+    if options.metadata is not None and len(clusters(options.clusters)) > 1:
         raise IncorrectParameterError("--metadata is for a single cluster: others have theirs in their folders")
-    clusters: dict[str, Place] = {}
-    for folder in options.clusters:
-        name = Path(folder).resolve().name
-        if name in clusters:
+    found: dict[str, Place] = {}
+    for place in clusters(options.clusters, options.metadata):
+        name = Path(os.path.commonpath(place.paths)).resolve().name
+        if name in found:
             raise IncorrectParameterError(f"two clusters would become the store {name!r}")
-        clusters[name] = bookies(folder, options.metadata or _dump_in(folder))
-    return Import(clusters, options.output, options.unlisted, tuple(map(os.fsencode, options.password)))
-
-
-def _dump_in(folder: str) -> str | None:
-    found = dump_beside(Path(folder))
-    return None if found is None or found.parent.resolve() != Path(folder).resolve() else str(found)
+        found[name] = place
+    return Import(found, options.output, options.unlisted, tuple(map(os.fsencode, options.password)))
 
 
 # -- export, verify, stats ---------------------------------------------------------------------------------------------
 
 
 def _add_places(one: argparse.ArgumentParser) -> None:
-    one.add_argument("places", nargs="+", metavar="PATH", help="a store, a bookie's disk, or a glob of stores")
-    one.add_argument("--metadata", metavar="FILE", help="the dump of the bookies' metadata")
+    one.add_argument(
+        "places", nargs="+", metavar="PATH", help="a store, the folder above a cluster's bookies, or a glob of either"
+    )
+    one.add_argument(
+        "--metadata",
+        metavar="FILE",
+        help="the metadata dump of a single cluster; by default metadata.jsonl[.gz] above its bookies",
+    )
 
 
 def _places(options: argparse.Namespace) -> tuple[Place, ...]:
-    """Disks of bookies are read together."""
-    disks = [path for path in options.places if Path(path).exists() and find(path).kind == BOOKIE]
-    others = [path for path in options.places if path not in disks]
-    found = stores(others) if others else []
-    if disks:
-        found.append(bookies(disks, options.metadata))
-    return tuple(found)
+    return tuple(places(options.places, options.metadata))
 
 
 def _add_export(one: argparse.ArgumentParser) -> None:

@@ -1,17 +1,20 @@
-"""Where there is something to read: stores and bookies' disks, one or many, by path, list or glob."""
+"""Places to read: stores and the disks of clusters of bookies, one or many, by path, list or glob."""
 
 from __future__ import annotations
 
 import glob
 import os
+import platform
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
-from bookstand.disk.target import BOOKIE, STORE, find
+from bookstand.disk.bookie_folder import CURRENT
+from bookstand.disk.target import BOOKIE, STORE, Target, find
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
+from bookstand.storage.environment import DATA_FILE
 
 if TYPE_CHECKING:
     from bookstand.disk.damage import Damage
@@ -22,60 +25,114 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 class Place(NamedTuple):
-    """Small, and the same wherever it is opened: tasks are told places, and open them themselves."""
+    """A store or a cluster's disks, by their paths: tasks open it themselves, where they run."""
 
     kind: str
     """``store`` or ``bookie``."""
     paths: tuple[str, ...]
     """One folder, or those of the bookies that are read together."""
     metadata: str | None = None
-    """Of bookies: where the dump lies."""
+    """Of bookies: path of the metadata dump."""
+    folders: tuple[str, ...] = ()
+    """Of bookies: the journal and ledger folders that were found when the place was named."""
 
     @property
     def name(self) -> str:
         return ",".join(self.paths)
 
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Place:
+        """The place whose values a unit holds."""
+        kind, paths, metadata, folders = values
+        return cls(kind, tuple(paths), metadata, tuple(folders))
+
 
 def stores(paths: Paths) -> list[Place]:
-    """Each path is a store, or a glob of some; what a glob finds that is no store is passed over."""
-    found: dict[str, Place] = {}
+    """Each path is a store, or a glob of some; other matches of a glob are passed over."""
+    found = (os.path.abspath(target.path) for target in _targets(paths, (STORE,)))
+    return [Place(STORE, (path,)) for path in dict.fromkeys(found)]
+
+
+def bookies(paths: Paths, metadata: str | None = None) -> Place:
+    """The disks at all paths as those of one cluster. ``metadata``: path of its dump."""
+    folders = list(dict.fromkeys(os.path.abspath(target.path) for target in _targets(paths, (BOOKIE,))))
+    return _cluster(folders, metadata)
+
+
+def clusters(paths: Paths, metadata: str | None = None) -> list[Place]:
+    """The disks at the paths, which may be globs, as a place for each cluster.
+
+    A folder above bookies is a cluster. Bookies' own folders are of one cluster if their cookies have the same instance
+    id, or if they are side by side; a folder above several clusters is divided. ``metadata`` is the dump of a single
+    cluster, to which all disks belong then; without it, the dump in a cluster's folder is used, if there is one.
+    """
+    from bookstand.disk.cluster_folders import ClusterFolders, divided
+
+    folders = dict.fromkeys(os.path.abspath(target.path) for target in _targets(paths, (BOOKIE,)))
+    groups: list[ClusterFolders] = []
+    for folder in folders:
+        for one in divided(folder):
+            group = next((group for group in groups if group.holds(one)), None)
+            if group is None:
+                groups.append(one)
+            else:
+                group.add(one)
+    if metadata is None:
+        return [_cluster(group.folders, group.dump) for group in groups]
+    instances = {group.instance for group in groups if group.instance}
+    if len(instances) > 1:
+        raise IncorrectParameterError(
+            f"metadata {metadata} is the dump of one cluster, and the disks are of {len(instances)}: leave it out, and "
+            "put each cluster's metadata.jsonl[.gz] into the folder above its bookies"
+        )
+    return [_cluster([folder for group in groups for folder in group.folders], metadata)]
+
+
+def places(paths: Paths, metadata: str | None = None) -> list[Place]:
+    """Stores and clusters of bookies, by path and glob."""
+    found: dict[str, list[str]] = {STORE: [], BOOKIE: []}
+    for target in _targets(paths, (STORE, BOOKIE)):
+        # As it is: it may look like a glob.
+        found[target.kind].append(glob.escape(os.path.abspath(target.path)))
+    return [
+        *(stores(found[STORE]) if found[STORE] else []),
+        *(clusters(found[BOOKIE], metadata) if found[BOOKIE] else []),
+    ]
+
+
+def _cluster(folders: Sequence[str], metadata: str | None) -> Place:
+    from bookstand.disk.bookie import find_bookies
+
+    if metadata is not None:
+        metadata = local_path(metadata, "metadata")
+        if not os.path.exists(metadata):
+            raise StoreNotFoundError(f"there is no metadata dump at {metadata}")
+    found = find_bookies(folders, lambda damage: None)
+    inner = {str(folder) for bookie in found for folder in (*bookie.journal_folders, *bookie.ledger_folders)}
+    return Place(BOOKIE, tuple(folders), metadata, tuple(sorted(inner)))
+
+
+def _targets(paths: Paths, kinds: Sequence[str]) -> Iterator[Target]:
+    """What is at the paths; of the matches of a glob only those of these kinds, of which there must be one."""
+    what = " or ".join(_NAMES[kind] for kind in kinds)
     for path in _each(paths):
-        matches = _matching(path)
-        taken = 0
-        for match in matches:
+        found = 0
+        for match in _matching(path):
             try:
                 target = find(match)
+                if target.kind not in kinds:
+                    raise NotAStoreError(f"{match} is a {target.kind}, not {what}")
             except NotAStoreError:
                 if match != path:
                     continue
                 raise
-            if target.kind != STORE:
-                if match != path:
-                    continue
-                raise NotAStoreError(f"{match} is a {target.kind}, not a store")
-            taken += 1
-            place = os.path.abspath(target.path)
-            found.setdefault(place, Place(STORE, (place,)))
-        if not taken:
-            raise StoreNotFoundError(f"no store matches {path}")
-    return list(found.values())
+            found += 1
+            yield target
+        if not found:
+            raise StoreNotFoundError(f"no {what.partition(' ')[2]} matches {path}")
 
 
-def bookies(paths: Paths, metadata: str | None = None) -> Place:
-    """All of the paths are disks of one cluster, and read together. ``metadata`` is where the dump lies."""
-    folders: list[str] = []
-    for path in _each(paths):
-        matches = _matching(path)
-        if not matches:
-            raise StoreNotFoundError(f"nothing matches {path}")
-        for match in matches:
-            target = find(match)
-            if target.kind != BOOKIE:
-                raise NotAStoreError(f"{match} is a {target.kind}, not a bookie's disk")
-            folders.append(os.path.abspath(target.path))
-    if metadata is not None and not os.path.exists(metadata):
-        raise StoreNotFoundError(f"there is no metadata dump at {metadata}")
-    return Place(BOOKIE, tuple(dict.fromkeys(folders)), None if metadata is None else os.path.abspath(metadata))
+_NAMES = {STORE: "a store", BOOKIE: "a bookie's disk"}
 
 
 def _matching(path: str) -> list[str]:
@@ -117,6 +174,21 @@ def local_path(path: str | os.PathLike[str], what: str) -> str:
     if not text or "\0" in text:
         raise IncorrectParameterError(f"{what} must be a path, not {text!r}")
     return os.path.abspath(text)
+
+
+def check_present(place: Place) -> None:
+    """Raise :class:`StoreNotFoundError` if part of a place is not on this machine. Its file system is not mounted here,
+    or it was removed: in neither case are its contents damaged."""
+    if place.kind == STORE:
+        needed = [os.path.join(place.paths[0], DATA_FILE)]
+    else:
+        needed = [*place.paths, *(os.path.join(folder, CURRENT) for folder in place.folders)]
+    for path in [*needed, *([place.metadata] if place.metadata is not None else [])]:
+        if not os.path.lexists(path):
+            raise StoreNotFoundError(
+                f"{path} was there when the work was planned and is missing on {platform.node()}: every machine that "
+                "runs tasks needs the same file systems, mounted at the same paths"
+            )
 
 
 @contextmanager
@@ -162,4 +234,18 @@ def without_metadata(place: Place) -> IncorrectParameterError:
     )
 
 
-__all__ = ["BOOKIE", "STORE", "Paths", "Place", "bookies", "dump_of", "opened", "stores", "without_metadata"]
+__all__ = [
+    "BOOKIE",
+    "STORE",
+    "Paths",
+    "Place",
+    "bookies",
+    "check_present",
+    "clusters",
+    "dump_of",
+    "local_path",
+    "opened",
+    "places",
+    "stores",
+    "without_metadata",
+]

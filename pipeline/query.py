@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.pipeline.places import BOOKIE, STORE, Place, bookies, stores
+from bookstand.pipeline.places import BOOKIE, STORE, Place, clusters, stores
 from bookstand.pipeline.schemas import ERROR, Table, table_of
 from bookstand.pipeline.wanted import ALL, Wanted
 
@@ -97,7 +97,7 @@ def places_of(kind: str, options: Mapping[str, str]) -> list[Place]:
         paths = _paths(paths[0])
     if not paths:
         raise IncorrectParameterError("option path says where there is something to read: load(path)")
-    return stores(paths) if kind == STORE else [bookies(paths, options.get("metadata"))]
+    return stores(paths) if kind == STORE else clusters(paths, options.get("metadata"))
 
 
 def _paths(text: str | None) -> list[str]:

@@ -14,7 +14,7 @@ from bookstand.pipeline import cursors, delayed, entries, ledgers, messages
 from bookstand.pipeline.arrow import pa
 from bookstand.pipeline.batches import finished, of_damage
 from bookstand.pipeline.parts import Part, Told, bundled, wanted_parts
-from bookstand.pipeline.places import STORE, Place, stores
+from bookstand.pipeline.places import STORE, Place, check_present, stores
 from bookstand.pipeline.query import FAST, Query
 from bookstand.storage.storage import open_storage
 
@@ -65,6 +65,9 @@ def rows(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
+    if not isinstance(part.work, Told):
+        # A file system that is not mounted where the task runs is no damage: the task fails.
+        check_present(part.place)
     try:
         yield from _WAYS[query.table_name].read(part, query)
     except _DAMAGED as error:

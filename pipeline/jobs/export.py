@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bookstand.disk.topics import topics
 from bookstand.errors import BookstandError
-from bookstand.pipeline.places import STORE, Place, opened
+from bookstand.pipeline.places import STORE, Place, check_present, opened
 from bookstand.pipeline.publishing import Output
 from bookstand.pipeline.unit import Plan, Result, Unit, fingerprint
 
@@ -79,12 +79,12 @@ class Export:
         return replace(self, looking=True)
 
     def do(self, unit: Unit, folder: Path) -> Result:
-        kind, paths, metadata = unit.of["place"]
-        place, table = Place(kind, tuple(paths), metadata), unit.of["table"]
+        place, table = Place.of(unit.of["place"]), unit.of["table"]
+        check_present(place)
         asked = _query(table, unit.of["topics"])
         file = None
         if not self.looking:
-            file = Output.place(folder, f"{table}/{Path(paths[0]).name}-{fingerprint(unit.name)}.parquet")
+            file = Output.place(folder, f"{table}/{Path(place.paths[0]).name}-{fingerprint(unit.name)}.parquet")
         rows, problems = _write(file, place, asked)
         return Result(unit.name, {table: rows}, tuple(problems))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from bookstand.disk.disks import Disks
 from bookstand.disk.importing import import_disks
 from bookstand.errors import IncorrectParameterError
-from bookstand.pipeline.places import BOOKIE, Place
+from bookstand.pipeline.places import BOOKIE, Place, check_present
 from bookstand.pipeline.publishing import Output
 from bookstand.pipeline.unit import Plan, Result, Unit
 from bookstand.store import open as open_store
@@ -52,6 +52,7 @@ class Import:
 
     def do(self, unit: Unit, folder: Path) -> Result:
         place = self.clusters[unit.name]
+        check_present(place)
         room = None if self.looking else folder
         with (
             Disks.open(place.paths, place.metadata, self.passwords, folder=room) as disks,

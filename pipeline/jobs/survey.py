@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from bookstand.pipeline.places import Place
+from bookstand.pipeline.places import Place, check_present
 from bookstand.pipeline.unit import Plan, Result, Unit
 
 
@@ -35,8 +35,9 @@ class Survey(ABC):
         return self
 
     def do(self, unit: Unit, folder: Path) -> Result:
-        kind, paths, metadata = unit.of["place"]
-        return self.look(unit.name, Place(kind, tuple(paths), metadata))
+        place = Place.of(unit.of["place"])
+        check_present(place)
+        return self.look(unit.name, place)
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
         return [result for _, result in done]

@@ -16,9 +16,13 @@ from bookstand.disk.delayed import DelayedIndex
 from bookstand.disk.disks import Disks
 from bookstand.disk.exporting import export_topics
 from bookstand.disk.importing import import_disks
+from bookstand.disk.metadata_dump import write_dump
 from bookstand.disk.topics import topic as topic_of
-from bookstand.pipeline.places import STORE, Place, opened
+from bookstand.ledger.framing import frame
+from bookstand.ledger.records import CursorInfo
+from bookstand.pipeline.places import STORE, Place, bookies, opened
 from bookstand.storage.position import Position
+from tests.disk.cluster import Cluster
 from tests.kit import change_entry
 
 TOPIC = "persistent://acme/orders/{}"
@@ -181,3 +185,16 @@ def acks(path: Path, topic: str, cursor: str = "sub") -> Any:
         state = found.state
         acked = {ledger_id: list(bitmap) for ledger_id, bitmap in state.acked.items()}
         return found.next, acked, state.batches, state.properties, found.source.how
+
+
+def clusters(folder: Path, *names: str) -> dict[str, Place]:
+    """Disks of clusters with a bookie each, and the dump beside. All have ledgers of the same ids."""
+    found = {}
+    for number, name in enumerate(names):
+        made = Cluster(folder / name)
+        made.topic({one: [frame(b"%d" % one, publish_time=1, deliver_at=5)] * 20 for one in range(number, number + 3)})
+        made.cursor("sub", CursorInfo(-1, Position(number, 3)))
+        made.open().close()
+        write_dump(folder / name / "metadata.jsonl.gz", made.nodes.values())
+        found[name] = bookies(folder / name, str(folder / name / "metadata.jsonl.gz"))
+    return found

@@ -15,8 +15,6 @@ from bookstand.cursor.cursor import Cursor
 from bookstand.disk.disks import Disks
 from bookstand.disk.importing import import_disks
 from bookstand.errors import StoreError, StoreInUseError
-from bookstand.ledger.framing import frame
-from bookstand.ledger.records import CursorInfo
 from bookstand.ledger.topic_name import cursor_node_of
 from bookstand.pipeline import store_changes
 from bookstand.pipeline.bucket_cutting import Cut
@@ -30,7 +28,6 @@ from bookstand.pipeline.local import LocalRunner
 from bookstand.pipeline.places import STORE, Place, bookies
 from bookstand.pipeline.publishing import Output
 from bookstand.storage.position import Position
-from tests.disk.cluster import Cluster
 from tests.disk.recordings import dump_path
 from tests.kit import Program
 from tests.pipeline import kit
@@ -38,21 +35,6 @@ from tests.pipeline.dying import DyingExport
 
 HERE = LocalRunner()
 SMALL = Cut(least=50, step_millis=100_000)
-
-
-def clusters(folder: Path, *names: str) -> dict[str, Place]:
-    """Disks of clusters with a bookie each, and the dump beside."""
-    from bookstand.disk.metadata_dump import write_dump
-
-    found = {}
-    for number, name in enumerate(names):
-        made = Cluster(folder / name)
-        made.topic({one: [frame(b"%d" % one, publish_time=1, deliver_at=5)] * 20 for one in range(number, number + 3)})
-        made.cursor("sub", CursorInfo(-1, Position(number, 3)))
-        made.open().close()
-        write_dump(folder / name / "metadata.jsonl.gz", made.nodes.values())
-        found[name] = bookies(folder / name, str(folder / name / "metadata.jsonl.gz"))
-    return found
 
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
@@ -65,7 +47,7 @@ def tree(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def test_an_import_is_what_a_single_process_imports_and_is_done_once(tmp_path: Path) -> None:
-    places = clusters(tmp_path / "disks", "one", "two", "three")
+    places = kit.clusters(tmp_path / "disks", "one", "two", "three")
     job = Import(places, str(tmp_path / "out"))
     assert execute(job, LocalRunner(2)).ok
     for name, place in places.items():
@@ -109,7 +91,7 @@ execute(Import(places, str(folder / "out")), LocalRunner())
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_commit_that_is_killed_at_any_rename_is_ended_by_the_next_run(tmp_path: Path, before: bool) -> None:
-    places = clusters(tmp_path / "disks", "a", "b")
+    places = kit.clusters(tmp_path / "disks", "a", "b")
     wanted = {}
     for name, place in places.items():
         with Disks.open(place.paths, place.metadata) as disks, bookstand.open(tmp_path / name) as store:
@@ -153,7 +135,7 @@ def test_a_process_that_dies_is_one_attempt(tmp_path: Path) -> None:
 
 
 def test_what_is_there_and_is_not_of_the_job_stays(tmp_path: Path) -> None:
-    places = clusters(tmp_path / "disks", "one", "two")
+    places = kit.clusters(tmp_path / "disks", "one", "two")
     (tmp_path / "out" / "one").mkdir(parents=True)
     (tmp_path / "out" / "one" / "mine").write_text("do not touch")
     summary = execute(Import(places, str(tmp_path / "out")), HERE)
@@ -169,14 +151,14 @@ def test_what_is_there_and_is_not_of_the_job_stays(tmp_path: Path) -> None:
 
 
 def test_an_output_of_another_state_of_its_source_is_not_mixed_with_this_one(tmp_path: Path) -> None:
-    places = clusters(tmp_path / "disks", "one")
+    places = kit.clusters(tmp_path / "disks", "one")
     assert execute(Import(places, str(tmp_path / "out")), HERE).ok
     with pytest.raises(StoreError, match="before its source changed"):
         execute(Import(places, str(tmp_path / "out"), unlisted=True), HERE)
 
 
 def test_what_was_published_and_removed_is_made_again(tmp_path: Path) -> None:
-    job = Import(clusters(tmp_path / "disks", "one", "two"), str(tmp_path / "out"))
+    job = Import(kit.clusters(tmp_path / "disks", "one", "two"), str(tmp_path / "out"))
     assert execute(job, HERE).ok
     shutil.rmtree(tmp_path / "out" / "two")
     summary = execute(job, HERE)
@@ -186,7 +168,7 @@ def test_what_was_published_and_removed_is_made_again(tmp_path: Path) -> None:
 
 
 def test_two_do_not_publish_to_a_folder_at_a_time(tmp_path: Path) -> None:
-    places = clusters(tmp_path / "disks", "one")
+    places = kit.clusters(tmp_path / "disks", "one")
     job = Import(places, str(tmp_path / "out"))
     assert execute(job, HERE).ok
     with Output(tmp_path / "out")._locked(), pytest.raises(StoreInUseError):
@@ -194,7 +176,7 @@ def test_two_do_not_publish_to_a_folder_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_unit_that_two_have_done_is_published_once(tmp_path: Path) -> None:
-    places = clusters(tmp_path / "disks", "one")
+    places = kit.clusters(tmp_path / "disks", "one")
     job = Import(places, str(tmp_path / "out"))
     (unit,) = job.plan().units
     job.work().mkdir(parents=True)
@@ -315,7 +297,7 @@ def test_done_before_means_that_it_is_still_so(tmp_path: Path) -> None:
 def test_a_dry_run_changes_nothing(tmp_path: Path, name: str) -> None:
     path = kit.fill(tmp_path / "store", topics=2)
     assert execute(RebuildDelayed((str(path),), SMALL), HERE).ok
-    places = clusters(tmp_path / "disks", "one")
+    places = kit.clusters(tmp_path / "disks", "one")
     out = str(tmp_path / "out")
     jobs: dict[str, Any] = {
         "import": Import(places, out),
@@ -346,7 +328,7 @@ def test_damaged_disks_are_named_and_the_rest_is_imported(unpacked: Callable[[st
     cases = unpacked("damaged") / "entrylog"
     names = ["bit-flip-payload", *sorted(one.name for one in cases.iterdir() if "trunc" in one.name)[:2]]
     places = {name: bookies(cases / name) for name in names}
-    places |= clusters(tmp_path / "disks", "good", "gone")
+    places |= kit.clusters(tmp_path / "disks", "good", "gone")
     shutil.rmtree(tmp_path / "disks" / "gone")
     foreign = tmp_path / "disks" / "good" / "foreign.log"
     foreign.write_bytes(b"this is no log of a bookie" * 100)
