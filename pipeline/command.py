@@ -6,24 +6,27 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bookstand.errors import BookstandError, IncorrectParameterError, MissingExtraError, StoreNotFoundError
 from bookstand.pipeline.bucket_cutting import Cut, step_millis
 from bookstand.pipeline.job import Job, Progress, Runner, execute
-from bookstand.pipeline.places import Place, clusters, places, stores
+from bookstand.pipeline.places import Place, clusters, local_path, places, stores
 from bookstand.pipeline.summary import Summary
+from bookstand.storage.files import sync_file
+from bookstand.storage.owners import sync_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FINE, NOT_ALL, WRONG_USE = 0, 1, 2
+FINE, NOT_ALL, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 MEANINGS = {
     FINE: "all was done and nothing is wrong",
     NOT_ALL: "something failed or was damaged, which the summary names",
     WRONG_USE: "it was asked for in a way that makes no sense",
+    INTERRUPTED: "it was interrupted; run again, it continues",
 }
 _GIVEN = "given"
 
@@ -34,17 +37,70 @@ _PROGRAM = "python -m bookstand.pipeline"
 
 
 def main(arguments: Sequence[str] | None = None, program: str = _PROGRAM) -> int:
-    options = parser(program).parse_args(arguments)
+    """Run a job from a command line; returns the exit code, which is the job's also where nobody reads the output."""
+    code = FINE
     try:
-        job = options.make(options)
-        summary = run(job, options)
+        options = parser(program).parse_args(arguments)
+        code, summary = _done(options)
+        if summary is not None:
+            print(summary.to_json() if options.json else summary)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        pass
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+        with suppress(OSError):
+            print("bookstand: interrupted", file=sys.stderr)
+    finally:
+        _close_broken_pipes()
+    return code
+
+
+def _done(options: argparse.Namespace) -> tuple[int, Summary | None]:
+    try:
+        report = None if options.summary is None else _report_file(options.summary)
+        summary = run(options.make(options), options)
+        if report is not None:
+            _write_report(report, summary.to_json() + "\n")
     except (BookstandError, OSError) as error:
-        print(f"bookstand: {error}", file=sys.stderr)
-        return WRONG_USE if isinstance(error, IncorrectParameterError | StoreNotFoundError) else NOT_ALL
-    if options.summary is not None:
-        Path(options.summary).write_text(summary.to_json() + "\n")
-    print(summary.to_json() if options.json else summary)
-    return FINE if summary.ok else NOT_ALL
+        with suppress(BrokenPipeError):
+            print(f"bookstand: {error}", file=sys.stderr)
+        return WRONG_USE if isinstance(error, IncorrectParameterError | StoreNotFoundError) else NOT_ALL, None
+    return FINE if summary.ok else NOT_ALL, summary
+
+
+def _close_broken_pipes() -> None:
+    """Discard what a closed pipe does not take: Python would report it when it ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _report_file(path: str) -> Path:
+    """The file for the summary, checked before any work."""
+    file = Path(local_path(path, "summary"))
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise IncorrectParameterError(f"summary must be a file that can be written, not {path!r}")
+    return file
+
+
+def _write_report(file: Path, text: str) -> None:
+    target = file.resolve()
+    if target.exists() and not target.is_file():
+        # A pipe, or a terminal.
+        target.write_text(text)
+        return
+    growing = target.with_name(f".{target.name}-{os.getpid()}")
+    try:
+        growing.write_text(text)
+        sync_file(str(growing))
+        growing.replace(target)
+    finally:
+        growing.unlink(missing_ok=True)
+    sync_folder(str(target.parent))
 
 
 def run(job: Job, options: argparse.Namespace) -> Summary:
@@ -81,7 +137,9 @@ def parser(program: str = _PROGRAM) -> argparse.ArgumentParser:
 def _add_common(one: argparse.ArgumentParser) -> None:
     how = one.add_argument_group("how it runs")
     how.add_argument(
-        "--master", metavar="URL", help="run on Spark: local[*], a cluster's, or 'given' behind spark-submit"
+        "--master",
+        metavar="URL",
+        help="run on Spark: local[*], a cluster's, sc://HOST of a Connect server, or 'given' behind spark-submit",
     )
     how.add_argument("--processes", metavar="N", type=_positive, default=1, help="without Spark, in so many processes")
     how.add_argument("--dry-run", action="store_true", help="change nothing, and say what would be done")
@@ -303,16 +361,19 @@ def _runner(options: argparse.Namespace) -> Iterator[Runner]:
     from bookstand.pipeline.on_spark import SparkRunner
 
     spark = _session(options.master)
-    yield SparkRunner(spark)
-    if options.master != _GIVEN:
-        spark.stop()
+    try:
+        yield SparkRunner(spark)
+    finally:
+        if options.master != _GIVEN:
+            spark.stop()
 
 
 def _session(master: str) -> SparkSession:
     if master != _GIVEN:
         from bookstand.pipeline.session import session
 
-        return session(master=master)
+        # Its bar is for a terminal.
+        return session(master=master, settings={"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()})
     # spark-submit has made all settings.
     try:
         from pyspark.sql import SparkSession

@@ -8,6 +8,7 @@ time, does no harm; only ``commit``, in the process that began the job, touches 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol, cast
 
-from bookstand.errors import IncorrectParameterError
+from bookstand.errors import IncorrectParameterError, StoreNotFoundError
 from bookstand.pipeline.run_folder import run_folder
 from bookstand.pipeline.summary import Summary
 from bookstand.pipeline.unit import Packed, Part, Plan, Result, Unit, fingerprint
@@ -144,11 +145,21 @@ def _attempted(unit: str, work: Path | None, tag: str, do: Callable[[Path], Resu
     folder = Path(os.devnull) if work is None else work / f"{fingerprint(unit)}-{tag}{uuid.uuid4().hex[:12]}"
     try:
         if work is not None:
-            # Not its parents: a job that has ended is over.
-            folder.mkdir()
+            _make(folder)
         result = do(folder)
     except Exception as error:
         if work is not None:
             shutil.rmtree(folder, ignore_errors=True)
         return Result(unit, failure=f"{type(error).__name__}: {error}")
     return result if work is None else result._replace(staged=str(folder))
+
+
+def _make(folder: Path) -> None:
+    """Make an attempt's folder, but not its parents: they are gone when the run has ended."""
+    try:
+        folder.mkdir()
+    except FileNotFoundError:
+        raise StoreNotFoundError(
+            f"{folder.parent} is missing on {platform.node()}: the run has ended, or its work folder is not on a file "
+            "system that all machines share"
+        ) from None

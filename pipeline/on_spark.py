@@ -1,5 +1,8 @@
-"""Units done by the tasks of Spark. What tasks are told and tell is a few hundred bytes a unit, whatever it reads: no
-rows cross over to the JVM. Only what is to be joined from several places is shuffled, packed."""
+"""A runner on Spark: each unit is a task.
+
+A unit and its result are a few hundred bytes, whatever the unit reads: no rows go through the JVM. Only the parts of
+units that are in several places are shuffled, packed.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,6 @@ from bookstand.pipeline.unit import Packed, Part, Result, Unit
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
-
-# More partitions cost more than they even out.
-_PARTITIONS_PER_CORE = 4
 
 
 class SparkRunner:
@@ -42,21 +42,24 @@ class SparkRunner:
         import pyarrow as pa
 
         told = list(parts)
-        wanted = {unit.name: unit for unit in units}
+        wanted = {unit.name: (number, unit) for number, unit in enumerate(units)}
 
         def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for number in _numbers(batches):
                 for packed in read_part(job, told[number], wanted):
-                    yield pa.record_batch([[one] for one in packed], schema=_packed_schema())
+                    row = (wanted[packed.unit][0], *packed)
+                    yield pa.record_batch([[one] for one in row], schema=_packed_schema())
 
-        def join(table: pa.Table) -> pa.Table:
-            pieces = [Packed(*row.values()) for row in table.to_pylist()]
-            result = attempt_to_join(job, wanted[pieces[0].unit], pieces, work, _tag())
-            return pa.Table.from_batches([_as_batch([result.to_json()])])
+        def join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            pieces = [Packed(*list(row.values())[1:]) for batch in batches for row in batch.to_pylist()]
+            if pieces:
+                unit = wanted[pieces[0].unit][1]
+                yield _as_batch([attempt_to_join(job, unit, pieces, work, _tag()).to_json()])
 
-        packed = self._numbered(len(told)).mapInArrow(read, "unit string, data binary, failure string, problem string")
-        left = dict(wanted)
-        for result in self._results(packed.groupBy("unit").applyInArrow(join, "result string")):
+        schema = "number int, unit string, data binary, failure string, problem string"
+        packed = self._numbered(len(told)).mapInArrow(read, schema).repartitionById(len(wanted), "number")
+        left = {name: unit for name, (_, unit) in wanted.items()}
+        for result in self._results(packed.mapInArrow(join, "result string")):
             del left[result.unit]
             yield result
         for unit in left.values():
@@ -64,20 +67,13 @@ class SparkRunner:
             yield attempt_to_join(job, unit, [], work)
 
     def _numbered(self, count: int) -> Any:
-        cores = int(self._spark.conf.get("spark.default.parallelism", "0") or 0) or _cores(self._spark)
-        return self._spark.range(0, count, 1, max(1, min(count, cores * _PARTITIONS_PER_CORE)))
+        """Numbers from 0, one in each partition: a task that dies fails for one unit, and whatever cores a cluster has
+        when it runs them are used."""
+        return self._spark.range(0, count, 1, count)
 
     def _results(self, frame: Any) -> Iterator[Result]:
         for row in frame.collect():
             yield Result.from_json(row["result"])
-
-
-def _cores(spark: SparkSession) -> int:
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except Exception:
-        # Spark Connect does not tell.
-        return 16
 
 
 def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
@@ -94,8 +90,8 @@ def _as_batch(results: list[str]) -> pa.RecordBatch:
 def _packed_schema() -> pa.Schema:
     import pyarrow as pa
 
-    told = [(name, pa.string()) for name in ("failure", "problem")]
-    return pa.schema([("unit", pa.string()), ("data", pa.binary()), *told])
+    reasons = [(name, pa.string()) for name in ("failure", "problem")]
+    return pa.schema([("number", pa.int32()), ("unit", pa.string()), ("data", pa.binary()), *reasons])
 
 
 def _tag() -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from bookstand.disk.topics import topics
 from bookstand.errors import BookstandError
+from bookstand.pipeline.input_state import place_state
 from bookstand.pipeline.places import STORE, Place, check_present, opened
 from bookstand.pipeline.publishing import Output
 from bookstand.pipeline.unit import Plan, Result, Unit, fingerprint
@@ -43,6 +44,7 @@ class Export:
     name = "export"
 
     def __post_init__(self) -> None:
+        Output(self.output)
         # Arrow comes with the tables.
         from bookstand.pipeline.schemas import table_of
 
@@ -58,10 +60,12 @@ class Export:
         problems: list[str] = []
         for place in self.places:
             try:
+                state = place_state(place)
                 for table in self.tables:
                     for chosen in self._topics(place) if table == "messages" else [list(self.topics)]:
                         name = " ".join((place.name, table, *(chosen if table == "messages" else ())))
-                        units.append(Unit(name, {"place": list(place), "table": table, "topics": chosen}))
+                        of = {"place": list(place), "state": state, "table": table, "topics": chosen}
+                        units.append(Unit(name, of))
             except (BookstandError, OSError) as error:
                 problems.append(f"{place.name}: {error}")
         return Plan(units, problems=tuple(problems))
@@ -86,6 +90,7 @@ class Export:
         if not self.looking:
             file = Output.place(folder, f"{table}/{Path(place.paths[0]).name}-{fingerprint(unit.name)}.parquet")
         rows, problems = _write(file, place, asked)
+        Output.sync(folder)
         return Result(unit.name, {table: rows}, tuple(problems))
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from bookstand.disk.disks import Disks
 from bookstand.disk.importing import import_disks
 from bookstand.errors import IncorrectParameterError
+from bookstand.pipeline.input_state import place_state
 from bookstand.pipeline.places import BOOKIE, Place, check_present
 from bookstand.pipeline.publishing import Output
-from bookstand.pipeline.unit import Plan, Result, Unit
+from bookstand.pipeline.unit import Plan, Result, Unit, fingerprint
 from bookstand.store import open as open_store
 from bookstand.store import temporary
 
@@ -30,6 +31,7 @@ class Import:
     name = "import"
 
     def __post_init__(self) -> None:
+        Output(self.output)
         for name, place in self.clusters.items():
             if place.kind != BOOKIE:
                 raise IncorrectParameterError(f"{place.name} is a {place.kind}, not a bookie's disk")
@@ -40,8 +42,12 @@ class Import:
         return None if self.looking else Output(self.output).attempts()
 
     def plan(self) -> Plan:
+        common = {"unlisted": self.unlisted, "passwords": fingerprint([one.hex() for one in self.passwords])}
         return Plan(
-            [Unit(name, {"place": list(place), "unlisted": self.unlisted}) for name, place in self.clusters.items()]
+            [
+                Unit(name, {"place": list(place), "state": place_state(place), **common})
+                for name, place in self.clusters.items()
+            ]
         )
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
@@ -60,6 +66,7 @@ class Import:
         ):
             report = import_disks(disks, store, unlisted=self.unlisted, dry_run=self.looking)
         counts = {"ledgers": report.ledgers, "entries": report.entries, "bytes": report.bytes, "nodes": report.nodes}
+        Output.sync(folder)
         told = [*(str(one) for one in report.damage), *(str(one) for one in report.notes if one.missing)]
         notes = [*(str(one) for one in report.left_out), *(str(one) for one in report.notes if not one.missing)]
         return Result(unit.name, counts, tuple(told), facts={"notes": notes})

@@ -31,8 +31,9 @@ from bookstand.pipeline.bucket_changes import (
     standing,
 )
 from bookstand.pipeline.bucket_cutting import Cut, check_bucket, cut
+from bookstand.pipeline.input_state import file_state
 from bookstand.pipeline.one_topic import opened_topic
-from bookstand.pipeline.places import STORE, Place, opened
+from bookstand.pipeline.places import STORE, Place, local_path, opened
 from bookstand.pipeline.store_topics import each_topic, missing
 from bookstand.pipeline.unit import Packed, Part, Plan, Result, Unit
 
@@ -64,6 +65,9 @@ class RebuildDelayed:
 
     def __post_init__(self) -> None:
         self.cut.check()
+        store_changes.work(self.workplace)
+        for table in self.table:
+            local_path(table, "table")
 
     def work(self) -> Path | None:
         return None if self.looking else store_changes.work(self.workplace)
@@ -252,7 +256,7 @@ def _tables(files: Sequence[str]) -> dict[str, _Rows]:
 
 
 def _plan_table(of: dict[str, Any], rows: _Rows, plan: Plan) -> None:
-    of = {**of, "messages": [[file, numbers, Path(file).stat().st_mtime_ns] for file, numbers, _ in rows]}
+    of = {**of, "messages": [[file, numbers, file_state(file)] for file, numbers, _ in rows]}
     name = f"{of['store']} {of['topic']}"
     if len(rows) == 1 and rows[0][2]:
         file, numbers, _ = rows[0]
