@@ -3,7 +3,7 @@
 ::
 
     <place>/                 a folder of the user, of which nothing else is read or changed
-    <place>/bookstand-jobs-<uid>/
+    <place>/bookstand-runs-<uid>/
             marker           says who made the folder; locked while a run begins or ends
             <job>-<id>/      a run
                  lock        locked as long as the run's process lives
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from bookstand.errors import IncorrectParameterError, StoreInUseError
 
-NAME = f"bookstand-jobs-{os.getuid()}"
+NAME = f"bookstand-runs-{os.getuid()}"
 """Of the folder that all runs of a user in one place share."""
 
 _MARKER, _LOCK = "marker", "lock"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bookstand.errors import MissingExtraError
 from bookstand.pipeline.java import java_home
+from bookstand.pipeline.places import local_path
+from bookstand.pipeline.run_folder import run_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +27,8 @@ REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
 }
 """What a session of anybody's needs so that everything here works."""
+
+_CONNECT = "sc://"
 
 QUICK = {
     "spark.ui.enabled": "false",
@@ -41,19 +47,29 @@ def session(
     settings: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> SparkSession:
-    """A session, or the one there is: with Java, whether or not the machine has one, and with the two data sources.
+    """Make a session with the two data sources, or return the existing one. Java is included if the machine has none.
 
-    ``folder`` is for what Spark writes; by default a temporary one. On ``local`` masters it listens on this machine
-    only. ``settings`` come last.
+    ``master``: Spark's own, or the address of a Connect server (``sc://host:port``), whose machines need bookstand.
+    ``folder`` is for the files of Spark; by default a temporary one, which is removed when the process ends. On
+    ``local`` masters Spark listens on this machine only. ``settings`` take precedence; a Connect server takes those
+    that may change at run time.
     """
     try:
         # Workers need both, and would say so in the middle of a job.
         import pandas  # noqa: F401
         import pyarrow  # noqa: F401
         from pyspark.sql import SparkSession
+
+        if master.startswith(_CONNECT):
+            # Spark's own message names only the first that is missing.
+            import grpc  # noqa: F401
+            import grpc_status  # noqa: F401
+            import zstandard  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(f"Spark is needed: pip install 'bookstand[spark]' ({error})") from error
-    place = Path(tempfile.mkdtemp(prefix="bookstand-spark-") if folder is None else folder).absolute()
+    if master.startswith(_CONNECT):
+        return _connected(SparkSession.builder.appName(name).remote(master).getOrCreate(), settings)
+    place = _temporary_folder() if folder is None else Path(local_path(folder, "folder"))
     place.mkdir(parents=True, exist_ok=True)
     if (home := java_home(place)) is not None:
         os.environ["JAVA_HOME"] = home
@@ -70,6 +86,29 @@ def session(
     spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def _connected(spark: SparkSession, settings: Mapping[str, str] | None) -> SparkSession:
+    for key, value in {**REQUIRED, **(settings or {})}.items():
+        if spark.conf.isModifiable(key):
+            spark.conf.set(key, value)
+    register(spark)
+    return spark
+
+
+def _temporary_folder() -> Path:
+    """A folder that this process removes when it ends, or, if it is killed, the next one that needs one."""
+    process = os.getpid()
+    stack = ExitStack()
+    folder = stack.enter_context(run_folder(Path(tempfile.gettempdir()), "spark"))
+    assert folder is not None
+
+    def remove() -> None:
+        if os.getpid() == process:
+            stack.close()
+
+    atexit.register(remove)
+    return folder
 
 
 def register(spark: SparkSession) -> None:

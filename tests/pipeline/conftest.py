@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -57,6 +58,18 @@ def place(unpacked: Callable[[str], Path], imported: Callable[[str], Path]) -> C
     return one
 
 
+def connect_server() -> dict[str, str]:
+    """Settings by which a session is a server for Spark Connect besides: a real one, without another JVM."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    return {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+    }
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Small, quick to start, and repeats a task whose process died."""
@@ -66,7 +79,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     # The JVM gives it to workers. Other tests' processes are not to find what is not installed.
     os.environ["PYTHONPATH"] = str(ROOT)
     try:
-        made = session("tests", "local[2,3]", QUICK, tmp_path_factory.mktemp("spark"))
+        made = session("tests", "local[2,3]", {**QUICK, **connect_server()}, tmp_path_factory.mktemp("spark"))
     finally:
         os.environ.clear()
         os.environ.update(before)
