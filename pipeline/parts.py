@@ -13,6 +13,8 @@ from bookstand.pipeline.query import Query
 
 # Less is not worth another task.
 SMALLEST_PART = 4 << 20
+# A task that reads more holds up the others: clusters have more cores than the machine that plans.
+LARGEST_PART = 64 << 20
 # What a row costs beside its bytes.
 ROW_BYTES = 100
 
@@ -45,10 +47,10 @@ class Range(NamedTuple):
 
 
 def wanted_parts(query: Query, weight: int) -> int:
-    """Into how many parts so many bytes are divided."""
+    """Number of parts for so many bytes."""
     if query.partitions is not None:
         return query.partitions
-    return max(1, min(len(os.sched_getaffinity(0)), weight // SMALLEST_PART))
+    return max(1, min(len(os.sched_getaffinity(0)), weight // SMALLEST_PART), -(-weight // LARGEST_PART))
 
 
 def divided(ranges: Sequence[Range], parts: int) -> list[list[Range]]:

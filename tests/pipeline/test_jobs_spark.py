@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from bookstand.pipeline.jobs.verify import Verify
 from bookstand.pipeline.local import LocalRunner
 from bookstand.pipeline.on_spark import SparkRunner
 from bookstand.pipeline.places import STORE, Place, bookies
+from bookstand.pipeline.unit import Packed, Part, Plan, Result, Unit
 from tests.disk.recordings import dump_path
 from tests.pipeline import kit
 from tests.pipeline.dying import DyingExport
@@ -153,3 +155,56 @@ def test_a_unit_that_fails_costs_no_other(
     (failed,) = summary.failed
     assert failed.unit == f"{a} {T0}"
     assert len(summary.results) == 4
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Says of each unit which partition it was done in; of joined ones, a part has a piece for each."""
+
+    count: int
+    name = "placed"
+
+    def work(self) -> Path | None:
+        return None
+
+    def plan(self) -> Plan:
+        units = [Unit(str(number), {}) for number in range(self.count)]
+        joined = [Unit(f"joined {number}", {}) for number in range(self.count)]
+        names = tuple(unit.name for unit in joined)
+        return Plan(units, joined, [Part("a", {}, names), Part("b", {}, names)])
+
+    def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
+        return {}
+
+    def preview(self) -> Placed:
+        return self
+
+    def do(self, unit: Unit, folder: Path) -> Result:
+        return Result(unit.name, {"pieces": 0}, facts={"partition": _partition()})
+
+    def read(self, part: Part) -> list[Packed]:
+        return [Packed(unit, part.name.encode()) for unit in part.units]
+
+    def join(self, unit: Unit, pieces: Sequence[bytes], folder: Path) -> Result:
+        assert sorted(pieces) == [b"a", b"b"]
+        return Result(unit.name, {"pieces": len(pieces)}, facts={"partition": _partition()})
+
+    def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
+        return [result for _, result in done]
+
+
+def _partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
+
+
+def test_each_unit_is_a_partition_of_its_own(spark: SparkSession) -> None:
+    """However many cores there are, when the job begins and later."""
+    found = execute(Placed(11), SparkRunner(spark))
+    assert found.ok, str(found)
+    for joined in (False, True):
+        partitions = [one.facts["partition"] for one in found.results if one.unit.startswith("joined") is joined]
+        assert sorted(partitions) == list(range(11))

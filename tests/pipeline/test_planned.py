@@ -15,7 +15,7 @@ from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
 from bookstand.delivery.topic_config import TopicConfig
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
 from bookstand.pipeline.batches import DamagedDataError
-from bookstand.pipeline.parts import Part
+from bookstand.pipeline.parts import Part, wanted_parts
 from bookstand.pipeline.places import bookies, stores
 from bookstand.pipeline.query import Query, query
 from bookstand.pipeline.schemas import TABLES
@@ -142,6 +142,13 @@ def test_a_merge_that_was_broken_off_leaves_messages_in_two_buckets(tmp_path: Pa
     assert {row["bucket_ledger_id"] for row in after} == both
     rows_after = [(row["deliver_at_ms"], row["ledger_id"], row["entry_id"]) for row in after]
     assert sorted(rows_after) == sorted(rows_before * 2)
+
+
+def test_much_is_divided_further_than_the_planning_machine_has_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    counts = [wanted_parts(query("entries"), weight << 20) for weight in (0, 4, 8, 100, 128, 129, 6400)]
+    assert counts == [1, 1, 2, 2, 2, 3, 100]
+    assert wanted_parts(query("entries", partitions=7), 6400 << 20) == 7
 
 
 # -- places ------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from bookstand.pipeline.schemas import TABLES
 from bookstand.pipeline.tables import read
 from tests.disk.recordings import dump_path
 from tests.kit import Child, eventually
+from tests.pipeline import kit
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -196,3 +197,35 @@ def test_all_tasks_see_what_was_there_at_planning(
         rows = sorted(map(tuple, found.result()))
     assert rows == [(ledger, entry) for ledger in range(4) for entry in range(500)]
     assert spark.read.format("bookstand").load(str(store_path)).count() == 4 * 1000
+
+
+def test_a_frame_is_planned_by_its_first_action(spark: Any, tmp_path: Path) -> None:
+    """As docs/spark.md says: all that is made of one load() shows the same."""
+    with bookstand.open(tmp_path / "store") as store:
+        ledger = store.create_ledger()
+        ledger.append_many([b"x"] * 10)
+        frame = spark.read.format("bookstand").load(str(tmp_path / "store"))
+        columns = frame.select("entry_id")
+        ledger.append_many([b"x"] * 10)
+        assert frame.count() == 20
+        ledger.append_many([b"x"] * 10)
+        assert (frame.count(), len(frame.collect()), columns.count(), frame.union(frame).count()) == (20, 20, 20, 40)
+        assert spark.read.format("bookstand").load(str(tmp_path / "store")).count() == 30
+
+
+def test_disks_that_are_missing_where_a_task_runs_fail_it(spark: Any, tmp_path: Path) -> None:
+    kit.clusters(tmp_path / "copies", "one", "two")
+    found = {}
+    for table in ("entries", "ledgers", "messages"):
+        frame = spark.read.format("bookie").option("table", table).load(str(tmp_path / "copies" / "*"))
+        found[table] = frame, frame.count()
+        assert {Path(row.place).name for row in frame.select("place").distinct().collect()} == {"one", "two"}
+    disk = tmp_path / "copies" / "two" / "made:3181" / "ledgers"
+    disk.rename(tmp_path / "unmounted")
+    disk.mkdir()
+    for frame, _ in found.values():
+        with pytest.raises(Exception, match="needs the same file systems, mounted at the same paths"):
+            frame.count()
+    disk.rmdir()
+    (tmp_path / "unmounted").rename(disk)
+    assert [frame.count() for frame, _ in found.values()] == [count for _, count in found.values()]

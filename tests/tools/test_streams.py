@@ -6,38 +6,116 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 import bookstand
+from bookstand.pipeline.command import JOBS
 from bookstand.tools.exit_codes import FAILED, FINE, INTERRUPTED
+from bookstand.tools.main import COMMANDS, SPARK
 from tests.kit import PATIENCE
 from tests.tools.child import COMMAND, Terminal, environment, finished, start, without_control
+from tests.tools.kit import copied, damage_entry
 
 DUMP = ("--metadata", "metadata.jsonl.gz")
 RECORDS = ("ls", "bookie", *DUMP, "--records")
-COMMANDS = (
-    ("ls", "my-store"),
-    ("cat", "my-store", "0"),
-    ("verify", "my-store"),
-    ("import-bookie", "bookie", "new", *DUMP, "--dry-run"),
-    ("compact", "my-store", "--dry-run"),
-    ("repair", "my-store", "new", "--dry-run"),
-    ("upgrade", "my-store"),
-    (*RECORDS, "--json"),
+# Of each command one that prints something; what runs for long prints its help.
+EVERY = {
+    "ls": "my-store",
+    "show": "my-store",
+    "cat": "my-store 0",
+    "verify": "my-store",
+    "cursors": "my-store",
+    "delayed": "my-store",
+    "stats": "my-store",
+    "report": "my-store --output report.html",
+    "import-bookie": "bookie imported --metadata metadata.jsonl.gz --dry-run",
+    "export-bookie": "my-store exported",
+    "migrate cursors": "my-store --dry-run",
+    "migrate snapshots": "my-store --dry-run",
+    "backup": "my-store saved",
+    "compact": "my-store --dry-run",
+    "repair": "my-store repaired --dry-run",
+    "upgrade": "my-store",
+    "serve": "--help",
+    "demo": "--help",
+    "spark rebuild-delayed": "my-store --dry-run",
+    "spark recut": "my-store --dry-run",
+    "spark migrate-cursors": "my-store --dry-run",
+    "spark import": "bookie --metadata metadata.jsonl.gz --output stores --dry-run",
+    "spark export": "my-store --output tables --table cursors --dry-run",
+    "spark verify": "my-store",
+    "spark stats": "my-store --json",
+}
+OTHERS = (
+    " ".join((*RECORDS, "--json")),
+    "--help",
+    "spark verify --help",
+    "spark",
+    "ls nothing --json",
+    "spark stats my-store",
+    "cursors my-store",
 )
 
+_CLOSED = """
+import json, os, sys
+from importlib import import_module
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda words: " ".join(words[:2]))
-def test_output_that_nobody_reads(here: Path, arguments: tuple[str, ...]) -> None:
-    """As in ``| true``: the pipe is closed before anything is written."""
+import numpy, pyarrow.parquet, rich.progress, typer
+from bookstand.disk import disks
+from bookstand.pipeline.jobs import export, import_disks, migrate_cursors, rebuild_delayed, recut, stats, verify
+from bookstand.tools.main import COMMANDS, main, module_of
+
+for command in COMMANDS:
+    import_module(module_of(command))
+for closed, words in json.loads(sys.argv[1]):
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        reading, writing = os.pipe()
+        os.close(reading)
+        for descriptor in closed:
+            os.dup2(writing, descriptor)
+        # As a process of its own ends, with all that Python does then.
+        sys.exit(main(words.split()))
+    print(json.dumps([words, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]))
+"""
+
+
+def test_every_command_ends_well_where_its_output_is_closed(here: Path) -> None:
+    """As in ``| head``, and in ``2>&1 | head``."""
+    assert EVERY.keys() == {*COMMANDS, *(f"{SPARK} {name}" for name in JOBS)}
+    words = [([1], f"{name} {more}") for name, more in EVERY.items()]
+    words += [(closed, one) for one in OTHERS for closed in ([1], [1, 2])]
+    done = subprocess.run(
+        [sys.executable, "-c", _CLOSED, json.dumps(words)],
+        cwd=here,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [name for name, _ in told] == [name for _, name in words]
+    codes = {"spark": 2, "ls nothing --json": 3}
+    assert {name: code for name, code in told if code != codes.get(name, FINE)} == {}
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_the_exit_code_of_a_job_does_not_depend_on_who_reads_its_output(here: Path, tmp_path: Path) -> None:
+    damaged = copied(here / "my-store", tmp_path / "damaged")
+    damage_entry(damaged, 0, 7)
     reading, writing = os.pipe()
     os.close(reading)
-    child = start(*arguments, folder=here, stdout=writing, stderr=subprocess.PIPE)
+    with open("/dev/null", "w") as nothing:
+        for out in (writing, nothing):
+            child = start("spark", "verify", damaged, folder=here, stdout=out, stderr=subprocess.PIPE)
+            assert finished(child) == (1, "", "")
     os.close(writing)
-    assert finished(child) == (FINE, "", "")
 
 
 def test_output_of_which_the_first_line_is_read(here: Path) -> None:
