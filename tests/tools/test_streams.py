@@ -85,14 +85,14 @@ for closed, words in json.loads(sys.argv[1]):
 """
 
 
-def test_every_command_ends_well_where_its_output_is_closed(here: Path) -> None:
+def test_every_command_ends_well_where_its_output_is_closed(folder: Path) -> None:
     """As in ``| head``, and in ``2>&1 | head``."""
     assert EVERY.keys() == {*COMMANDS, *(f"{SPARK} {name}" for name in JOBS)}
     words = [([1], f"{name} {more}") for name, more in EVERY.items()]
     words += [(closed, one) for one in OTHERS for closed in ([1], [1, 2])]
     done = subprocess.run(
         [sys.executable, "-c", _CLOSED, json.dumps(words)],
-        cwd=here,
+        cwd=folder,
         env=environment(),
         capture_output=True,
         text=True,
