@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,9 +63,8 @@ def session(
 
         if master.startswith(_CONNECT):
             # Spark's own message names only the first that is missing.
-            import grpc  # noqa: F401
-            import grpc_status  # noqa: F401
-            import zstandard  # noqa: F401
+            for package in ("grpc", "grpc_status", "zstandard"):
+                import_module(package)
     except ImportError as error:
         raise MissingExtraError(f"Spark is needed: pip install 'bookstand[spark]' ({error})") from error
     if master.startswith(_CONNECT):
