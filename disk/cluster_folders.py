@@ -14,14 +14,14 @@ from bookstand.disk.target import dump_in
 
 @dataclass
 class ClusterFolders:
-    """Folders of one cluster, as far as cookies and places tell."""
+    """Folders that belong to one cluster by their cookies and paths."""
 
     folders: list[str]
     instance: str
     """The instance id in its cookies; empty if there is none."""
     bookies: set[str]
     own: bool
-    """Whether the folders are bookies' own ones, not folders above them."""
+    """True for bookies' own folders, False for folders above bookies."""
 
     @property
     def dump(self) -> str | None:
@@ -33,7 +33,7 @@ class ClusterFolders:
         return None
 
     def holds(self, other: ClusterFolders) -> bool:
-        """Whether the other folders are of this cluster. Copies of the same bookies are of another one."""
+        """Return True if the other folders belong to this cluster. Copies of the same bookies belong to another one."""
         if self.own and other.own:
             if self.instance and other.instance:
                 return self.instance == other.instance

@@ -37,7 +37,7 @@ _PROGRAM = "python -m bookstand.pipeline"
 
 
 def main(arguments: Sequence[str] | None = None, program: str = _PROGRAM) -> int:
-    """Run a job from a command line; returns the exit code, which is the job's also where nobody reads the output."""
+    """Run a job from a command line. The exit code is the job's even if its output is a closed pipe."""
     code = FINE
     try:
         options = parser(program).parse_args(arguments)
@@ -70,7 +70,7 @@ def _done(options: argparse.Namespace) -> tuple[int, Summary | None]:
 
 
 def _close_broken_pipes() -> None:
-    """Discard what a closed pipe does not take: Python would report it when it ends."""
+    """Discard output to closed pipes, which Python would report as an error when it ends."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

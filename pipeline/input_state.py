@@ -1,4 +1,4 @@
-"""State of the inputs of a job. A job that continues knows by it that what it did before is still the answer."""
+"""State of the inputs of a job, by which a job that continues recognizes results that are still valid."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def stores(paths: Paths) -> list[Place]:
 
 
 def bookies(paths: Paths, metadata: str | None = None) -> Place:
-    """The disks at all paths as those of one cluster. ``metadata``: path of its dump."""
+    """The disks at all paths, as one cluster. ``metadata``: path of its dump."""
     folders = list(dict.fromkeys(os.path.abspath(target.path) for target in _targets(paths, (BOOKIE,))))
     return _cluster(folders, metadata)
 
@@ -113,7 +113,7 @@ def _cluster(folders: Sequence[str], metadata: str | None) -> Place:
 
 
 def _targets(paths: Paths, kinds: Sequence[str]) -> Iterator[Target]:
-    """What is at the paths; of the matches of a glob only those of these kinds, of which there must be one."""
+    """Stores and disks at the paths. Other matches of a glob are passed over; each path must have one match."""
     what = " or ".join(_NAMES[kind] for kind in kinds)
     for path in _each(paths):
         found = 0

@@ -6,10 +6,10 @@
     <output>/_bookstand/lock         marks the folder as made by jobs; locked while one publishes
                         attempts/    the folders of runs (:mod:`bookstand.pipeline.run_folder`)
                         manifest     renames under way: written before the first one, removed after the last
-                        published    units whose outcome exists, with the fingerprints of what they were made from
+                        published    units whose outcome exists, with the fingerprints of their inputs
 
-Attempts sync what they make before it is renamed. The manifest lists the renames; reading it again after a crash does
-those that are missing and repeats none: a rename was done if its source is gone and its target exists.
+Attempts sync their files before these are renamed. The manifest lists the renames. After a crash it is read again: the
+missing renames are done, and no other. A rename was done if its source is gone and its target exists.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Output:
 
     @staticmethod
     def place(attempt: Path, name: str) -> Path:
-        """Where an attempt writes what is to be published as ``name``, which may contain folders."""
+        """Path to which an attempt writes the outcome that is published as ``name``, which may contain folders."""
         ready = attempt / _READY
         ready.mkdir(exist_ok=True)
         return ready / quote(name, safe="")
 
     @staticmethod
     def sync(attempt: Path) -> None:
-        """Make what an attempt wrote durable, on the machine that wrote it: a rename orders names, not data."""
+        """Make the files of an attempt durable, on the machine that wrote them: a rename orders names, not data."""
         for folder, _, files in os.walk(attempt / _READY, topdown=False):
             for file in files:
                 sync_file(os.path.join(folder, file))

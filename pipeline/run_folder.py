@@ -4,12 +4,12 @@
 
     <place>/                 a folder of the user, of which nothing else is read or changed
     <place>/bookstand-runs-<uid>/
-            marker           says who made the folder; locked while a run begins or ends
+            marker           marks the folder as made by jobs; locked while a run begins or ends
             <job>-<id>/      a run
                  lock        locked as long as the run's process lives
                  …           attempts
 
-The last run removes the folder. What a killed run left is removed by the next one.
+The last run removes the folder. The next run removes the folders of runs that were killed.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _is_open_to_all(folder: Path) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file still has that name."""
+    """Return True if the open file still has that name."""
     try:
         there = os.stat(path)
     except FileNotFoundError:
