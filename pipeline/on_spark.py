@@ -6,6 +6,7 @@ units that are in several places are shuffled, packed.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,58 +28,59 @@ class SparkRunner:
     def run(self, job: Job, units: Sequence[Unit], work: Path | None) -> Iterator[Result]:
         if not units:
             return
-        # Python's own objects, so that nothing of a unit depends on what Spark makes of it.
-        told = list(units)
 
         def do(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for number in _numbers(batches):
-                yield _as_batch([attempt(job, told[number], work, _tag()).to_json()])
+            for unit in _values(batches):
+                yield _as_batch([attempt(job, unit, work, _tag()).to_json()])
 
-        yield from self._results(self._numbered(len(told)).mapInArrow(do, "result string"))
+        yield from self._results(self._divided(units).mapInArrow(do, "result string"))
 
     def run_joined(
         self, job: JoiningJob, units: Sequence[Unit], parts: Sequence[Part], work: Path | None
     ) -> Iterator[Result]:
         import pyarrow as pa
 
-        told = list(parts)
-        wanted = {unit.name: (number, unit) for number, unit in enumerate(units)}
+        numbers = {unit.name: number for number, unit in enumerate(units)}
+        wanted = [(part, {name: numbers[name] for name in part.units if name in numbers}) for part in parts]
 
         def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for number in _numbers(batches):
-                for packed in read_part(job, told[number], wanted):
-                    row = (wanted[packed.unit][0], *packed)
+            for part, numbers_of_units in _values(batches):
+                for packed in read_part(job, part, numbers_of_units):
+                    row = (numbers_of_units[packed.unit], *packed)
                     yield pa.record_batch([[one] for one in row], schema=_packed_schema())
 
         def join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            pieces = [Packed(*list(row.values())[1:]) for batch in batches for row in batch.to_pylist()]
-            if pieces:
-                unit = wanted[pieces[0].unit][1]
+            unit, pieces = None, []
+            for batch in batches:
+                for _, name, data, *reasons in (row.values() for row in batch.to_pylist()):
+                    if name is None:
+                        unit = pickle.loads(data)
+                    else:
+                        pieces.append(Packed(name, data, *reasons))
+            if unit is not None:
                 yield _as_batch([attempt_to_join(job, unit, pieces, work, _tag()).to_json()])
 
         schema = "number int, unit string, data binary, failure string, problem string"
-        packed = self._numbered(len(told)).mapInArrow(read, schema).repartitionById(len(wanted), "number")
-        left = {name: unit for name, (_, unit) in wanted.items()}
-        for result in self._results(packed.mapInArrow(join, "result string")):
-            del left[result.unit]
-            yield result
-        for unit in left.values():
-            # None of the parts has anything for it.
-            yield attempt_to_join(job, unit, [], work)
+        # The units themselves, among their pieces: a unit may have none.
+        rows = [(number, None, pickle.dumps(unit), None, None) for number, unit in enumerate(units)]
+        pieces = self._divided(wanted).mapInArrow(read, schema).union(self._spark.createDataFrame(rows, schema))
+        yield from self._results(pieces.repartitionById(len(units), "number").mapInArrow(join, "result string"))
 
-    def _numbered(self, count: int) -> Any:
-        """Numbers from 0, one in each partition: a task that dies fails for one unit, and whatever cores a cluster has
-        when it runs them are used."""
-        return self._spark.range(0, count, 1, count)
+    def _divided(self, values: Sequence[Any]) -> Any:
+        """Rows with one value each, one row in each partition: a task that dies fails for one unit, and a job uses the
+        cores that a cluster has when it runs. Values are rows because a function's closure is sent with every task."""
+        rows = [(number, pickle.dumps(value)) for number, value in enumerate(values)]
+        frame = self._spark.createDataFrame(rows, "number int, value binary")
+        return frame.repartitionById(max(1, len(rows)), "number")
 
     def _results(self, frame: Any) -> Iterator[Result]:
         for row in frame.collect():
             yield Result.from_json(row["result"])
 
 
-def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+def _values(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
     for batch in batches:
-        yield from batch.column(0).to_pylist()
+        yield from map(pickle.loads, batch.column(1).to_pylist())
 
 
 def _as_batch(results: list[str]) -> pa.RecordBatch:
