@@ -15,7 +15,7 @@ from bookstand.storage import copies, keys, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any, Protocol
 
     from bookstand.storage.batch import Encoded
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         def state(self, ledger_id: int) -> LedgerState | None: ...
         def entry_keys(self, ledger_id: int, limit: int | None) -> list[bytes]: ...
         def copy_keys(self, ledger_id: int, limit: int | None) -> list[bytes]: ...
+        def ledger_keys(self) -> Iterator[bytes]: ...
 
 
 ANY_VERSION = None
@@ -126,6 +127,12 @@ class Staging:
 
     def copy_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
         return self._view.copy_keys(ledger_id, limit)
+
+    def ledger_keys(self) -> Iterator[bytes]:
+        """Keys of the ledgers that have metadata, in no order."""
+        staged = {key: value for (database, key), value in self.writes.items() if database == keys.LEDGERS}
+        yield from (key for key, value in staged.items() if value is not None)
+        yield from (key for key in self._view.ledger_keys() if key not in staged)
 
     def copy(self, ledger_id: int, bookie: int) -> LedgerCopy | None:
         """What a bookie knows of a ledger, ready to be changed and put back."""

@@ -14,12 +14,29 @@ if TYPE_CHECKING:
 
 
 class ReserveLedger:
-    """Take a ledger id and an incarnation for a ledger that is created later; result: both."""
+    """Take a ledger id and an incarnation for a ledger that is created later; result: both. ``deleted_too``: the ids of
+    deleted ledgers are free before their entries are collected, which then is the creator's task."""
+
+    __slots__ = ("deleted_too",)
+
+    def __init__(self, deleted_too: bool = False) -> None:
+        self.deleted_too = deleted_too
+
+    def apply(self, staging: Staging) -> tuple[int, int]:
+        return _next_free(staging, self.deleted_too), next_incarnation(staging)
+
+
+class RestartLedgerIds:
+    """Begin with ledger id 0 again, if the store has no ledgers; result: whether that is so."""
 
     __slots__ = ()
 
-    def apply(self, staging: Staging) -> tuple[int, int]:
-        return _next_free(staging), next_incarnation(staging)
+    def apply(self, staging: Staging) -> bool:
+        if next(staging.ledger_keys(), None) is not None:
+            return False
+        name = keys.META_NEXT_LEDGER
+        staging.put(keys.META, name, record.seal(name, bytes(keys.COUNTER_BYTES)))
+        return True
 
 
 class CreateLedger(TakesSpace):
@@ -123,13 +140,16 @@ class DeleteLedger:
             staging.put(keys.META, due, record.seal(due, b""))
 
 
-def _next_free(staging: Staging) -> int:
+def _next_free(staging: Staging, deleted_too: bool = False) -> int:
     while True:
         ledger_id = staging.next_number(keys.META_NEXT_LEDGER)
         if ledger_id > keys.MAX_LEDGER_ID:
             raise LedgerIdOverflowError("the store has no ledger ids left")
         key = keys.LEDGER_KEY.pack(ledger_id)
-        if staging.get(keys.LEDGERS, key) is None and staging.state(ledger_id) is None:
+        if staging.get(keys.LEDGERS, key) is not None:
+            continue
+        state = staging.state(ledger_id)
+        if state is None or (deleted_too and state.deleted_at):
             return ledger_id
 
 

@@ -19,7 +19,7 @@ from bookstand.storage.state import LedgerState, added, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Protocol
 
     from bookstand.storage.batch import Encoded
@@ -258,6 +258,9 @@ class Writing:
 
     def copy_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
         return self._keys_of_ledger(keys.COPIES, ledger_id, limit)
+
+    def ledger_keys(self) -> Iterator[bytes]:
+        yield from values(self._transaction.cursor(self._databases[keys.LEDGERS]).iternext(True, False))
 
     def _keys_of_ledger(self, database: bytes, ledger_id: int, limit: int | None) -> list[bytes]:
         cursor = self._transaction.cursor(self._databases[database])

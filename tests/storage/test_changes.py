@@ -17,7 +17,13 @@ from bookstand.storage import metadata as metadata_format
 from bookstand.storage.changes import Change
 from bookstand.storage.digest import digest_for, master_key
 from bookstand.storage.entry_changes import AddEntries, Fence
-from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger, ReserveLedger, UpdateLedger
+from bookstand.storage.ledger_changes import (
+    CreateLedger,
+    DeleteLedger,
+    ReserveLedger,
+    RestartLedgerIds,
+    UpdateLedger,
+)
 from bookstand.storage.node_changes import DeleteNode, PutNode
 from tests import kit
 
@@ -361,3 +367,23 @@ def test_reserved_ids_are_handed_out_once(store: Any) -> None:
     reserved = [ledger_id for _ in range(5) for ledger_id, _ in store.storage.submit(reserve).result(kit.PATIENCE)]
     ids = [*reserved, *(store.create_ledger().id for _ in range(3))]
     assert len(set(ids)) == 13
+
+
+def test_ledger_ids_restart_in_a_store_without_ledgers(store: Any) -> None:
+    writers = [store.create_ledger() for _ in range(3)]
+    writers[0].append(b"x")
+    assert store.storage.apply(Change(RestartLedgerIds())) == [False]
+    for writer in writers:
+        store.delete_ledger(writer.id)
+    # In one change: what is staged counts.
+    assert store.storage.apply(Change(CreateLedger(7, None, "", b""), RestartLedgerIds()))[1] is False
+    assert store.storage.apply(Change(DeleteLedger(7, 1), RestartLedgerIds()))[1] is True
+    # Ids of deleted ledgers are free for those that say so; others come behind what is not collected.
+    ((again, _),) = store.storage.apply(Change(ReserveLedger(deleted_too=True)))
+    assert again == 0
+    assert store.create_ledger().id == 3
+    for writer in writers:
+        store.storage.collect(writer.id)
+    store.delete_ledger(3)
+    assert store.storage.apply(Change(RestartLedgerIds())) == [True]
+    assert store.create_ledger().id == 0
