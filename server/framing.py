@@ -19,7 +19,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +32,9 @@ SENDING_HIGH_WATER = 256 << 10
 _FLUSH_BYTES = 256 << 10
 # How many frames of a run are counted one by one, before numpy pays.
 _COUNTED = 8
+# A frame over the limit is answered by its first bytes; a connection that does not send them in time is closed.
+HEAD_BYTES = 256
+HEAD_SECONDS = 1.0
 
 
 class Run(NamedTuple):
@@ -62,11 +65,34 @@ class Run(NamedTuple):
         return octets.reshape(self.frames, self.stride)
 
 
-def split(data: bytes, largest: int) -> tuple[list[Run], int, bool]:
-    """The whole frames that ``data`` begins with, where the rest begins, and whether that may be the beginning of a
-    frame: where its length is one that no frame has, what follows cannot be told apart any more."""
+Buffers = tuple[int, int, int]
+"""Bytes in the buffers of a connection, in the order of ``BUFFERS``."""
+
+BUFFERS = ("frames", "requests", "answers")
+"""Frames that have not arrived completely or are waiting for room, requests in progress, unread answers."""
+
+
+class Held:
+    """Bytes in the buffers of several connections."""
+
+    __slots__ = (*BUFFERS, "total")
+
+    def __init__(self) -> None:
+        self.frames = self.requests = self.answers = self.total = 0
+
+    def change(self, before: Buffers, now: Buffers) -> None:
+        """Record the buffers of one connection."""
+        self.frames += now[0] - before[0]
+        self.requests += now[1] - before[1]
+        self.answers += now[2] - before[2]
+        self.total += sum(now) - sum(before)
+
+
+def split(data: bytes, largest: int, at: int = 0) -> tuple[list[Run], int, bool]:
+    """The complete frames from ``at`` on, the position behind them, and whether a frame may begin there: behind a
+    length that no frame has, frames cannot be told apart."""
     runs: list[Run] = []
-    at, end = 0, len(data)
+    end = len(data)
     while end - at >= LENGTH_BYTES:
         prefix = data[at : at + LENGTH_BYTES]
         size = int.from_bytes(prefix, "big", signed=True)
@@ -112,6 +138,8 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
 
     transport: asyncio.Transport
 
+    head_seconds: ClassVar[float] = HEAD_SECONDS
+
     def __init__(self, scratch: memoryview, largest_frame: int) -> None:
         self._scratch = scratch
         self._largest_frame = largest_frame
@@ -119,6 +147,14 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
         self._partial = bytearray()
         self._wanted = 0
         self._backlog: deque[Run] = deque()
+        # Runs share the bytes that they arrived in; these count while runs are waiting.
+        self._arrived_bytes = self._backlog_bytes = 0
+        # The part of a frame over the limit that is still to be skipped.
+        self._excess = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        # Set by those who know what a request takes.
+        self._request_bytes = 0
+        self._buffers: Buffers = (0, 0, 0)
         self._writable = True
         self._reading = True
         self._answers: list[bytes] = []
@@ -138,6 +174,11 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
     def worked(self) -> None:
         """All that has arrived was looked at, or as much as there was room for."""
 
+    def reject(self, head: bytes) -> bool | None:
+        """Answer a frame over the limit that begins with ``head``, so that the rest of it is skipped. False: close the
+        connection instead. None: more of the frame is needed, up to ``HEAD_BYTES``."""
+        return False
+
     def send(self, answer: bytes) -> None:
         """Answers go out together at the end of a turn."""
         self._answers.append(answer)
@@ -148,12 +189,21 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
     def flush(self) -> None:
         if self._answers:
             answers, self._answers, self._answer_bytes = self._answers, [], 0
-            if not self.closed:
+            if not self.closed and not self.transport.is_closing():
                 self.transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
                 self.weigh()
 
     def weigh(self) -> None:
-        """What is held for the client may have changed."""
+        """Report a change of the buffers."""
+        unsent = 0 if self._writable else self.transport.get_write_buffer_size()
+        now = len(self._partial) + self._backlog_bytes, self._request_bytes, unsent
+        before = self._buffers
+        if now != before:
+            self._buffers = now
+            self.hold(before, now)
+
+    def hold(self, before: Buffers, now: Buffers) -> None:
+        """The buffers have changed; a subclass may close the connection for it."""
 
     def refuse(self) -> None:
         """Close it without an answer, as a bookie does with what it cannot make out."""
@@ -169,7 +219,9 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
     def _drop(self) -> None:
         self.closed = True
         self._backlog.clear()
+        self._backlog_bytes = 0
         self._partial.clear()
+        self._stop_head_timer()
         self.weigh()
 
     def proceed(self) -> None:
@@ -183,8 +235,10 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
                 self._backlog.popleft()
             else:
                 self._backlog[0] = run.rest(taken)
+        self._backlog_bytes = self._arrived_bytes if self._backlog else 0
         self.worked()
         self.flush()
+        self.weigh()
         self._hold_or_go_on()
 
     def _hold_or_go_on(self) -> None:
@@ -197,12 +251,6 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
                 self.transport.pause_reading()
 
     # -- what asyncio calls --------------------------------------------------------------------------------------------
-
-    @property
-    def held_bytes(self) -> int:
-        """What is kept for a client that may take its time: of a frame that has not arrived whole, and of answers that
-        it does not take."""
-        return len(self._partial) + (0 if self._writable else self.transport.get_write_buffer_size())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -221,6 +269,12 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
             self.weigh()
 
     def _arrive(self, octets: memoryview) -> None:
+        if self._excess:
+            skipped = min(self._excess, len(octets))
+            self._excess -= skipped
+            octets = octets[skipped:]
+            if not octets:
+                return
         partial = self._partial
         if not partial:
             data = bytes(octets)
@@ -230,16 +284,42 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
                 return
             data = bytes(partial)
             partial.clear()
+        self._stop_head_timer()
         runs, end, sound = split(data, self._largest_frame)
-        if sound and end < len(data):
+        self._backlog.extend(runs)
+        while not sound and (skipped := self._skip(data, end)):
+            runs, end, sound = split(data, self._largest_frame, end + skipped)
+            self._backlog.extend(runs)
+        if (sound or self._head_timer is not None) and end < len(data):
             partial += data[end:]
             self._wanted = LENGTH_BYTES
-            if len(partial) >= LENGTH_BYTES:
+            if self._head_timer is not None:
+                self._wanted = len(partial) + 1
+            elif len(partial) >= LENGTH_BYTES:
                 self._wanted += int.from_bytes(partial[:LENGTH_BYTES], "big")
-        self._backlog.extend(runs)
+        self._arrived_bytes = len(data)
         self.proceed()
-        if not sound and not self.closed:
+        if not sound and self._head_timer is None and not self.closed:
             self.refuse()
+
+    def _skip(self, data: bytes, at: int) -> int:
+        """Have a frame over the limit rejected; returns the number of its bytes that have arrived. 0: the connection is
+        to be closed, or the timer waits for the rest of the frame's head."""
+        size = int.from_bytes(data[at : at + LENGTH_BYTES], "big", signed=True)
+        begin = at + LENGTH_BYTES
+        rejected = False if size < 0 else self.reject(data[begin : begin + min(size, HEAD_BYTES)])
+        if rejected is None:
+            self._head_timer = asyncio.get_running_loop().call_later(self.head_seconds, self.refuse)
+        if not rejected:
+            return 0
+        arrived = min(size, len(data) - begin)
+        self._excess = size - arrived
+        return LENGTH_BYTES + arrived
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     def pause_writing(self) -> None:
         self._writable = False

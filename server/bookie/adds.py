@@ -12,6 +12,10 @@ Answer = Callable[[int], bytes]
 """Makes the answers to some adds, of the code that all of them have."""
 
 
+# Memory that an add takes besides its frame, as measured.
+_ADD_BYTES = 300
+
+
 class Adds(NamedTuple):
     """Adds of one ledger that fare alike. ``size`` is that of their frames together."""
 
@@ -23,6 +27,11 @@ class Adds(NamedTuple):
     lac: int
     answer: Answer
     size: int
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that they take until they are answered."""
+        return self.size + _ADD_BYTES * len(self.entry_ids)
 
     def of(self, bookie: int) -> AddCopies:
         return AddCopies(

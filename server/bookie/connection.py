@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import cache, partial
 from time import monotonic
@@ -9,11 +10,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from bookstand.errors import OutcomeUnknownError, StoreCrashedError
-from bookstand.server.bookie import adds, codes, requests_v2, v2
+from bookstand.server.bookie import adds, codes, figures, requests_v2, v2
 from bookstand.server.bookie.desk import Desk
 from bookstand.server.bookie.hooked import HookedAdd
 from bookstand.server.bookie.versions import FIRST_OCTET_OF_V3
-from bookstand.server.framing import FramedConnection, Run
+from bookstand.server.framing import LENGTH_BYTES, Buffers, FramedConnection, Run
 from bookstand.storage.copy_reading import CopyReads
 from bookstand.storage.copying import FenceCopy
 from bookstand.storage.hooks import SimulatedCrash
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 SMALLEST_RUN = 8
 """Of frames: where looking at them by the column pays."""
 
+# Memory that a request in progress other than an add takes, besides its body.
+_CHANGE_BYTES = 1 << 10
 # Runs in which ledgers take turns are looked at frame by frame, so many at a time.
 _ONE_BY_ONE = 64
 
@@ -44,13 +47,14 @@ def _requests_v3() -> ModuleType:
 
 class BookieConnection(FramedConnection):
     def __init__(self, desk: Desk) -> None:
-        super().__init__(desk.scratch, desk.limits.frame_bytes)
+        super().__init__(desk.scratch, desk.limits.frame_bytes - LENGTH_BYTES)
         self.desk = desk
         self._gathering = adds.Gathering()
-        self._adds_in_progress = 0
-        self._held_bytes = 0
         self._held = False
-        self._long_polls: set[Callable[[], None]] = set()
+        # Reads whose time has come while the client does not read its answers.
+        self._deferred: deque[tuple[float, Callable[[], None]]] = deque()
+        self._long_polls: set[Callable[[], object]] = set()
+        self._polling = 0
         self._view: CopyReads | None = None
         self._arrived = 0.0
 
@@ -62,41 +66,70 @@ class BookieConnection(FramedConnection):
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        for stop in list(self._long_polls):
+        for stop in self._long_polls:
             stop()
         self._long_polls.clear()
+        self._count_polls(-self._polling)
+        self._deferred.clear()
         self.desk.closed(self)
 
-    def hold(self) -> None:
+    def take_no_more(self) -> None:
         """Take no more requests; what was taken is answered."""
         self._held = True
         self.proceed()
 
     @property
     def has_answered(self) -> bool:
-        """Whether nothing that was taken is still to be answered, reads that wait for something to come aside."""
+        """True when all requests are answered, except for long polls that are still waiting."""
         unsent = self._answer_bytes or self.transport.get_write_buffer_size()
-        return self.closed or not (self._adds_in_progress or unsent)
+        return self.closed or not (self._request_bytes or self._deferred or unsent)
 
     def has_room(self) -> bool:
-        return not self._held and self._writable and self._adds_in_progress < self.desk.limits.connection_bytes
+        return not self._held and self._writable and self._request_bytes < self.desk.limits.connection_bytes
+
+    def _hold_or_go_on(self) -> None:
+        was_reading = self._reading
+        super()._hold_or_go_on()
+        if was_reading and not self._reading and self._request_bytes >= self.desk.limits.connection_bytes:
+            self.desk.figures.limits[figures.REQUESTS_OF_ONE] += 1
 
     def buffer_updated(self, nbytes: int) -> None:
         self.desk.figures.received += nbytes
         super().buffer_updated(nbytes)
 
-    def weigh(self) -> None:
-        """Frames that are not whole and answers that are not taken are held for clients; not for too many of them."""
-        before, self._held_bytes = self._held_bytes, self.held_bytes
-        load = self.desk.load
-        load.bytes += self._held_bytes - before
-        if self._held_bytes > before and load.bytes > self.desk.limits.server_bytes:
+    def hold(self, before: Buffers, now: Buffers) -> None:
+        """Close a connection whose partial frames or unread answers exceed the limit of the server."""
+        within = self.desk.hold(before, now)
+        if not within and sum(now) > sum(before) and not self.closed:
             self.desk.figures.refused += 1
+            self.desk.figures.limits[figures.ALL] += 1
             self.abort()
+
+    def reject(self, head: bytes) -> bool | None:
+        """An add over the limit is a bad request; of any other frame that long nothing is known."""
+        answer: bytes | None = None
+        try:
+            if head[:1] == FIRST_OCTET_OF_V3:
+                answer = _requests_v3().reject(head)
+            elif (request := v2.read_long_add(head)) is not None:
+                version, ledger_id, entry_id = request
+                answer = v2.answer(version, v2.ADD, codes.BAD_REQUEST, ledger_id, entry_id)
+        except v2.MalformedRequestError:
+            return False
+        if answer is None:
+            return None
+        self.desk.figures.limits[figures.FRAME] += 1
+        self._arrived = monotonic()
+        self.answer("add", codes.BAD_REQUEST, answer)
+        return True
 
     def proceed(self) -> None:
         self._arrived = monotonic()
         try:
+            while self._deferred and self._writable and not self.closed:
+                self._arrived, step = self._deferred.popleft()
+                step()
+            self._arrived = monotonic()
             super().proceed()
         finally:
             self._end_view()
@@ -162,7 +195,7 @@ class BookieConnection(FramedConnection):
         self._gathering.add(ledger_id, master_key, recovery, entry_id, stored, answer)
         if self.desk.hooked:
             (alone,) = self._gathering.take()
-            self._count(alone.size)
+            self._count_adds(alone.held_bytes)
             hooks = self.desk.bookie.entry_hooks
             HookedAdd(self, alone, hooks, partial(self._added, alone, self._arrived)).begin()
 
@@ -196,13 +229,23 @@ class BookieConnection(FramedConnection):
         refusal: Refusal,
         before: Callable[[], None] | None = None,
         after: Callable[[], None] | None = None,
+        size: int = 0,
     ) -> None:
-        """Something to be made durable; ``then`` answers. ``before`` and ``after`` are what hooks are told of it."""
-        arrived = self._arrived
+        """Make a change durable; ``then`` answers. ``before`` and ``after`` are called by hooks. ``size``: bytes of the
+        request's body."""
+        arrived, size = self._arrived, size + _CHANGE_BYTES
+        if self._is_too_much(size):
+            self.answer(operation, codes.TOO_MANY_REQUESTS, refusal(codes.TOO_MANY_REQUESTS))
+            return
+        self._count(size)
 
         def told(error: BaseException | None) -> None:
+            self._count(-size)
             step = then if error is None else partial(self.fail, operation, error, refusal)
             self._settle(arrived, step)
+            if not self.closed:
+                # The connection may have waited for this request.
+                self.desk.office.send_later(self)
 
         if not self.desk.hooked:
             # Behind the adds that came before it.
@@ -237,22 +280,42 @@ class BookieConnection(FramedConnection):
         )
 
     def wait_for_lac(self, ledger_id: int, previous_lac: int, seconds: float, ready: Callable[[bool], None]) -> bool:
-        """``ready`` is called once the ledger's LAC is higher, or the time over; False: too many wait already."""
-        if len(self._long_polls) >= self.desk.limits.long_polls:
-            return False
+        """``ready`` is called when the ledger's LAC is higher, or the time is over; False: too many are waiting."""
+        desk = self.desk
+        for limit, waiting, most in (
+            (figures.POLLS_OF_ONE, self._polling, desk.limits.long_polls),
+            (figures.ALL_POLLS, desk.load.long_polls, desk.limits.server_long_polls),
+        ):
+            if waiting >= most:
+                desk.figures.limits[limit] += 1
+                return False
         arrived = self._arrived
 
         def end(come: bool) -> None:
             self._long_polls.discard(stop)
-            self._settle(arrived, lambda: ready(come))
+            self._settle(arrived, partial(answer, come))
 
-        stop = self.desk.long_polls.wait(ledger_id, previous_lac, seconds, end)
+        def answer(come: bool) -> None:
+            # Until now it counts, for its answer may have been deferred.
+            self._count_polls(-1)
+            ready(come)
+
+        stop = desk.long_polls.wait(ledger_id, previous_lac, seconds, end)
         self._long_polls.add(stop)
+        self._count_polls(1)
         return True
 
+    def _count_polls(self, count: int) -> None:
+        self._polling += count
+        self.desk.load.long_polls += count
+        self.desk.figures.long_polls += count
+
     def _settle(self, arrived: float, step: Callable[[], None]) -> None:
-        """A step that comes in a later turn than its request."""
+        """Take a step in a later turn than its request. Its answer may be large: it is made when the client reads."""
         if self.closed:
+            return
+        if not self._writable:
+            self._deferred.append((arrived, step))
             return
         self._arrived = arrived
         try:
@@ -291,15 +354,15 @@ class BookieConnection(FramedConnection):
             self._add(gathered)
 
     def _add(self, together: adds.Adds) -> None:
-        load, count = self.desk.load, len(together.entry_ids)
-        if load.bytes + together.size > self.desk.limits.server_bytes:
+        count = len(together.entry_ids)
+        if self._is_too_much(together.held_bytes):
             self.answer("add", codes.TOO_MANY_REQUESTS, together.answer(codes.TOO_MANY_REQUESTS), count)
             return
-        self._count(together.size)
+        self._count_adds(together.held_bytes)
         self.desk.office.post((together.of(self.desk.bookie.number),), partial(self._added, together, self._arrived))
 
     def _added(self, together: adds.Adds, arrived: float, error: BaseException | None) -> None:
-        self._count(-together.size)
+        self._count_adds(-together.held_bytes)
         if error is None:
             # Who waits for it hears of it first, as from the original.
             self.desk.long_polls.confirmed(together.ledger_id, together.lac)
@@ -312,7 +375,17 @@ class BookieConnection(FramedConnection):
             self.answer("add", codes.OK, together.answer(codes.OK), len(together.entry_ids))
         self.desk.office.send_later(self)
 
-    def _count(self, size: int) -> None:
-        self._adds_in_progress += size
-        self.desk.load.bytes += size
+    def _is_too_much(self, size: int) -> bool:
+        """Count and report a request that would exceed the limit of the server."""
+        if self.desk.load.bytes + size <= self.desk.limits.server_bytes:
+            return False
+        self.desk.figures.limits[figures.ALL] += 1
+        return True
+
+    def _count_adds(self, size: int) -> None:
         self.desk.figures.adds_in_progress += size
+        self._count(size)
+
+    def _count(self, size: int) -> None:
+        self._request_bytes += size
+        self.weigh()

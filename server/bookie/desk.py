@@ -12,6 +12,7 @@ from bookstand.server.bookie.bookie import Bookie
 from bookstand.server.bookie.figures import Figures
 from bookstand.server.bookie.long_polls import LongPolls
 from bookstand.server.bookie.posting import PostOffice
+from bookstand.server.framing import Buffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,33 +20,45 @@ if TYPE_CHECKING:
     from bookstand.server.bookie.connection import BookieConnection
 
 
+LEAST_FRAME_BYTES = 1 << 10
+MOST_FRAME_BYTES = (1 << 31) - 1
+
+
 @dataclass(frozen=True)
 class Limits:
-    """``frame_bytes``: of one frame, as ``nettyMaxFrameSizeBytes``; larger ones close the connection.
+    """Limits of what a server buffers for its clients.
 
-    ``connection_bytes``: of adds of one connection that are not answered yet; it is not read from beyond that.
-    ``server_bytes``: of all connections together, with frames that have not arrived whole and answers that clients do
-    not take; adds beyond that are refused as too many, and connections closed in the middle of a frame or an answer.
-    ``long_polls``: of reads of one connection that wait for something to come; more are refused as too many.
+    ``frame_bytes``: size of a frame with its length field, as ``nettyMaxFrameSizeBytes``; the default is Pulsar's. A
+    longer add is answered as a bad request, and the connection goes on.
+    ``connection_bytes``: requests in progress of one connection; beyond that nothing is read from it.
+    ``server_bytes``: all buffers of all connections. Beyond that adds are refused as too many, and a connection that
+    adds partial frames, waiting frames or unread answers is closed.
+    ``long_polls``, ``server_long_polls``: waiting reads of one connection and of all of them; more are refused as too
+    many.
     """
 
-    frame_bytes: int = 5 << 20
+    frame_bytes: int = 5_253_120
     connection_bytes: int = 16 << 20
     server_bytes: int = 512 << 20
     long_polls: int = 10_000
+    server_long_polls: int = 100_000
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise IncorrectParameterError(f"{name} is a number from 1 up, not {value!r}")
+                raise IncorrectParameterError(f"{name} must be a positive integer, not {value!r}")
+        if not LEAST_FRAME_BYTES <= self.frame_bytes <= MOST_FRAME_BYTES:
+            raise IncorrectParameterError(
+                f"frame_bytes must be between {LEAST_FRAME_BYTES} and {MOST_FRAME_BYTES}, not {self.frame_bytes}"
+            )
 
 
 class Load:
-    """Bytes that a server holds for its connections: adds that are not answered, frames that are not whole, answers
-    that are not taken."""
+    """Bytes that a server buffers for all its connections, and its long polls."""
 
     def __init__(self) -> None:
         self.bytes = 0
+        self.long_polls = 0
 
 
 class Desk:
@@ -86,6 +99,12 @@ class Desk:
     def closed(self, connection: BookieConnection) -> None:
         self.connections.discard(connection)
         self.figures.connections -= 1
+
+    def hold(self, before: Buffers, now: Buffers) -> bool:
+        """Record the buffers of a connection; False if those of the server are over their limit."""
+        self.load.bytes += sum(now) - sum(before)
+        self.figures.held.change(before, now)
+        return self.load.bytes <= self.limits.server_bytes
 
     def aside(self, work: Callable[[], Callable[[], None]]) -> None:
         """Work that hooks may keep waiting, in a thread of its own; what it returns is called in the loop."""

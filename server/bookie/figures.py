@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bookstand.server.bookie import codes
+from bookstand.server.framing import BUFFERS, Held
 from bookstand.server.request_figures import RequestFigures
 from bookstand.storage.metrics import COUNTER, GAUGE, HISTOGRAM, Family, Sample
 
@@ -17,10 +18,21 @@ REQUESTS = _family("requests_total", COUNTER, "Requests that were answered.", "o
 LATENCY = _family("request_seconds", HISTOGRAM, "From a request's arrival until its answer was queued.", "op")
 CONNECTIONS = _family("connections", GAUGE, "Connections that are open.")
 ADDS_IN_PROGRESS = _family("adds_in_progress_bytes", GAUGE, "Adds that have arrived and are not answered.")
+HELD = _family("held_bytes", GAUGE, "Bytes in the buffers of all connections.", "buffer")
+LONG_POLLS = _family("long_polls", GAUGE, "Reads that are waiting for an entry.")
+LIMITS = _family("limit_exceeded_total", COUNTER, "Number of times that a limit was exceeded.", "limit")
 RECEIVED = _family("received_bytes_total", COUNTER, "Bytes that came.")
 SENT = _family("sent_bytes_total", COUNTER, "Bytes that were sent.")
 REFUSED = _family("refused_connections_total", COUNTER, "Connections that were closed for what came over them.")
-FAMILIES = (REQUESTS, LATENCY, CONNECTIONS, ADDS_IN_PROGRESS, RECEIVED, SENT, REFUSED)
+FAMILIES = (REQUESTS, LATENCY, CONNECTIONS, ADDS_IN_PROGRESS, HELD, LONG_POLLS, LIMITS, RECEIVED, SENT, REFUSED)
+
+FRAME, REQUESTS_OF_ONE, ALL, POLLS_OF_ONE, ALL_POLLS = (
+    "frame",
+    "connection_requests",
+    "server_bytes",
+    "connection_long_polls",
+    "server_long_polls",
+)
 
 
 class Figures:
@@ -32,6 +44,9 @@ class Figures:
         self.answered = self._requests.answered
         self.connections = 0
         self.adds_in_progress = 0
+        self.held = Held()
+        self.long_polls = 0
+        self.limits = dict.fromkeys((FRAME, REQUESTS_OF_ONE, ALL, POLLS_OF_ONE, ALL_POLLS), 0)
         self.received = 0
         self.sent = 0
         self.refused = 0
@@ -42,8 +57,13 @@ class Figures:
         for family, value in (
             (CONNECTIONS, self.connections),
             (ADDS_IN_PROGRESS, self.adds_in_progress),
+            (LONG_POLLS, self.long_polls),
             (RECEIVED, self.received),
             (SENT, self.sent),
             (REFUSED, self.refused),
         ):
             yield Sample(family, family.name, place, value)
+        for buffer in BUFFERS:
+            yield Sample(HELD, HELD.name, {**place, "buffer": buffer}, getattr(self.held, buffer))
+        for limit, exceeded in self.limits.items():
+            yield Sample(LIMITS, LIMITS.name, {**place, "limit": limit}, exceeded)

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from heapq import heappop, heappush
+from itertools import islice
 
+from bookstand.errors import StoreDamagedError
 from bookstand.server.bookie.bookie import Bookie
+from bookstand.storage.copy_reading import CopyReads
+from bookstand.storage.keys import MAX_ENTRY_ID
 
 # How often to look for what others than the server's clients have confirmed.
 _LOOK_INTERVAL = 0.05
+LEDGERS_AT_ONCE = 1_000
+"""Number of ledgers that one look reads, so that it does not hold up other connections."""
+READS_AT_ONCE = 1_000
+"""Number of reads that are answered in one turn of the loop."""
+# Number of LACs without a read, besides as many as there are with reads, at which the heap is made anew.
+_STALE_LACS = 16
 
 Ready = Callable[[bool], None]
 """Called once: True where the LAC has come, False where the time is over."""
@@ -23,70 +35,140 @@ class _Waiting:
         self.ready = ready
         self.timer: asyncio.TimerHandle | None = None
 
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+class _Ledger:
+    """The reads that wait for one ledger, by the LAC that their clients know. Adding and removing one takes constant
+    time, but for the order of the LACs; a new LAC is looked up without a look at the reads that it does not end."""
+
+    def __init__(self) -> None:
+        self._by_lac: dict[int, dict[_Waiting, None]] = {}
+        # A heap. LACs that no read waits for any more are removed from it later.
+        self._lacs: list[int] = []
+
+    def add(self, waiting: _Waiting) -> None:
+        group = self._by_lac.get(waiting.previous_lac)
+        if group is None:
+            group = self._by_lac[waiting.previous_lac] = {}
+            heappush(self._lacs, waiting.previous_lac)
+        group[waiting] = None
+
+    def remove(self, waiting: _Waiting) -> bool:
+        """Remove a read; False if it was not waiting."""
+        group = self._by_lac.get(waiting.previous_lac)
+        if group is None or waiting not in group:
+            return False
+        del group[waiting]
+        if not group:
+            del self._by_lac[waiting.previous_lac]
+            if len(self._lacs) > 2 * len(self._by_lac) + _STALE_LACS:
+                self._lacs = sorted(self._by_lac)
+        return True
+
+    def take_below(self, lac: int) -> list[_Waiting]:
+        """Remove and return the reads that end with this LAC."""
+        found: list[_Waiting] = []
+        while self._lacs and self._lacs[0] < lac:
+            found += self._by_lac.pop(heappop(self._lacs), ())
+        return found
+
+    def all(self) -> list[_Waiting]:
+        return [waiting for group in self._by_lac.values() for waiting in group]
+
+    def __bool__(self) -> bool:
+        return bool(self._by_lac)
+
 
 class LongPolls:
-    """Those of one bookie."""
+    """The waiting reads of one bookie."""
 
     def __init__(self, bookie: Bookie, loop: asyncio.AbstractEventLoop) -> None:
         self._bookie = bookie
         self._loop = loop
-        self._waiting: dict[int, list[_Waiting]] = {}
+        self._ledgers: dict[int, _Ledger] = {}
         self._look: asyncio.TimerHandle | None = None
         self._seen_commit = -1
+        # Ledgers that are still to be looked at for this commit.
+        self._unseen: list[int] = []
 
-    def wait(self, ledger_id: int, previous_lac: int, seconds: float, ready: Ready) -> Callable[[], None]:
+    def wait(self, ledger_id: int, previous_lac: int, seconds: float, ready: Ready) -> Callable[[], object]:
         """Returns what ends the waiting without an answer."""
         waiting = _Waiting(ledger_id, previous_lac, ready)
-        self._waiting.setdefault(ledger_id, []).append(waiting)
-        waiting.timer = self._loop.call_later(seconds, self._end, waiting, False)
+        self._ledgers.setdefault(ledger_id, _Ledger()).add(waiting)
+        waiting.timer = self._loop.call_later(seconds, self._time_out, waiting)
         if self._look is None:
             self._look = self._loop.call_later(_LOOK_INTERVAL, self._look_around)
-
-        def stop() -> None:
-            self._forget(waiting)
-
-        return stop
+        return partial(self._forget, waiting)
 
     def confirmed(self, ledger_id: int, lac: int) -> None:
         """A ledger's LAC has come to be that."""
-        for waiting in list(self._waiting.get(ledger_id, ())):
-            if lac > waiting.previous_lac:
-                self._end(waiting, True)
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            return
+        ended = ledger.take_below(lac)
+        if not ledger:
+            del self._ledgers[ledger_id]
+        for waiting in ended:
+            waiting.stop_timer()
+        self._end_some(iter(ended))
+
+    def _end_some(self, ended: Iterator[_Waiting]) -> None:
+        """Answer reads, and further ones in later turns of the loop: other connections are served between them."""
+        some = list(islice(ended, READS_AT_ONCE))
+        if len(some) == READS_AT_ONCE:
+            self._loop.call_soon(self._end_some, ended)
+        for waiting in some:
+            waiting.ready(True)
 
     def close(self) -> None:
         if self._look is not None:
             self._look.cancel()
             self._look = None
-        for waiting in [one for several in self._waiting.values() for one in several]:
+        for waiting in [one for ledger in self._ledgers.values() for one in ledger.all()]:
             self._forget(waiting)
 
-    def _end(self, waiting: _Waiting, come: bool) -> None:
+    def _time_out(self, waiting: _Waiting) -> None:
         if self._forget(waiting):
-            waiting.ready(come)
+            waiting.ready(False)
 
     def _forget(self, waiting: _Waiting) -> bool:
-        several = self._waiting.get(waiting.ledger_id, [])
-        if waiting not in several:
+        """Remove a read and stop its timer; False if it was not waiting."""
+        ledger = self._ledgers.get(waiting.ledger_id)
+        if ledger is None or not ledger.remove(waiting):
             return False
-        several.remove(waiting)
-        if not several:
-            del self._waiting[waiting.ledger_id]
-        if waiting.timer is not None:
-            waiting.timer.cancel()
+        if not ledger:
+            del self._ledgers[waiting.ledger_id]
+        waiting.stop_timer()
         return True
 
     def _look_around(self) -> None:
-        """Writers of the store, and other processes, tell nobody here."""
+        """Notice what writers of the store, in this process and others, have confirmed."""
         self._look = None
-        if not self._waiting:
+        if not self._ledgers:
+            self._unseen.clear()
             return
         self._look = self._loop.call_later(_LOOK_INTERVAL, self._look_around)
-        commit = self._bookie.storage.last_commit
-        if commit == self._seen_commit:
-            return
-        self._seen_commit = commit
+        if not self._unseen:
+            commit = self._bookie.storage.last_commit
+            if commit == self._seen_commit:
+                return
+            self._seen_commit = commit
+            self._unseen = list(self._ledgers)
+        some = self._unseen[-LEDGERS_AT_ONCE:]
+        del self._unseen[-LEDGERS_AT_ONCE:]
         with self._bookie.view() as view:
-            lacs = {ledger_id: view.ledger(ledger_id) for ledger_id in self._waiting}
-        for ledger_id, ledger in lacs.items():
-            if ledger is not None:
-                self.confirmed(ledger_id, ledger.lac)
+            lacs = {ledger_id: _lac_of(view, ledger_id) for ledger_id in some if ledger_id in self._ledgers}
+        for ledger_id, lac in lacs.items():
+            self.confirmed(ledger_id, lac)
+
+
+def _lac_of(view: CopyReads, ledger_id: int) -> int:
+    """The LAC of a ledger. One that cannot be read ends the reads that wait for it, whose answers report the damage."""
+    try:
+        ledger = view.ledger(ledger_id)
+    except StoreDamagedError:
+        return MAX_ENTRY_ID
+    return -1 if ledger is None else ledger.lac

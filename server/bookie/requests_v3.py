@@ -42,6 +42,12 @@ def take(connection: BookieConnection, frame: bytes) -> None:
         handle(connection, request)
 
 
+def reject(head: bytes) -> bytes | None:
+    """The answer to a request over the limit that begins like this; None: more of it is needed."""
+    request = v3.read_long_request(head)
+    return None if request is None else v3.answer(request, codes.BAD_REQUEST)
+
+
 # -- adds and reads ----------------------------------------------------------------------------------------------------
 
 
@@ -171,7 +177,7 @@ def _write_lac(connection: BookieConnection, request: v3.Request) -> None:
         connection.answer("write_lac", codes.OK, answer(codes.OK))
 
     change = TellCopyLac(connection.desk.bookie.number, write.ledgerId, write.masterKey, write.lac, write.body)
-    connection.change("write_lac", (change,), then, answer)
+    connection.change("write_lac", (change,), then, answer, size=len(write.body))
 
 
 def _force(connection: BookieConnection, request: v3.Request) -> None:

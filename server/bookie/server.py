@@ -82,7 +82,7 @@ class BookieServer:
         """Take no more requests, and wait for so long at most until what was taken is answered."""
         connections = [connection for door in self._doors for connection in door.desk.connections]
         for connection in connections:
-            connection.hold()
+            connection.take_no_more()
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while loop.time() < until and not all(connection.has_answered for connection in connections):

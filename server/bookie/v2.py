@@ -96,6 +96,17 @@ def ids_of(frame: bytes) -> tuple[int, int]:
     return ledger_id, entry_id
 
 
+def read_long_add(head: bytes) -> tuple[int, int, int] | None:
+    """Version, ledger id and entry id of an add that begins like this; None: more of it is needed."""
+    if len(head) >= HEADER.size:
+        version, opcode, _ = HEADER.unpack_from(head)
+        if not OLDEST <= version <= NEWEST or opcode != ADD:
+            raise MalformedRequestError(f"operation {opcode} of version {version} has no frames of that size")
+    if len(head) < LEAST_ADD:
+        return None
+    return version, *ids_of(head)
+
+
 def answer(version: int, opcode: int, code: int, ledger_id: int, entry_id: int, body: bytes = b"") -> bytes:
     size = ANSWER_BYTES - _FRAME.size + len(body)
     return _ANSWER.pack(size, version, opcode, 0, code, ledger_id, entry_id) + body

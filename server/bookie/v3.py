@@ -112,6 +112,16 @@ def read_request(frame: bytes) -> Request:
     return request
 
 
+def read_long_request(head: bytes) -> Request | None:
+    """The request that begins like this, with nothing but its header; None: more of it is needed."""
+    if len(head) < 2 or len(head) < (end := 2 + head[1]):
+        return None
+    request = read_request(head[:end])
+    if request.header.version != messages.VERSION_THREE:
+        raise MalformedRequestError(f"there is no version {request.header.version}")
+    return request
+
+
 def answer_add(header: bytes, code: int, ledger: bytes, entry: bytes) -> bytes:
     """``header`` is the request's, the ids are varints."""
     status = _STATUS[code]

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from bookstand.server.framing import LENGTH_BYTES, FramedConnection, Run, joined
-from bookstand.server.zookeeper import records
+from bookstand.server.framing import LENGTH_BYTES, Buffers, FramedConnection, Run, joined
+from bookstand.server.zookeeper import metrics, records
 from bookstand.server.zookeeper.protocol import MAX_FRAME, SYNC_CONNECTED, EventType
 from bookstand.server.zookeeper.words import WORDS
+from bookstand.storage.log import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 HELD_FRAMES = 1_000
 HELD_BYTES = 4 << 20
 UNREAD_BYTES = 32 << 20
-# Of frames that have not arrived whole, and of what waits for clients that do not read, over all connections.
+# The buffers of all connections: partial frames, waiting requests, unread answers.
 HELD_IN_ALL_BYTES = 256 << 20
 
 
@@ -37,8 +38,6 @@ class ZooKeeperConnection(FramedConnection):
         self._state = state
         self._rounds = rounds
         self._silent = True
-        self._weight = 0
-        self._held = 0
         self.frames: deque[bytes] = deque()
         self.session: Session | None = None
         self.greeted = False
@@ -89,12 +88,12 @@ class ZooKeeperConnection(FramedConnection):
             if not self.has_room():
                 return taken
             self.frames.append(run.frame(taken))
-            self._held += run.size
+            self._request_bytes += run.size
             self.requests += 1
         return run.frames
 
     def has_room(self) -> bool:
-        return len(self.frames) < HELD_FRAMES and self._held < HELD_BYTES
+        return len(self.frames) < HELD_FRAMES and self._request_bytes < HELD_BYTES
 
     def worked(self) -> None:
         if self.frames:
@@ -111,9 +110,8 @@ class ZooKeeperConnection(FramedConnection):
         """Its first frame is on its way to its answer."""
         if self.frames:
             self.frames.popleft()
-        full = not self.has_room()
-        self._held -= len(frame)
-        if full and self.has_room():
+            self._request_bytes -= len(frame)
+        if not self.frames and not self._reading:
             self.proceed()
 
     def answer(self, body: bytes) -> None:
@@ -129,6 +127,7 @@ class ZooKeeperConnection(FramedConnection):
     def flush(self) -> None:
         super().flush()
         if not self.closed and self.transport.get_write_buffer_size() > UNREAD_BYTES:
+            self._state.metrics.limits[metrics.UNREAD] += 1
             self.abort()
 
     def end(self) -> None:
@@ -138,12 +137,25 @@ class ZooKeeperConnection(FramedConnection):
 
     def _drop(self) -> None:
         self.frames.clear()
+        self._request_bytes = 0
         super()._drop()
 
-    def weigh(self) -> None:
-        before, self._weight = self._weight, self.held_bytes
-        if self.frames and not self._writable:
-            self._weight += self._held
-        self._state.held_bytes += self._weight - before
-        if self._weight > before and self._state.held_bytes > HELD_IN_ALL_BYTES:
+    def reject(self, head: bytes) -> bool | None:
+        """ZooKeeper has no answer to a frame over the limit: it closes the connection."""
+        self._state.metrics.limits[metrics.FRAME] += 1
+        logger().warning("a frame of client %s is longer than %d bytes: it is disconnected", self.peer, MAX_FRAME)
+        return False
+
+    def hold(self, before: Buffers, now: Buffers) -> None:
+        """Close a connection that adds to buffers over the limit of the server."""
+        state = self._state
+        state.held.change(before, now)
+        if sum(now) > sum(before) and state.held.total > HELD_IN_ALL_BYTES and not self.closed:
+            state.metrics.limits[metrics.ALL] += 1
             self.abort()
+
+    def _hold_or_go_on(self) -> None:
+        was_reading = self._reading
+        super()._hold_or_go_on()
+        if was_reading and not self._reading and not self.has_room():
+            self._state.metrics.limits[metrics.REQUESTS_OF_ONE] += 1

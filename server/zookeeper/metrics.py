@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bookstand.server.framing import BUFFERS
 from bookstand.server.request_figures import RequestFigures
 from bookstand.server.zookeeper.protocol import Code, Op
 from bookstand.storage.metrics import COUNTER, GAUGE, HISTOGRAM, Family, Sample
@@ -29,13 +30,27 @@ GAUGES = {
     "ephemerals": Family(f"{_PREFIX}ephemerals", GAUGE, "znodes that end with a session", ()),
     "watches": Family(f"{_PREFIX}watches", GAUGE, "watches that are set", ()),
     "znodes": Family(f"{_PREFIX}znodes", GAUGE, "znodes in the tree", ()),
+    "watch_bytes": Family(f"{_PREFIX}watch_bytes", GAUGE, "what watches take in memory", ()),
 }
+HELD = Family(f"{_PREFIX}held_bytes", GAUGE, "bytes in the buffers of all connections", ("buffer",))
+LIMITS = Family(f"{_PREFIX}limit_exceeded_total", COUNTER, "how often a limit was exceeded", ("limit",))
+FRAME, REQUESTS_OF_ONE, UNREAD, ALL, ANSWER, WATCHES, IDENTITIES = (
+    "frame",
+    "connection_requests",
+    "connection_unread",
+    "server_bytes",
+    "answer",
+    "watches",
+    "identities",
+)
+_LIMITS = (FRAME, REQUESTS_OF_ONE, UNREAD, ALL, ANSWER, IDENTITIES)
 
 
 class Metrics:
-    """Counts since the server started, or since somebody reset them."""
+    """Counts since the server started, or since they were reset. Those of limits are not reset."""
 
     def __init__(self) -> None:
+        self.limits = dict.fromkeys(_LIMITS, 0)
         self.reset()
 
     def reset(self) -> None:
@@ -66,6 +81,11 @@ class Metrics:
             "ephemerals": state.ephemerals,
             "watches": state.watches.counts()[2],
             "znodes": state.znodes,
+            "watch_bytes": state.watches.bytes,
         }
+        for buffer in BUFFERS:
+            yield Sample(HELD, HELD.name, {"buffer": buffer}, getattr(state.held, buffer))
+        for limit, exceeded in {**self.limits, WATCHES: state.watches.refused}.items():
+            yield Sample(LIMITS, LIMITS.name, {"limit": limit}, exceeded)
         for name, family in GAUGES.items():
             yield Sample(family, family.name, {}, figures[name])

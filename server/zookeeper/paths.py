@@ -8,6 +8,7 @@ from bookstand.server.zookeeper.protocol import Code, ZooKeeperError
 from bookstand.storage.nodes import LONGEST_PATH
 
 ROOT = "/"
+QUOTAS = "/zookeeper/quota"
 
 # Characters that ZooKeeper refuses: controls, private use, specials, and those that Java writes as two.
 _REFUSED = ((0x00, 0x1F), (0x7F, 0x9F), (0xD800, 0xF8FF), (0xFFF0, 0x10FFFF))

@@ -57,6 +57,7 @@ class Code(IntEnum):
     SYSTEM_ERROR = -1
     RUNTIME_INCONSISTENCY = -2
     DATA_INCONSISTENCY = -3
+    CONNECTION_LOSS = -4
     MARSHALLING_ERROR = -5
     UNIMPLEMENTED = -6
     BAD_ARGUMENTS = -8
@@ -70,6 +71,7 @@ class Code(IntEnum):
     INVALID_ACL = -114
     AUTH_FAILED = -115
     NO_WATCHER = -121
+    THROTTLED_OP = -127
 
 
 class CreateMode(IntEnum):

@@ -41,6 +41,18 @@ if TYPE_CHECKING:
         def tell(self, zxid: int, kind: EventType, path: str) -> None: ...
 
 
+ANSWER_BYTES = 16 << 20
+"""Size up to which a request is answered. Pulsar's clients take answers of 10 MiB."""
+
+
+class TooLargeError(ZooKeeperError):
+    """The answer is over the limit. The code is the one that a client gives such a request: it closes its connection
+    on an answer over its ``jute.maxbuffer``. Pulsar's brokers then send the operations of a batch one by one."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(Code.CONNECTION_LOSS, f"an answer has at most {ANSWER_BYTES} bytes, not {size}")
+
+
 class StrangeError(Exception):
     """Others have written the znode: it must become part of the tree before it is read."""
 
@@ -214,18 +226,28 @@ def set_watches(tree: Tree, reader: Reader, request: SetWatches) -> None:
     found = {path: tree.find(path) for path in (*data, *exist, *children)}
     for path in data:
         looked = found[path]
-        changed = None if looked is None else looked.znode.mzxid
-        _tell_or_watch(tree, reader, path, changed, seen, EventType.DATA_CHANGED, tree.watches.watch_data)
-    for path in exist:
-        looked = found[path]
-        if looked is not None:
-            reader.tell(looked.znode.czxid, EventType.CREATED, path)
+        if looked is None or _may_read(looked, reader):
+            changed = None if looked is None else looked.znode.mzxid
+            _tell_or_watch(tree, reader, path, changed, seen, EventType.DATA_CHANGED, tree.watches.watch_data)
         else:
             tree.watches.watch_data(path, reader)
+    for path in exist:
+        looked = found[path]
+        if looked is None:
+            tree.watches.watch_data(path, reader)
+        elif _may_read(looked, reader):
+            reader.tell(looked.znode.czxid, EventType.CREATED, path)
     for path in children:
         looked = found[path]
-        changed = None if looked is None else looked.znode.pzxid
-        _tell_or_watch(tree, reader, path, changed, seen, EventType.CHILDREN_CHANGED, tree.watches.watch_children)
+        if looked is None or _may_read(looked, reader):
+            changed = None if looked is None else looked.znode.pzxid
+            _tell_or_watch(tree, reader, path, changed, seen, EventType.CHILDREN_CHANGED, tree.watches.watch_children)
+        else:
+            tree.watches.watch_children(path, reader)
+
+
+def _may_read(looked: Looked, reader: Reader) -> bool:
+    return allows(looked.znode.acl, Permission.READ, reader.identities)
 
 
 def _tell_or_watch(
@@ -247,11 +269,18 @@ def _tell_or_watch(
 
 
 def multi_read(tree: Tree, reader: Reader, operations: Sequence[tuple[Op, Any]]) -> list[tuple[Op, Any]]:
-    """Each by itself: what one of them does not find is no matter to the others."""
+    """Each operation has its own outcome, but for an answer over the limit: that is refused as a whole."""
     results: list[tuple[Op, Any]] = []
+    size = 0
     for op, request in operations:
         try:
-            results.append((op, READS[op](tree, reader, request)))
+            result = READS[op](tree, reader, request)
+            size += sum(map(len, result)) if op is Op.GET_CHILDREN else len(result[0] or b"")
+            if size > ANSWER_BYTES:
+                raise TooLargeError(size)
+            results.append((op, result))
+        except TooLargeError:
+            raise
         except ZooKeeperError as error:
             results.append((Op.ERROR, Failed(error.code)))
         except BookstandError as error:

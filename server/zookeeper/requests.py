@@ -6,12 +6,13 @@ from time import perf_counter
 from typing import Any
 
 from bookstand.errors import BookstandError
-from bookstand.server.zookeeper import records
+from bookstand.server.zookeeper import metrics, records
 from bookstand.server.zookeeper.acls import digest_identity
 from bookstand.server.zookeeper.batch import CloseSession, Request, Write, code_of
 from bookstand.server.zookeeper.jute import JuteError
 from bookstand.server.zookeeper.protocol import Code, Op, ZooKeeperError
-from bookstand.server.zookeeper.reading import READS
+from bookstand.server.zookeeper.reading import ANSWER_BYTES, READS, TooLargeError
+from bookstand.server.zookeeper.watches import TooManyWatchesError
 from bookstand.server.zookeeper.writes import WRITES, Writer
 from bookstand.storage.log import logger
 
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
 # A check is part of a multi, never a request of its own.
 WRITING = frozenset({*WRITES, Op.MULTI, Op.CLOSE_SESSION}) - {Op.CHECK}
 _READING = frozenset({*READS, Op.PING, Op.AUTH})
+_SETTING_WATCHES = frozenset({Op.SET_WATCHES, Op.SET_WATCHES2})
+MOST_IDENTITIES = 100
 _MULTIS = {Op.MULTI: records.IN_MULTI, Op.MULTI_READ: records.IN_MULTI_READ}
+
+
+class TooManyIdentitiesError(ZooKeeperError):
+    """A connection has proved as many identities as it may."""
 
 
 def op_of(number: int) -> Op | None:
@@ -60,16 +67,31 @@ def answer_read(state: State, connection: ZooKeeperConnection, op: Op, xid: int,
     except JuteError:
         refuse(state, connection, op, xid, Code.MARSHALLING_ERROR, begun)
     except ZooKeeperError as error:
+        _count_limit(state, error)
         refuse(state, connection, op, xid, error.code, begun)
-        if op is Op.AUTH:
+        if op is Op.AUTH or (op in _SETTING_WATCHES and isinstance(error, TooManyWatchesError)):
+            # A client does not look at the answer that restores its watches.
             connection.end()
     except BookstandError as error:
         state.storage.check_usable()
         logger().error("a read through ZooKeeper's protocol failed: %s", error)
         refuse(state, connection, op, xid, code_of(error), begun)
     else:
-        connection.answer(records.reply(xid, state.tree.zxid, op, result))
+        answer = records.reply(xid, state.tree.zxid, op, result)
+        if len(answer) > ANSWER_BYTES:
+            too_large = TooLargeError(len(answer))
+            _count_limit(state, too_large)
+            refuse(state, connection, op, xid, too_large.code, begun)
+            return
+        connection.answer(answer)
         state.metrics.answered(op, Code.OK, perf_counter() - begun)
+
+
+def _count_limit(state: State, error: ZooKeeperError) -> None:
+    if isinstance(error, TooLargeError):
+        state.metrics.limits[metrics.ANSWER] += 1
+    elif isinstance(error, TooManyIdentitiesError):
+        state.metrics.limits[metrics.IDENTITIES] += 1
 
 
 def refuse(state: State, connection: ZooKeeperConnection, op: Op, xid: int, code: Code, begun: float) -> None:
@@ -83,4 +105,6 @@ def _prove(connection: ZooKeeperConnection, frame: bytes) -> None:
         raise ZooKeeperError(Code.AUTH_FAILED, f"nobody can be proved to be {request.scheme!r}")
     identity = digest_identity(request.auth or b"")
     if identity not in connection.identities:
+        if len(connection.identities) >= MOST_IDENTITIES:
+            raise TooManyIdentitiesError(Code.AUTH_FAILED, f"a connection has at most {MOST_IDENTITIES} identities")
         connection.identities.append(identity)

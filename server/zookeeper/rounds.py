@@ -97,6 +97,11 @@ class Rounds:
             else:
                 self._loop.call_soon(self._round)
 
+    def look_soon(self) -> None:
+        """Look at what others have written in the next round, however long the last look took."""
+        self._next_look = 0.0
+        self.schedule()
+
     async def stop(self) -> None:
         """Returns when what was under way is answered; nothing else will be."""
         self.stopped = True
@@ -159,6 +164,7 @@ class Rounds:
                 self._ready[connection] = None
                 break
             connection.served(frame)
+        connection.weigh()
 
     def _take(self, connection: ZooKeeperConnection, frame: bytes, batch: Gathering, wait: bool) -> bool:
         """Serve one frame; False: it cannot be before what was taken already is committed (``wait``)."""

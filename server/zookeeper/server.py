@@ -33,6 +33,8 @@ LOOK_INTERVAL = 0.1
 SWEEP_INTERVAL = 60_000
 # A connection that has not asked for a session after so many ms is closed.
 GREETING_TIME = 10_000
+# How often to see whether watchers have been notified.
+NOTIFIED_INTERVAL = 0.002
 _BACKLOG = 1024
 LAST_ANSWERS_SECONDS = 1.0
 """For so long at most clients may take what they were answered when a server is stopped."""
@@ -67,6 +69,8 @@ class ZooKeeperServer:
         self._listener: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep = 0
+        self._collecting: asyncio.Future[None] | None = None
+        self._stopping = False
         self.failure: BaseException | None = None
         """Why nobody is answered any more."""
 
@@ -79,6 +83,7 @@ class ZooKeeperServer:
 
     async def start(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
+        self._stopping = False
         self._role = await asyncio.to_thread(self._storage.take_role, "ZooKeeper")
         try:
             self._state.restore(await asyncio.to_thread(self._begin))
@@ -106,7 +111,10 @@ class ZooKeeperServer:
     async def stop(self) -> None:
         """What is under way is answered before, to those who read."""
         self._storage.clients.discard(self)
+        self._stopping = True
         self._stop_listening()
+        if self._collecting is not None:
+            await asyncio.wait([self._collecting])
         if self._rounds is not None:
             await self._rounds.stop()
         for connection in list(self._state.connections):
@@ -143,6 +151,19 @@ class ZooKeeperServer:
         """For tests: the store has died, and its server with it. From any thread."""
         self._loop.call_soon_threadsafe(self._fail, reason)
 
+    async def notified(self) -> None:
+        """Return when watchers have been notified of what the store's users had written by now. An error that ended
+        the server is raised."""
+        rounds, others = self._rounds, self._state.others
+        if rounds is None:
+            return
+        total = others.total
+        while others.adopted < total and not self._stopping and self.failure is None:
+            rounds.look_soon()
+            await asyncio.sleep(NOTIFIED_INTERVAL)
+        if self.failure is not None:
+            raise self.failure
+
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _pass_time(self, rounds: Rounds) -> None:
@@ -161,7 +182,9 @@ class ZooKeeperServer:
         if now >= self._next_sweep:
             self._next_sweep = now + self._sweep_interval
             self.sweep()
-            self._loop.run_in_executor(None, self._collect)
+            if self._collecting is None:
+                self._collecting = self._loop.run_in_executor(None, self._collect)
+                self._collecting.add_done_callback(self._collected)
         rounds.schedule()
 
     def sweep(self) -> None:
@@ -183,11 +206,20 @@ class ZooKeeperServer:
             self._rounds.schedule()
 
     def _collect(self) -> None:
-        """Remove what ledgers have left that were deleted a while ago, as bookies do."""
+        """Remove the entries of all ledgers whose grace period is over, as bookies do. More may be deleted in a minute
+        than one step collects."""
         try:
-            self._storage.collect_deleted(self._clock.now() - COLLECTION_GRACE_MILLIS, COLLECTED_AT_ONCE)
+            while not self._stopping:
+                before = self._clock.now() - COLLECTION_GRACE_MILLIS
+                if self._storage.collect_deleted(before, COLLECTED_AT_ONCE) < COLLECTED_AT_ONCE:
+                    break
         except BookstandError as error:
             logger().warning("store %s: deleted ledgers could not be collected: %s", self._storage.path, error)
+
+    def _collected(self, done: asyncio.Future[None]) -> None:
+        self._collecting = None
+        if not done.cancelled() and done.exception() is not None:
+            logger().error("store %s: collecting deleted ledgers failed: %r", self._storage.path, done.exception())
 
     # -- for tests of clients ----------------------------------------------------------------------------------------
 

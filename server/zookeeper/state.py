@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bookstand.errors import BookstandError, StoreDamagedError
+from bookstand.server.framing import Held
 from bookstand.server.zookeeper import kept
+from bookstand.server.zookeeper.acls import allows
 from bookstand.server.zookeeper.batch import Adopt, CloseSession, Outcome, Write
 from bookstand.server.zookeeper.metrics import Metrics
 from bookstand.server.zookeeper.others import Others
-from bookstand.server.zookeeper.protocol import EventType
+from bookstand.server.zookeeper.protocol import EventType, Permission
 from bookstand.server.zookeeper.reading import Tree
 from bookstand.server.zookeeper.sessions import Sessions
 from bookstand.server.zookeeper.survey import Survey, survey
@@ -51,12 +53,16 @@ class State:
         self.connections: dict[ZooKeeperConnection, None] = {}
         # Those with answers that are not sent yet.
         self.unflushed: dict[ZooKeeperConnection, None] = {}
-        # Of frames that have not arrived whole, and of what waits for clients that do not read.
-        self.held_bytes = 0
+        self.held = Held()
         self.own_writes: list[Write] = []
         self.mortal: set[str] = set()
         self.znodes = 0
         self.others = Others(storage, self.tree)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in the buffers of all connections."""
+        return self.held.total
 
     @property
     def outstanding(self) -> int:
@@ -136,9 +142,10 @@ class State:
         tree = self.tree
         tree.zxid = outcome.zxid
         for change in outcome.changes:
-            for watcher, kind, path in self.watches.fire(change):
-                watcher.tell(outcome.zxid, kind, path)
-                self.metrics.events += 1
+            for watcher, kind, path, acl in self.watches.fire(change):
+                if allows(acl, Permission.READ, watcher.identities):
+                    watcher.tell(outcome.zxid, kind, path)
+                    self.metrics.events += 1
             self.znodes += _MORE.get(change.type, 0)
         for owner, path, there in outcome.ephemerals:
             owned = tree.ephemerals.setdefault(owner, set())

@@ -7,6 +7,7 @@ events. So every check is made on what is there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bookstand.errors import MetadataSerializationError, StoreDamagedError
@@ -24,14 +25,16 @@ from bookstand.storage.state import NO_HOME_YET
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from bookstand.server.zookeeper.records import Stat
+    from bookstand.server.zookeeper.records import Acl, Stat
 
 
 class Change(NamedTuple):
-    """Something happened to a znode, for those who watch it and its parent."""
+    """A change of a znode, for watchers of it and of its parent, with the access control lists of both."""
 
     type: EventType
     path: str
+    acl: Sequence[Acl] = kept.OPEN_ACL
+    parent_acl: Sequence[Acl] = kept.OPEN_ACL
 
 
 class Found(NamedTuple):
@@ -107,13 +110,14 @@ class Transaction:
             mtime=self.now,
         )
         self.save(path, changed)
-        self.changes.append(Change(EventType.DATA_CHANGED, path))
+        self.changes.append(Change(EventType.DATA_CHANGED, path, changed.acl))
         return Found(changed, 0, 0) if value is None else _found(changed, place, value)
 
     # -- changing the tree -------------------------------------------------------------------------------------------
 
     def _link(self, path: str, znode: Znode) -> None:
         """Put a new znode into the tree; parents that are missing come with it, and before it."""
+        parent_acl: Sequence[Acl] = kept.OPEN_ACL
         if path != ROOT:
             above = parent_of(path)
             if self.find(above) is None:
@@ -121,8 +125,9 @@ class Transaction:
             parent = self.get(above).znode
             more = parent._replace(children=parent.children + 1, creates=parent.creates + 1, pzxid=self.zxid)
             self.save(above, more)
+            parent_acl = parent.acl
         self.save(path, znode)
-        self.changes.append(Change(EventType.CREATED, path))
+        self.changes.append(Change(EventType.CREATED, path, znode.acl, parent_acl))
         if znode.is_ephemeral:
             self.ephemerals.append((znode.owner, path, True))
         elif znode.is_mortal:
@@ -130,11 +135,11 @@ class Transaction:
 
     def _unlink(self, path: str, znode: Znode) -> None:
         self.staging.put(keys.META, keys.znode_key(path), None)
-        self.changes.append(Change(EventType.DELETED, path))
-        if znode.is_ephemeral:
-            self.ephemerals.append((znode.owner, path, False))
         above = parent_of(path)
         parent = self._as_kept(above)
+        self.changes.append(Change(EventType.DELETED, path, znode.acl, parent.acl))
+        if znode.is_ephemeral:
+            self.ephemerals.append((znode.owner, path, False))
         self.save(above, parent._replace(children=parent.children - 1, pzxid=self.zxid))
 
     def _as_kept(self, path: str) -> Znode:
@@ -173,7 +178,7 @@ class Transaction:
             has_record=True, null_value=data is None, seal=seal, mzxid=self.zxid, mtime=self.now
         )
         self.save(path, znode)
-        self.changes.append(Change(EventType.DATA_CHANGED, path))
+        self.changes.append(Change(EventType.DATA_CHANGED, path, znode.acl))
         return Found(znode, version, len(data or b""))
 
     # -- values ------------------------------------------------------------------------------------------------------

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from enum import Flag, auto
 from typing import Generic, TypeVar
 
 from bookstand.server.zookeeper.paths import ROOT, ancestors_of, parent_of
-from bookstand.server.zookeeper.protocol import EventType, WatcherType
+from bookstand.server.zookeeper.protocol import Code, EventType, WatcherType, ZooKeeperError
+from bookstand.server.zookeeper.records import Acl
 from bookstand.server.zookeeper.transaction import Change
 
 W = TypeVar("W", bound=Hashable)
+
+# What the watches of one connection, and all watches, may take in memory.
+CONNECTION_BYTES = 64 << 20
+SERVER_BYTES = 256 << 20
+_WATCH_BYTES = 400
+
+
+class TooManyWatchesError(ZooKeeperError):
+    """The watches of a connection, or all watches, take too much memory."""
+
+
+def _bytes_of(path: str) -> int:
+    """About what the watches of one connection on a path take."""
+    return _WATCH_BYTES + len(path)
 
 
 class Mode(Flag):
@@ -80,27 +95,46 @@ class Watches(Generic[W]):
     def __init__(self) -> None:
         self._data: _Table[W] = _Table()
         self._children: _Table[W] = _Table()
-        self._paths: dict[W, set[str]] = {}
+        # By watcher, with what its watches take in memory.
+        self._paths: dict[W, dict[str, None]] = {}
+        self._bytes: dict[W, int] = {}
+        self.bytes = 0
+        self.refused = 0
+        """Number of watches that were too many."""
 
     def watch_data(self, path: str, watcher: W) -> None:
-        self._data.add(path, watcher, Mode.ONCE)
         self._remember(path, watcher)
+        self._data.add(path, watcher, Mode.ONCE)
 
     def watch_children(self, path: str, watcher: W) -> None:
-        self._children.add(path, watcher, Mode.ONCE)
         self._remember(path, watcher)
+        self._children.add(path, watcher, Mode.ONCE)
 
     def watch_persistently(self, path: str, watcher: W) -> None:
+        self._remember(path, watcher)
         self._data.add(path, watcher, Mode.PERSISTENT)
         self._children.add(path, watcher, Mode.PERSISTENT)
-        self._remember(path, watcher)
 
     def watch_recursively(self, path: str, watcher: W) -> None:
-        self._data.add(path, watcher, Mode.RECURSIVE)
         self._remember(path, watcher)
+        self._data.add(path, watcher, Mode.RECURSIVE)
 
     def _remember(self, path: str, watcher: W) -> None:
-        self._paths.setdefault(watcher, set()).add(path)
+        paths = self._paths.setdefault(watcher, {})
+        if path in paths:
+            return
+        size = _bytes_of(path)
+        of_watcher = self._bytes.get(watcher, 0) + size
+        if of_watcher > CONNECTION_BYTES or self.bytes + size > SERVER_BYTES:
+            self.refused += 1
+            raise TooManyWatchesError(Code.THROTTLED_OP, f"{path!r} is not watched: there are too many watches")
+        paths[path] = None
+        self._bytes[watcher] = of_watcher
+        self.bytes += size
+
+    def _release(self, watcher: W, size: int) -> None:
+        self._bytes[watcher] -= size
+        self.bytes -= size
 
     def remove(self, path: str, watcher: W, kind: WatcherType) -> bool:
         """Whether there was one to remove."""
@@ -122,13 +156,16 @@ class Watches(Generic[W]):
         for path in self._paths.pop(watcher, ()):
             self._data.remove(path, watcher, _EVERY_MODE)
             self._children.remove(path, watcher, _EVERY_MODE)
+        self.bytes -= self._bytes.pop(watcher, 0)
 
     def _forget_path(self, path: str, watcher: W) -> None:
-        if not self.has(path, watcher, WatcherType.ANY):
-            self._paths.get(watcher, set()).discard(path)
+        paths = self._paths.get(watcher, {})
+        if path in paths and not self.has(path, watcher, WatcherType.ANY):
+            del paths[path]
+            self._release(watcher, _bytes_of(path))
 
-    def fire(self, change: Change) -> Iterator[tuple[W, EventType, str]]:
-        """Who is to be told what, in order."""
+    def fire(self, change: Change) -> Iterator[tuple[W, EventType, str, Sequence[Acl]]]:
+        """The events, in order: watcher, type, path, and the list of those who may read that znode."""
         path = change.path
         told = dict.fromkeys(self._data.fire(path))
         if change.type is EventType.DELETED:
@@ -137,12 +174,12 @@ class Watches(Generic[W]):
             self._forget_path(path, watcher)
         told.update(dict.fromkeys(self._data.recursive_above(path)))
         for watcher in told:
-            yield watcher, change.type, path
+            yield watcher, change.type, path, change.acl
         if change.type is not EventType.DATA_CHANGED and path != ROOT:
             above = parent_of(path)
             for watcher in list(self._children.fire(above)):
                 self._forget_path(above, watcher)
-                yield watcher, EventType.CHILDREN_CHANGED, above
+                yield watcher, EventType.CHILDREN_CHANGED, above, change.parent_acl
 
     # -- for those who look ------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable, Iterator
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 # What the server answers as is 3.9's; the number tells clients which requests they may send.
 VERSION = "3.9.5-bookstand"
+MOST_CHARACTERS = 4 << 20
+"""Of an answer: clients without a session can ask for all watches."""
 
 
 def _ruok(state: State) -> str:
@@ -143,8 +146,35 @@ def _srst(state: State) -> str:
     return _lines("Server stats reset.")
 
 
+def _crst(state: State) -> str:
+    for connection in state.connections:
+        connection.requests = connection.answers = 0
+    return _lines("Connection stats reset.")
+
+
+def _dirs(state: State) -> str:
+    """One folder holds the data and the log, so that both have its size, as with the original."""
+    with os.scandir(state.storage.path) as found:
+        size = sum(entry.stat().st_size for entry in found if entry.is_file())
+    return _lines(f"datadir_size: {size}", f"logdir_size: {size}")
+
+
+def _rejected(name: str) -> Callable[[State], str]:
+    """As the original answers words that its operator has not allowed. There is no trace mask here, and no history of
+    digests."""
+    return lambda state: _lines(f"{name} is not executed because it is not in the whitelist.")
+
+
 def _lines(*lines: str) -> str:
-    return "".join(f"{line}\n" for line in lines)
+    out: list[str] = []
+    size = 0
+    for line in lines:
+        size += len(line) + 1
+        if size > MOST_CHARACTERS:
+            out.append(f"... and more: {len(lines) - len(out)} lines are left out\n")
+            break
+        out.append(f"{line}\n")
+    return "".join(out)
 
 
 WORDS: dict[bytes, Callable[[State], str]] = {
@@ -161,4 +191,7 @@ WORDS: dict[bytes, Callable[[State], str]] = {
     b"wchc": _wchc,
     b"mntr": _mntr,
     b"srst": _srst,
+    b"crst": _crst,
+    b"dirs": _dirs,
+    **{name.encode(): _rejected(name) for name in ("gtmk", "hash", "stmk")},
 }

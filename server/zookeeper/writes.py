@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from bookstand.server.zookeeper import kept
 from bookstand.server.zookeeper.acls import Identity, check_allowed, fix_acl
-from bookstand.server.zookeeper.paths import ROOT, check_path, parent_of
+from bookstand.server.zookeeper.paths import QUOTAS, ROOT, check_path, parent_of
 from bookstand.server.zookeeper.places import LEDGER_IDS
 from bookstand.server.zookeeper.protocol import (
     ANY_VERSION,
@@ -31,7 +31,7 @@ from bookstand.server.zookeeper.records import (
     Stat,
 )
 from bookstand.server.zookeeper.transaction import Found, Transaction
-from bookstand.storage.ledger_changes import ReserveLedger
+from bookstand.storage.ledger_changes import ReserveLedger, RestartLedgerIds
 
 
 class Writer(NamedTuple):
@@ -63,6 +63,7 @@ def _create(transaction: Transaction, writer: Writer, request: Create | CreateTt
     acl = fix_acl(path, request.acl, writer.identities)
     if path == ROOT and not sequential:
         raise ZooKeeperError(Code.NODE_EXISTS, "the root is there")
+    _check_quota(path)
     above = parent_of(path)
     parent = transaction.get(above).znode
     check_allowed(above, parent.acl, Permission.CREATE, writer.identities)
@@ -83,6 +84,12 @@ def _create(transaction: Transaction, writer: Writer, request: Create | CreateTt
     return path, transaction.add(path, request.data, znode)
 
 
+def _check_quota(path: str) -> None:
+    """A quota that is neither counted nor enforced is rejected, not stored."""
+    if path.startswith(f"{QUOTAS}/"):
+        raise ZooKeeperError(Code.UNIMPLEMENTED, f"{path!r}: quotas are not supported")
+
+
 def _mode_of(request: Create | CreateTtl) -> CreateMode:
     try:
         mode = CreateMode(request.mode)
@@ -96,10 +103,10 @@ def _mode_of(request: Create | CreateTtl) -> CreateMode:
 
 
 def _next_number(transaction: Transaction, parent: str, creates: int) -> int:
-    """Numbers below the place for ledger ids are the store's next ledger ids, so that nobody else takes them."""
+    """Numbers below the node for ledger ids are the store's next ledger ids, so that no other client gets them."""
     if parent != LEDGER_IDS:
         return creates
-    ledger_id, _ = ReserveLedger().apply(transaction.staging)
+    ledger_id, _ = ReserveLedger(deleted_too=True).apply(transaction.staging)
     return ledger_id
 
 
@@ -114,6 +121,9 @@ def delete(transaction: Transaction, writer: Writer, request: Delete) -> None:
     if found.znode.children:
         raise ZooKeeperError(Code.NOT_EMPTY, f"{path!r} has {found.znode.children} children")
     transaction.remove(path, found)
+    if path == LEDGER_IDS:
+        # A cluster that is formatted has it deleted behind its ledgers, and expects ids from 0 on.
+        RestartLedgerIds().apply(transaction.staging)
 
 
 def delete_if_unused(transaction: Transaction, path: str) -> None:
@@ -135,6 +145,7 @@ def is_unused(znode: kept.Znode, now: int) -> bool:
 
 def set_data(transaction: Transaction, writer: Writer, request: SetData) -> Stat:
     path = check_path(request.path)
+    _check_quota(path)
     found = transaction.get(path)
     check_allowed(path, found.znode.acl, Permission.WRITE, writer.identities)
     _check_version(path, request.version, found.version)

@@ -1,7 +1,8 @@
 """Bookies (channels ``bk…`` of recordings, ``raw-frames.txt``). The requests are sent over sockets to bookies over one
 store, in the recorded order, each once what was answered before it has been answered here as well. A sample is a
 request: its answer is the recorded one octet for octet, but for the sizes of the machine's disk and the time at which a
-last-add-confirmed came; or the connection is closed without one. Of octets that were not kept, the number is compared.
+last-add-confirmed came; or the connection is closed without one, but for frames over the limit, which are argued. Of
+octets that were not kept, the number is compared.
 One more sample of each recording is the store afterwards: its check finds nothing, and every entry whose add was
 confirmed is in it.
 """
@@ -17,12 +18,17 @@ from typing import Any
 
 import bookstand
 from bookstand.proto import bookie_protocol_pb2 as messages
+from bookstand.server.bookie import codes
+from bookstand.server.bookie.desk import Limits
 from bookstand.server.bookie.server import BookieServer
+from bookstand.server.framing import LENGTH_BYTES
 from bookstand.server.running import Running
 from tests.replay.outcome import Outcome
 from tests.replay.wire_frames import Line, lines
 from tests.server.bookie.kit import Wire
 
+OVER_LIMIT = "frame-over-limit"
+"""The rule for frames over the limit (docs/differences.md)."""
 CHANNELS = "bk"
 RAW_FRAMES = "raw-frames.txt"
 
@@ -119,8 +125,23 @@ def _replay(
                 while peer.waiting:
                     asked = peer.waiting.popleft()
                     answer = peer.frame()
-                    detail = "" if answer is None else f"{asked.summary}: answered {answer.hex()[:80]}, not closed"
-                    yield Outcome(f"{name}:{asked.number}", "different" if detail else "equal", detail)
+                    yield Outcome(f"{name}:{asked.number}", *_not_closed(asked, answer))
+
+
+def _not_closed(asked: Line, answer: bytes | None) -> tuple[Any, str]:
+    """The verdict on a request for which the original closed the connection."""
+    if answer is None:
+        return "equal", ""
+    size = int.from_bytes(asked.octets[:LENGTH_BYTES], "big") if asked.raw else asked.length
+    if size + LENGTH_BYTES > Limits.frame_bytes and _is_bad_request(answer):
+        return "argued", f"{OVER_LIMIT}: {size} bytes: refused, not closed"
+    return "different", f"{asked.summary}: answered {answer.hex()[:80]}, not closed"
+
+
+def _is_bad_request(frame: bytes) -> bool:
+    if frame[:1] == b"\n":
+        return bool(messages.Response.FromString(frame).status == messages.EBADREQ)
+    return int.from_bytes(frame[4:8], "big", signed=True) == codes.BAD_REQUEST
 
 
 def _asked(peer: Peer, line: Line) -> Line | None:

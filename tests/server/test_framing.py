@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+import asyncio
+import socket
+from itertools import pairwise
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.server.framing import Run, split
+from bookstand.server.framing import SCRATCH_BYTES, FramedConnection, Run, split
 
 LARGEST = 1000
 
@@ -57,3 +61,76 @@ def test_the_rest_of_a_run_begins_behind_what_was_taken() -> None:
     rest = run.rest(7)
     assert [rest.frame(index) for index in range(rest.frames)] == [bytes([index]) for index in range(7, 20)]
     assert rest.rows()[:, 4].tolist() == list(range(7, 20))
+
+
+class Recorder(FramedConnection):
+    """Records its frames, and of frames over the limit the head: the first octet decides about them."""
+
+    HEAD = 12
+
+    def __init__(self) -> None:
+        super().__init__(memoryview(bytearray(SCRATCH_BYTES)), LARGEST)
+        self.frames: list[bytes] = []
+        self.rejected: list[bytes] = []
+
+    def take(self, run: Run) -> int:
+        self.frames += [run.frame(index) for index in range(run.frames)]
+        return run.frames
+
+    def reject(self, head: bytes) -> bool | None:
+        if len(head) < self.HEAD:
+            return None
+        if head[0] == 255:
+            return False
+        self.rejected.append(head[: self.HEAD])
+        return True
+
+
+def expected(frames: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    taken: list[bytes] = []
+    rejected: list[bytes] = []
+    for frame in frames:
+        if len(frame) <= LARGEST:
+            taken.append(frame)
+        elif frame[0] == 255:
+            break
+        else:
+            rejected.append(frame[: Recorder.HEAD])
+    return taken, rejected
+
+
+sent_frames = st.lists(
+    st.tuples(st.one_of(st.integers(0, 30), st.integers(LARGEST - 2, LARGEST + 40)), st.sampled_from([1, 2, 255])),
+    max_size=12,
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(sent_frames, st.lists(st.integers(0, 1 << 14), max_size=8))
+def test_frames_over_the_limit_are_skipped_however_they_arrive(sizes: list[tuple[int, int]], cuts: list[int]) -> None:
+    """Over a socket, cut anywhere: those before and behind them are taken, in order, until one ends the connection."""
+    frames = [bytes([first]) + bytes(size - 1) if size else b"" for size, first in sizes]
+    octets = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+    at = sorted({0, len(octets), *(cut % (len(octets) + 1) for cut in cuts)})
+
+    async def run() -> Recorder:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            transport, recorder = await loop.create_connection(Recorder, sock=ours)
+            for begin, end in pairwise(at):
+                try:
+                    theirs.sendall(octets[begin:end])
+                except ConnectionError:
+                    break
+                await asyncio.sleep(0)
+            if not recorder.closed:
+                theirs.shutdown(socket.SHUT_WR)
+            while not recorder.closed:
+                await asyncio.sleep(0)
+            transport.abort()
+            await asyncio.sleep(0)
+        return recorder
+
+    recorder = asyncio.run(run())
+    assert (recorder.frames, recorder.rejected) == expected(frames)

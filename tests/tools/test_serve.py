@@ -45,6 +45,22 @@ def bookie_of(said: dict[str, Any]) -> Wire:
     return Wire(address_of(said["bookies"][0]["address"]))
 
 
+def test_the_largest_frame_is_an_option(tmp_path: Path) -> None:
+    options = "--zookeeper", 0, "--bookies", 1, "--max-frame-size", 2_000
+    with serving(tmp_path / "store", *options) as (_, said), bookie_of(said) as wire:
+        assert wire.v2(kit.v2_add(kit.stored(1, 0, bytes(1_500)))).code == 0
+        assert wire.v2(kit.v2_add(kit.stored(1, 1, bytes(2_500)))).code == 100
+        assert wire.v2(kit.v2_add(kit.stored(1, 1, bytes(1_500)))).code == 0
+
+
+@pytest.mark.parametrize("size", ["1023", "2147483648", "many"])
+def test_a_frame_size_that_makes_no_sense_is_refused(tmp_path: Path, size: str) -> None:
+    done = run("serve", tmp_path / "store", "--zookeeper", 0, "--max-frame-size", size)
+    assert (done.code, done.out) == (WRONG_ARGUMENTS, "")
+    assert "--max-frame-size" in done.err
+    assert not (tmp_path / "store").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_is_told_to_stop(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path / "store", "--zookeeper", 0, "--fault", "delay@append=0.2") as (child, said):

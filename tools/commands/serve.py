@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bookstand.errors import IncorrectParameterError
+from bookstand.server.bookie.desk import LEAST_FRAME_BYTES, MOST_FRAME_BYTES, Limits
 from bookstand.server.listening import LOOPBACK
 from bookstand.server.serving import Server
 from bookstand.testing import environment
@@ -72,6 +73,16 @@ def run(
         str | None,
         typer.Option(metavar="[HOST:]PORT", help="Where Prometheus may have figures.", show_default=False),
     ] = None,
+    max_frame_size: Annotated[
+        int,
+        typer.Option(
+            metavar="BYTES",
+            min=LEAST_FRAME_BYTES,
+            max=MOST_FRAME_BYTES,
+            help="Size of the largest frame that bookies accept, with its length field, as nettyMaxFrameSizeBytes. "
+            "A longer add is refused.",
+        ),
+    ] = Limits.frame_bytes,
     fault: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,6 +102,7 @@ def run(
         advertise=advertise,
         admin=admin,
         metrics=metrics,
+        limits=Limits(frame_bytes=max_frame_size),
         faults=fault or (),
         hooks=_hooks(),
         check="structure",

@@ -267,11 +267,11 @@ def test_a_client_that_leaves_waits_no_more(serve: Callable[..., BookieServer], 
     reader.send(*(kit.v3_long_poll(1, previous=5, millis=3_600_000, txn=n) for n in range(10)), kit.v2_read(1, 0))
     assert reader.v2().code == OK
     desk = kit.desk_of(server)
-    assert len(desk.long_polls._waiting[1]) == 10
+    assert desk.figures.long_polls == len(desk.long_polls._ledgers[1].all()) == 10
     gone = threading.Event()
     reader.socket.close()
     for _ in range(600):
-        if not desk.long_polls._waiting:
+        if not desk.long_polls._ledgers:
             gone.set()
             break
         writer.v2(kit.v2_read(1, 0))

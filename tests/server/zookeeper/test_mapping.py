@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from bookstand import errors
+from bookstand.ledger.client import COLLECTED_AT_ONCE
 from bookstand.ledger.ledger_path import ledger_path
 from bookstand.ledger.records import decode_ledger_info
 from bookstand.ledger.topic_name import cursor_node_of, node_of
@@ -17,6 +19,7 @@ from bookstand.server.bookie.server import BookieServer
 from bookstand.server.running import Running
 from bookstand.server.zookeeper import records
 from bookstand.server.zookeeper.kept import OPEN_ACL
+from bookstand.server.zookeeper.places import LEDGER_IDS
 from bookstand.server.zookeeper.protocol import Code, CreateMode, EventType, Op, WatchMode
 from bookstand.storage.digest import digest_for, master_key
 from bookstand.storage.metadata import LedgerMetadata, parse, serialize
@@ -175,6 +178,116 @@ def test_what_deleted_ledgers_leave_is_collected_after_a_while(store: Any, clien
         clock.advance(20)
         client.ping()
     eventually(lambda: (clock.advance(1), client.ping(), store.storage.entry(writer.id, 0) is None)[-1])
+
+
+def test_more_ledgers_than_one_step_collects_are_collected_while_the_store_is_served(
+    store: Any, client: Client, clock: VirtualClock
+) -> None:
+    """Each sweep leaves none whose grace period is over."""
+    writers = [store.create_ledger() for _ in range(3 * COLLECTED_AT_ONCE + 1)]
+    for writer in writers:
+        writer.append(b"x")
+        writer.close()
+        client.delete(ledger_path(writer.id))
+    for _ in range(33):
+        clock.advance(20)
+        client.ping()
+
+    def collected() -> bool:
+        client.ping()
+        return all(store.storage.entry(writer.id, 0) is None for writer in writers)
+
+    steps = 0
+    while not collected():
+        steps += 1
+        assert steps < 100, "they are not collected"
+        # In all less than the time between two sweeps.
+        clock.advance(0.3)
+        time.sleep(0.05)
+
+
+# -- ids after a format ------------------------------------------------------------------------------------------------
+
+
+def next_id(client: Client) -> int:
+    """As BookKeeper's clients take one."""
+    if client.exists(LEDGER_IDS) == Code.NO_NODE:
+        client.create("/ledgers") if client.exists("/ledgers") == Code.NO_NODE else None
+        client.create(LEDGER_IDS)
+    path = client.create(f"{LEDGER_IDS}/ID-", mode=CreateMode.EPHEMERAL_SEQUENTIAL)
+    client.delete(path)
+    return int(path.removeprefix(f"{LEDGER_IDS}/ID-"))
+
+
+def format_cluster(client: Client, store: Any) -> None:
+    """As BookKeeper's metaformat: each child of the root that has ledgers, then the one of the ids, in this order."""
+
+    def delete_below(path: str) -> None:
+        for name in client.children(path):
+            delete_below(f"{path}/{name}")
+            assert client.delete(f"{path}/{name}") is None
+
+    for name in client.children("/ledgers"):
+        if name.isdecimal() or name == "idgen":
+            delete_below(f"/ledgers/{name}")
+            assert client.delete(f"/ledgers/{name}") is None
+
+
+def create_over_the_wire(client: Client) -> int:
+    ledger_id = next_id(client)
+    make_parents(client, ledger_path(ledger_id))
+    assert client.create(ledger_path(ledger_id), serialize(metadata(ledger_id))) == ledger_path(ledger_id)
+    return ledger_id
+
+
+def test_ledger_ids_start_at_0_after_a_format(store: Any, client: Client) -> None:
+    assert [create_over_the_wire(client) for _ in range(3)] == [0, 1, 2]
+    format_cluster(client, store)
+    assert [create_over_the_wire(client) for _ in range(3)] == [0, 1, 2]
+    # The store's users go on behind them.
+    assert store.create_ledger().id == 3
+
+
+def test_an_id_is_used_again_after_a_format_without_what_its_ledger_had(store: Any, client: Client) -> None:
+    server = BookieServer(store.storage, ports=[0])
+    with Running(server), Wire(server.addresses[0]) as wire:
+        for _ in range(2):
+            ledger_id = create_over_the_wire(client)
+            assert ledger_id == 0
+            assert wire.v2(v2_read(0, 0)).code in (NO_LEDGER, NO_ENTRY)
+            assert wire.v2(v2_add(stored(0, 0), master_key(b"pw"))).code == 0
+            format_cluster(client, store)
+
+
+def test_ledger_ids_go_on_where_ledgers_are_left(store: Any, client: Client) -> None:
+    """Positions of topics are in the order of ledger ids: none is used again below one that exists."""
+    assert create_over_the_wire(client) == 0
+    kept = store.create_ledger()
+    client.delete(ledger_path(0))
+    client.delete(LEDGER_IDS)
+    assert create_over_the_wire(client) == kept.id + 1
+
+
+def test_ids_that_are_deleted_one_by_one_are_not_used_again(store: Any, client: Client) -> None:
+    assert create_over_the_wire(client) == 0
+    client.delete(ledger_path(0))
+    assert create_over_the_wire(client) == 1
+    assert store.create_ledger().id == 2
+
+
+# -- quotas ------------------------------------------------------------------------------------------------------------
+
+
+def test_quotas_are_rejected(client: Client) -> None:
+    """One that is stored and has no effect would be taken for one that has."""
+    limits = "/zookeeper/quota/a/zookeeper_limits"
+    assert client.create("/zookeeper/quota/a") == Code.UNIMPLEMENTED
+    assert client.create(limits, b"count=5,bytes=-1") == Code.UNIMPLEMENTED
+    assert client.set("/zookeeper/quota/zookeeper_limits", b"count=5") == Code.UNIMPLEMENTED
+    assert client.children("/zookeeper/quota") == []
+    assert client.multi((Op.CREATE, records.Create("/zookeeper/quota/b", b"", OPEN_ACL, 0)))[0] == Code.UNIMPLEMENTED
+    # The connection goes on, and paths that only look alike are not concerned.
+    assert client.create("/zookeeper/quotas") == "/zookeeper/quotas"
 
 
 # -- nodes -------------------------------------------------------------------------------------------------------------

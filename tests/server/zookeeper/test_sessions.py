@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
+from bookstand.ledger.ledger_path import ledger_path
+from bookstand.server.zookeeper import records
 from bookstand.server.zookeeper.protocol import Code, CreateMode, Op
 from bookstand.testing import VirtualClock
 from tests.server.zookeeper.kit import Client, ClosedError, Serving, clients, eventually
 
 EPHEMERAL = CreateMode.EPHEMERAL
+OUTSTANDING = 20
 
 
 @pytest.mark.parametrize(("asked", "given"), [(10_000, 10_000), (1, 4_000), (60_000, 40_000), (30_000, 30_000)])
@@ -200,3 +205,62 @@ def test_what_a_closed_session_has_asked_for_before_is_done(connect: Callable[..
     last = client.send(Op.CLOSE_SESSION)
     assert [client.reply()[0].xid for _ in range(51)] == list(range(last - 50, last + 1))
     assert other.children("/") == sorted([f"n{number}" for number in range(0, 50, 2)] + ["zookeeper"])
+
+
+@contextmanager
+def constant_writes(clients: Sequence[Client]) -> Iterator[Callable[[], int]]:
+    """Writes of several clients without a pause: there are always some that arrive while others are committed. Gives
+    the number that the client with the fewest has had answered."""
+    clients[0].create("/load")
+    body = records.REQUESTS[Op.SET_DATA].encode(records.SetData("/load", b"x", -1))
+    ended = Event()
+    answered = dict.fromkeys(clients, 0)
+
+    def write(client: Client) -> None:
+        for _ in range(OUTSTANDING):
+            client.send(Op.SET_DATA, body)
+        while not ended.is_set():
+            client.reply()
+            client.send(Op.SET_DATA, body)
+            answered[client] += 1
+        for _ in range(OUTSTANDING):
+            client.reply()
+
+    writers = [Thread(target=write, args=[client]) for client in clients]
+    for writer in writers:
+        writer.start()
+    try:
+        yield lambda: min(answered.values())
+    finally:
+        ended.set()
+        for writer in writers:
+            writer.join()
+
+
+def test_time_passes_while_others_write_without_a_pause(
+    connect: Callable[..., Client], clock: VirtualClock, store: Any, serving: Serving
+) -> None:
+    """Sessions end, what was deleted is collected, and a connection without a greeting is closed."""
+    loaded, leaving, silent = [connect() for _ in range(2)], connect(), Client(serving.port)
+    leaving.create("/e", mode=CreateMode.EPHEMERAL)
+    ledger = store.create_ledger()
+    ledger.append(b"x")
+    ledger.close()
+    leaving.delete(ledger_path(ledger.id))
+    leaving.close()
+    with constant_writes(loaded) as answered, silent:
+
+        def advance(seconds: float) -> None:
+            """In steps, and with a request of the client in each."""
+            for _ in range(int(seconds / 10)):
+                clock.advance(10)
+                more = answered() + OUTSTANDING
+                eventually(lambda more=more: answered() > more)
+
+        advance(60)
+        eventually(lambda: store.storage.node("/e") is None)
+        with pytest.raises((ClosedError, ConnectionError)):
+            silent.frame()
+        advance(660)
+        eventually(lambda: store.storage.entry(ledger.id, 0) is None)
+    assert loaded[0].exists("/load")

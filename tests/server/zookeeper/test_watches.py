@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.protocol import Code, CreateMode, EventType, Op, WatcherType, WatchMode
+from bookstand.server.zookeeper import kept, records
+from bookstand.server.zookeeper.acls import digest_identity
+from bookstand.server.zookeeper.protocol import (
+    Code,
+    CreateMode,
+    EventType,
+    Op,
+    Permission,
+    WatcherType,
+    WatchMode,
+)
 from tests.server.zookeeper.kit import Client
 
 CREATED, DELETED, CHANGED, CHILDREN = EventType
@@ -234,3 +243,108 @@ def test_ephemerals_that_end_are_told(connect: Callable[..., Client]) -> None:
     owner.close_session()
     watcher.ping()
     assert watcher.events == [(CREATED, "/b"), (CREATED, "/a"), (DELETED, "/a"), (DELETED, "/b")]
+
+
+# -- who may read ------------------------------------------------------------------------------------------------------
+
+SECRET = b"user:password"
+CREATE_ONLY = (records.Acl(int(Permission.CREATE | Permission.DELETE | Permission.WRITE), "world", "anyone"),)
+OF_USER = (records.Acl(kept.ALL, *digest_identity(SECRET)),)
+
+
+def prove(client: Client) -> None:
+    assert client.call(Op.AUTH, records.Auth(0, "digest", SECRET), xid=-4) is None
+
+
+@pytest.mark.parametrize("by_api", [False, True])
+def test_a_recursive_watch_does_not_show_znodes_that_its_client_may_not_read(
+    connect: Callable[..., Client], store: Any, by_api: bool
+) -> None:
+    """Names of znodes are secrets of those who may read them; a watch of the root would show all of them."""
+    owner, spy, friend = connect(), connect(), connect()
+    prove(owner)
+    prove(friend)
+    for watcher in (spy, friend):
+        add_watch(watcher, "/", WatchMode.PERSISTENT_RECURSIVE)
+    owner.create("/open", b"")
+    owner.create("/open/secret", b"", acl=OF_USER)
+    if by_api:
+        store.nodes.put("/open/secret", b"x")
+        owner.call(Op.SYNC, "/")
+    else:
+        owner.set("/open/secret", b"x")
+    owner.create("/open/secret/below", b"", acl=OF_USER)
+    owner.delete("/open/secret/below")
+    owner.delete("/open/secret")
+    owner.set("/open", b"x")
+    spy.ping()
+    friend.ping()
+    assert spy.events == [(CREATED, "/open"), (CHANGED, "/open")]
+    assert friend.events == [
+        (CREATED, "/open"),
+        (CREATED, "/open/secret"),
+        (CHANGED, "/open/secret"),
+        (CREATED, "/open/secret/below"),
+        (DELETED, "/open/secret/below"),
+        (DELETED, "/open/secret"),
+        (CHANGED, "/open"),
+    ]
+
+
+@pytest.mark.parametrize("mode", [None, WatchMode.PERSISTENT])
+def test_events_of_a_znode_need_the_permission_to_read_it(connect: Callable[..., Client], mode: int | None) -> None:
+    """That of the znode for what happens to it, and that of its parent for what happens to the children."""
+    owner, spy = connect(), connect()
+    prove(owner)
+    owner.create("/closed", acl=OF_USER)
+    owner.create("/half", acl=CREATE_ONLY)
+    for path in ("/closed", "/half", "/new"):
+        if mode is None:
+            spy.exists(path, watch=True)
+        else:
+            add_watch(spy, path, mode)
+    owner.set("/closed", b"x")
+    owner.create("/closed/child")
+    owner.set("/half", b"x")
+    owner.create("/half/child")
+    owner.delete("/half/child")
+    owner.delete("/half")
+    owner.create("/new", acl=OF_USER)
+    spy.ping()
+    assert spy.events == []
+    # A permission that is proved or given later counts from then on.
+    owner.delete("/new")
+    owner.create("/new", acl=OF_USER)
+    prove(spy)
+    if mode is None:
+        spy.exists("/new", watch=True)
+    owner.set("/new", b"y")
+    spy.ping()
+    assert spy.events == [(CHANGED, "/new")]
+
+
+def test_an_ephemeral_that_ends_shows_to_those_who_may_read_it(connect: Callable[..., Client]) -> None:
+    owner, spy, friend = connect(), connect(), connect()
+    prove(owner)
+    prove(friend)
+    owner.create("/e", mode=CreateMode.EPHEMERAL, acl=OF_USER)
+    for watcher in (spy, friend):
+        add_watch(watcher, "/", WatchMode.PERSISTENT_RECURSIVE)
+    owner.close_session()
+    friend.ping()
+    spy.ping()
+    assert (spy.events, friend.events) == ([], [(DELETED, "/e")])
+
+
+def test_watches_that_are_restored_need_the_permission_to_read(connect: Callable[..., Client]) -> None:
+    owner, spy = connect(), connect()
+    prove(owner)
+    seen = owner.zxid
+    for path in ("/a", "/b"):
+        owner.create(path, acl=OF_USER)
+        owner.create(f"{path}/child", acl=OF_USER)
+    request = records.SetWatches(seen, ["/a", "/gone"], ["/b"], ["/a"])
+    assert spy.call(Op.SET_WATCHES, request, xid=-8) is None
+    owner.set("/a", b"x")
+    spy.ping()
+    assert spy.events == [(DELETED, "/gone")]

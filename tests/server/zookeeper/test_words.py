@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +54,34 @@ def test_what_they_say(serving: Serving, connect: Callable[..., Client]) -> None
     assert figures["zk_global_sessions"] == "1"
     ask(serving.port, "srst")
     assert "Received: 0\n" in ask(serving.port, "srvr")
+
+
+def test_connection_statistics_are_reset_by_a_word(serving: Serving, client: Client) -> None:
+    client.exists("/")
+    assert ask(serving.port, "crst") == "Connection stats reset.\n"
+    assert re.search(r"\[1\]\(queued=0,recved=0,sent=0\)", ask(serving.port, "cons"))
+    client.exists("/")
+    assert re.search(r"\[1\]\(queued=0,recved=1,sent=1\)", ask(serving.port, "cons"))
+    assert "Received: 0" not in ask(serving.port, "srvr")
+
+
+def test_the_size_of_the_folder(serving: Serving, client: Client, store: Any) -> None:
+    client.create("/a")
+    found = re.fullmatch(r"datadir_size: (\d+)\nlogdir_size: (\d+)\n", ask(serving.port, "dirs"))
+    assert found is not None
+    assert int(found[1]) == int(found[2]) >= (Path(store.path) / "data.mdb").stat().st_size
+
+
+@pytest.mark.parametrize("word", ["gtmk", "hash", "stmk"])
+def test_words_without_a_meaning_here_are_rejected_as_zookeeper_does(serving: Serving, word: str) -> None:
+    """``stmk`` is followed by a mask of eight octets."""
+    octets = word + "\0" * 8 if word == "stmk" else word
+    assert ask(serving.port, octets) == f"{word} is not executed because it is not in the whitelist.\n"
+
+
+def test_words_are_those_of_zookeeper(serving: Serving) -> None:
+    listed = "conf cons crst dirs dump envi gtmk hash isro mntr ruok srst srvr stat stmk wchc wchp wchs"
+    assert sorted(word.decode() for word in WORDS) == listed.split()
 
 
 def test_figures(serving: Serving, connect: Callable[..., Client]) -> None:
