@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 
-from bookstand.errors import BookstandError, IncorrectParameterError
+from bookstand.errors import BookstandError, IncorrectParameterError, MetadataServiceError
 from bookstand.ledger.ledger_path import ROOT
 from bookstand.server.bookie.desk import Limits
 from bookstand.server.bookie.server import BookieServer
@@ -22,6 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.storage.clock import Clock
 
+NOTIFY_SECONDS = 30.0
+"""Time to wait until watchers have been notified that a bookie was stopped or started."""
 DRAIN_SECONDS = 5.0
 """For so long at most what has arrived is answered when a cluster is stopped."""
 
@@ -97,17 +99,28 @@ class Cluster:
     # -- for tests of clients ------------------------------------------------------------------------------------------
 
     async def stop_bookie(self, number: int) -> None:
-        """Have one bookie be gone: whoever comes is refused, and it is not listed any more."""
+        """Close one bookie's port and connections, and remove it from the list. Returns when watchers of the list have
+        been notified."""
         async with self._listing:
             await self.bookies.shut(number)
-            await asyncio.to_thread(self._registration.set_gone, self.names[number - 1], True)
+            await self._set_gone(number, True)
 
     async def start_bookie(self, number: int) -> None:
-        """Have it be there again, under its name and where it was."""
+        """Open it again, under its name and at its port. Returns when watchers of the list have been notified."""
         async with self._listing:
             with listening(f"bookie {number}"):
                 await self.bookies.open(number)
-            await asyncio.to_thread(self._registration.set_gone, self.names[number - 1], False)
+            await self._set_gone(number, False)
+
+    async def _set_gone(self, number: int, gone: bool) -> None:
+        await asyncio.to_thread(self._registration.set_gone, self.names[number - 1], gone)
+        try:
+            await asyncio.wait_for(self.zookeeper.notified(), NOTIFY_SECONDS)
+        except TimeoutError:
+            raise MetadataServiceError(
+                f"bookie {number} is {'stopped' if gone else 'started'}, but ZooKeeper's watchers were not notified "
+                f"within {NOTIFY_SECONDS:g} s: is a write of a client stalled by a rule?"
+            ) from None
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

@@ -8,21 +8,25 @@ an address.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
-from threading import Thread
+from threading import BoundedSemaphore, Thread
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from bookstand.errors import BookstandError
 from bookstand.server.listening import Address, joined, listening
+from bookstand.storage.log import logger
 
 JSON = "application/json"
 _MOST_BYTES = 1 << 16
 _TIMEOUT = 10.0
+# A connection may take _TIMEOUT for each of its bytes.
+MOST_CONNECTIONS = 64
 
 
 class Answer(NamedTuple):
@@ -40,16 +44,53 @@ def as_json(value: object) -> Answer:
     return Answer(json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
 
+class _HttpServer(ThreadingHTTPServer):
+    """Each connection has a thread, up to a limit: further ones are closed when they are accepted."""
+
+    daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
+
+    def __init__(self, address: Address, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._free = BoundedSemaphore(MOST_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            logger().warning("the endpoint %s has %d connections: another is closed", self.name, MOST_CONNECTIONS)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    @property
+    def name(self) -> str:
+        return joined((str(self.server_address[0]), self.server_address[1]))
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is gone is no error of the server."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            logger().error("the endpoint %s failed", self.name, exc_info=error)
+
+
 class Endpoint:
     """``with Endpoint("metrics", address, routes) as endpoint:`` it listens inside the block, at :attr:`url`."""
 
     def __init__(self, who: str, address: Address, routes: Routes) -> None:
         with listening(f"the endpoint for {who}"):
             try:
-                self._server = ThreadingHTTPServer(address, _handler(routes))
+                self._server = _HttpServer(address, _handler(routes))
             except OSError as error:
                 raise OSError(error.errno, f"{error.strerror or error} at {joined(address)}") from error
-        self._server.daemon_threads = True
         self._thread = Thread(target=self._server.serve_forever, args=(0.05,), name=f"bookstand-{who}", daemon=True)
         host, port = self._server.server_address[:2]
         self.url = f"http://{joined((str(host), port))}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,10 @@ from typing import Any
 import pytest
 
 from bookstand import errors
-from bookstand.server import serve
+from bookstand.server import endpoint, serve
 from bookstand.server.listening import address_of
 from bookstand.server.serving import Server
+from bookstand.server.zookeeper.protocol import EventType
 from tests.kit import PATIENCE, eventually
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire
@@ -201,3 +204,34 @@ def test_a_port_that_is_taken(server: Server, tmp_path: Path) -> None:
     taken = str(server.admin_url).removeprefix("http://")
     with pytest.raises(errors.ServerAddressError, match=f"the endpoint for admin cannot listen.*{taken}"):
         Server(tmp_path / "other", admin=taken).start()
+
+
+def test_a_stop_is_answered_when_watchers_have_been_notified(server: Server, ask: Ask) -> None:
+    port = address_of(server.zookeeper)[1]
+    with Client(port).connect() as watcher:
+        watcher.children("/ledgers/available", watch=True)
+        assert ask("POST", "/bookies/1/stop", {})[0] == 200
+        assert select.select([watcher.socket], [], [], 0)[0] == [watcher.socket]
+        watcher.ping()
+        assert watcher.events == [(EventType.CHILDREN_CHANGED, "/ledgers/available")]
+
+
+def test_connections_that_say_nothing_are_bounded_and_make_room_when_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "MOST_CONNECTIONS", 3)
+    routes = {"/state": {"GET": lambda said: endpoint.as_json({})}}
+    with endpoint.Endpoint("test", ("127.0.0.1", 0), routes) as listening:
+        address = address_of(listening.url.removeprefix("http://"))
+        silent = [socket.create_connection(address, PATIENCE) for _ in range(3)]
+        for each in silent:
+            each.sendall(b"GET /state HTTP/1.1\r\n")
+
+        def is_closed() -> bool:
+            try:
+                return request(listening.url, "GET", "/state")[0] != 200
+            except (OSError, http.client.HTTPException):
+                return True
+
+        eventually(is_closed)
+        for each in silent:
+            each.close()
+        eventually(lambda: not is_closed())

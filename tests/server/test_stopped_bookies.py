@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +11,17 @@ import pytest
 from kazoo.client import KazooClient
 
 from bookstand import errors
-from bookstand.server import serve
+from bookstand.server import cluster, serve
 from bookstand.server.listening import address_of
 from bookstand.server.serving import Server
+from bookstand.server.zookeeper import records
+from bookstand.server.zookeeper.kept import OPEN_ACL
+from bookstand.server.zookeeper.protocol import EventType, Op
 from tests.kit import eventually
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire, stored
 from tests.server.kit import bookie_at, connected, leave
+from tests.server.zookeeper.kit import Client
 
 AVAILABLE = "/ledgers/available"
 
@@ -82,6 +87,46 @@ def test_clients_hear_of_it_from_zookeeper(server: Server, kazoo: KazooClient) -
     server.start_bookie(2)
     eventually(lambda: heard == [everybody, without, everybody])
     assert len(kazoo.get(f"{AVAILABLE}/{name}")[0]) == len(info)
+
+
+def test_watchers_have_been_notified_when_a_stop_or_a_start_returns(server: Server) -> None:
+    """Each time: what has been sent on this machine is there to be read, without another request."""
+    name = server.cluster.names[1]
+    with Client(int(server.zookeeper.rpartition(":")[2])).connect() as watcher:
+        for number in range(10):
+            watcher.children(AVAILABLE, watch=True)
+            watcher.exists(f"{AVAILABLE}/{name}", watch=True)
+            (server.start_bookie if number % 2 else server.stop_bookie)(2)
+            assert select.select([watcher.socket], [], [], 0)[0] == [watcher.socket]
+            watcher.ping()
+            assert watcher.events == [
+                (EventType.CREATED if number % 2 else EventType.DELETED, f"{AVAILABLE}/{name}"),
+                (EventType.CHILDREN_CHANGED, AVAILABLE),
+            ]
+            assert (name in watcher.children(AVAILABLE)) == bool(number % 2)
+            watcher.events.clear()
+
+
+def test_a_stop_says_so_where_watchers_cannot_be_notified(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "NOTIFY_SECONDS", 0.3)
+    server.faults.add("stall@nodes.put(/a)")
+    with Client(int(server.zookeeper.rpartition(":")[2])).connect() as client:
+        client.send(Op.CREATE, records.REQUESTS[Op.CREATE].encode(records.Create("/a", b"", OPEN_ACL, 0)))
+        eventually(lambda: server.faults.as_json()[0]["fired"])
+        with pytest.raises(errors.MetadataServiceError, match=r"bookie 2 is stopped, but .* within 0.3 s"):
+            server.stop_bookie(2)
+        assert not server.cluster.bookies.is_open(2)
+        server.faults.clear()
+        assert client.reply()[0].error == 0
+    server.start_bookie(2)
+    assert not is_refused(server.bookies[1])
+
+
+def test_a_bookie_is_stopped_while_the_store_crashes(server: Server) -> None:
+    """The call ends, with or without an error, however the crash and the notification meet."""
+    server.store.storage.crash()
+    with pytest.raises(errors.BookstandError):
+        server.stop_bookie(2)
 
 
 def test_a_read_that_waits_is_cut_and_may_wait_again(server: Server, wires: list[Wire]) -> None:
