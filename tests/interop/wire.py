@@ -23,6 +23,7 @@ OTHERWISE = {
     "v3 getBookieInfo": "1",
     "v2 getBookieInfo": "1",
 }
+OUTSTANDING = 5_000
 # What there is no client for here.
 OF_THE_ORIGINAL_S_SERVERS = ("setup", "DROP")
 
@@ -81,7 +82,21 @@ def served(name: str, bookies: int, questions: Iterator[Asked]) -> Iterator[Aske
     yield Question(f"{name}, stop", request("stop"), {"result": "0"})
 
 
+def outstanding(rng: random.Random) -> Iterator[Asked]:
+    """Requests that are outstanding on one connection: of adds and reads each, and of ZooKeeper's."""
+    questions = [
+        Question(
+            f"outstanding, {client}",
+            request("outstanding", client=client, count=OUTSTANDING),
+            {"result": f"{OUTSTANDING}" if client == "zookeeper" else f"{OUTSTANDING} {OUTSTANDING}"},
+        )
+        for client in ("zookeeper", *VERSIONS)
+    ]
+    yield from served("outstanding", 1, iter(questions))
+
+
 GROUPS: dict[str, Callable[[random.Random], Iterator[Asked]]] = {
     "steps of the original's client, on a served store": recorded,
     "ledgers of the original's client over three bookies": striped,
+    "requests of original clients that are outstanding on one connection": outstanding,
 }

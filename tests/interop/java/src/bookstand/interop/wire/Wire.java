@@ -37,6 +37,8 @@ public final class Wire {
                     scenario = new Scenario(served, ++scenarios, Json.read(text(request.get("header"))));
                     answer.put("result", "0");
                 },
+                "outstanding", (request, answer) -> answer.put("result", Outstanding.run(
+                        served, request.get("client"), Integer.parseInt(request.get("count")))),
                 "alive", (request, answer) -> answer.put("result", "0"),
                 "operation", (request, answer) -> {
                     JsonNode told = scenario.apply(Json.read(text(request.get("line"))));
