@@ -103,7 +103,12 @@ def open(
         witness=witness,
         hooks=hooks,
     )
-    return Store(Client(storage, settings), cluster)
+    try:
+        return Store(Client(storage, settings), cluster)
+    except BaseException:
+        # Nobody gets the store who could close it.
+        storage.close()
+        raise
 
 
 class Store:
@@ -116,6 +121,7 @@ class Store:
         self._managed_ledgers: dict[str, ManagedLedger] = {}
         self._topics: dict[str, Topic] = {}
         self._topics_lock = RLock()
+        self._closed = False
 
     @property
     def path(self) -> str:
@@ -321,11 +327,13 @@ class Store:
     def close(self) -> None:
         """Commit what is queued, topics' acknowledgments with it, and close. Ledgers that are being written stay open
         in the store."""
-        if not self._client.closed:
+        if not self._closed:
+            # An interrupted call is repeated: each step does nothing where it was done.
             for topic in list(self._topics.values()):
                 _close(topic)
             self._client.close()
-            self._storage.close()
+            self._storage.close(self._client)
+            self._closed = True
 
     def __enter__(self) -> Self:
         self._client.check_usable()

@@ -42,7 +42,7 @@ class Bringing:
         thread can evict it in between: each page that is read is progress."""
         read: tuple[PageRef, LedgerAcks] | None = None
         while True:
-            with self._lock:
+            with self._lock, self._usability.guard:
                 self._usability.check()
                 if read is not None and self._live.index.get(read[1].ledger_id) == read[0]:
                     self._live.install(read[1])
@@ -78,7 +78,7 @@ class Bringing:
     ) -> None:
         """Use an older page, or none, instead of a damaged one; the next flush stores that. No flush is under way."""
         page, report = self._log.replacement(handle, ledger_id, ref, error, mark_delete)
-        with self._lock:
+        with self._lock, self._usability.guard:
             if self._live.index.get(ledger_id) != ref or ledger_id in self._live.pages:
                 return
             self._live.replace_page(page)

@@ -248,7 +248,7 @@ class Cursor:
             ledger_id, entry_id = positions
             with self._lock:
                 # Fast path: the page is already dirty and the acknowledgment does not move mark-delete.
-                page = self._dirty.get(ledger_id) if self._usability.usable else None
+                page = self._dirty.get(ledger_id) if self._usability.is_undisturbed else None
                 if (
                     page is not None
                     and 0 <= entry_id < page.limit
@@ -561,6 +561,11 @@ class Cursor:
         """Whether there is an entry at or behind the read position."""
         return self._reading.has_more
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether an exception arrived in the middle of a change of the cursor, which must be opened again then."""
+        return self._usability.was_interrupted
+
     def rewind(self) -> None:
         """Read again from the first entry that is not acknowledged."""
         with self._lock:
@@ -656,21 +661,21 @@ class Cursor:
 
     def set_cursor_properties(self, properties: Mapping[str, str]) -> None:
         """Replace all of them but those that begin with ``#pulsar.internal.``, which stay, and are set one by one."""
-        with self._flushing.alone:
+        with self._flushing.alone, self._flushing.guard:
             self._usability.check_writable()
             kept = {name: value for name, value in self.cursor_properties.items() if name.startswith(INTERNAL_PREFIX)}
             self._put_properties({**kept, **dict(as_cursor_properties(properties))})
 
     def put_cursor_property(self, name: str, value: str) -> None:
         """Give the cursor itself a property; durable on return."""
-        with self._flushing.alone:
+        with self._flushing.alone, self._flushing.guard:
             self._usability.check_writable()
             check_cursor_property(name, value)
             self._put_properties({**self.cursor_properties, name: value})
 
     def remove_cursor_property(self, name: str) -> None:
         """Take a property of the cursor itself away; durable on return."""
-        with self._flushing.alone:
+        with self._flushing.alone, self._flushing.guard:
             self._usability.check_writable()
             properties = self.cursor_properties
             properties.pop(name, None)
@@ -679,7 +684,7 @@ class Cursor:
     def change_properties(self, change: Callable[[Transaction, dict[str, str]], object]) -> None:
         """Have ``change(transaction, properties)`` change the properties, reserved names included, and do to the
         transaction what goes with that: ledgers created, filled and deleted. It is one commit."""
-        with self._flushing.alone:
+        with self._flushing.alone, self._flushing.guard:
             self._usability.check_writable()
             self._log.put_properties(change)
 
@@ -715,6 +720,10 @@ class Cursor:
         self._throttle.stop()
         try:
             with self._flushing.alone:
+                if self._usability.was_interrupted:
+                    # What is durable is whole, and is all there is to keep.
+                    with self._lock:
+                        self._usability.break_off()
                 if self._usability.closed is not None:
                     return
                 try:
@@ -738,7 +747,7 @@ class Cursor:
     def delete(self) -> None:
         """Delete the cursor and everything stored for it, snapshots of delayed messages included, in one commit."""
         self._throttle.stop()
-        with self._flushing.alone:
+        with self._flushing.alone, self._flushing.guard:
             self._usability.check_writable()
             self._log.delete()
             self.topic.release(self._log.hold_name)

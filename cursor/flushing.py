@@ -23,10 +23,17 @@ from bookstand.cursor.page_ref import PageRef
 from bookstand.cursor.ranges import RangeSet
 from bookstand.cursor.record import encode_properties
 from bookstand.cursor.state import AckState
-from bookstand.errors import BookstandError, MetadataVersionError, NoSuchLedgerError, OutcomeUnknownError
+from bookstand.errors import (
+    BookstandError,
+    InterruptedOperationError,
+    MetadataVersionError,
+    NoSuchLedgerError,
+    OutcomeUnknownError,
+)
 from bookstand.ledger.handle import LedgerHandle
 from bookstand.ledger.records import CursorInfo
 from bookstand.ledger.writer import LedgerWriter
+from bookstand.storage.guard import Guard
 from bookstand.storage.log import logger
 from bookstand.storage.pending import Completion, Pending, pending_on
 from bookstand.storage.position import Position
@@ -75,6 +82,8 @@ class Flushing:
         # Called after each flush of a thread that waits for a result, without any lock.
         self.after_drive: Callable[[], object] = lambda: None
         self.alone = RLock()
+        # Of whatever is done alone: it has changed what is stored, and may not have noted that.
+        self.guard = Guard(self._refuse)
         # Callbacks of completed Pendings, which may wait for locks whose holders wait for ``alone``.
         self._callbacks: deque[Callable[[], None]] = deque()
         self._generation = 0
@@ -163,6 +172,16 @@ class Flushing:
         finally:
             self.call_back()
 
+    def _refuse(self) -> None:
+        raise InterruptedOperationError(
+            f"cursor {self._name!r} was interrupted while its state was written, and acknowledgments that were not "
+            "durable may be lost; open it again"
+        )
+
+    def end(self, error: BookstandError) -> None:
+        """Fail the Pendings of what is not durable; the state's lock is held."""
+        self._complete(self._completion, error)
+
     def _complete(self, completion: Completion, error: BaseException | None = None) -> None:
         """Complete the Pendings of a flush; their callbacks are called later."""
         self._callbacks.extend(completion.settle(error=error))
@@ -178,7 +197,7 @@ class Flushing:
 
     def write(self) -> None:
         """Flush without calling back."""
-        with self.alone:
+        with self.alone, self.guard:
             lost = self._log.is_lost()
             with self._lock:
                 dirty = self.is_dirty or lost

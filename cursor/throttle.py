@@ -9,7 +9,7 @@ import heapq
 import os
 from collections.abc import Callable
 from itertools import count
-from threading import Condition, Thread
+from threading import Condition, RLock, Thread
 from time import monotonic
 from weakref import WeakMethod, ref
 
@@ -36,7 +36,9 @@ class Throttle:
         """Something is to be written."""
         if self._takes_token():
             self.flush()
-        elif self._due is None and not self._stopped:
+        elif not self._stopped and (self._due is None or self._due < monotonic()):
+            # One that is overdue may have been lost with an interrupted call.
+            self._due = None
             self._wake_at(monotonic() + self._interval)
 
     def hurry(self) -> None:
@@ -71,19 +73,21 @@ class Throttle:
 class _Background:
     def __init__(self) -> None:
         self.process = os.getpid()
-        self._changed = Condition()
+        # An RLock, not the Condition, is entered: an interrupted thread leaves it free.
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         self._number = count()
         self._waiting: list[tuple[float, int, ref[Throttle]]] = []
         Thread(target=self._run, name="bookstand-cursors", daemon=True).start()
 
     def add(self, due: float, throttle: Throttle) -> None:
-        with self._changed:
+        with self._lock:
             heapq.heappush(self._waiting, (due, next(self._number), ref(throttle)))
             self._changed.notify()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 while not self._waiting or self._waiting[0][0] > monotonic():
                     self._changed.wait(self._waiting[0][0] - monotonic() if self._waiting else None)
                 due, _, waiting = heapq.heappop(self._waiting)

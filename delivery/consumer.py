@@ -108,6 +108,12 @@ class Consumer:
                 found.append(message)
         return found
 
+    def drop_spilled(self, out: HandedOut) -> None:
+        """Nobody has seen them: they are in flight no more."""
+        for message in self.held_back(out):
+            out.settle(message)
+        self._spilled.clear()
+
     def held_back(self, out: HandedOut) -> set[MessageId]:
         """What is out with the consumer, and nobody has seen."""
         return {message.id for handout, message in self._spilled if out.is_in(message.id, handout)}

@@ -5,8 +5,10 @@ A ring is never missed: who is about to look notes the number of rings first, an
 
 from __future__ import annotations
 
-from threading import Condition, RLock
+from threading import RLock
 from typing import TYPE_CHECKING
+
+from bookstand.storage.pending import Waiters
 
 if TYPE_CHECKING:
     import asyncio
@@ -15,9 +17,7 @@ if TYPE_CHECKING:
 class Doorbell:
     def __init__(self) -> None:
         self._lock = RLock()
-        self._rung = Condition(self._lock)
-        # How many threads wait.
-        self._threads = 0
+        self._threads = Waiters()
         self._tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self.rings = 0
         """How often it rang."""
@@ -25,8 +25,7 @@ class Doorbell:
     def ring(self) -> None:
         with self._lock:
             self.rings += 1
-            if self._threads:
-                self._rung.notify_all()
+            self._threads.notify()
             if not self._tasks:
                 return
             tasks, self._tasks = self._tasks, []
@@ -39,12 +38,7 @@ class Doorbell:
 
     def wait(self, seen: int, timeout: float) -> None:
         """Until it has rung more often than ``seen``, or so many seconds have passed."""
-        with self._lock:
-            self._threads += 1
-            try:
-                self._rung.wait_for(lambda: self.rings != seen, timeout)
-            finally:
-                self._threads -= 1
+        self._threads.wait(timeout, lambda: self.rings != seen)
 
     async def wait_async(self, seen: int, timeout: float) -> None:
         import asyncio

@@ -165,6 +165,21 @@ class HandedOut:
             heappop(waiting)
         return found
 
+    def repair(self, is_settled: Callable[[MessageId], bool]) -> None:
+        """After an interrupted call: make everything else out of what is in flight, and settle what is to be."""
+        out, self._handouts = self._handouts, {}
+        self._members, self._by_deadline, self._kept = {}, [], 0
+        try:
+            handouts: dict[int, tuple[Handout, list[MessageId]]] = {}
+            for message, handout in out.items():
+                if not is_settled(message):
+                    handouts.setdefault(id(handout), (handout, []))[1].append(message)
+            for handout, messages in handouts.values():
+                self.hand_out(handout.consumer, messages, handout.deadline)
+        except BaseException:
+            self._handouts = out
+            raise
+
     def clear(self) -> None:
         self._handouts.clear()
         self._members.clear()

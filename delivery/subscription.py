@@ -13,11 +13,12 @@ stand what all of them look at, ``whereabouts.py`` and
 knows the subscription.
 
 ``_lock`` guards all of it. Acknowledgments do not take it: they go to the cursor, and settle what is out in one step.
+After an interrupted call the next one has everything read again that is neither acknowledged nor in flight.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from operator import attrgetter
 from threading import RLock
@@ -60,7 +61,14 @@ from bookstand.delivery.tracker import check_position
 from bookstand.delivery.unreadable_entries import UnreadableEntries
 from bookstand.delivery.whereabouts import Whereabouts
 from bookstand.delivery.worn_out import WornOut
-from bookstand.errors import BookstandError, ClientClosedError, IllegalOperationError, IncorrectParameterError
+from bookstand.errors import (
+    BookstandError,
+    ClientClosedError,
+    IllegalOperationError,
+    IncorrectParameterError,
+    InterruptedOperationError,
+)
+from bookstand.storage.guard import Guard
 from bookstand.storage.metrics import Sample
 from bookstand.storage.pending import Pending
 from bookstand.storage.position import Position
@@ -110,6 +118,9 @@ class Subscription:
         self.config = config
         self._clock = topic.ledger.client.clock
         self._lock = RLock()
+        self._guard = Guard(self._repair)
+        # Of each call that was interrupted, what it had taken and did not return.
+        self._interrupted: list[list[ReceivedMessage]] = []
         self.bell = Doorbell()
         """Rings when there may be something to receive."""
         self._closed: BookstandError | None = None
@@ -120,7 +131,13 @@ class Subscription:
         self._active: Consumer | None = None
         self.cursor: Cursor = topic.cursor(name, config.cursor, initial=initial)
         self.cursor.on_resume(self.bell.ring)
-        self._where = where = Whereabouts(config.nack_precision(self._clock))
+        self._where = Whereabouts(config.nack_precision(self._clock))
+        self._open()
+        topic.ledger.client.add_metrics(self)
+
+    def _open(self) -> None:
+        """Make the parts, around the cursor and what is in flight."""
+        topic, name, config, where = self.topic, self.name, self.config, self._where
         self._delayed = delayed = Delayed(self._open_tracker)
         if delayed.tracker.count:
             # What it knows from before may be out when the cursor comes to it.
@@ -153,7 +170,47 @@ class Subscription:
         self._returning = Returning(
             topic.store, nack_name(topic.name, name), config, where, self.bell, self._lock, self._clock, topic.timer
         )
-        topic.ledger.client.add_metrics(self)
+
+    def _begin(self) -> None:
+        """At the beginning of a call, with the lock: raise if the subscription is closed, and repair what an
+        interruption has left."""
+        self._check_open()
+        if self._interrupted or self.cursor.was_interrupted:
+            self._repair()
+
+    def _repair(self) -> None:
+        """After an interrupted call: keep what is in flight, and read again what else is not acknowledged. Redelivery
+        counts begin anew; nacks that are not recorded are over."""
+        if self._closed is not None:
+            return
+        seen = len(self._interrupted)
+        self._returning.stop()
+        self._returning.close()
+        self.tracker.close()
+        where = self._where
+        for taken in self._interrupted:
+            for message in taken:
+                where.out.settle(message.id)
+        for consumer in self._consumers:
+            consumer.drop_spilled(where.out)
+        if self.cursor.was_interrupted:
+            self.cursor = self.topic.reopen_cursor(self.cursor, self.config.cursor)
+            self.cursor.on_resume(self.bell.ring)
+        else:
+            self.cursor.rewind()
+        where.begin_anew(self.config.nack_precision(self._clock))
+        where.out.repair(self._is_acked)
+        # What is in flight may be anywhere.
+        where.reach([self.topic.ledger.last_confirmed])
+        self._open()
+        del self._interrupted[:seen]
+        self.bell.ring()
+
+    def _is_acked(self, message: MessageId) -> bool:
+        position = position_of(message)
+        if len(message) == 2:
+            return self.cursor.is_acked(position)
+        return message[2] not in self.cursor.unacked_of_batch(position, message[2] + 1)
 
     def _open_tracker(self) -> Tracker:
         topic = self.topic
@@ -192,8 +249,8 @@ class Subscription:
         """
         if not isinstance(config, SubscriptionConfig):
             raise IncorrectParameterError(f"config must be a SubscriptionConfig, not {config!r}")
-        with self._lock:
-            self._check_open()
+        with self._lock, self._guard:
+            self._begin()
             what = f"subscription {self.name!r} of topic {self.topic.name}"
             SUBSCRIPTION_WHILE_OPEN.check(what, self.config, config)
             self.cursor.change_config(config.cursor)
@@ -203,7 +260,7 @@ class Subscription:
 
     def config_changed(self) -> None:
         """Apply the settings as they are now, those of the topic included, and wake waiting receivers."""
-        with self._lock:
+        with self._lock, self._guard:
             if self.usable:
                 self.tracker.change_config(self._delays)
                 self._unreadable.skip_known()
@@ -234,8 +291,8 @@ class Subscription:
 
     def consumer(self, name: str | None = None) -> Consumer:
         """One of those who share the subscription; what it holds when it is closed is delivered again at once."""
-        with self._lock:
-            self._check_open()
+        with self._lock, self._guard:
+            self._begin()
             consumer = Consumer(self, self.name if name is None else name)
             if self.config.is_exclusive:
                 self._take_over_exclusively(consumer)
@@ -250,12 +307,27 @@ class Subscription:
 
     def take(self, consumer: Consumer, most: int) -> tuple[list[ReceivedMessage], bool]:
         """For consumers: what can go out now, and whether looking again at once makes sense."""
-        with self._lock:
-            self._check_open()
+        taken: list[ReceivedMessage] = []
+        try:
+            try:
+                return self._take(consumer, most, taken)
+            except InterruptedOperationError:
+                # The cursor noticed it on the way.
+                return self._take(consumer, most, taken)
+        except BookstandError:
+            raise
+        except BaseException:
+            self._interrupted.append(taken)
+            raise
+
+    def _take(self, consumer: Consumer, most: int, taken: list[ReceivedMessage]) -> tuple[list[ReceivedMessage], bool]:
+        """``taken`` gets what goes out before it does."""
+        with self._lock, self._guard:
+            self._begin()
             consumer.check_open()
             if self.config.is_exclusive:
                 self._take_over_exclusively(consumer)
-            messages = self._take_spilled(consumer, most)
+            messages = self._take_spilled(consumer, most, taken)
             room = min(most - len(messages), self.config.max_unacked_messages - len(self._where.out))
             full = self.config.max_unacked_messages <= len(self._where.out) + max(room, 0)
             # During a pause each acknowledgment may let something else go out.
@@ -272,7 +344,7 @@ class Subscription:
                     # Messages acknowledged on the way may admit others.
                     unfinished = unfinished or self._tally.settled_unseen != settled
                 if portions:
-                    messages += self._hand_out(consumer, self._cut(portions, room), most - len(messages))
+                    messages += self._hand_out(consumer, self._cut(portions, room), most - len(messages), taken)
             except BookstandError:
                 if not messages:
                     raise
@@ -282,8 +354,9 @@ class Subscription:
                 self._unreadable.report()
             return messages, unfinished
 
-    def _take_spilled(self, consumer: Consumer, most: int) -> list[ReceivedMessage]:
+    def _take_spilled(self, consumer: Consumer, most: int, taken: list[ReceivedMessage]) -> list[ReceivedMessage]:
         messages = consumer.take_spilled(most, self._where.out)
+        taken += messages
         if messages and self.config.ack_deadline is not None:
             # Nobody has seen them until now.
             self._where.out.hand_out(consumer, [message.id for message in messages], self._returning.deadline())
@@ -301,7 +374,9 @@ class Subscription:
                 return portions[:number]
         return portions
 
-    def _hand_out(self, consumer: Consumer, portions: Sequence[Portion], most: int) -> list[ReceivedMessage]:
+    def _hand_out(
+        self, consumer: Consumer, portions: Sequence[Portion], most: int, taken: list[ReceivedMessage]
+    ) -> list[ReceivedMessage]:
         batch = None
         if are_whole(portions):
             messages = portions
@@ -316,6 +391,7 @@ class Subscription:
             if len(portions) == 1 and isinstance(messages[0], ReceivedMember):
                 batch = messages[0].position
         deadline = self._returning.deadline()
+        taken += messages
         handout = self._where.out.hand_out(consumer, ids, deadline, batch)
         self._returning.watch(deadline)
         if self._where.given_back:
@@ -330,23 +406,44 @@ class Subscription:
 
     def expire(self) -> int:
         """Acknowledge what is past its time to live; how many. The dispatcher does it with what it meets."""
-        self._check_open()
-        with self._lock:
+        with self._lock, self._guard:
+            self._begin()
             return self._living.expire_all()
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
     def ack(self, message: Reference) -> Pending:
         """It is done with. Accepted on return, and durable once the Pending's ``result()`` has returned."""
-        return self._acknowledging.ack(message)
+        try:
+            return self._acknowledging.ack(message)
+        except BaseException as error:
+            return self._acknowledge_again(lambda: self._acknowledging.ack(message), error)
 
     def ack_many(self, messages: Iterable[Reference]) -> Pending:
         """Many at once, the fast way."""
-        return self._acknowledging.ack_many(messages)
+        given = list(messages)
+        try:
+            return self._acknowledging.ack_many(given)
+        except BaseException as error:
+            return self._acknowledge_again(lambda: self._acknowledging.ack_many(given), error)
 
     def ack_cumulative(self, message: Reference) -> Pending:
         """It, and everything before it."""
-        return self._acknowledging.ack_cumulative(message)
+        try:
+            return self._acknowledging.ack_cumulative(message)
+        except BaseException as error:
+            return self._acknowledge_again(lambda: self._acknowledging.ack_cumulative(message), error)
+
+    def _acknowledge_again(self, acknowledge: Callable[[], Pending], error: BaseException) -> Pending:
+        """After an attempt that failed because of an earlier interruption; else raise its error."""
+        if not isinstance(error, BookstandError):
+            # It may be acknowledged, and in flight all the same.
+            self._interrupted.append([])
+        if not isinstance(error, InterruptedOperationError):
+            raise error
+        with self._lock, self._guard:
+            self._begin()
+        return acknowledge()
 
     # -- what comes again --------------------------------------------------------------------------------------------
 
@@ -361,20 +458,20 @@ class Subscription:
         """Many at once."""
         wait = None if delay is None else span_of("delay", delay)
         ids = [meant_id(message) for message in messages]
-        with self._lock:
-            self._check_open()
+        with self._lock, self._guard:
+            self._begin()
             self._returning.nack([message for message in ids if not self.cursor.is_acked(position_of(message))], wait)
         self._acknowledging.settled()
 
     def redeliver_all(self) -> None:
         """Everything that is out comes again at once."""
-        with self._lock:
-            self._check_open()
+        with self._lock, self._guard:
+            self._begin()
             self._returning.give_back(self._where.out.all())
 
     def left(self, consumer: Consumer) -> None:
         """For consumers: one of them is there no more."""
-        with self._lock:
+        with self._lock, self._guard:
             consumer.closed = True
             self._consumers.discard(consumer)
             if self._active is consumer:
@@ -387,8 +484,9 @@ class Subscription:
     def cancel(self, position: tuple[int, int]) -> Pending:
         """A message that waits for its time is not to be delivered: it is acknowledged, and forgotten."""
         cancelled = meant_position(position)
-        pending = self._acknowledging.ack(cancelled)
-        with self._lock:
+        pending = self.ack(cancelled)
+        with self._lock, self._guard:
+            self._begin()
             self.tracker.cancel(cancelled)
         return pending
 
@@ -400,8 +498,8 @@ class Subscription:
         time = delivery_time(deliver_after, deliver_at, self._clock.now())
         if time is None:
             raise IncorrectParameterError("a message is rescheduled for a time: deliver_at, or deliver_after")
-        with self._lock:
-            self._check_open()
+        with self._lock, self._guard:
+            self._begin()
             chosen = meant_position(position)
             # The tracker may have it all the same: from a snapshot, after a restart.
             if self.cursor.is_acked(chosen) or chosen in self._where:
@@ -420,8 +518,8 @@ class Subscription:
         as the tick. What was not read yet is looked at for it."""
         if limit is not None and (type(limit) is not int or limit < 0):
             raise IncorrectParameterError(f"a limit is a number from 0 up or None, not {limit!r}")
-        with self._lock:
-            self._check_open()
+        with self._lock, self._guard:
+            self._begin()
             self._new.track_unread()
             self._delayed.forget_passed(self.topic.ledger, self.cursor.mark_delete_position)
             found = self.tracker.peek(delivery_time(None, first, 0), delivery_time(None, last, 0), limit)
@@ -430,8 +528,8 @@ class Subscription:
     def reset(self, position: tuple[int, int]) -> None:
         """Read again from there, durably; what is out is out no more. What was negatively acknowledged keeps its time,
         and what waits for its time goes on to."""
-        with self._lock:
-            self._check_open()
+        with self._lock, self._guard:
+            self._begin()
             read_position = self.cursor.read_position
             pending = self.cursor.reset(Position(*check_position(position)))
             self._where.clear()
@@ -468,7 +566,9 @@ class Subscription:
     @property
     def stats(self) -> SubscriptionStats:
         """How many messages are where, at this moment."""
-        with self._lock:
+        with self._lock, self._guard:
+            if self._closed is None:
+                self._begin()
             self._delayed.forget_passed(self.topic.ledger, self.cursor.mark_delete_position)
             return SubscriptionStats(
                 backlog=self.cursor.backlog,
@@ -512,7 +612,7 @@ class Subscription:
     @property
     def usable(self) -> bool:
         """Whether it is open, and still its topic's."""
-        return self._closed is None and self.cursor.usable
+        return self._closed is None and (self.cursor.usable or self.cursor.was_interrupted)
 
     def close(self) -> None:
         """Write what is acknowledged. What is out, and what waits, is there when it is opened again."""

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from itertools import count
 from sys import is_finalizing
-from threading import Condition, Lock, Thread, current_thread, main_thread
+from threading import Condition, Lock, RLock, Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Protocol, cast
 from weakref import WeakSet
 
@@ -125,7 +125,9 @@ class ThreadTimer:
         _thread_timers.add(self)
 
     def _begin(self) -> None:
-        self._changed = Condition()
+        # An RLock, not the Condition, is entered: an interrupted thread leaves it free.
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         self._alarms = AlarmQueue()
         self._thread: Thread | None = None
 
@@ -134,7 +136,7 @@ class ThreadTimer:
         if is_finalizing():
             alarm.live = False
             return alarm
-        with self._changed:
+        with self._lock:
             if self._closed:
                 alarm.live = False
                 return alarm
@@ -159,14 +161,14 @@ class ThreadTimer:
     def cancelled(self, alarm: Alarm) -> None:
         if is_finalizing():
             return
-        with self._changed:
+        with self._lock:
             self._alarms.canceled()
 
     def close(self) -> None:
         """Nothing begins to ring any more; what is ringing is not waited for."""
         if is_finalizing():
             return
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._alarms.clear()
             self._changed.notify()
@@ -196,7 +198,7 @@ class ThreadTimer:
     def _next(self) -> Alarm | None:
         """Wait for what is due; None if nothing was to do for a while."""
         lingering = False
-        with self._changed:
+        with self._lock:
             while True:
                 first = self._alarms.first()
                 if first is None:

@@ -230,6 +230,14 @@ class Topic:
                 cursor.change_config(config)
             return cursor
 
+    def reopen_cursor(self, interrupted: Cursor, config: CursorConfig) -> Cursor:
+        """Open a cursor again that was interrupted in a change. For its subscription, whose lock is held, and which may
+        be waited for with the topic's."""
+        interrupted.close()
+        cursor = Cursor.open(self.ledger, interrupted.name, config, create=False)
+        self._cursors[interrupted.name] = cursor
+        return cursor
+
     def _check_same_cursor(self, cursor: Cursor, options: Mapping[str, Any]) -> None:
         """Reject options that ask for another cursor than the one that is open."""
         for name, present in (("at_marker", cursor.at_marker), ("read_only", cursor.read_only)):
@@ -338,7 +346,7 @@ class Topic:
             closing: list[Callable[[], object]] = [one.stop for one in self._subscriptions.values()]
             if self._index is not None:
                 closing.append(self._index.close)
-            closing += [cursor.close for cursor in self._cursors.values() if cursor.usable]
+            closing += [cursor.close for cursor in self._cursors.values()]
             _all([*closing, self.ledger.close])
 
     def delete(self) -> None:

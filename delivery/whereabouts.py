@@ -68,6 +68,13 @@ class Whereabouts:
         """Forget the counts of ledgers that are acknowledged as a whole."""
         self.given_back.discard_before(passed.ledger_id)
 
+    def begin_anew(self, nack_precision: Precision | None = None) -> None:
+        """Forget all but what is in flight."""
+        self.again = ReplayQueue()
+        self.given_back = RedeliveryCounts()
+        self.nacked = Nacked(nack_precision or LowBits(), self.given_back)
+        self.taken = set()
+
     def clear(self) -> None:
         """Nothing is out, nor to come again; what was negatively acknowledged waits on."""
         self.out.clear()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from threading import Event, Thread, current_thread
+from threading import Thread, current_thread
 from time import monotonic
 from weakref import ref
 
 from bookstand.errors import BookstandError
+from bookstand.storage.pending import open_gate, shut_gate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ class Background:
 
     def __init__(self, client: Client) -> None:
         self._client = ref(client)
-        self._stopped = Event()
+        self._stopped = shut_gate()
         self._thread: Thread | None = None
 
     def start(self) -> None:
@@ -27,7 +28,7 @@ class Background:
             self._thread.start()
 
     def stop(self) -> None:
-        self._stopped.set()
+        open_gate(self._stopped)
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join()
 
@@ -47,7 +48,8 @@ class Background:
             pauses = [interval] if interval is not None else []
             if timeout is not None:
                 pauses.append(timeout / 10)
-            if self._stopped.wait(min(pauses)):
+            if self._stopped.acquire(True, min(pauses)):
+                open_gate(self._stopped)
                 return
 
 

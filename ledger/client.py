@@ -134,6 +134,8 @@ class Client:
         self.add_quorum_timeout = settings.add_quorum_timeout
         self.read_only = settings.read_only
         self.closed = False
+        # Closing is over; one that was interrupted before is repeated.
+        self._ended = False
         self._metadata_version = settings.metadata_format
         self._writers: WeakSet[Writer] = WeakSet()
         self._writers_lock = Lock()
@@ -155,16 +157,18 @@ class Client:
 
     def close(self) -> None:
         """Commit what is queued, then fail what is still under way. Open ledgers stay open in the store."""
-        if self.closed:
+        if self._ended:
             return
         try:
-            self.storage.flush()
+            if not self.closed:
+                self.storage.flush()
         finally:
             self.closed = True
             if self._background is not None:
                 self._background.stop()
             for writer in self.writers():
                 writer.give_up(ClientClosedError(f"store {self.storage.path} was closed"))
+            self._ended = True
 
     def storage_crashed(self, reason: BookstandError) -> None:
         """The store is gone: whatever waits for an answer gets this one."""

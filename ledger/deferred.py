@@ -38,14 +38,17 @@ class DeferredLedgerWriter(LedgerWriter):
 
     def append_many(self, payloads: Iterable[bytes]) -> range:
         """The same for many entries."""
-        with self._to_itself():
-            first = self._lap + 1
-            count = 0
-            for part, sizes in parts_of(payloads):
-                self._check_sizes(part, sizes)
-                self._accept(part, sizes.total)
-                count += len(part)
-            return range(first, first + count)
+        with self._turn:
+            return self._to_itself(self._accept_many, payloads)
+
+    def _accept_many(self, payloads: Iterable[bytes]) -> range:
+        first = self._lap + 1
+        count = 0
+        for part, sizes in parts_of(payloads):
+            self._check_sizes(part, sizes)
+            self._accept(part, sizes.total)
+            count += len(part)
+        return range(first, first + count)
 
     def _accept(self, payloads: list[bytes], size: int) -> int:
         foreseen = self._foreseen_refusal()

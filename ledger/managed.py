@@ -9,7 +9,7 @@ Opening a topic for writing takes it over: its last ledger is recovered, and who
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from copy import copy
 from itertools import islice
 from threading import RLock
@@ -39,6 +39,7 @@ from bookstand.ledger.topic_name import cursor_of, ledger_labels, node_of
 from bookstand.ledger.topic_readers import TopicReaders
 from bookstand.ledger.transaction import Transaction
 from bookstand.storage import keys
+from bookstand.storage.guard import Guard
 from bookstand.storage.log import logger
 from bookstand.storage.metadata import CLOSED
 from bookstand.storage.nodes import Nodes
@@ -100,6 +101,10 @@ class ManagedLedger:
         self._compression: str | None = None
         self._nodes = Nodes(client.storage, client.check_usable, client.check_writable)
         self._lock = RLock()
+        # Of whatever changes the record: an interrupted call may have changed it without noting that here.
+        self._guard = Guard(self._repair)
+        # The record that is being stored.
+        self._intended: bytes | None = None
         self.change_options(max_entries_per_ledger, max_bytes_per_ledger, max_ledger_age, info_compression)
         self._writer: LedgerWriter | None = None
         # Set for good once somebody else has taken the topic over, or it was closed.
@@ -229,7 +234,7 @@ class ManagedLedger:
     @property
     def extent(self) -> Extent:
         """Which entries there are, confirmed by now."""
-        with self._lock:
+        with self._lock, self._guard:
             if self._writer is not None:
                 self._extent.resize_last(self._writer.last_add_confirmed + 1)
             return self._extent
@@ -237,7 +242,7 @@ class ManagedLedger:
     @property
     def ledgers(self) -> list[LedgerInfo]:
         """The ledgers in their order. The last one counts what is confirmed by now."""
-        with self._lock:
+        with self._lock, self._guard:
             ledgers = list(self._info.ledgers)
             if self._writer is not None:
                 entries = self._writer.last_add_confirmed + 1
@@ -247,7 +252,7 @@ class ManagedLedger:
     @property
     def last_confirmed(self) -> Position:
         """The last entry; with none, the place before the first one to come."""
-        with self._lock:
+        with self._lock, self._guard:
             last = self.extent.last
             if last is not None:
                 return last
@@ -270,7 +275,7 @@ class ManagedLedger:
 
     def check_owned(self) -> None:
         """Raise if it was closed or deleted, or another has taken it over, which shows in the topic's record."""
-        with self._lock:
+        with self._lock, self._guard:
             self.client.check_usable()
             if self._fenced is not None:
                 raise self._fenced
@@ -294,13 +299,31 @@ class ManagedLedger:
             with Transaction(self.client) as transaction:
                 info = make(transaction)
                 # Before anything is deleted, which another may have done who has the topic by now.
-                stored = records.encode_ledger_info(info, self._compression)
+                self._intended = stored = records.encode_ledger_info(info, self._compression)
                 version = transaction.put_node(self.path, stored, self._version)
                 self._delete_in(transaction, dropped)
         except MetadataVersionError as error:
             self._fence(error)
         self._info, self._version = info, version.result()
         self._extent = Extent((ledger.ledger_id, ledger.entries) for ledger in info.ledgers)
+
+    def _repair(self) -> None:
+        """After an interrupted change: go on with what is stored of the topic. The last ledger is closed where it ends,
+        as when the topic is opened; the next entry begins another one."""
+        if self._fenced is not None or self.client.closed:
+            return
+        self._writer = None
+        try:
+            info, version = self._load(create=False)
+            stored, _ = self._nodes.get(self.path)
+        except NoSuchNodeError as error:
+            self._fence(error)
+        if version != self._version and stored != self._intended:
+            self._fence(MetadataVersionError(f"its record has version {version}, not {self._version}"))
+        if info.ledgers:
+            info.ledgers[-1] = self._ended(info.ledgers[-1])
+        self._info, self._version = info, version
+        self._extent = self._measure()
 
     def _delete_in(self, transaction: Transaction, ledger_ids: Iterable[int]) -> None:
         for ledger_id in ledger_ids:
@@ -391,29 +414,29 @@ class ManagedLedger:
     def append_entry(self, data: bytes) -> Position:
         """Add an entry as it is, without framing."""
         try:
-            with ExitStack() as locked:
-                locked.enter_context(self._lock)
+            with self._lock, self._guard:
                 writer = self._current()
-                # Who comes while it is committed finds the lock free, and gathers with others.
-                entry_id = writer.append_now(data, locked.close)
-                if entry_id < 0:
+            # Who comes while it is committed finds the lock free, and gathers with others.
+            entry_id = writer.append_now(data, self.max_entries_per_ledger)
+            if entry_id < 0:
+                with self._lock, self._guard:
+                    writer = self._current()
                     pending = writer.append_awaited(data)
                     position = Position(writer.id, writer.last_add_pushed)
                     self._roll_if_full()
-            if entry_id < 0:
                 pending.result()
                 return position
         except LedgerFencedError:
             self._look_who_owns_it()
             raise
-        with self._lock:
+        with self._lock, self._guard:
             if self._writer is writer:
                 self._roll_if_full()
         return Position(writer.id, entry_id)
 
     def append_entry_async(self, data: bytes) -> Pending:
         """An entry as it is to be stored, framing included; gives a :class:`Pending` for its position."""
-        with self._lock:
+        with self._lock, self._guard:
             writer = self._current()
             pending = writer.append_async(data)
             position = Position(writer.id, writer.last_add_pushed)
@@ -425,7 +448,7 @@ class ManagedLedger:
         source: Iterator[bytes] = iter(entries)
         positions: list[Position] = []
         while True:
-            with self._lock:
+            with self._lock, self._guard:
                 writer = self._current()
                 count, size = writer.pushed()
                 part = _up_to(islice(source, self.max_entries_per_ledger - count), self.max_bytes_per_ledger - size)
@@ -449,7 +472,7 @@ class ManagedLedger:
             raise self._fenced
         if self._info.terminated is not None:
             raise ManagedLedgerTerminatedError(f"topic {self.name} was terminated at {self._info.terminated}")
-        if self._writer is None or self._writer.is_closed() or self._is_full(self._writer):
+        if self._writer is None or self._writer.is_ending or self._is_full(self._writer):
             self._roll()
         assert self._writer is not None
         return self._writer
@@ -475,7 +498,7 @@ class ManagedLedger:
 
     def roll(self) -> None:
         """Begin a new ledger now, unless the last one is empty."""
-        with self._lock:
+        with self._lock, self._guard:
             writer = self._current()
             if writer.last_add_pushed >= 0:
                 self._roll()
@@ -510,7 +533,7 @@ class ManagedLedger:
 
     def terminate(self) -> Position:
         """Take no more entries, for good; returns the last one."""
-        with self._lock:
+        with self._lock, self._guard:
             if self._info.terminated is None:
                 self._current()
                 # What others are adding is in it, or refused.
@@ -605,7 +628,7 @@ class ManagedLedger:
         return UnreadableEntryError(self.name, position, last, reason)
 
     def _reader(self, ledger_id: int) -> LedgerHandle:
-        with self._lock:
+        with self._lock, self._guard:
             if self._writer is not None and self._writer.id == ledger_id:
                 return self._writer
             return self._readers.get(ledger_id)
@@ -628,14 +651,14 @@ class ManagedLedger:
     def trim_consumed(self) -> list[int]:
         """Delete ledgers that nobody needs any more. As long as a cursor that is stored is not open, none are."""
         stored = self._nodes.children(self.path)
-        with self._lock:
+        with self._lock, self._guard:
             if not self._holds or any(name not in self._holds for name in stored):
                 return []
             return self.trim(min(told() for told in self._holds.values()).next)
 
     def trim(self, before: Position) -> list[int]:
         """Delete the ledgers of which every entry is before the position, the last ledger apart; returns their ids."""
-        with self._lock:
+        with self._lock, self._guard:
             if self._fenced is not None:
                 raise self._fenced
             ledgers = self._info.ledgers
@@ -656,7 +679,7 @@ class ManagedLedger:
         cursors = self._nodes.children(self.path)
         if cursors:
             raise IllegalOperationError(f"topic {self.name} has cursors: {', '.join(cursors)}")
-        with self._lock:
+        with self._lock, self._guard:
             self.client.check_writable()
             if self._fenced is not None:
                 raise self._fenced
@@ -672,7 +695,7 @@ class ManagedLedger:
 
     def close(self) -> None:
         """Commit what is queued, and close the current ledger."""
-        with self._lock:
+        with self._lock, self._guard:
             if self._writer is not None:
                 try:
                     self._end_current()

@@ -6,7 +6,9 @@ block drops it all.
 
 from __future__ import annotations
 
-from bookstand.errors import IllegalOperationError, IncorrectParameterError
+import sys
+
+from bookstand.errors import BookstandError, IllegalOperationError, IncorrectParameterError, OutcomeUnknownError
 from bookstand.ledger import arguments
 from bookstand.ledger.arguments import MISSING
 from bookstand.ledger.client import COLLECTED_AT_ONCE
@@ -14,6 +16,7 @@ from bookstand.ledger.writer import LedgerWriter
 from bookstand.storage import metadata as metadata_format
 from bookstand.storage.changes import Change
 from bookstand.storage.committer import Submission
+from bookstand.storage.guard import Call
 from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger, ReserveLedger
 from bookstand.storage.node_changes import DeleteNode, PutNode, RequireNode
 from bookstand.storage.nodes import check_path, check_value, check_version
@@ -61,6 +64,9 @@ class Transaction:
         self._next_entry: dict[LedgerWriter, int] = {}
         self._created: list[LedgerWriter] = []
         self._gathering = True
+        self._committed = False
+        # The caller of the block: if it is over, the transaction is as well.
+        self._call: Call | None = None
 
     # -- what can be part of it ------------------------------------------------------------------------------------
 
@@ -72,9 +78,10 @@ class Transaction:
         payload = arguments.as_payload(data)
         # Before the writer takes part, so that it does not do so with nothing.
         writer.check_size(writer.last_add_pushed + 1, payload)
-        if writer not in self._appends:
-            self._next_entry[writer] = writer.reserve()
+        if writer not in self._next_entry:
+            # Before the reservation, so that it ends with the transaction whatever happens here.
             self._appends[writer] = []
+            self._next_entry[writer] = writer.reserve(self._call)
         entry_id = self._next_entry[writer] + len(self._appends[writer])
         self._appends[writer].append(payload)
         return entry_id
@@ -99,8 +106,8 @@ class Transaction:
         writer = client.writer_for(new, ledger_id, incarnation, adv=False, deferred_sync=False)
         assert isinstance(writer, LedgerWriter)
         self._created.append(writer)
-        self._next_entry[writer] = writer.reserve()
         self._appends[writer] = []
+        self._next_entry[writer] = writer.reserve(self._call)
         return writer
 
     def delete_ledger(self, ledger_id: int) -> None:
@@ -135,6 +142,7 @@ class Transaction:
     # -- its end ---------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        self._call = Call(sys._getframe(1))
         return self
 
     def __exit__(
@@ -142,22 +150,46 @@ class Transaction:
     ) -> None:
         self._check_gathering()
         self._gathering = False
-        committed = False
+        # The caller may live on.
+        self._call = None
         try:
             if error is None:
                 self._commit()
-                committed = True
-        finally:
-            for writer in self._appends:
-                writer.release()
-            if not committed:
-                for writer in self._created:
-                    writer.never_created()
-                dropped = IllegalOperationError("the transaction was dropped")
-                for answer in self._answers:
-                    answer.complete(error=dropped)
+                self._committed = True
+            self._end()
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        """Let the writers go. An interrupted call is repeated."""
+        for writer in self._appends:
+            writer.release()
+        if not self._committed:
+            for writer in self._created:
+                writer.never_created()
+            dropped = IllegalOperationError("the transaction was dropped")
+            for answer in self._answers:
+                answer.complete(error=dropped)
 
     def _commit(self) -> None:
+        try:
+            self._submit()
+        except BookstandError as error:
+            if isinstance(error, OutcomeUnknownError):
+                self._fail(error)
+            raise
+        except BaseException as interruption:
+            self._fail(OutcomeUnknownError(f"a transaction was interrupted by {interruption!r}"))
+            raise
+
+    def _fail(self, error: BookstandError) -> None:
+        """Entries may have been added: their writers end."""
+        for writer, payloads in self._appends.items():
+            if payloads:
+                writer.fail(error)
+
+    def _submit(self) -> None:
         self._client.check_writable()
         storage = self._client.storage
         adds: list[Add] = []
@@ -170,20 +202,18 @@ class Transaction:
                 together = _Together(self._client, operations, adds, self._answers)
                 if operations:
                     storage.enqueue_locked(together)
-            except BaseException:
+            except BookstandError:
                 self._unstage(adds)
                 raise
         if not operations:
             return
-        try:
-            together.wait()
-            if together.error is not None:
-                raise together.error.with_traceback(None)
-        except BaseException:
-            if together.error is not None:
+        together.wait()
+        error = together.error
+        if error is not None:
+            if not isinstance(error, OutcomeUnknownError):
                 with storage.committer_lock:
                     self._unstage(adds)
-            raise
+            raise error.with_traceback(None)
         if any(isinstance(operation, DeleteLedger) for operation in operations):
             self._client.collect_deleted(COLLECTED_AT_ONCE)
 

@@ -21,7 +21,7 @@ from bookstand.storage.pending import Completion, Pending, pending_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from bookstand.ledger.adds import Gathering
@@ -43,11 +43,11 @@ class LedgerWriter(Writer):
         entry_id = self.append_now(data)
         return entry_id if entry_id >= 0 else self.append_awaited(data).result()
 
-    def append_now(self, data: bytes, placed: Callable[[], object] | None = None) -> int:
-        """The same, where nobody else is adding or committing; -1: it has to travel with others. ``placed`` is called
-        once the entry has its id, before it is committed."""
+    def append_now(self, data: bytes, most_entries: int | None = None) -> int:
+        """The same, where nobody else is adding or committing; -1: it has to travel with others, or the ledger has
+        ``most_entries`` already."""
         if type(data) is bytes and len(data) <= self._largest_payload and not self._alone and self._may_lead_alone():
-            return self._append_now([data], len(data), placed=placed)
+            return self._append_now([data], len(data), most_entries=most_entries)
         return -1
 
     def append_awaited(self, data: bytes) -> Pending:
@@ -57,54 +57,64 @@ class LedgerWriter(Writer):
         return self._gather(data)
 
     def _may_lead_alone(self) -> bool:
-        """Whether this thread has claimed the committer. Hooks may call the store from inside a commit, which only who
-        leads a batch can refuse."""
-        return self._storage.hooks is None and self.committer.claim()
+        """Return False with hooks: they may call the store from inside a commit, which only the leader of a batch can
+        refuse."""
+        return self._storage.hooks is None
 
     def _append_now(
-        self,
-        payloads: list[bytes],
-        total: int,
-        sizes: Sizes | None = None,
-        placed: Callable[[], object] | None = None,
+        self, payloads: list[bytes], total: int, sizes: Sizes | None = None, most_entries: int | None = None
     ) -> int:
-        """Commit entries in this thread, which has claimed the committer and gives it back; returns the id of the
-        first one. -1: they take the way that all others take. ``total``: the payloads' bytes."""
-        interruption = None
+        """Commit entries in this thread if no other commits, and return the id of the first one; -1: they take the way
+        that all others take. ``total``: the payloads' bytes."""
+        added = self.committer.alone(self._add_alone, payloads, total, sizes, most_entries)
+        if added is None:
+            return -1
+        first, error, interruption = added
+        if error is not None:
+            self._fail(error)
+            raise interruption or error.with_traceback(None)
+        if interruption is not None:
+            raise interruption
+        return first
+
+    def _add_alone(
+        self, payloads: list[bytes], total: int, sizes: Sizes | None, most_entries: int | None
+    ) -> tuple[int, BookstandError | None, BaseException | None] | None:
+        """Commit entries in this thread, which leads. Returns the id of the first one, the error that ends the handle,
+        and what is to be raised instead."""
+        first = -1
         try:
             with self._lock:
                 if self._adds or self._reserved or self._adding_many or self._refusal() is not None:
-                    return -1
-                first = self._lap + 1
-                entries = self._entries(first, payloads, self._lac, True)
+                    return None
+                following = self._lap + 1
+                last = self._lap + len(payloads)
+                if most_entries is not None and last >= most_entries:
+                    return None
+                entries = self._entries(following, payloads, self._lac, True)
                 entries.sizes = sizes
-                last = self._lap = first + len(payloads) - 1
+                # No call is between these, so that no interruption is, either.
+                first, self._lap, self._lone = following, last, total
                 self._length += total
-                self._lone = total
-            try:
-                if placed is not None:
-                    placed()
-                error = self._storage.commit_entries(entries)
-            except BaseException as caught:
-                interruption = caught
-                error = OutcomeUnknownError(f"adding {self._named(first, last)} was interrupted by {caught!r}")
+            error = self._storage.commit_entries(entries)
             with self._lock:
-                dropped, self._lone = self._lone is None, None
                 if self.gathering is not None:
                     # Entries submitted from now on carry the new LAC.
                     self.end_gathering()
+                dropped, self._lone = self._lone is None, None
                 if error is not None:
                     self._length -= 0 if dropped else total
                 elif not dropped:
                     self._head = self._lac = last
-        finally:
-            self.committer.release()
-        if error is not None:
-            self._fail(error)
-            raise interruption or error.with_traceback(None)
-        if dropped:
-            raise LedgerClosedError(f"ledger {self._id} was closed before {self._named(first, last)} was answered")
-        return first
+        except BaseException as interruption:
+            if first < 0:
+                raise
+            unknown = OutcomeUnknownError(f"adding {self._named(first, last)} was interrupted by {interruption!r}")
+            return first, unknown, interruption
+        if dropped and error is None:
+            name = self._named(first, last)
+            return first, None, LedgerClosedError(f"ledger {self._id} was closed before {name} was answered")
+        return first, error, None
 
     def _named(self, first: int, last: int) -> str:
         return f"entry {self._id}:{first}" + (f" to {self._id}:{last}" if last > first else "")
@@ -175,8 +185,8 @@ class LedgerWriter(Writer):
         parts = parts_of(payloads, None if self._alone else self._digest)
         leading = list(islice(parts, 2))
         if len(leading) > 1 or self._alone:
-            with self._to_itself():
-                return self._append_parts(chain(leading, parts))
+            with self._turn:
+                return self._to_itself(self._append_parts, chain(leading, parts))
         for part, sizes in leading:
             self._check_sizes(part, sizes)
             if self._may_lead_alone():

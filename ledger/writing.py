@@ -10,7 +10,6 @@ last-add-confirmed.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from threading import RLock, get_ident
 
 from bookstand.errors import (
@@ -30,17 +29,22 @@ from bookstand.storage.changes import Change
 from bookstand.storage.committer import call_all
 from bookstand.storage.entry import HEADER_BYTES
 from bookstand.storage.entry_changes import AddEntries, SetExplicitLac
+from bookstand.storage.guard import Call
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.metadata import CLOSED, IN_RECOVERY
 from bookstand.storage.pending import Completion, Pending, completed, pending_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from typing import ParamSpec, TypeVar
 
     from bookstand.ledger.client import Client
     from bookstand.storage.digest import Digest
     from bookstand.storage.metadata import LedgerMetadata
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 # Deferred sync: what was answered early and waits in memory.
 _EARLY_BYTES = 4 << 20
@@ -72,13 +76,19 @@ class Writer(LedgerHandle):
         self._largest_payload = client.max_entry_bytes - HEADER_BYTES - digest.size
         # Adds under way by the id of their first entry.
         self._adds: dict[int, Add] = {}
+        # Adds that are acknowledged and no longer under way, until they are settled.
+        self._unsettled: list[Add] = []
         # The last entry answered in order; with deferred sync it runs ahead of the LAC.
         self._head = -1
         # An early answer that turned out to be wrong, to be told by the next force.
         self._broken_promise: BaseException | None = None
+        # Once the handle is closing. Whoever waits for it writes the ledger's end, one thread at a time: so it is
+        # written as well where the thread that began was interrupted.
         self._closing: Completion | None = None
+        self._ending = RLock()
         # Part of a transaction that is being gathered: entry ids are spoken for.
         self._reserved = False
+        self._reserved_by: Call | None = None
         # Bytes of an entry that its own thread is committing, past the Adds; None: there is none, or it was dropped.
         self._lone: int | None = None
         # Taken before the lock by who begins to add, and held by who adds many, between which no others may come.
@@ -104,24 +114,33 @@ class Writer(LedgerHandle):
             entries, size = self._gathered()
             return self._lap + 1 + entries, self._length + size
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the ledger is closed, or a call to close it has begun."""
+        return self._closing is not None or self.is_closed()
+
     # -- submitting; the lock is held --------------------------------------------------------------------------------
 
-    @contextmanager
-    def _to_itself(self) -> Iterator[None]:
-        """No other thread's entries come between those that this one adds inside the block."""
-        with self._turn:
+    def _to_itself(self, add: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Add entries in one call, between which no other thread's entries come; the turn is held."""
+        try:
             with self._lock:
                 self._adding_many = True
                 # Nothing may be put in front of its entries any more.
                 self.end_gathering()
-            try:
-                yield
-            finally:
-                self._adding_many = False
+            return add(*arguments, **named)
+        finally:
+            self._adding_many = False
 
     def _refusal(self) -> BookstandError | None:
+        if self._reserved and self._reserved_by is not None and self._reserved_by.is_over:
+            # Its end was interrupted before it began.
+            self.release()
         if self._reserved:
-            raise IllegalOperationError(f"ledger {self._id} is part of a transaction that has not ended")
+            raise IllegalOperationError(
+                f"ledger {self._id} is part of a transaction that has not ended; if it was interrupted, close the "
+                "ledger's writer"
+            )
         if self._closing is not None or self._metadata.state == CLOSED:
             return LedgerClosedError(f"ledger {self._id} is closed")
         if self._client.closed:
@@ -253,8 +272,9 @@ class Writer(LedgerHandle):
 
     # -- as part of a transaction --------------------------------------------------------------------------------------
 
-    def reserve(self) -> int:
-        """Take no appends until :meth:`release`; returns the id that the next entry will have."""
+    def reserve(self, call: Call | None) -> int:
+        """Take no appends until :meth:`release`, or until the call is over; returns the id that the next entry will
+        have."""
         self._client.check_usable()
         self._storage.flush_if_queued()
         with self._turn, self._lock:
@@ -262,11 +282,11 @@ class Writer(LedgerHandle):
             if refusal is not None:
                 raise refusal
             self.end_gathering()
-            self._reserved = True
+            self._reserved, self._reserved_by = True, call
             return self._lap + 1
 
     def release(self) -> None:
-        self._reserved = False
+        self._reserved, self._reserved_by = False, None
 
     def stage(self, payloads: list[bytes]) -> Add:
         """Count the payloads in, as entries that travel with somebody else's submission; the lock is held."""
@@ -327,29 +347,28 @@ class Writer(LedgerHandle):
             if self._adds.get(add.entries.first_entry) is not add:
                 if error is not None and self._deferred:
                     self._broken_promise = error
-                return
-            if error is None:
+            elif error is None:
                 add.stored = True
-                acknowledged = self._acknowledge()
-        if error is not None:
-            later.append(lambda: self._fail(error))
-            return
-        for done in acknowledged:
-            later += done.settle()
+            else:
+                later.append(lambda: self._fail(error))
+            if error is None:
+                self._acknowledge()
+                for done in self._unsettled:
+                    later += done.settle()
+                self._unsettled = []
 
-    def _acknowledge(self) -> list[Add]:
-        """Answer what is stored and in turn; the lock is held."""
-        acknowledged = []
+    def _acknowledge(self) -> None:
+        """Acknowledge what is stored and in turn; the lock is held. An interrupted call is repeated."""
         while self._adds and (add := self._next_in_turn()) is not None and add.stored:
             entries = add.entries
+            last = max(self._head, entries.first_entry + len(add.payloads) - 1)
+            self._unsettled.append(add)
             del self._adds[entries.first_entry]
-            self._head = max(self._head, entries.first_entry + len(add.payloads) - 1)
-            acknowledged.append(add)
-        if acknowledged and not self._deferred and self._head > self._lac:
-            self._lac = self._head
+            self._head = last
+        if self._unsettled and not self._deferred and self._head > self._lac:
             # Entries submitted from now on carry the new LAC.
             self.end_gathering()
-        return acknowledged
+            self._lac = self._head
 
     def _next_in_turn(self) -> Add | None:
         add = self._adds.get(self._head + 1)
@@ -362,29 +381,32 @@ class Writer(LedgerHandle):
 
     def _fail(self, error: BaseException) -> None:
         """An add failed: so do all under way, and the handle closes itself."""
-        with self._lock:
-            if self._metadata.state == IN_RECOVERY:
-                doomed = self._drop_adds()
-                first_time = False
-            else:
-                doomed, first_time = self._begin_close()
+        doomed: list[Add] = []
+        first_time = False
         try:
-            if first_time:
-                self._write_end()
+            with self._lock:
+                if self._metadata.state == IN_RECOVERY:
+                    doomed = self._drop_adds()
+                else:
+                    doomed, first_time = self._begin_close()
+            closing = self._closing
+            if first_time and closing is not None:
+                self.drive(closing, None)
         finally:
-            for add in doomed:
-                add.complete(error=error)
+            _complete_all(doomed, error)
+
+    def fail(self, error: BaseException) -> None:
+        """End the handle: what became of an entry is not known."""
+        self.release()
+        self._fail(error)
 
     def _drop_adds(self) -> list[Add]:
-        """Take all adds off their way; the lock is held."""
+        """Take all adds off their way; the lock is held. An interruption leaves all of them, or none."""
         self.end_gathering()
         doomed = [self._adds[first] for first in sorted(self._adds)]
-        self._adds.clear()
-        for add in doomed:
-            self._length -= add.payload_bytes
-        if self._lone is not None:
-            self._length -= self._lone
-            self._lone = None
+        size = sum([add.payload_bytes for add in doomed]) + (self._lone or 0)
+        self._adds, self._lone = {}, None
+        self._length -= size
         return doomed
 
     def expire(self, now: float) -> None:
@@ -397,10 +419,12 @@ class Writer(LedgerHandle):
 
     def give_up(self, reason: BookstandError) -> None:
         """Nothing under way will be answered any more."""
-        with self._lock:
-            doomed = self._drop_adds()
-        for add in doomed:
-            add.complete(error=reason)
+        doomed: list[Add] = []
+        try:
+            with self._lock:
+                doomed = self._drop_adds()
+        finally:
+            _complete_all(doomed, reason)
 
     # -- force, explicit LAC, close ----------------------------------------------------------------------------------
 
@@ -457,24 +481,34 @@ class Writer(LedgerHandle):
         if closing is not None:
             return pending_on(closing)
         self._storage.flush()
-        with self._lock:
-            doomed, first_time = self._begin_close()
-            closing = self._closing
-        for add in doomed:
-            add.complete(error=LedgerClosedError(f"ledger {self._id} was closed before the add was answered"))
-        if first_time:
-            self._write_end()
+        doomed: list[Add] = []
+        try:
+            with self._lock:
+                doomed, _ = self._begin_close()
+                closing = self._closing
+        finally:
+            _complete_all(doomed, LedgerClosedError(f"ledger {self._id} was closed before the add was answered"))
         assert closing is not None
+        self.drive(closing, None)
         return pending_on(closing)
 
     def _begin_close(self) -> tuple[list[Add], bool]:
         """No adds from here on; the lock is held. Returns what was under way, and whether the end is to be written."""
         first_time = self._closing is None
-        if self._closing is None:
-            self._closing = Completion()
         doomed = self._drop_adds()
         self._lap = self._lac
+        if first_time:
+            self._closing = Completion(self)
         return doomed, first_time
+
+    def drive(self, completion: Completion, deadline: float | None) -> None:
+        """A thread waits for the ledger's end: write it, unless another thread has."""
+        with self._ending:
+            if not completion.done and completion is self._closing:
+                self._write_end()
+
+    def hurry(self) -> None:
+        """The ledger's end is written by the threads that wait for it."""
 
     def _write_end(self) -> None:
         """Compare and set the metadata to CLOSED at this handle's LAC and length."""
@@ -509,6 +543,17 @@ class Writer(LedgerHandle):
             closing.complete(error=error)
         else:
             closing.complete()
+
+
+def _complete_all(adds: list[Add], error: BaseException) -> None:
+    """Fail each. An interruption does not keep any from it."""
+    try:
+        for add in adds:
+            add.complete(error=error)
+    except BaseException:
+        for add in adds:
+            add.complete(error=error)
+        raise
 
 
 def failed(error: BookstandError) -> tuple[Completion, int]:

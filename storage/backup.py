@@ -57,13 +57,14 @@ def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:
             os.mkdir(folder)
         owners.sync_parents(folder)
         # Two backups into one folder go one after the other, and the second one is refused.
-        with owners.FolderLock(folder):
+        with owners.FolderLock(folder) as lock:
             if not all(_is_left_over(folder, name) for name in os.listdir(folder)):
                 raise IncorrectParameterError(f"the folder {folder} for the backup is not empty")
             if storage.hooks is not None:
                 storage.point("backup.before")
             _copy(storage, folder, compact=False)
             owners.sync_folder(folder)
+            lock.release()
     except OSError as error:
         files.raise_os_error(error, f"cannot back up store {storage.path} to {folder}")
 

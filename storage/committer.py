@@ -6,8 +6,12 @@ hand-over. Threads that come meanwhile wait at their batch's gates. A finished l
 committed, and each woken thread passes its gate on to the next. The last of them opens the gates of the batch that
 gathered meanwhile, and the first one there leads it: until then those who were answered have mostly come again, so that
 one commit does for all. They are waited for no longer than ``RALLY`` seconds, and not at all where a commit takes less
-time than that would. One who waits looks every ``LOOK`` seconds whether he has been forgotten: those before him may be
-kept from going on, by a signal's handler that waits itself, or by an interruption.
+time than that would. One waiting thread polls every ``LOOK`` seconds in case its wake-up was lost: the threads before
+it may be held up by a signal's handler that waits, or may have been interrupted.
+
+An exception may interrupt the leader between any two steps. The leader then gives up the lead, and repeats what follows
+the commit (telling every submission its outcome, waking threads, calling callbacks): each of these steps can be
+repeated. A commit that was interrupted has an unknown outcome.
 
 A background thread commits what nobody waits for. It starts with the first such submission, and gives the submitter
 ``LINGER`` seconds to come and wait itself, because one thread is cheaper than two.
@@ -15,23 +19,24 @@ A background thread commits what nobody waits for. It starts with the first such
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from threading import Event, Lock, RLock, Thread, get_ident
+from contextlib import contextmanager, suppress
+from threading import Lock, RLock, Thread, get_ident
 from time import monotonic
 
 from bookstand.errors import BookstandError, IllegalOperationError, OutcomeUnknownError
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.log import logger
-from bookstand.storage.pending import Completion
+from bookstand.storage.pending import Completion, open_gate, shut_gate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
+    from typing import Any, TypeVar
 
     from bookstand.storage.changes import Operation
 
     Outcome = tuple[Any, BaseException | None]
+    T = TypeVar("T")
 
 LINGER = 0.03
 RALLY = 0.005
@@ -67,14 +72,14 @@ class Batch:
     a third gate for many.
     """
 
-    __slots__ = ("committed", "gates", "submissions", "waiting")
+    __slots__ = ("committed", "gates", "outcomes", "submissions", "waiting")
 
     def __init__(self) -> None:
         self.submissions: list[Submission] = []
+        # Of each submission, from the end of the commit until all have been told.
+        self.outcomes: list[Outcome] | None = None
         self.committed = False
-        self.gates = Lock(), Lock()
-        for gate in self.gates:
-            gate.acquire()
+        self.gates = shut_gate(), shut_gate()
         # The threads that wait for it.
         self.waiting: set[int] = set()
 
@@ -85,15 +90,7 @@ class Batch:
     def wake(self) -> None:
         """Let a waiting thread through at each gate."""
         for gate in self.gates:
-            _open(gate)
-
-
-def _open(gate: Lock) -> None:
-    """One that is open already stays open."""
-    try:
-        gate.release()
-    except RuntimeError:
-        pass
+            open_gate(gate)
 
 
 class Committer:
@@ -103,15 +100,16 @@ class Committer:
         self.lock = Lock()
         self._commit = commit
         self._open: Batch | None = None
-        # Remembers its owner, so that a thread that an interruption kept from releasing it can go on.
+        # Held by the thread that commits. Its owner must not wait for a commit: a hook may call the store from one.
         self._leading = RLock()
-        self._busy = False
         # The batch that was committed last, and until when those who waited for it are waited for.
         self._answered = Batch()
         self._rally_ends = 0.0
         self._background: Thread | None = None
-        self._nudged = Event()
-        self._hurried = Event()
+        # Gates of the background thread, which shuts them as it passes. Unlike an Event, an interrupted thread leaves
+        # no lock behind.
+        self._nudged = shut_gate()
+        self._hurried = shut_gate()
         self._stopped = False
         self._halted = False
         self._abandoned: BookstandError | None = None
@@ -133,44 +131,40 @@ class Committer:
         batch = self._open
         if batch is None:
             batch = self._open = Batch()
-        batch.submissions.append(submission)
         submission.batch = batch
+        batch.submissions.append(submission)
 
-    def claim(self) -> bool:
-        """Become the leader without a batch, if nothing is queued and nobody commits; :meth:`release` ends it."""
-        if self._open is not None or not self._try_to_lead():
-            return False
-        if self._open is None and not self._stopped:
-            return True
-        self.release()
-        return False
-
-    def release(self) -> None:
-        self._stop_leading()
+    def alone(self, action: Callable[..., T], *arguments: Any) -> T | None:
+        """Call the action while this thread leads without a batch, and return its result. Return None without calling
+        it if anything is queued, or a thread leads."""
+        if self._open is not None or not self._may_lead():
+            return None
+        leading = self._leading
+        result = None
+        try:
+            if not leading.acquire(False):
+                return None
+            if self._open is None and not self._stopped:
+                result = action(*arguments)
+        except BaseException:
+            if leading._is_owned():  # type: ignore[attr-defined]
+                leading.release()
+            self._wake_open_batch()
+            raise
+        leading.release()
         if self._open is not None:
             self._wake_open_batch()
+        return result
 
     def _is_rallying(self) -> bool:
         """Whether those who were answered last are waited for, as long as there are any."""
         return monotonic() < self._rally_ends and not self._stopped
 
-    def _try_to_lead(self) -> bool:
+    def _may_lead(self) -> bool:
+        """Return False while the threads answered last are waited for, and in a thread that leads already."""
         if self._answered.waiting and self._is_rallying():
             return False
-        if not self._leading.acquire(False):
-            return False
-        if self._busy:
-            # The lock lets its owner in twice.
-            self._leading.release()
-            return False
-        return True
-
-    def _stop_leading(self) -> None:
-        self._busy = False
-        self._leading.release()
-        while self._leading._is_owned():  # type: ignore[attr-defined]
-            # An interruption came right after an earlier acquire.
-            self._leading.release()
+        return not self._leading._is_owned()  # type: ignore[attr-defined]
 
     def drive(self, completion: Completion, deadline: float | None = None) -> None:
         """Return when the completion's batch has been committed, by this thread or another, or at the deadline."""
@@ -184,9 +178,8 @@ class Committer:
         gate, looks_out = None, False
         try:
             while not batch.committed:
-                if self._try_to_lead():
-                    waiting.discard(thread)
-                    self._lead()
+                waiting.discard(thread)
+                if self._lead():
                     continue
                 if deadline is None and self._leading._is_owned():  # type: ignore[attr-defined]
                     raise IllegalOperationError("a hook cannot wait for the commit that it is called from")
@@ -208,7 +201,7 @@ class Committer:
         finally:
             # First of all, and also where an interruption ends the waiting: the next one is to look.
             if gate is not None and batch.committed:
-                _open(gate)
+                open_gate(gate)
             else:
                 batch.wake()
             waiting.discard(thread)
@@ -227,18 +220,13 @@ class Committer:
             # A commit that was under way when we came is over once its leader lets go.
             pass
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Commit nothing inside the block; what is submitted meanwhile waits."""
-        with self._leading:
-            if self._busy:
-                raise IllegalOperationError("a hook cannot stop the commit that it is called from")
-            self._busy = True
-            try:
-                yield
-            finally:
-                self._busy = False
-        self._wake_open_batch()
+    def paused(self) -> RLock:
+        """Return a context manager: nothing is committed inside the block; what is submitted meanwhile waits.
+
+        It is a lock: an interruption at either end of the block leaves it free."""
+        if self._leading._is_owned():  # type: ignore[attr-defined]
+            raise IllegalOperationError("a hook cannot stop the commit that it is called from")
+        return self._leading
 
     @contextmanager
     def halted(self) -> Iterator[None]:
@@ -249,8 +237,7 @@ class Committer:
         self._halted = self._stopped = True
         with self._leading:
             yield
-        if not self._leading._is_owned():  # type: ignore[attr-defined]
-            self._wake_open_batch()
+        self._wake_open_batch()
         if self._background is not None:
             self.hurry()
 
@@ -259,14 +246,16 @@ class Committer:
         if self._background is None:
             with self.lock:
                 if self._background is None and not self._stopped:
-                    self._background = Thread(target=self._run_background, name="bookstand-commit", daemon=True)
-                    self._background.start()
-        if not self._nudged.is_set():
-            self._nudged.set()
+                    background = Thread(target=self._run_background, name="bookstand-commit", daemon=True)
+                    background.start()
+                    # Interrupted before, the next call starts another one: two do no harm.
+                    self._background = background
+        if self._nudged.locked():
+            open_gate(self._nudged)
 
     def hurry(self) -> None:
         """Have the background commit now."""
-        self._hurried.set()
+        open_gate(self._hurried)
         self.nudge()
 
     def stop(self) -> None:
@@ -289,44 +278,54 @@ class Committer:
         self._answered = Batch()
         self.lock = Lock()
         self._leading = RLock()
-        self._busy = False
 
-    def _lead(self) -> None:
-        """Commit the open batch; the caller leads, and this ends it."""
+    def _lead(self) -> bool:
+        """Commit the open batch, unless another thread leads. Return whether this thread led."""
+        if not self._may_lead():
+            return False
+        batch: Batch | None = None
         later: list[Callable[[], None]] = []
-        batch = None
-        began = monotonic()
         try:
+            if not self._leading.acquire(False):
+                return False
             with self.lock:
                 batch, self._open = self._open, None
-            if batch is None:
-                return
-            self._busy = True
-            try:
-                with self.lock:
-                    for submission in batch.submissions:
-                        submission.taken()
-                outcomes = self._commit(batch.submissions)
-                ended = monotonic()
-                self._rally_ends = ended + RALLY if ended - began > WORTH_A_RALLY else ended
-            except BaseException as interruption:
-                outcomes = [(None, _outcome_after(interruption))] * len(batch.submissions)
-                raise
-            finally:
-                _tell(batch.submissions, outcomes, later)
-        finally:
             if batch is not None:
-                # A submission knows its batch: both would live on until the next garbage collection.
-                batch.submissions = []
-                self._answered = batch
-                batch.committed = True
-                self._stop_leading()
-                batch.wake()
-            else:
-                self._stop_leading()
-            if batch is None or not (batch.waiting and self._is_rallying()):
-                self._wake_open_batch()
-            call_all(later)
+                self._commit_batch(batch, later)
+            self._end_lead(batch, later)
+        except BaseException as interruption:
+            if batch is not None and batch.submissions:
+                if batch.outcomes is None:
+                    batch.outcomes = [(None, _outcome_after(interruption))] * len(batch.submissions)
+                _tell(batch, later)
+            self._end_lead(batch, later)
+            raise
+        return True
+
+    def _commit_batch(self, batch: Batch, later: list[Callable[[], None]]) -> None:
+        began = monotonic()
+        with self.lock:
+            for submission in batch.submissions:
+                submission.taken()
+        batch.outcomes = self._commit(batch.submissions)
+        ended = monotonic()
+        self._rally_ends = ended + RALLY if ended - began > WORTH_A_RALLY else ended
+        crash = _tell(batch, later)
+        if crash is not None:
+            raise crash
+
+    def _end_lead(self, batch: Batch | None, later: list[Callable[[], None]]) -> None:
+        """Give up the lead, wake threads and call back. An interrupted call is repeated."""
+        if batch is not None:
+            self._answered = batch
+            batch.committed = True
+        if self._leading._is_owned():  # type: ignore[attr-defined]
+            self._leading.release()
+        if batch is not None:
+            batch.wake()
+        if batch is None or not (batch.waiting and self._is_rallying()):
+            self._wake_open_batch()
+        call_all(later)
 
     def _lead_on(self) -> None:
         """Lead, whatever happens: those who submitted have heard of it, and others will submit."""
@@ -342,22 +341,22 @@ class Committer:
         gathering = self._open
         if gathering is not None:
             gathering.wake()
-            if self._halted and self._try_to_lead():
+            if self._halted:
                 # There may be nobody else any more to tell those who gathered that they are refused.
                 self._lead()
 
     def _run_background(self) -> None:
         while not self._stopped:
-            self._nudged.wait()
-            self._nudged.clear()
+            self._nudged.acquire()
             batch = self._open
             while batch is not None:
-                self._hurried.wait(LINGER)
-                self._hurried.clear()
-                if batch is self._open and self._try_to_lead():
+                self._hurried.acquire(True, LINGER)
+                if batch is self._open:
                     self._lead_on()
                 # Somebody is at it, or has come meanwhile with more: stay until nothing is left.
                 batch = self._open
+        # For another one, if an interruption had two started.
+        open_gate(self._nudged)
 
 
 def _outcome_after(interruption: BaseException) -> BookstandError:
@@ -367,10 +366,12 @@ def _outcome_after(interruption: BaseException) -> BookstandError:
     return OutcomeUnknownError(f"the commit was interrupted by {interruption!r}")
 
 
-def _tell(submissions: Sequence[Submission], outcomes: Sequence[Outcome], later: list[Callable[[], None]]) -> None:
-    """Let every submission know its outcome, whatever becomes of the others."""
+def _tell(batch: Batch, later: list[Callable[[], None]]) -> SimulatedCrash | None:
+    """Let every submission know its outcome, whatever becomes of the others; return the crash that a hook of one of
+    them simulated. An interrupted call is repeated: the first outcome of a submission stands."""
+    assert batch.outcomes is not None
     crash: SimulatedCrash | None = None
-    for submission, (value, error) in zip(submissions, outcomes, strict=True):
+    for submission, (value, error) in zip(batch.submissions, batch.outcomes, strict=True):
         try:
             if crash is None:
                 submission.finished(value, error, later)
@@ -380,20 +381,29 @@ def _tell(submissions: Sequence[Submission], outcomes: Sequence[Outcome], later:
             crash = caught
             submission.finished(None, crash.reason, later)
         except Exception as failure:
-            # A hook's error is its own submission's.
-            logger().exception("a submission could not be answered")
-            later += submission.settle(error=failure)
-    if crash is not None:
-        raise crash
+            # An interruption is over, and this can be repeated; a hook's error is its own submission's.
+            try:
+                submission.finished(value, error, later)
+            except Exception:
+                logger().exception("a submission could not be answered")
+                later += submission.settle(error=failure)
+    # A submission knows its batch: both would live on until the next garbage collection.
+    batch.submissions, batch.outcomes = [], None
+    return crash
 
 
-def call_all(callbacks: Sequence[Callable[[], None]]) -> None:
-    """Call each, also after one that raises: others wait for what they do. The first exception is raised at the end."""
+def call_all(callbacks: list[Callable[[], None]]) -> None:
+    """Call each and remove it, also after one that raises: others wait for what they do. The first exception is raised
+    at the end. One that was interrupted is called again; so all must allow for that."""
     first: BaseException | None = None
-    for callback in callbacks:
+    while callbacks:
         try:
-            callback()
+            callbacks[0]()
         except BaseException as failure:
             first = first or failure
+            if not isinstance(failure, BookstandError | SimulatedCrash):
+                with suppress(Exception):
+                    callbacks[0]()
+        del callbacks[0]
     if first is not None:
         raise first

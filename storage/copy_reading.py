@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class CopyReads:
     """One bookie's view at one moment, in a read transaction of its own: a context manager, not to be held for long."""
 
-    __slots__ = ("_bookie", "_environment", "_ledgers", "_transaction")
+    __slots__ = ("_bookie", "_call", "_environment", "_ledgers", "_transaction")
 
     _transaction: lmdb.Transaction
 
@@ -29,11 +29,14 @@ class CopyReads:
         self._ledgers: dict[int, tuple[LedgerState | None, LedgerCopy | None]] = {}
 
     def __enter__(self) -> CopyReads:
-        self._transaction = self._environment.begin_read()
+        # Without a frame: a server's connection leaves the block in another call.
+        self._call = self._environment.begin_read()
+        assert self._call.transaction is not None
+        self._transaction = self._call.transaction
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._environment.end_read(self._transaction)
+        self._environment.end_read(self._call)
 
     def ledger(self, ledger_id: int) -> LedgerCopy | None:
         """What the bookie knows of the ledger; None if it has never heard of it."""

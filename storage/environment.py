@@ -3,12 +3,16 @@
 LMDB forbids changing the map while this process has a transaction open or is about to open one, so every transaction
 goes through :class:`Gate`, and whoever changes the map shuts it first. Read transactions are short: nothing here is
 held across a user's code.
+
+A call may be interrupted between any two steps, and then neither ends its transaction nor leaves the gate. The end of a
+write transaction does not depend on it; that of a read transaction is made up for by the next call that meets it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
 from contextlib import contextmanager
 from threading import Condition, RLock, get_ident
 
@@ -17,14 +21,16 @@ import lmdb
 from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError, StoreError, StoreFormatError
 from bookstand.storage import keys, owners
 from bookstand.storage.commit_marks import CommitMarks
+from bookstand.storage.guard import Call
 from bookstand.storage.lmdb_errors import disk_full, reraise
 from bookstand.storage.meta_page import META_PAGES, SMALLEST_PAGE
+from bookstand.storage.pending import LOST_WAKEUP_POLL
 from bookstand.storage.reserving import Reserve, gains_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
     from bookstand.errors import BookstandError
 
@@ -40,63 +46,98 @@ MAX_READERS = 510
 LOCK_FILE_BYTES = 32 << 10
 
 
+class Pass(Call):
+    """A call that is inside the gate, with its transaction if it reads."""
+
+    __slots__ = ("transaction",)
+
+    def __init__(self, frame: FrameType | None) -> None:
+        self.thread = get_ident()
+        self.frame = frame
+        self.transaction: lmdb.Transaction | None = None
+
+
 class Gate:
     """Open to any number of readers, or shut by one who changes the map.
 
-    Who is inside is counted by thread. A thread that shuts the gate is not inside itself, whatever the count says: an
-    interruption (Ctrl-C) between two steps may have kept it from leaving.
+    A thread that shuts the gate is not inside itself, and one that is inside may go in again: the thread that has shut
+    the gate waits for it. Calls that were interrupted are found by those who wait for them, and by the next call of
+    their thread; what they left open is ended.
     """
 
     def __init__(self) -> None:
+        # An RLock, entered without a Python call: an interruption at either end of a ``with`` leaves it free.
         self.lock = RLock()
-        self._condition = Condition(self.lock)
-        self._inside: dict[int, int] = {}
-        self._shut = False
+        self._changed = Condition(self.lock)
+        self._inside: dict[int, list[Pass]] = {}
+        self._shut: Call | None = None
 
-    def enter(self) -> None:
-        # It is the condition's lock, and entered without a Python call.
+    def enter(self, call: Pass) -> None:
         with self.lock:
-            thread = get_ident()
+            calls = self._inside.get(call.thread)
+            if calls:
+                self._end_interrupted(call.thread)
+                calls = self._inside.get(call.thread)
             # Who is inside already may go in again: the one who has shut it waits for him.
-            while self._shut and thread not in self._inside:
-                self._condition.wait()
-            self._inside[thread] = self._inside.get(thread, 0) + 1
+            while self._shut is not None and not calls:
+                if self._shut.is_over:
+                    self._shut = None
+                else:
+                    self._changed.wait(LOST_WAKEUP_POLL)
+            if calls:
+                calls.append(call)
+            else:
+                self._inside[call.thread] = [call]
 
-    def leave(self) -> None:
+    def leave(self, call: Pass) -> None:
         with self.lock:
-            thread = get_ident()
-            left = self._inside.pop(thread, 1) - 1
-            if left > 0:
-                self._inside[thread] = left
-            if self._shut and not self._inside:
-                self._condition.notify_all()
+            calls = self._inside.get(call.thread, [])
+            if call in calls:
+                calls.remove(call)
+            # The frame refers to the call.
+            call.frame = None
+            if not calls:
+                self._inside.pop(call.thread, None)
+                if self._shut is not None:
+                    self._changed.notify_all()
 
     def depart(self) -> None:
         """Leave it, however often this thread has entered it."""
-        with self._condition:
+        with self.lock:
             self._inside.pop(get_ident(), None)
-            if not self._inside:
-                self._condition.notify_all()
+            if self._shut is not None:
+                self._changed.notify_all()
+
+    def _end_interrupted(self, thread: int) -> None:
+        calls = self._inside.get(thread, [])
+        for call in [call for call in calls if call.is_over]:
+            if call.transaction is not None:
+                call.transaction.abort()
+            calls.remove(call)
+        if not calls:
+            self._inside.pop(thread, None)
 
     def __enter__(self) -> None:
         """Shut it, and wait until everybody has left."""
-        with self._condition:
+        call = Call(sys._getframe(1))
+        with self.lock:
             self.depart()
-            while self._shut:
-                self._condition.wait()
-            self._shut = True
+            while self._shut is not None and not self._shut.is_over:
+                self._changed.wait(LOST_WAKEUP_POLL)
+            self._shut = call
             try:
                 while self._inside:
-                    self._condition.wait()
+                    if not self._changed.wait(LOST_WAKEUP_POLL):
+                        for thread in list(self._inside):
+                            self._end_interrupted(thread)
             except BaseException:
-                self._shut = False
-                self._condition.notify_all()
+                self._shut = None
                 raise
 
     def __exit__(self, *_: object) -> None:
-        with self._condition:
-            self._shut = False
-            self._condition.notify_all()
+        with self.lock:
+            self._shut = None
+            self._changed.notify_all()
 
 
 class Environment:
@@ -200,20 +241,11 @@ class Environment:
             self._closed_for = reason
             self._release()
 
-    @contextmanager
-    def _folder_lock(self) -> Iterator[None]:
-        """Hold the folder's lock, which is taken before the gate: its holder may be waiting until this thread, whose
+    def _folder_lock(self) -> owners.FolderLock:
+        """The folder's lock, which is taken before the gate: its holder may be waiting until this thread, whose
         transaction has ended, has left the gate."""
         self._gate.depart()
-        lock = owners.FolderLock(self.path)
-        try:
-            try:
-                lock.__enter__()
-            except OSError as error:
-                raise StoreError(f"store {self.path}: cannot lock its folder: {error}") from error
-            yield
-        finally:
-            lock.__exit__()
+        return owners.FolderLock(self.path, f"store {self.path}")
 
     def reopen(self) -> None:
         """Close and open again: the only way on after LMDB has given up on an environment.
@@ -221,8 +253,9 @@ class Environment:
         As the first opening does, it holds the folder's lock. LMDB initializes its lock file while it opens: a process
         that died in the middle of that would leave another one, which waits for its turn, with transaction 0.
         """
-        with self._folder_lock():
+        with self._folder_lock() as lock:
             self.reopen_locked()
+            lock.release()
 
     def reopen_locked(self) -> None:
         """Reopen for a caller that holds the folder's lock."""
@@ -257,85 +290,87 @@ class Environment:
     def read(self) -> Read:
         return Read(self)
 
-    def _enter(self) -> lmdb.Environment:
+    def _enter(self, call: Pass) -> lmdb.Environment:
         """Enter the gate and return the open environment; callers leave the gate afterwards."""
         while True:
-            self._gate.enter()
+            self._gate.enter(call)
             env = self._env
             if env is not None:
                 return env
-            self._gate.leave()
+            self._gate.leave(call)
             self._open_again()
 
     def _open_again(self) -> None:
         """Open the environment if an attempt to reopen it has failed: the device may have recovered."""
         self._check_open()
-        with self._folder_lock(), self._gate:
+        with self._folder_lock() as lock, self._gate:
             self._check_open()
             if self._env is None:
                 self._open()
+            lock.release()
 
     def _check_open(self) -> None:
         if self._closed:
             raise self._closed_for or ClientClosedError(f"store {self.path} is closed")
 
-    def begin_read(self) -> lmdb.Transaction:
-        """Begin a read transaction; end it with :meth:`end_read`. :meth:`read` does both."""
+    def begin_read(self, frame: FrameType | None = None) -> Pass:
+        """Begin a read transaction; end it with :meth:`end_read`. :meth:`read` does both. It is ended as well once the
+        frame, if one is given, has left the stack."""
+        call = Pass(frame)
         while True:
-            env = self._enter()
-            entered = True
+            env = self._enter(call)
             try:
-                return env.begin()
+                call.transaction = env.begin()
+                return call
             except lmdb.MapResizedError:
-                self._gate.leave()
-                entered = False
+                self._gate.leave(call)
                 self._adopt_map_size()
             except lmdb.ReadersFullError as error:
                 # LMDB frees the slots of dead processes only on request.
                 freed = env.reader_check()
-                self._gate.leave()
-                entered = False
+                self._gate.leave(call)
                 if not freed:
                     reraise(error, self.path, "beginning to read")
             except lmdb.Error as error:
-                self._gate.leave()
-                entered = False
+                self._gate.leave(call)
                 reraise(error, self.path, "beginning to read")
             except BaseException:
-                if entered:
-                    self._gate.leave()
+                self._gate.leave(call)
                 raise
 
-    def end_read(self, transaction: lmdb.Transaction) -> None:
-        transaction.abort()
-        self._gate.leave()
+    def end_read(self, call: Pass) -> None:
+        if call.transaction is not None:
+            call.transaction.abort()
+        self._gate.leave(call)
 
     def begin_write(self) -> lmdb.Transaction:
-        """A write transaction: LMDB errors are the caller's to handle, except a map that another process has grown.
-        Once it is committed or aborted, :meth:`end_write`."""
+        """A write transaction, for a ``with`` block, at whose end it is aborted or was committed; the caller's frame is
+        inside the gate until :meth:`end_write`. LMDB's errors are the caller's to handle, except a map that another
+        process has grown.
+
+        Nothing here refers to the transaction when it is returned, and the block belongs to LMDB's own object: so an
+        interruption between any two steps ends the transaction, whoever keeps the exception.
+        """
+        call = Pass(sys._getframe(1))
         while True:
-            env = self._enter()
+            env = self._enter(call)
             try:
                 if not self.name_is_durable:
                     self.sync_name()
                 # Positional arguments (parent and write): py-lmdb takes twice as long over keywords.
-                transaction = env.begin(None, None, True)
+                return env.begin(None, None, True)
             except lmdb.MapResizedError:
-                self._gate.leave()
+                self._gate.leave(call)
                 self._adopt_map_size()
-                continue
             except BaseException:
-                self._gate.leave()
+                self._gate.leave(call)
                 raise
-            reserve = self._reserve
-            if reserve is not None and transaction.id() >= reserve.next_look:
-                try:
-                    reserve.look(transaction.id(), env.info()["last_pgno"])
-                except BaseException:
-                    transaction.abort()
-                    self._gate.leave()
-                    raise
-            return transaction
+
+    def reserve(self, transaction: lmdb.Transaction) -> None:
+        """Have the file as large as the next commits need it."""
+        reserve = self._reserve
+        if reserve is not None and transaction.id() >= reserve.next_look and self._env is not None:
+            reserve.look(transaction.id(), self._env.info()["last_pgno"])
 
     def mark(self, transaction: lmdb.Transaction, number: int) -> None:
         """Write the mark of the commit that :meth:`commit` is about to make. If that fails, nothing is committed."""
@@ -353,16 +388,14 @@ class Environment:
         a page for clean although the disk does not have it. LMDB's lock of writers keeps others from committing
         meanwhile.
         """
-        transaction = self.begin_write()
         try:
-            done = self._marks.took_effect(transaction, self.databases[keys.META])
-            if self._durable:
-                self._rewrite_header_pages()
-        finally:
-            try:
+            with self.begin_write() as transaction:
+                done = self._marks.took_effect(transaction, self.databases[keys.META])
+                if self._durable:
+                    self._rewrite_header_pages()
                 transaction.abort()
-            finally:
-                self.end_write()
+        finally:
+            self.end_write()
         return done
 
     def _rewrite_header_pages(self) -> None:
@@ -378,7 +411,7 @@ class Environment:
 
     def end_write(self) -> None:
         """From here on others may change the map."""
-        self._gate.leave()
+        self._gate.depart()
 
     # -- the map and the file --------------------------------------------------------------------------------------
 
@@ -399,49 +432,55 @@ class Environment:
 
     def grow(self, needed: int = 0) -> None:
         """Make the map larger, by at least ``needed`` bytes. No write transaction of this process may be open."""
-        with self._folder_lock(), self._gate:
+        with self._folder_lock() as lock, self._gate:
             env = self._env
-            if env is None:
-                # It is opened, and grown if that is still needed, by the transaction that is tried next.
-                return
-            # Freed pages may only be kept for readers that died.
-            env.reader_check()
-            self._adopt_map_size_of(env)
-            size = env.info()["map_size"]
-            larger = size + max(min(size, LARGEST_GROWTH), needed)
-            larger += -larger % 65536
-            try:
-                env.set_mapsize(larger)
-                self._map_size = larger
-            except (lmdb.Error, MemoryError, OverflowError) as error:
-                # LMDB has given up the old map before it tried the new one.
-                self._release()
-                self._map_size = size
-                self._open()
-                answer = disk_full(f"store {self.path}: cannot map {larger} bytes: {error}", error)
-                raise answer from answer.__cause__
+            if env is not None:
+                self._grow(env, needed)
+            # If it is closed it is opened, and grown if that is still needed, by the transaction that is tried next.
+            lock.release()
+
+    def _grow(self, env: lmdb.Environment, needed: int) -> None:
+        # Freed pages may only be kept for readers that died.
+        env.reader_check()
+        self._adopt_map_size_of(env)
+        size = env.info()["map_size"]
+        larger = size + max(min(size, LARGEST_GROWTH), needed)
+        larger += -larger % 65536
+        try:
+            env.set_mapsize(larger)
+            self._map_size = larger
+        except (lmdb.Error, MemoryError, OverflowError) as error:
+            # LMDB has given up the old map before it tried the new one.
+            self._release()
+            self._map_size = size
+            self._open()
+            answer = disk_full(f"store {self.path}: cannot map {larger} bytes: {error}", error)
+            raise answer from answer.__cause__
 
     @property
     def last_commit(self) -> int:
         """Number of the newest commit by any process."""
-        env = self._enter()
+        call = Pass(sys._getframe())
+        env = self._enter(call)
         try:
             return env.info()["last_txnid"]
         finally:
-            self._gate.leave()
+            self._gate.leave(call)
 
     def reader_check(self) -> None:
         """Free what is kept for readers that died."""
-        env = self._enter()
+        call = Pass(sys._getframe())
+        env = self._enter(call)
         try:
             env.reader_check()
         finally:
-            self._gate.leave()
+            self._gate.leave(call)
 
     def copy(self, destination: str, compact: bool) -> None:
         """A consistent copy of the data file into the folder ``destination``, while writers go on."""
+        call = Pass(sys._getframe())
         while True:
-            env = self._enter()
+            env = self._enter(call)
             try:
                 # As bytes, which the stubs do not know of: a string has to be UTF-8.
                 env.copy(os.fsencode(destination), compact=compact)  # type: ignore[arg-type]
@@ -450,26 +489,26 @@ class Environment:
                 # What it has begun is in the way of the next attempt.
                 os.unlink(data_file(destination))
             finally:
-                self._gate.leave()
+                self._gate.leave(call)
             self._adopt_map_size()
 
 
 class Read:
     """``with environment.read() as transaction``; LMDB's errors become ours on the way out."""
 
-    __slots__ = ("_environment", "_transaction")
+    __slots__ = ("_call", "_environment")
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
 
     def __enter__(self) -> lmdb.Transaction:
-        self._transaction = self._environment.begin_read()
-        return self._transaction
+        self._call = self._environment.begin_read(sys._getframe(1))
+        return self._call.transaction  # type: ignore[return-value]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._environment.end_read(self._transaction)
+        self._environment.end_read(self._call)
         if isinstance(error, lmdb.Error):
             reraise(error, self._environment.path, "reading")
 

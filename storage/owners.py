@@ -14,9 +14,12 @@ import fcntl
 import os
 from contextlib import suppress
 
+from bookstand.errors import StoreError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Self
 
 WRITER = "open-"
 READER = "read-"
@@ -25,30 +28,51 @@ SERVER = "serve-"
 
 
 class FolderLock:
-    """Held while a store is created or opened, so that this happens in one process at a time."""
+    """Held while a store is created or opened, so that this happens in one process at a time.
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    A block ends with :meth:`release`, because an interruption may come at the entry of ``__exit__``.
+    """
+
+    def __init__(self, folder: str, what: str | None = None) -> None:
+        """``what``: what :class:`StoreError` names if the folder cannot be locked; else that is an ``OSError``."""
         self._file: int | None = None
+        self._folder = folder
+        self._what = what
 
-    def __enter__(self) -> None:
-        self._file = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def __enter__(self) -> Self:
         try:
+            self._file = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(self._file, fcntl.LOCK_EX)
+        except OSError as error:
+            self.release()
+            if self._what is None:
+                raise
+            raise StoreError(f"{self._what}: cannot lock its folder: {error}") from error
         except BaseException:
             # An interruption may come while it waits, or right after it has got the lock.
-            self.__exit__()
+            self.release()
             raise
+        return self
 
     def __exit__(self, *_: object) -> None:
-        file, self._file = self._file, None
+        self.release()
+
+    def release(self) -> None:
+        """Let the next one in. Nothing is done if that was done already; an interrupted call is repeated."""
+        file = self._file
         if file is None:
             return
         # Explicitly, for a child that was forked meanwhile shares the lock; and it is released whatever close() says.
-        with suppress(OSError):
+        try:
             fcntl.flock(file, fcntl.LOCK_UN)
-        with suppress(OSError):
+        except OSError:
+            pass
+        # No interruption comes between these two.
+        self._file = None
+        try:
             os.close(file)
+        except OSError:
+            pass
 
 
 class Owner:
@@ -74,11 +98,14 @@ class Owner:
         try:
             remove([self.path])
         finally:
-            os.close(self._file)
+            self.forget()
 
     def forget(self) -> None:
         """In a forked child: let go of the lock that the parent holds."""
-        os.close(self._file)
+        # The call is repeated if it is interrupted.
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
 
 class RoleTakenError(Exception):
@@ -96,7 +123,7 @@ class Role:
     def __init__(self, folder: str, name: str) -> None:
         self._folder = folder
         self._path = os.path.join(folder, f"{SERVER}{name}")
-        with FolderLock(folder):
+        with FolderLock(folder) as lock:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,6 +133,7 @@ class Role:
                 if isinstance(error, BlockingIOError):
                     raise RoleTakenError(holder) from None
                 raise
+            lock.release()
         # On a full disk it stays unsaid who it is.
         with suppress(OSError):
             os.ftruncate(self._file, 0)
@@ -114,8 +142,9 @@ class Role:
     def leave(self) -> None:
         try:
             # Nobody is between opening the file and locking it.
-            with FolderLock(self._folder):
+            with FolderLock(self._folder) as lock:
                 remove([self._path])
+                lock.release()
         finally:
             os.close(self._file)
 

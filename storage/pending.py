@@ -6,7 +6,7 @@ the same for one append as for two thousand. A Completion has no thread of its o
 
 from __future__ import annotations
 
-from threading import Event, Lock
+from threading import Lock
 from time import monotonic
 
 from bookstand.errors import IncorrectParameterError, OperationTimeoutError
@@ -30,11 +30,57 @@ if TYPE_CHECKING:
 # Guards the rare paths only: registering callbacks and events, against completing.
 PENDING_LOCK = Lock()
 
+# Seconds after which a waiting thread looks whether its wake-up was lost: the thread that should wake it may have been
+# interrupted.
+LOST_WAKEUP_POLL = 0.05
+
+
+def shut_gate() -> Lock:
+    """A lock at which threads wait until it is opened."""
+    gate = Lock()
+    gate.acquire()
+    return gate
+
+
+def open_gate(gate: Lock) -> None:
+    """Let one thread through. A gate that is open stays open."""
+    try:
+        gate.release()
+    except RuntimeError:
+        pass
+
+
+class Waiters:
+    """Threads that wait for something to happen. Unlike with a Condition, an interrupted thread leaves no lock
+    behind."""
+
+    def __init__(self) -> None:
+        self._gates: list[Lock] = []
+
+    def __len__(self) -> int:
+        return len(self._gates)
+
+    def wait(self, timeout: float, has_happened: Callable[[], bool]) -> None:
+        """Wait until :meth:`notify` is called, unless it has happened already, or for so many seconds."""
+        gate = shut_gate()
+        try:
+            self._gates.append(gate)
+            # After that: what happens from now on is not missed.
+            if not has_happened():
+                gate.acquire(True, timeout)
+        finally:
+            self._gates.remove(gate)
+
+    def notify(self) -> None:
+        """Wake all."""
+        for gate in list(self._gates):
+            open_gate(gate)
+
 
 class Completion:
     """Done or not, with a value or an error. ``driver`` is None where another thread completes it unasked."""
 
-    __slots__ = ("_callbacks", "_event", "done", "driver", "error", "value")
+    __slots__ = ("_callbacks", "_gate", "done", "driver", "error", "value")
 
     def __init__(self, driver: Driver | None = None) -> None:
         self.driver = driver
@@ -42,21 +88,36 @@ class Completion:
         self.error: BaseException | None = None
         self.value: Any = None
         self._callbacks: list[Callable[[], None]] | None = None
-        self._event: Event | None = None
+        self._gate: Lock | None = None
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> Sequence[Callable[[], None]]:
-        """Make it done, and return the callbacks that are to be called now. The first outcome stands."""
+        """Make it done, and return what is to be called now. The first outcome stands; a call that was interrupted is
+        repeated."""
         with PENDING_LOCK:
-            if self.done:
-                return ()
-            self.value = value
-            self.error = error
-            self.done = True
-            callbacks, self._callbacks = self._callbacks, None
-            event = self._event
-        if event is not None:
-            event.set()
-        return callbacks or ()
+            if not self.done:
+                self.value = value
+                self.error = error
+                self.done = True
+            gate = self._gate
+        if gate is not None:
+            open_gate(gate)
+        return (self._call_back,) if self._callbacks else ()
+
+    def _call_back(self) -> None:
+        callbacks = self._callbacks
+        while callbacks:
+            callback = _nothing
+            try:
+                with PENDING_LOCK:
+                    # Another thread may do the same. Nothing here is a call, so an interruption does not lose it.
+                    if callbacks:
+                        callback = callbacks[0]
+                        del callbacks[0]
+                callback()
+            except BaseException:
+                # It may have been interrupted before it did anything.
+                callback()
+                raise
 
     def complete(self, value: Any = None, error: BaseException | None = None) -> None:
         for callback in self.settle(value, error):
@@ -74,11 +135,16 @@ class Completion:
         with PENDING_LOCK:
             if self.done:
                 return
-            if self._event is None:
-                self._event = Event()
-            event = self._event
-        if not event.wait(None if deadline is None else max(0.0, deadline - monotonic())):
-            raise OperationTimeoutError(f"not complete after {timeout} s")
+            if self._gate is None:
+                self._gate = shut_gate()
+            gate = self._gate
+        while not self.done:
+            rest = LOST_WAKEUP_POLL if deadline is None else min(LOST_WAKEUP_POLL, deadline - monotonic())
+            if gate.acquire(True, max(0.0, rest)):
+                # For the next one.
+                open_gate(gate)
+            elif rest <= 0 and not self.done:
+                raise OperationTimeoutError(f"not complete after {timeout} s")
 
     def when_done(self, callback: Callable[[], None]) -> None:
         with PENDING_LOCK:

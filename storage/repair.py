@@ -103,12 +103,13 @@ def _made_in(new: str) -> Iterator[Storage]:
         with files.os_errors(f"cannot make the folder {unfinished}"):
             if not was_there:
                 owners.make_folders(os.path.abspath(new))
-            with owners.FolderLock(new):
+            with owners.FolderLock(new) as lock:
                 _clear(unfinished)
                 os.mkdir(unfinished)
                 made = True
                 # Nothing is promised before the end: it is synced then, as a whole.
                 storage = open_storage(unfinished, durability="none")
+                lock.release()
         try:
             yield storage
         finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager, suppress
-from threading import Condition, Event, Lock
+from threading import Lock, RLock
 from time import monotonic
 from weakref import WeakSet
 
@@ -31,7 +31,7 @@ from bookstand.storage.entry_changes import AddEntries, CollectEntries
 from bookstand.storage.environment import FIRST_MAP_SIZE, Environment
 from bookstand.storage.forking import ForkGuard
 from bookstand.storage.hooks import Hooks, SimulatedCrash
-from bookstand.storage.pending import PENDING_LOCK, Pending, pending_on
+from bookstand.storage.pending import PENDING_LOCK, Pending, Waiters, pending_on
 from bookstand.storage.reading import Reads
 from bookstand.storage.witness import Witness
 from bookstand.storage.writing import Commits
@@ -96,7 +96,8 @@ def open_storage(
             if not shared.closing:
                 shared.share(read_only, durability, check, witness, hooks)
                 return shared
-        shared.closed.wait()
+        # Waits for the thread that closes it, and ends what an interrupted one has begun.
+        shared.finish_closing()
 
 
 def _open_first(
@@ -116,21 +117,23 @@ def _open_first(
         files.probe_in_subprocess(folder)
     if hooks is not None:
         hooks.point("open.before")
-    with owners.FolderLock(folder):
+    with owners.FolderLock(folder) as lock:
         created = files.create_if_missing(folder, create, read_only, durability == "commit", hooks)
         if created and hooks is not None:
             hooks.point("open.created")
         storage = Storage(folder, read_only, durability, check, witness, hooks, map_size, created)
-    storage.identity = identity
-    _opened[identity] = storage
-    if hooks is not None:
-        try:
+        lock.release()
+    try:
+        storage.identity = identity
+        _opened[identity] = storage
+        if hooks is not None:
             storage.point("open.after")
-        except BookstandError:
-            # Nobody gets the storage who could close it.
-            del _opened[identity]
-            storage._let_go()
-            raise
+    except SimulatedCrash:
+        raise
+    except BaseException:
+        # Nobody gets the storage who could close it.
+        storage._let_go()
+        raise
     return storage
 
 
@@ -160,11 +163,13 @@ class Storage(Reads):
         self.clients: WeakSet[Client] = WeakSet()
         self._gone = False
         self._users = 1
-        # The last user is closing it; whoever wants to open it again waits for ``closed``.
+        self._closed_clean = False
+        # Those users that have closed it, as far as they are known.
+        self._left: set[Client | None] = set()
+        # The last user is closing it; whoever wants to open it again ends that first, one thread at a time.
         self.closing = False
-        self.closed = Event()
-        self._watchers = 0
-        self._watch = Condition()
+        self._closing_lock = RLock()
+        self._watchers = Waiters()
         self._owner: owners.Owner | None = None
         self._roles: set[owners.Role] = set()
         self._witness: Witness | None = None
@@ -201,6 +206,9 @@ class Storage(Reads):
                 hooks.point("open.after_marker")
             if not read_only:
                 owners.remove(abandoned)
+            self._commits = Commits(self._environment, self._disk, self._witness)
+            self.committer = Committer(self._commit)
+            self.committer_lock = self.committer.lock
         except BaseException as failure:
             self._environment.close()
             with suppress(OSError):
@@ -211,9 +219,6 @@ class Storage(Reads):
             if self._witness is not None:
                 self._witness.close()
             raise
-        self._commits = Commits(self._environment, self._disk, self._witness)
-        self.committer = Committer(self._commit)
-        self.committer_lock = self.committer.lock
 
     # -- opening and closing ---------------------------------------------------------------------------------------
 
@@ -268,36 +273,42 @@ class Storage(Reads):
             self.use_hooks(hooks)
         self._users += 1
 
-    def close(self) -> None:
-        """Commit what is queued; the last one who closes it closes the files."""
+    def close(self, client: Client | None = None) -> None:
+        """Commit what is queued; the last one who closes it closes the files. Called again for the same client, it ends
+        what an interruption has left."""
         if isinstance(self._refusal, ForkedStoreError | StoreCrashedError):
             return
         with _opened_lock:
-            if self.closing:
-                return
-            self._users -= 1
+            if not self.closing and (client is None or client not in self._left):
+                # No interruption comes between the two.
+                self._users -= 1
+                self._left.add(client)
             if self._users:
                 return
             self.closing = True
-        try:
-            # Outside the lock: what is told of these commits may open and close stores.
-            self.committer.stop()
-        finally:
-            # Paused: nothing may commit while the environment goes, also not what was submitted at the last moment.
+        self.finish_closing()
+
+    def finish_closing(self) -> None:
+        """Commit what is queued, and close the files, unless another thread has. An interruption leaves the rest to the
+        next call."""
+        with self._closing_lock:
+            if self._gone:
+                return
             try:
-                with _opened_lock, self.committer.paused(), files.os_errors(f"cannot close the store {self.path}"):
-                    _opened.pop(self.identity, None)
-                    self._let_go()
+                # Outside the lock: what is told of these commits may open and close stores.
+                self.committer.stop()
             finally:
-                self.closed.set()
-        with self._watch:
-            self._watch.notify_all()
+                # Paused: nothing may commit while the environment goes, also not what was submitted at the last moment.
+                with _opened_lock, self.committer.paused(), files.os_errors(f"cannot close the store {self.path}"):
+                    self._let_go()
+        self._watchers.notify()
 
     def _let_go(self) -> None:
+        """Each step can be repeated; the last one is to be gone."""
         if self._gone:
             return
-        self._gone = True
-        clean = self._refusal is None
+        clean = self._refusal is None or self._closed_clean
+        self._closed_clean = clean
         if not self.crashed:
             self._refusal = ClientClosedError(f"store {self.path} is closed")
         self._environment.close(self._refusal)
@@ -310,6 +321,8 @@ class Storage(Reads):
                 self._owner.leave()
             else:
                 self._owner.forget()
+        _opened.pop(self.identity, None)
+        self._gone = True
 
     @property
     def crashed(self) -> bool:
@@ -331,12 +344,9 @@ class Storage(Reads):
             if self.hooks is not None:
                 self.hooks.crashed(self._refusal)
             with self.committer.halted():
-                _opened.pop(self.identity, None)
                 self._let_go()
         finally:
-            self.closed.set()
-        with self._watch:
-            self._watch.notify_all()
+            self._watchers.notify()
         for client in list(self.clients):
             client.storage_crashed(self._refusal)
 
@@ -499,23 +509,17 @@ class Storage(Reads):
         if self._commits.broken is not None:
             self._refusal = self._commits.broken
         if self._watchers:
-            with self._watch:
-                self._watch.notify_all()
+            self._watchers.notify()
 
     # -- waiting for others -------------------------------------------------------------------------------------------
 
     def watch(self, deadline: float | None) -> bool:
         """Wait a little for another commit, of this process or any other; False once the deadline has passed."""
         self.check_usable()
-        with self._watch:
-            self._watchers += 1
-            try:
-                rest = WATCH_INTERVAL if deadline is None else min(WATCH_INTERVAL, deadline - monotonic())
-                if rest <= 0:
-                    return False
-                self._watch.wait(rest)
-            finally:
-                self._watchers -= 1
+        rest = WATCH_INTERVAL if deadline is None else min(WATCH_INTERVAL, deadline - monotonic())
+        if rest <= 0:
+            return False
+        self._watchers.wait(rest, lambda: False)
         return True
 
     # -- upkeep ----------------------------------------------------------------------------------------------------
@@ -573,7 +577,9 @@ class Storage(Reads):
         another process has the store open.
         """
         self.check_writable()
-        with self.committer.paused(), self._open_and_locked():
+        # Reading opens the environment if it is not open, which takes the folder's lock, so it is opened before; only a
+        # commit could close it again, and none is under way.
+        with self.committer.paused(), self._folder_lock_of_open() as lock:
             others = self.others()
             if others.writers or others.readers:
                 raise StoreInUseError(f"store {self.path} is open in another process")
@@ -596,14 +602,11 @@ class Storage(Reads):
                         witness.saw(self._environment.last_commit)
                 if witness is not None and witness is not self._witness:
                     witness.close()
+            lock.release()
 
-    @contextmanager
-    def _open_and_locked(self) -> Iterator[None]:
-        """Hold the folder's lock. Reading opens the environment if it is not open, which takes that lock, so it is
-        opened before; only a commit could close it again, and none is under way."""
+    def _folder_lock_of_open(self) -> owners.FolderLock:
         self._environment.reader_check()
-        with owners.FolderLock(self.path):
-            yield
+        return owners.FolderLock(self.path)
 
     def copy(self, destination: str, compact: bool) -> None:
         self.check_usable()

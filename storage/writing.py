@@ -81,28 +81,27 @@ class Commits:
     def _write(self, submissions: Sequence[Submitted], hooks: Hooks | None) -> list[Outcome]:
         full = self._disk.refusal()
         while True:
-            transaction = self._environment.begin_write()
-            number = transaction.id()
-            states = self._states if self._states_at == number - 1 and len(self._states) < _KEPT_STATES else {}
-            # Until the commit has succeeded they are worth nothing: it changes them as it goes.
-            self._states_at = -1
-            writing = Writing(self._environment, transaction, states)
             try:
-                outcomes = [writing.attempt(submission.operations, full) for submission in submissions]
-                writing.write_rest()
-                if not writing.changes_anything():
-                    transaction.abort()
-                    return outcomes
-                if hooks is not None:
-                    hooks.point("commit.before_sync")
-                self._sync(transaction, number)
+                with self._environment.begin_write() as transaction:
+                    self._environment.reserve(transaction)
+                    number = transaction.id()
+                    states = self._states if self._states_at == number - 1 and len(self._states) < _KEPT_STATES else {}
+                    # Until the commit has succeeded they are worth nothing: it changes them as it goes.
+                    self._states_at = -1
+                    writing = Writing(self._environment, transaction, states)
+                    outcomes = [writing.attempt(submission.operations, full) for submission in submissions]
+                    writing.write_rest()
+                    if not writing.changes_anything():
+                        transaction.abort()
+                        return outcomes
+                    if hooks is not None:
+                        hooks.point("commit.before_sync")
+                    failure = self._sync(transaction, number)
+                if failure is not None:
+                    self._settle(failure)
             except lmdb.MapFullError:
-                _abort(transaction)
                 self._environment.grow(_size_of(submissions))
                 continue
-            except BaseException:
-                _abort(transaction)
-                raise
             finally:
                 self._environment.end_write()
             self._states, self._states_at = states, number
@@ -135,47 +134,44 @@ class Commits:
         one = entries.encode_one() if len(entries.payloads) == 1 else None
         if one is None:
             entries.encode()
-        transaction = None
         try:
-            transaction = environment.begin_write()
-            number = transaction.id()
-            ledger = self._states.get(entries.ledger_id) if self._states_at == number - 1 else None
+            with environment.begin_write() as transaction:
+                environment.reserve(transaction)
+                number = transaction.id()
+                ledger = self._states.get(entries.ledger_id) if self._states_at == number - 1 else None
+                if ledger is None:
+                    transaction.abort()
+                else:
+                    # Until the commit has succeeded the states are worth nothing: it changes them as it goes.
+                    self._states_at = -1
+                    entries.admit(ledger)
+                    databases = environment.databases
+                    if one is None:
+                        entries.count_in(ledger)
+                        _put_entries(transaction, databases[keys.ENTRIES], entries.encode())
+                    else:
+                        added(ledger, entries.first_entry, 1, len(one[1]), entries.last_add_confirmed)
+                        transaction.put(*one, True, True, False, databases[keys.ENTRIES])
+                    key = keys.LEDGER_KEY.pack(entries.ledger_id)
+                    sealed = record.seal(key, ledger.pack())
+                    transaction.put(key, sealed, True, True, False, databases[keys.STATE])
+                    failure = self._sync(transaction, number)
             if ledger is None:
-                transaction.abort()
                 return self._commit_alone(entries)
-            # Until the commit has succeeded the states are worth nothing: it changes them as it goes.
-            self._states_at = -1
-            entries.admit(ledger)
-            databases = environment.databases
-            if one is None:
-                entries.count_in(ledger)
-                _put_entries(transaction, databases[keys.ENTRIES], entries.encode())
-            else:
-                added(ledger, entries.first_entry, 1, len(one[1]), entries.last_add_confirmed)
-                transaction.put(*one, True, True, False, databases[keys.ENTRIES])
-            key = keys.LEDGER_KEY.pack(entries.ledger_id)
-            sealed = record.seal(key, ledger.pack())
-            transaction.put(key, sealed, True, True, False, databases[keys.STATE])
-            self._sync(transaction, number)
+            if failure is not None:
+                self._settle(failure)
             self._states_at = number
             if number % _COMMITS_BETWEEN_LOOKS == 0:
                 environment.reader_check()
             return None
         except BookstandError as error:
-            _abort(transaction)
             answer: BookstandError = error
         except lmdb.MapFullError:
-            _abort(transaction)
             return self._commit_alone(entries)
         except lmdb.Error as error:
-            _abort(transaction)
             answer = translate(error, environment.path, "writing")
-        except BaseException:
-            _abort(transaction)
-            raise
         finally:
-            if transaction is not None:
-                environment.end_write()
+            environment.end_write()
         self._disk.note(answer)
         return answer
 
@@ -183,19 +179,20 @@ class Commits:
         ((_, error),) = self.commit([_Lone(entries)], None)
         return error  # type: ignore[return-value]
 
-    def _sync(self, transaction: lmdb.Transaction, number: int) -> None:
-        """Commit the transaction. Raise if it took no effect, or if that cannot be known."""
+    def _sync(self, transaction: lmdb.Transaction, number: int) -> BookstandError | None:
+        """Commit the transaction. Return the error after which it may have taken no effect, for :meth:`_settle`."""
         self._environment.mark(transaction, number)
         try:
             self._environment.commit(transaction, number)
         except lmdb.MapFullError:
             raise
         except lmdb.Error as error:
-            # LMDB may have marked the environment as broken, whatever the error was.
-            self._settle(translate(error, self._environment.path, "committing"))
+            return translate(error, self._environment.path, "committing")
+        return None
 
     def _settle(self, error: BookstandError) -> None:
-        """After the device failed during a commit: reopen the store, and raise unless the commit took effect."""
+        """After the device failed during a commit: reopen the store, and raise unless the commit took effect. LMDB may
+        have marked the environment as broken, whatever the error was."""
         environment = self._environment
         try:
             environment.reopen()
@@ -401,15 +398,6 @@ def _put_entries(transaction: lmdb.Transaction, database: lmdb._Database, encode
         # LMDB packs its pages tighter and searches less where it knows that keys come in at the very end.
         at_end = not cursor.last() or bytes(cursor.key()) < encoded.first_key
         cursor.putmulti(encoded.pairs(), True, True, at_end)
-
-
-def _abort(transaction: lmdb.Transaction | None) -> None:
-    try:
-        if transaction is not None:
-            transaction.abort()
-    except lmdb.Error:
-        # LMDB has ended it itself.
-        pass
 
 
 def _size_of(submissions: Sequence[Submitted]) -> int:

@@ -39,6 +39,8 @@ KINDS: dict[str, str] = {
     "liveness": "tests.soak.liveness:KIND",
     "block_device": "tests.soak.block_device:KIND",
     "endurance": "tests.soak.endurance:KIND",
+    "interrupts": "tests.soak.interrupts:KIND",
+    "interrupts_defects": "tests.soak.interrupts_defects:KIND",
 }
 REPORT = Path("build/soak.json")
 

@@ -118,7 +118,7 @@ def answered_and_not_back_yet(committer, for_so_long):
 @pytest.mark.parametrize("threads", [3, 30])
 def test_those_who_were_answered_are_waited_for(committer, log, threads):
     answered_and_not_back_yet(committer, PATIENCE)
-    assert not committer.claim()
+    assert committer.alone(lambda: True) is None
     results = []
     waiting = [
         threading.Thread(target=lambda i=i: results.append(submit(committer, f"b{i}").result())) for i in range(threads)

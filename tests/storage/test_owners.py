@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from contextlib import suppress
 
 import pytest
 
 import bookstand
 from bookstand import errors
 from bookstand.storage import owners
-from tests.kit import PATIENCE, ChildRefusedError, eventually
+from tests.kit import PATIENCE, ChildRefusedError, eventually, in_threads
 from tests.page_damage import spoil_free_list
+from tests.soak.interruption import Interruption
 
 
 def markers(path, prefix="open-"):
@@ -223,19 +225,15 @@ def test_an_interruption_does_not_keep_the_lock_of_a_folder(tmp_path, monkeypatc
         pass
 
 
-def test_an_interruption_right_after_the_folder_was_locked_to_reopen(store_path, monkeypatch):
-    real = owners.FolderLock.__enter__
-
-    def interrupted(lock):
-        real(lock)
-        raise KeyboardInterrupt
-
+def test_an_interrupted_reopening_keeps_neither_the_folder_nor_the_gate(store_path):
     with bookstand.open(store_path) as store:
-        with monkeypatch.context() as patch:
-            patch.setattr(owners.FolderLock, "__enter__", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                store.storage._environment.reopen()
-        with owners.FolderLock(str(store_path)):
-            pass
-        store.storage._environment.reopen()
+        reopen = store.storage._environment.reopen
+        with Interruption(0) as counting:
+            reopen()
+        for number in range(1, counting.instructions, counting.instructions // 60 + 1):
+            with suppress(KeyboardInterrupt), Interruption(number):
+                reopen()
+            in_threads(1, lambda _: reopen())
+            with owners.FolderLock(str(store_path)):
+                pass
         assert store.create_ledger().append(b"a") == 0

@@ -1,0 +1,87 @@
+"""How an object survives an exception that arrives in the middle of one of its calls.
+
+Ctrl-C, the handler of a timeout and ``MemoryError`` can end a call between any two steps. Locks are C objects and are
+taken with ``with``, so an interrupted call leaves them free; but it may have made half of a change. A :class:`Guard`
+notes which call is changing an object. The next call that finds a note of a call that is over repairs the object first.
+"""
+
+from __future__ import annotations
+
+import sys
+from threading import get_ident
+
+from bookstand.errors import BookstandError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+
+class Call:
+    """A call in progress. It is over once its frame has left the stack of its thread, also where an interruption kept
+    it from saying so. Without a frame only the caller knows when it is over."""
+
+    __slots__ = ("frame", "thread")
+
+    def __init__(self, frame: FrameType | None) -> None:
+        self.thread = get_ident()
+        self.frame = frame
+
+    @property
+    def is_over(self) -> bool:
+        if self.frame is None:
+            return False
+        frame = sys._current_frames().get(self.thread)
+        while frame is not None and frame is not self.frame:
+            frame = frame.f_back
+        return frame is None
+
+
+class Guard:
+    """``with lock, guard:`` around whatever changes, or depends on, more than one thing.
+
+    The lock is the object's own; an RLock may be held by the caller already. The library's own errors leave an object
+    as it was. After any other exception the next block begins with ``repair()``, which has the lock, and may enter
+    further blocks; if it raises or is interrupted, it is called again by the next one.
+    """
+
+    __slots__ = ("_repair", "call")
+
+    def __init__(self, repair: Callable[[], object]) -> None:
+        self._repair = repair
+        self.call: Call | None = None
+        """The call that is inside, or was interrupted inside."""
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the next block begins with a repair."""
+        return self.call is not None and self.call.is_over
+
+    def interrupt(self) -> None:
+        """Have the next block begin with a repair."""
+        self.call = _INTERRUPTED
+
+    def __enter__(self) -> None:
+        call = self.call
+        if call is not None:
+            if not call.is_over:
+                # This thread is inside already.
+                return
+            self.call = Call(sys._getframe())
+            self._repair()
+        self.call = Call(sys._getframe(1))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        call = self.call
+        if (kind is None or issubclass(kind, BookstandError)) and call is not None and call.frame is sys._getframe(1):
+            self.call = None
+
+
+class _InterruptedCall(Call):
+    @property
+    def is_over(self) -> bool:
+        return True
+
+
+_INTERRUPTED = _InterruptedCall(None)
