@@ -9,6 +9,7 @@ from bookstand.ledger.arguments import MISSING, as_ledger_id
 from bookstand.ledger.client import Client, Settings
 from bookstand.ledger.defaults import defaults as one_machine
 from bookstand.storage.clock import SystemClock
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.metadata import LedgerMetadata
 from bookstand.storage.nodes import Nodes
 from bookstand.storage.storage import open_storage
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping
     from types import TracebackType
-    from typing import Self
+    from typing import Any, Self
+    from weakref import finalize
 
     from bookstand.delivery.snapshot_listing import BucketSnapshot
     from bookstand.delivery.topic import Topic
@@ -111,22 +113,21 @@ def open(
         raise
 
 
-class Store:
+class Store(ProcessBound):
     """An open store. Use :func:`bookstand.open`; a context manager. All methods may be called from any thread."""
+
+    path: str
+    """The store's folder."""
 
     def __init__(self, client: Client, cluster: str) -> None:
         self._client = client
         self._storage = client.storage
+        self.path = client.storage.path
         self.cluster = cluster
         self._managed_ledgers: dict[str, ManagedLedger] = {}
         self._topics: dict[str, Topic] = {}
         self._topics_lock = RLock()
         self._closed = False
-
-    @property
-    def path(self) -> str:
-        """The store's folder."""
-        return self._storage.path
 
     @property
     def storage(self) -> Storage:
@@ -358,7 +359,7 @@ def _close(topic: Topic) -> None:
         logger().warning("topic %s was closed with an error: %s", topic.name, error)
 
 
-class temporary:  # noqa: N801 - reads as the function it is used as
+class temporary(ProcessBound):  # noqa: N801 - reads as the function it is used as
     """``with bookstand.temporary() as store``: a throw-away store, without durability, gone when the block ends.
 
     Takes the options of :func:`open`.
@@ -366,20 +367,36 @@ class temporary:  # noqa: N801 - reads as the function it is used as
 
     def __init__(self, **options: object) -> None:
         self._options = {"durability": "none"} | options
+        self._store: Store | None = None
+        self._removal: finalize[..., Any] | None = None
 
     def __enter__(self) -> Store:
-        from tempfile import TemporaryDirectory
+        from shutil import rmtree
+        from tempfile import mkdtemp
+        from weakref import finalize
 
-        self._folder = TemporaryDirectory(prefix="bookstand-")
+        folder = mkdtemp(prefix="bookstand-")
+        self._removal = finalize(self, rmtree, folder)
         try:
-            self._store = open(self._folder.name, **self._options)  # type: ignore[arg-type]
+            self._store = open(folder, **self._options)  # type: ignore[arg-type]
         except BaseException:
-            self._folder.cleanup()
+            self.close()
             raise
         return self._store
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the store and remove its folder. The end of the ``with`` block does this."""
         try:
-            self._store.close()
+            if self._store is not None:
+                self._store.close()
         finally:
-            self._folder.cleanup()
+            if self._removal is not None:
+                self._removal()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _forked(self) -> None:
+        """In a forked child: leave the folder to the parent, also when the interpreter exits."""
+        if self._removal is not None:
+            self._removal.detach()

@@ -56,6 +56,7 @@ from bookstand.errors import (
 from bookstand.ledger.managed import ManagedLedger
 from bookstand.ledger.topic_entries import EntryRun, TopicEntry
 from bookstand.ledger.transaction import Transaction
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.log import logger
 from bookstand.storage.metrics import Sample
 from bookstand.storage.pending import Pending, completed
@@ -68,7 +69,7 @@ _UNLIMITED = 1 << 62
 _LEDGER_OF, _ENTRY_OF = itemgetter(0), itemgetter(1)
 
 
-class Cursor:
+class Cursor(ProcessBound):
     """Use :meth:`open`. All methods may be called from any thread."""
 
     # -- opening -----------------------------------------------------------------------------------------------------

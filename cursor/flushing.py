@@ -33,6 +33,7 @@ from bookstand.errors import (
 from bookstand.ledger.handle import LedgerHandle
 from bookstand.ledger.records import CursorInfo
 from bookstand.ledger.writer import LedgerWriter
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.guard import Guard
 from bookstand.storage.log import logger
 from bookstand.storage.pending import Completion, Pending, pending_on
@@ -59,7 +60,7 @@ class Written(NamedTuple):
     size: int
 
 
-class Flushing:
+class Flushing(ProcessBound):
     """One flush at a time; ``lock`` is the state's. It is the driver of the Pendings that acknowledgments give, and has
     ``hurry`` called for those who want to be told and do not wait for it in a thread."""
 

@@ -58,6 +58,7 @@ from bookstand.delivery.waiting import first_of_each
 from bookstand.delivery.wakeup import Wakeup
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.clock import SystemClock
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.metrics import Sample
 from bookstand.storage.position import Position
 
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from bookstand.storage.clock import Clock
 
 
-class BucketDelayedTracker:
+class BucketDelayedTracker(ProcessBound):
     """A :class:`~bookstand.delivery.tracker.DelayedTracker`. What is on the disk costs about a bit of memory a message.
 
     ``rebuild`` reads from the topic what a damaged snapshot should have told. Without a ``timer`` the tracker has one

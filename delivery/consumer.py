@@ -11,6 +11,7 @@ from bookstand.delivery.handed_out import HandedOut, Handout
 from bookstand.delivery.message_id import MessageId
 from bookstand.delivery.received import ReceivedMessage
 from bookstand.errors import ClientClosedError, IncorrectParameterError
+from bookstand.storage.forking import ProcessBound
 
 if TYPE_CHECKING:
     from bookstand.delivery.references import Reference
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _LOOK = 1.0
 
 
-class Consumer:
+class Consumer(ProcessBound):
     """Use ``subscription.consumer()``. Safe between threads, which share then what it holds."""
 
     def __init__(self, subscription: Subscription, name: str) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from threading import RLock
 from typing import TYPE_CHECKING
 
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.pending import Waiters
 
 if TYPE_CHECKING:
     import asyncio
 
 
-class Doorbell:
+class Doorbell(ProcessBound):
     def __init__(self) -> None:
         self._lock = RLock()
         self._threads = Waiters()

@@ -31,6 +31,7 @@ from bookstand.delivery.tracker import (
 )
 from bookstand.delivery.trying_again import PASSING, persistently
 from bookstand.errors import MalformedRecordError
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
 
@@ -38,7 +39,7 @@ from bookstand.storage.position import Position
 _FEW = 1_000
 
 
-class GivenTimesTracker:
+class GivenTimesTracker(ProcessBound):
     """A :class:`~bookstand.delivery.tracker.DelayedTracker` of ``others`` and of ``given``, both of which it closes."""
 
     def __init__(

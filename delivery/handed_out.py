@@ -13,6 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from bookstand.delivery.message_id import Member, MessageId, position_of
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.position import Position
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Handout:
         self.deadline = deadline
 
 
-class HandedOut:
+class HandedOut(ProcessBound):
     """Its owner has a lock for all but settling."""
 
     def __init__(self) -> None:

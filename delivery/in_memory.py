@@ -34,6 +34,7 @@ from bookstand.delivery.waiting import Waiting, first_of_each
 from bookstand.delivery.wakeup import Wakeup
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.clock import SystemClock
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.position import Position
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ TICK_TIME_MILLIS = 1000
 FIXED_DELAY_DETECTION_LOOKAHEAD = 50_000
 
 
-class InMemoryDelayedTracker:
+class InMemoryDelayedTracker(ProcessBound):
     """A :class:`~bookstand.delivery.tracker.DelayedTracker`. A position costs what its bits in two bitmaps do.
 
     With a ``relative_precision`` a message is up to this fraction of its delay early, besides the tick; not strict

@@ -33,6 +33,7 @@ from bookstand.delivery.tracker import (
 )
 from bookstand.errors import BookstandError, IncorrectParameterError
 from bookstand.storage.clock import SystemClock
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
 
@@ -53,7 +54,7 @@ _FEW = 16
 """Fewer messages are added one by one."""
 
 
-class NegativeAcks:
+class NegativeAcks(ProcessBound):
     """``redeliver(positions)`` is called in the timer's thread, one call at a time and without any lock held, and may
     call the methods here. An exception is logged, and what the call was for is redelivered a second later.
 

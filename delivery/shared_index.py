@@ -57,6 +57,7 @@ from bookstand.errors import MalformedError
 from bookstand.ledger.managed import ManagedLedger, UnreadableEntryError
 from bookstand.ledger.topic_entries import TopicEntry
 from bookstand.storage.clock import SystemClock
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.log import logger
 from bookstand.storage.position import EARLIEST, LATEST, Position
 
@@ -76,7 +77,7 @@ _READ_AT_ONCE = 1000
 _MOVED_AT_ONCE = 5000
 
 
-class SharedDelayedIndex:
+class SharedDelayedIndex(ProcessBound):
     """All methods may be called from any thread."""
 
     def __init__(
@@ -324,7 +325,7 @@ class SharedDelayedIndex:
             self._own_timer.close()
 
 
-class SubscriptionView:
+class SubscriptionView(ProcessBound):
     """A subscription's :class:`~bookstand.delivery.tracker.DelayedTracker`. Use :meth:`SharedDelayedIndex.view`.
 
     One thread at a time, as a dispatcher is: reading, adding what was read and taking what is due follow one another.

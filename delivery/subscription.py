@@ -68,6 +68,7 @@ from bookstand.errors import (
     IncorrectParameterError,
     InterruptedOperationError,
 )
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.guard import Guard
 from bookstand.storage.metrics import Sample
 from bookstand.storage.pending import Pending
@@ -84,7 +85,7 @@ class ConsumerBusyError(IllegalOperationError):
     """An exclusive subscription has a consumer already."""
 
 
-class Subscription:
+class Subscription(ProcessBound):
     """Use ``topic.subscription(name)``. All methods may be called from any thread.
 
     *At least once*: a message that was published durably is delivered until it was durably acknowledged. A restart

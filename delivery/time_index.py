@@ -38,6 +38,7 @@ from bookstand.delivery.rows import Column, Rows, Run, concatenate, from_tuples,
 from bookstand.delivery.sealed import Extent, SealedRows, seal
 from bookstand.delivery.staging import Staging
 from bookstand.errors import BookstandError, IncorrectParameterError
+from bookstand.storage.forking import ProcessBound
 
 __all__ = ["Drained", "Precision", "Segment", "TimeIndex", "relative"]
 
@@ -78,7 +79,7 @@ _HANDLES = 64
 """After so many, and after twice as many as were in use then, one looks for handles that nobody has any more."""
 
 
-class TimeIndex:
+class TimeIndex(ProcessBound):
     """All methods are safe between threads; nothing is lost, and nothing given out twice."""
 
     def __init__(

@@ -7,14 +7,13 @@ another thread: who is rung finds out under his own lock whether the alarm, whic
 from __future__ import annotations
 
 import heapq
-import os
 from collections.abc import Callable
 from itertools import count
 from sys import is_finalizing
 from threading import Condition, Lock, RLock, Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Protocol, cast
-from weakref import WeakSet
 
+from bookstand.storage.forking import ProcessBound, notify_of_forks
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.log import logger
 
@@ -122,7 +121,7 @@ class ThreadTimer:
         self._clock = clock
         self._closed = False
         self._begin()
-        _thread_timers.add(self)
+        notify_of_forks(self)
 
     def _begin(self) -> None:
         # An RLock, not the Condition, is entered: an interrupted thread leaves it free.
@@ -179,7 +178,7 @@ class ThreadTimer:
         if thread is not None and thread is not current_thread():
             thread.join()
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         """In the child: the thread is not there, its lock may be held for good."""
         self._alarms.clear()
         self._begin()
@@ -213,17 +212,6 @@ class ThreadTimer:
                 self._changed.wait(min(rest / 1000, _LOOK))
 
 
-_thread_timers: WeakSet[ThreadTimer] = WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for timer in list(_thread_timers):
-        timer.forked()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
 class CallingClock(Protocol):
     """A clock of which somebody else moves the hands."""
 
@@ -234,7 +222,7 @@ class CallingClock(Protocol):
         """Call ``action`` when so much time has passed."""
 
 
-class ClockTimer:
+class ClockTimer(ProcessBound):
     """For a clock that calls: alarms ring in the thread that moves it. Time must not pass by itself in ``arm``.
 
     A call cannot be canceled, so the clock is asked for one only where no earlier one is pending.
@@ -294,7 +282,7 @@ class ClockTimer:
             self._alarms.clear()
 
 
-class ManualTimer:
+class ManualTimer(ProcessBound):
     """For tests and replays: writes down what is asked of it, and rings when it is told to."""
 
     def __init__(self, clock: Clock) -> None:

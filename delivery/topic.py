@@ -17,6 +17,7 @@ from bookstand.delivery.topic_config import TOPIC_WHILE_OPEN, SubscriptionConfig
 from bookstand.errors import BookstandError, IllegalOperationError, IncorrectParameterError, WriteOnReadOnlyError
 from bookstand.ledger.arguments import as_payload, as_payloads
 from bookstand.ledger.framing import batch_alike, frame, frames
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _TRIM_AFTER_MILLIS = 1_500
 
 
-class Topic:
+class Topic(ProcessBound):
     """Use ``store.topic(name)``. All methods may be called from any thread.
 
     Spans and moments are milliseconds, or ``datetime``'s; moments count from 1970, by the store's clock.

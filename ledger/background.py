@@ -7,6 +7,7 @@ from time import monotonic
 from weakref import ref
 
 from bookstand.errors import BookstandError
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.pending import open_gate, shut_gate
 
 TYPE_CHECKING = False
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from bookstand.ledger.client import Client
 
 
-class Background:
+class Background(ProcessBound):
     """One thread for all writers of a client, and only where a setting asks for it."""
 
     def __init__(self, client: Client) -> None:

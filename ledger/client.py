@@ -28,6 +28,7 @@ from bookstand.storage import keys
 from bookstand.storage import metadata as metadata_format
 from bookstand.storage.changes import Change
 from bookstand.storage.digest import digest_for, digest_name, master_key
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger, LeftoverEntriesError, UpdateLedger
 from bookstand.storage.log import logger
 from bookstand.storage.metadata import CLOSED, FORMATS, LedgerMetadata
@@ -119,7 +120,7 @@ class Settings:
         self.add_quorum_timeout = arguments.as_interval("add_quorum_timeout", add_quorum_timeout)
 
 
-class Client:
+class Client(ProcessBound):
     """Open ledgers keep a reference to their client, and go with it when it is closed."""
 
     def __init__(self, storage: Storage, settings: Settings) -> None:

@@ -21,6 +21,7 @@ from time import monotonic
 from bookstand.errors import (
     BookstandError,
     DigestMismatchError,
+    ForkedStoreError,
     IllegalOperationError,
     IncorrectParameterError,
     LedgerClosedError,
@@ -34,6 +35,7 @@ from bookstand.ledger.arguments import as_count, as_entry_id, as_timeout, check_
 from bookstand.ledger.entry import Entry
 from bookstand.storage import entry as layout
 from bookstand.storage.batch import decode_entries
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.keys import MAX_ENTRY_ID
 from bookstand.storage.metadata import CLOSED
 from bookstand.storage.pending import completed
@@ -58,7 +60,7 @@ class EntryLostError(ReadError, StoreDamagedError):
     """An entry that was stored for certain is not there."""
 
 
-class LedgerHandle:
+class LedgerHandle(ProcessBound):
     """What writers and readers have in common. Read methods may be called from any thread."""
 
     def __init__(self, client: Client, metadata: LedgerMetadata, digest: Digest, master_key: bytes) -> None:
@@ -475,10 +477,14 @@ class LedgerHandle:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self._storage.crashed:
-            # Closing could only hide the crash that ends the block.
-            return
-        self.close()
+        try:
+            # After a crash, closing could only hide the crash that ends the block.
+            if error is None or not self._storage.crashed:
+                self.close()
+        except ForkedStoreError:
+            # Likewise in a forked child: an exception that ends the block, SystemExit say, is the one to propagate.
+            if error is None:
+                raise
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of ledger {self._id}, LAC {self._lac}>"

@@ -39,6 +39,7 @@ from bookstand.ledger.topic_name import cursor_of, ledger_labels, node_of
 from bookstand.ledger.topic_readers import TopicReaders
 from bookstand.ledger.transaction import Transaction
 from bookstand.storage import keys
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.guard import Guard
 from bookstand.storage.log import logger
 from bookstand.storage.metadata import CLOSED
@@ -74,7 +75,7 @@ class ManagedLedgerTerminatedError(IllegalOperationError):
     """The topic was terminated: it takes no more entries."""
 
 
-class ManagedLedger:
+class ManagedLedger(ProcessBound):
     """Use ``store.managed_ledger(name)``. All methods may be called from any thread."""
 
     max_entries_per_ledger: int = MAX_ENTRIES_PER_LEDGER

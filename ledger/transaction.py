@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import sys
 
-from bookstand.errors import BookstandError, IllegalOperationError, IncorrectParameterError, OutcomeUnknownError
+from bookstand.errors import (
+    BookstandError,
+    ForkedStoreError,
+    IllegalOperationError,
+    IncorrectParameterError,
+    OutcomeUnknownError,
+)
 from bookstand.ledger import arguments
 from bookstand.ledger.arguments import MISSING
 from bookstand.ledger.client import COLLECTED_AT_ONCE
@@ -16,6 +22,7 @@ from bookstand.ledger.writer import LedgerWriter
 from bookstand.storage import metadata as metadata_format
 from bookstand.storage.changes import Change
 from bookstand.storage.committer import Submission
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.guard import Call
 from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger, ReserveLedger
 from bookstand.storage.node_changes import DeleteNode, PutNode, RequireNode
@@ -52,7 +59,7 @@ class _Together(Submission):
         later += self.settle(value, error)
 
 
-class Transaction:
+class Transaction(ProcessBound):
     """``with store.transaction() as t``. While a writer takes part, it takes no other appends."""
 
     def __init__(self, client: Client) -> None:
@@ -148,12 +155,20 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            self._finish(commit=error is None)
+        except ForkedStoreError:
+            # In a forked child, nothing of the transaction is left to drop.
+            if error is None:
+                raise
+
+    def _finish(self, commit: bool) -> None:
         self._check_gathering()
         self._gathering = False
         # The caller may live on.
         self._call = None
         try:
-            if error is None:
+            if commit:
                 self._commit()
                 self._committed = True
             self._end()

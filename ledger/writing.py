@@ -55,6 +55,8 @@ _CLOSING_ERRORS_THAT_STAND = (MetadataVersionError, NoSuchLedgerError)
 class Writer(LedgerHandle):
     """What both kinds of writers share. ``self._lock`` guards all of the state below."""
 
+    _close_is_durable = True
+
     def __init__(
         self,
         client: Client,

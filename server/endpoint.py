@@ -20,6 +20,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from bookstand.errors import BookstandError
 from bookstand.server.listening import Address, joined, listening
+from bookstand.storage import forking
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.log import logger
 
 JSON = "application/json"
@@ -82,7 +84,7 @@ class _HttpServer(ThreadingHTTPServer):
             logger().error("the endpoint %s failed", self.name, exc_info=error)
 
 
-class Endpoint:
+class Endpoint(ProcessBound):
     """``with Endpoint("metrics", address, routes) as endpoint:`` it listens inside the block, at :attr:`url`."""
 
     def __init__(self, who: str, address: Address, routes: Routes) -> None:
@@ -98,6 +100,10 @@ class Endpoint:
     def __enter__(self) -> Self:
         self._thread.start()
         return self
+
+    def _forked(self) -> None:
+        """In a forked child: close the port."""
+        forking.disconnect(self._server.fileno())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from threading import Thread
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
+
+from bookstand.storage import forking
+from bookstand.storage.forking import ProcessBound
 
 _Result = TypeVar("_Result")
 
@@ -26,13 +30,19 @@ async def _settle() -> None:
     await asyncio.sleep(0)
 
 
-class Running:
+class Running(ProcessBound):
     """``with Running(server):`` it listens inside the block."""
 
     def __init__(self, *services: Service) -> None:
         self._services = services
-        self._loop = asyncio.new_event_loop()
+        self._selector = selectors.DefaultSelector()
+        self._loop = asyncio.SelectorEventLoop(self._selector)
         self._thread = Thread(target=self._loop.run_forever, name="bookstand-server", daemon=True)
+
+    def _forked(self) -> None:
+        """In a forked child: close ports and connections, which would otherwise outlive the server."""
+        for key in list(self._selector.get_map().values()):
+            forking.disconnect(key.fd)
 
     def call(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         """Run it in the loop, and wait for what it returns."""

@@ -16,11 +16,12 @@ from bookstand.server.cluster import Cluster
 from bookstand.server.faults import ServerFaults
 from bookstand.server.listening import LOOPBACK, address_of, joined
 from bookstand.server.running import Running
+from bookstand.storage.forking import ProcessBound
 
 _LOOK_INTERVAL = 0.2
 
 
-class Server:
+class Server(ProcessBound):
     """``with serve(path) as server:`` the store is served inside the block, at :attr:`metadata_service_uri`.
 
     Whoever reaches its ports reads and writes the store: nobody is asked who he is.

@@ -24,6 +24,7 @@ from threading import Lock, RLock, Thread, get_ident
 from time import monotonic
 
 from bookstand.errors import BookstandError, IllegalOperationError, OutcomeUnknownError
+from bookstand.storage.forking import ProcessBound
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.log import logger
 from bookstand.storage.pending import Completion, open_gate, shut_gate
@@ -93,7 +94,7 @@ class Batch:
             open_gate(gate)
 
 
-class Committer:
+class Committer(ProcessBound):
     """Owns the open batch. ``lock`` guards it, and all that writers must keep consistent with what they submit."""
 
     def __init__(self, commit: Callable[[list[Submission]], list[Outcome]]) -> None:
@@ -112,7 +113,6 @@ class Committer:
         self._hurried = shut_gate()
         self._stopped = False
         self._halted = False
-        self._abandoned: BookstandError | None = None
 
     @property
     def idle(self) -> bool:
@@ -169,8 +169,6 @@ class Committer:
     def drive(self, completion: Completion, deadline: float | None = None) -> None:
         """Return when the completion's batch has been committed, by this thread or another, or at the deadline."""
         assert isinstance(completion, Submission)
-        if self._abandoned is not None:
-            raise self._abandoned
         batch = completion.batch
         if batch is None:
             return
@@ -269,15 +267,6 @@ class Committer:
 
             if background is not current_thread():
                 background.join()
-
-    def abandon(self, reason: BookstandError) -> None:
-        """In a forked child: threads and locks are the parent's. Whoever waits here is told ``reason``."""
-        self._abandoned = reason
-        self._stopped = True
-        self._open = None
-        self._answered = Batch()
-        self.lock = Lock()
-        self._leading = RLock()
 
     def _lead(self) -> bool:
         """Commit the open batch, unless another thread leads. Return whether this thread led."""

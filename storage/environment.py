@@ -13,10 +13,23 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from contextlib import contextmanager
 from threading import Condition, RLock, get_ident
 
 import lmdb
+
+from bookstand.storage.forking import ProcessBound, call_in_child
+
+try:
+    from _ctypes import Py_INCREF
+except ImportError:
+    # An interpreter without libffi.
+    Py_INCREF = None  # type: ignore[assignment]
+try:
+    from lmdb import _envid
+except ImportError:
+    _envid = None  # type: ignore[assignment]
+else:
+    _env_keys = _envid.env_keys
 
 from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError, StoreError, StoreFormatError
 from bookstand.storage import keys, owners
@@ -57,7 +70,7 @@ class Pass(Call):
         self.transaction: lmdb.Transaction | None = None
 
 
-class Gate:
+class Gate(ProcessBound):
     """Open to any number of readers, or shut by one who changes the map.
 
     A thread that shuts the gate is not inside itself, and one that is inside may go in again: the thread that has shut
@@ -140,8 +153,10 @@ class Gate:
             self._changed.notify_all()
 
 
-class Environment:
+class Environment(ProcessBound):
     """An open LMDB environment with its sub-databases. ``lib_version=0`` pins the format of LMDB 0.9."""
+
+    _env: lmdb.Environment | None = None
 
     def __init__(
         self, path: str, *, read_only: bool, durable: bool, locked: bool = True, map_size: int = FIRST_MAP_SIZE
@@ -154,7 +169,6 @@ class Environment:
         self.page_size = 0
         self._map_size = map_size
         self._gate = Gate()
-        self._env: lmdb.Environment | None = None
         self._reserve: Reserve | None = None
         self._marks = CommitMarks()
         self.name_is_durable = True
@@ -279,11 +293,14 @@ class Environment:
         if env is not None:
             env.close()
 
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """No transaction of this process is open inside the block, and no thread is about to begin one."""
-        with self._gate, self._gate.lock:
-            yield
+    def _forked(self) -> None:
+        """In a forked child: never free the environment.
+
+        LMDB would end the transactions of the parent's threads, and py-lmdb would wait for the calls that these threads
+        are in. The files remain open and mapped until the child exits.
+        """
+        if self._env is not None:
+            _keep_forever(self._env)
 
     # -- transactions ----------------------------------------------------------------------------------------------
 
@@ -557,6 +574,32 @@ def check_format(path: str, found: bytes | None) -> None:
             f"{keys.FORMAT_VERSION}: export it with the version that wrote it (bookstand export-bookie), and import "
             "that into a new store (bookstand import-bookie)"
         )
+
+
+def _keep_forever(env: lmdb.Environment) -> None:
+    _environments_of_parents.append(env)
+    # Module globals are deleted when the interpreter exits.
+    if Py_INCREF is not None:
+        Py_INCREF(env)
+
+
+def _disregard_parents() -> None:
+    """In a forked child: open files that an environment of the parent has open.
+
+    py-lmdb refuses to open an environment twice in a process, since LMDB's locks belong to the process: closing one of
+    the two would release those of the other. The parent's environments are never closed here, and a child does not
+    inherit locks.
+    """
+    if _envid is not None:
+        process = os.getpid()
+        _envid.env_keys = lambda path, subdir: tuple(
+            (process, key)
+            for key in _env_keys(path, subdir)  # type: ignore[no-untyped-call]
+        )
+
+
+_environments_of_parents: list[lmdb.Environment] = []
+call_in_child(_disregard_parents)
 
 
 def data_file(path: str) -> str:

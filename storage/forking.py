@@ -1,79 +1,146 @@
-"""What becomes of open stores when the process forks.
+"""Open objects in a forked child.
 
-A child must not use its parent's LMDB environment: a transaction that it commits really commits, and closing the
-environment frees reader slots of the parent. So a fork waits until no transaction is open anywhere in the process; the
-child closes what it inherited while the parent still holds everything still, and refuses every use of it. It may then
-open the same store for itself.
+A child shares the locks and the LMDB environment of its parent, but not the threads: a lock that another thread of the
+parent held at the fork is never released in the child, and a transaction that the child ends is the parent's. Every
+object that holds a lock or a file is therefore :class:`ProcessBound`. The child replaces the class of each with one
+whose methods and attributes raise :class:`ForkedStoreError`, before any lock is acquired. The fork itself waits for no
+call that is under way, and the parent does not notice it.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import suppress
+from threading import RLock
+from weakref import WeakSet
+
+from bookstand.errors import ForkedStoreError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from contextlib import AbstractContextManager
-    from threading import Lock
-    from typing import Protocol
+    from collections.abc import Callable
+    from typing import Any, Protocol, Self
 
-    class Forkable(Protocol):
-        def still(self) -> AbstractContextManager[None]:
-            """No transaction is open, and none begins, inside the block."""
-
-        def forked(self) -> None:
-            """In the child: let go of everything."""
+    class Inherited(Protocol):
+        def _forked(self) -> None:
+            """Called once, in the child."""
 
 
-class ForkGuard:
-    """Call ``install`` once. ``opened`` gives what is open at the moment.
+# Attributes that identify an object. They remain readable, so that a child can open the same thing for itself.
+_IDENTITY = frozenset({"path", "name", "id", "_id"})
+# Methods that promise nothing but the release of what the object holds. The child holds nothing.
+_RELEASES = frozenset({"close", "stop"})
 
-    No other thread may hold a lock when the child gets its copy of it: ``first`` guards what is open, ``last`` is held
-    for moments by those who hold any other, so it is taken after these.
+files_lock = RLock()
+"""Held while a file that a child must close is opened or closed, so that no fork happens in the middle."""
+
+_inherited: WeakSet[Inherited] = WeakSet()
+_in_child: list[Callable[[], None]] = []
+
+
+def call_in_child(action: Callable[[], None]) -> None:
+    """Call a function in each forked child. What it makes anew is not disabled."""
+    _in_child.append(action)
+
+
+def notify_of_forks(one: Inherited) -> None:
+    """Call ``one._forked()`` in a forked child, if the object still exists."""
+    _inherited.add(one)
+
+
+def disconnect(descriptor: int) -> None:
+    """In a forked child: close the file of a descriptor. The number remains in use, so that the object that owns it
+    cannot close another file."""
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+
+
+class ProcessBound:
+    """An object that only the process that made it can use.
+
+    In a forked child ``close()``, ``stop()`` and the end of a ``with`` block do nothing; every other use raises
+    :class:`ForkedStoreError`.
     """
 
-    def __init__(self, opened: Callable[[], Iterable[Forkable]], first: Lock, last: Lock) -> None:
-        self._opened = opened
-        self._first = first
-        self._last = last
-        self._stack = ExitStack()
-        self._pipe: tuple[int, int] | None = None
+    __slots__ = ()
 
-    def install(self) -> None:
-        os.register_at_fork(
-            before=self._before, after_in_parent=self._after_in_parent, after_in_child=self._after_in_child
-        )
+    _close_is_durable = False
+    """True if ``close()`` promises a change of the store: then it raises like everything else."""
 
-    def _before(self) -> None:
-        with ExitStack() as stack:
-            stack.enter_context(self._first)
-            for store in list(self._opened()):
-                stack.enter_context(store.still())
-                if self._pipe is None:
-                    self._pipe = os.pipe()
-            stack.enter_context(self._last)
-            # Only now, so that an error above lets go of everything: Python forks all the same.
-            self._stack = stack.pop_all()
+    def __new__(cls, *_arguments: Any, **_named: Any) -> Self:
+        self = super().__new__(cls)
+        _inherited.add(self)
+        return self
 
-    def _after_in_parent(self) -> None:
-        stack, self._stack = self._stack, ExitStack()
-        if self._pipe is not None:
-            done, told = self._pipe
-            self._pipe = None
-            os.close(told)
-            # Returns once the child has let go, or is gone: then its end of the pipe is closed.
-            os.read(done, 1)
-            os.close(done)
-        stack.close()
+    def _store_path(self) -> str | None:
+        """Path of the store, if this object is an open store."""
+        return None
 
-    def _after_in_child(self) -> None:
-        stack, self._stack = self._stack, ExitStack()
-        stack.close()
-        for store in list(self._opened()):
-            store.forked()
-        if self._pipe is not None:
-            done, told = self._pipe
-            self._pipe = None
-            os.close(done)
-            os.close(told)
+    def _forked(self) -> None:
+        """In a forked child: dispose of inherited resources without using them."""
+
+
+def _do_nothing(*_arguments: object) -> None:
+    pass
+
+
+def _disabled(kind: type[ProcessBound], reason: str) -> type[ProcessBound]:
+    """Subclass of ``kind`` of the same layout whose methods and attributes raise."""
+
+    def refuse(*_arguments: object, **_named: object) -> Any:
+        raise ForkedStoreError(reason)
+
+    def get(self: ProcessBound, name: str) -> Any:
+        if name in _IDENTITY or name.startswith("__"):
+            return object.__getattribute__(self, name)
+        if name in _RELEASES and not kind._close_is_durable:
+            return _do_nothing
+        if callable(getattr(kind, name, None)):
+            return refuse
+        raise ForkedStoreError(reason)
+
+    def describe(self: ProcessBound) -> str:
+        return f"<{kind.__name__} of the parent process>"
+
+    members = {
+        "__slots__": (),
+        "__module__": kind.__module__,
+        "__getattribute__": get,
+        "__setattr__": refuse,
+        "__delattr__": refuse,
+        "__repr__": describe,
+        "__str__": describe,
+    }
+    return type(kind.__name__, (kind,), members)
+
+
+def _reason(paths: list[str]) -> str:
+    named = f"store{'s' if len(paths) > 1 else ''} {', '.join(paths)}" if paths else "this store"
+    return (
+        f"{named} {'were' if len(paths) > 1 else 'was'} opened before this process was forked; open stores after the "
+        "fork, or start the process anew (multiprocessing: the spawn or forkserver method)"
+    )
+
+
+def _after_fork_in_child() -> None:
+    inherited = list(_inherited)
+    for action in _in_child:
+        action()
+    bound = [one for one in inherited if isinstance(one, ProcessBound)]
+    reason = _reason(sorted({path for one in bound if (path := one._store_path()) is not None}))
+    for one in inherited:
+        # One that another thread was constructing may be incomplete; the others must be disabled all the same.
+        with suppress(Exception):
+            one._forked()
+    disabled: dict[type, type] = {}
+    for one in bound:
+        kind = type(one)
+        if kind not in disabled:
+            disabled[kind] = _disabled(kind, reason)
+        one.__class__ = disabled[kind]
+        _inherited.discard(one)
+
+
+os.register_at_fork(before=files_lock.acquire, after_in_parent=files_lock.release, after_in_child=files_lock.release)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -15,6 +15,7 @@ import os
 from contextlib import suppress
 
 from bookstand.errors import StoreError
+from bookstand.storage import forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,10 +39,12 @@ class FolderLock:
         self._file: int | None = None
         self._folder = folder
         self._what = what
+        forking.notify_of_forks(self)
 
     def __enter__(self) -> Self:
         try:
-            self._file = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with forking.files_lock:
+                self._file = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(self._file, fcntl.LOCK_EX)
         except OSError as error:
             self.release()
@@ -59,30 +62,56 @@ class FolderLock:
 
     def release(self) -> None:
         """Let the next one in. Nothing is done if that was done already; an interrupted call is repeated."""
-        file = self._file
-        if file is None:
-            return
-        # Explicitly, for a child that was forked meanwhile shares the lock; and it is released whatever close() says.
-        try:
-            fcntl.flock(file, fcntl.LOCK_UN)
-        except OSError:
-            pass
-        # No interruption comes between these two.
-        self._file = None
-        try:
+        with forking.files_lock:
+            file = self._file
+            if file is None:
+                return
+            # Explicitly: it is released whatever close() says.
+            try:
+                fcntl.flock(file, fcntl.LOCK_UN)
+            except OSError:
+                pass
+            # No interruption comes between these two.
+            self._file = None
+            try:
+                os.close(file)
+            except OSError:
+                pass
+
+    def _forked(self) -> None:
+        """In a forked child: close the file without releasing the lock, which the parent holds. If the child kept it
+        open, the lock would outlive the parent."""
+        file, self._file = self._file, None
+        if file is not None:
             os.close(file)
-        except OSError:
-            pass
 
 
-class Owner:
+class _Held:
+    """A locked file of this process."""
+
+    _file: int | None = None
+
+    def forget(self) -> None:
+        """Close the file and leave it in the folder, as a process that dies does."""
+        with forking.files_lock:
+            file, self._file = self._file, None
+            if file is not None:
+                os.close(file)
+
+    # A child shares the lock. If it kept the file open, the lock would outlive the parent.
+    _forked = forget
+
+
+class Owner(_Held):
     """This process's marker."""
 
     def __init__(self, folder: str, read_only: bool = False, locked: bool = True) -> None:
         """``locked=False``: a reader without LMDB's lock file, which keeps writers out."""
         prefix = (READER if locked else UNLOCKED) if read_only else WRITER
         self.path = os.path.join(folder, f"{prefix}{os.getpid()}-{os.urandom(4).hex()}")
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        with forking.files_lock:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            forking.notify_of_forks(self)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             if not read_only:
@@ -95,17 +124,12 @@ class Owner:
 
     def leave(self) -> None:
         """The store was closed in good order."""
+        if self._file is None:
+            return
         try:
             remove([self.path])
         finally:
             self.forget()
-
-    def forget(self) -> None:
-        """In a forked child: let go of the lock that the parent holds."""
-        # The call is repeated if it is interrupted.
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
 
 
 class RoleTakenError(Exception):
@@ -116,7 +140,7 @@ class RoleTakenError(Exception):
         self.holder = holder
 
 
-class Role:
+class Role(_Held):
     """What one process at a time does for all who use a store. The system lets go of it when the process ends, however
     that comes about."""
 
@@ -124,11 +148,14 @@ class Role:
         self._folder = folder
         self._path = os.path.join(folder, f"{SERVER}{name}")
         with FolderLock(folder) as lock:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            with forking.files_lock:
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                forking.notify_of_forks(self)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                with open(self._file, encoding="ascii", errors="replace") as taken:
+                file, self._file = self._file, None
+                with open(file, encoding="ascii", errors="replace") as taken:
                     holder = taken.read()
                 if isinstance(error, BlockingIOError):
                     raise RoleTakenError(holder) from None
@@ -140,17 +167,15 @@ class Role:
             os.pwrite(self._file, str(os.getpid()).encode(), 0)
 
     def leave(self) -> None:
+        if self._file is None:
+            return
         try:
             # Nobody is between opening the file and locking it.
             with FolderLock(self._folder) as lock:
                 remove([self._path])
                 lock.release()
         finally:
-            os.close(self._file)
-
-    def forget(self) -> None:
-        """In a forked child, and where a test has the process be dead: the file stays."""
-        os.close(self._file)
+            self.forget()
 
 
 def remove(markers: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from threading import Lock
 from time import monotonic
 
 from bookstand.errors import IncorrectParameterError, OperationTimeoutError
+from bookstand.storage.forking import ProcessBound, call_in_child
 from bookstand.storage.log import logger
 
 TYPE_CHECKING = False
@@ -27,8 +28,30 @@ if TYPE_CHECKING:
             """Somebody wants the result without waiting for it in a thread: let the background do the work."""
 
 
+class _AnotherThread(ProcessBound):
+    """Driver of completions that another thread completes. A forked child has no other thread."""
+
+    def drive(self, completion: Completion, deadline: float | None) -> None:
+        """Do nothing: the other thread needs no help."""
+
+    def hurry(self) -> None:
+        """Do nothing."""
+
+
 # Guards the rare paths only: registering callbacks and events, against completing.
-PENDING_LOCK = Lock()
+_lock = Lock()
+_another_thread = _AnotherThread()
+
+
+def _renew() -> None:
+    """In a forked child: replace what another thread of the parent may hold for ever."""
+    global _lock, _another_thread
+    _lock = Lock()
+    # The former one is disabled, which ends the waiting for completions of the parent.
+    _another_thread = _AnotherThread()
+
+
+call_in_child(_renew)
 
 # Seconds after which a waiting thread looks whether its wake-up was lost: the thread that should wake it may have been
 # interrupted.
@@ -78,12 +101,12 @@ class Waiters:
 
 
 class Completion:
-    """Done or not, with a value or an error. ``driver`` is None where another thread completes it unasked."""
+    """Done or not, with a value or an error. Without a ``driver`` another thread completes it unasked."""
 
     __slots__ = ("_callbacks", "_gate", "done", "driver", "error", "value")
 
     def __init__(self, driver: Driver | None = None) -> None:
-        self.driver = driver
+        self.driver = _another_thread if driver is None else driver
         self.done = False
         self.error: BaseException | None = None
         self.value: Any = None
@@ -93,7 +116,7 @@ class Completion:
     def settle(self, value: Any = None, error: BaseException | None = None) -> Sequence[Callable[[], None]]:
         """Make it done, and return what is to be called now. The first outcome stands; a call that was interrupted is
         repeated."""
-        with PENDING_LOCK:
+        with _lock:
             if not self.done:
                 self.value = value
                 self.error = error
@@ -108,7 +131,7 @@ class Completion:
         while callbacks:
             callback = _nothing
             try:
-                with PENDING_LOCK:
+                with _lock:
                     # Another thread may do the same. Nothing here is a call, so an interruption does not lose it.
                     if callbacks:
                         callback = callbacks[0]
@@ -128,11 +151,10 @@ class Completion:
         if timeout is not None and not isinstance(timeout, int | float):
             raise IncorrectParameterError(f"a timeout is a number of seconds or None, not {timeout!r}")
         deadline = None if timeout is None else monotonic() + timeout
-        if self.driver is not None:
-            self.driver.drive(self, deadline)
-            if self.done:
-                return
-        with PENDING_LOCK:
+        self.driver.drive(self, deadline)
+        if self.done:
+            return
+        with _lock:
             if self.done:
                 return
             if self._gate is None:
@@ -147,7 +169,7 @@ class Completion:
                 raise OperationTimeoutError(f"not complete after {timeout} s")
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        with PENDING_LOCK:
+        with _lock:
             if not self.done:
                 if self._callbacks is None:
                     self._callbacks = []
@@ -156,7 +178,7 @@ class Completion:
         callback()
 
     def hurry(self) -> None:
-        if self.driver is not None and not self.done:
+        if not self.done:
             self.driver.hurry()
 
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from threading import Lock, RLock
 from time import monotonic
 from weakref import WeakSet
@@ -15,7 +15,6 @@ from weakref import WeakSet
 from bookstand.errors import (
     BookstandError,
     ClientClosedError,
-    ForkedStoreError,
     IncorrectParameterError,
     StoreCrashedError,
     StoreDamagedError,
@@ -29,16 +28,16 @@ from bookstand.storage.copy_reading import CopyReads
 from bookstand.storage.diskspace import DiskSpace
 from bookstand.storage.entry_changes import AddEntries, CollectEntries
 from bookstand.storage.environment import FIRST_MAP_SIZE, Environment
-from bookstand.storage.forking import ForkGuard
+from bookstand.storage.forking import ProcessBound, call_in_child
 from bookstand.storage.hooks import Hooks, SimulatedCrash
-from bookstand.storage.pending import PENDING_LOCK, Pending, Waiters, pending_on
+from bookstand.storage.pending import Pending, Waiters, pending_on
 from bookstand.storage.reading import Reads
 from bookstand.storage.witness import Witness
 from bookstand.storage.writing import Commits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any, Protocol
 
     from bookstand.storage.committer import Outcome
@@ -137,10 +136,12 @@ def _open_first(
     return storage
 
 
-class Storage(Reads):
+class Storage(ProcessBound, Reads):
     """Use :func:`open_storage`. All methods may be called from any thread."""
 
     identity: tuple[int, int]
+    _gone = False
+    path = ""
 
     def __init__(
         self,
@@ -161,7 +162,6 @@ class Storage(Reads):
         self._refusal: BookstandError | None = None
         # Those who are to be told of a crash, for they answer others.
         self.clients: WeakSet[Client] = WeakSet()
-        self._gone = False
         self._users = 1
         self._closed_clean = False
         # Those users that have closed it, as far as they are known.
@@ -276,7 +276,7 @@ class Storage(Reads):
     def close(self, client: Client | None = None) -> None:
         """Commit what is queued; the last one who closes it closes the files. Called again for the same client, it ends
         what an interruption has left."""
-        if isinstance(self._refusal, ForkedStoreError | StoreCrashedError):
+        if self.crashed:
             return
         with _opened_lock:
             if not self.closing and (client is None or client not in self._left):
@@ -336,7 +336,7 @@ class Storage(Reads):
         later use of a handle, in whatever thread and by whatever client, raises ``reason``; closing a client does not.
         The path can be opened again, in this process as in others.
         """
-        if self._gone or isinstance(self._refusal, ForkedStoreError | StoreCrashedError):
+        if self._gone or self.crashed:
             return
         self._refusal = reason or StoreCrashedError(f"store {self.path} has crashed (simulated); open it again")
         self.closing = True
@@ -350,27 +350,8 @@ class Storage(Reads):
         for client in list(self.clients):
             client.storage_crashed(self._refusal)
 
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """No transaction of this process is open, and none begins, inside the block."""
-        with self.committer.paused(), self.committer.lock, self._environment.quiet():
-            yield
-
-    def forked(self) -> None:
-        """This is the child of a fork: what was opened before it is the parent's."""
-        self._refusal = ForkedStoreError(
-            f"store {self.path} was opened before this process was forked; open stores after the fork, or start "
-            "the process anew (multiprocessing: the spawn or forkserver method)"
-        )
-        self.committer.abandon(self._refusal)
-        self._environment.close()
-        if self._owner is not None:
-            self._owner.forget()
-        for role in self._roles:
-            role.forget()
-        if self._witness is not None:
-            self._witness.close()
-        _opened.pop(self.identity, None)
+    def _store_path(self) -> str | None:
+        return None if self._gone else self.path or None
 
     def check_usable(self) -> None:
         if self._refusal is not None:
@@ -613,4 +594,11 @@ class Storage(Reads):
         self._environment.copy(destination, compact)
 
 
-ForkGuard(_opened.values, first=_opened_lock, last=PENDING_LOCK).install()
+def _forget_parents() -> None:
+    """In a forked child: no store is open, and no thread is opening one."""
+    global _opened_lock
+    _opened.clear()
+    _opened_lock = Lock()
+
+
+call_in_child(_forget_parents)

@@ -24,6 +24,7 @@ ENOUGH = {
     "damaged_files": 2_000,
     "decoder_mutations": 100_000,
     "flipped_bits": 100,
+    "forks": 200,
     "histories": 200,
     "io_faults": 2_000,
     "kills": 600,

@@ -258,7 +258,7 @@ def test_a_store_from_before_there_were_servers(open_store: Callable[..., Any], 
 )
 def test_damage_is_found(storage: Any, store: Any, key: bytes, value: bytes, told: str) -> None:
     add(storage, 1, 5, [entry(5, 0)])
-    with storage.still():
+    with storage.committer.paused():
         environment = storage._environment
         transaction = environment._env.begin(None, None, True)
         transaction.put(key, value, True, True, False, environment.databases[keys.COPIES])

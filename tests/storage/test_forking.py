@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 
-from tests.kit import PATIENCE, Program
+import pytest
+
+from bookstand.storage import owners
+from bookstand.storage.forking import ProcessBound
+from tests.kit import PATIENCE, ROOT, Program
 
 # What runs in programs of their own: forking a process full of threads is what is tested, and not to be had in pytest.
 TOOLS = """
@@ -426,3 +432,333 @@ def test_a_program_started_by_a_process_with_a_store(store):
         program.finish()
     assert int(program.lines[0]) < 10
     assert PATIENCE > 0
+
+
+LEAVING = """
+store = bookstand.open(path)
+
+def transaction():
+    made = store.transaction()
+    made.put_node("/n", b"1")
+    return made
+
+blocks = {
+    "store": lambda: bookstand.open(path),
+    "writer": store.create_ledger,
+    "reader": lambda: store.open_ledger(store.create_ledger().id),
+    "transaction": transaction,
+    "topic": lambda: store.topic("t"),
+    "subscription": lambda: store.topic("t").subscription("s"),
+    "consumer": lambda: store.topic("t").subscription("s").consumer("c"),
+    "cursor": lambda: store.topic("t").cursor("c"),
+}
+
+def leave(block, error):
+    try:
+        with block:
+            if os.fork():
+                os.wait()
+                return "in the parent"
+            if error is not None:
+                raise error
+    except BaseException as raised:
+        answer = type(raised).__name__
+    else:
+        answer = "left"
+    os.write(inlet, answer.encode())
+    os._exit(0)
+
+for name, make in blocks.items():
+    for error in (None, KeyError("of the child")):
+        outlet, inlet = os.pipe()
+        parent = refusal(lambda: leave(make(), error))
+        tell(name=name, error=repr(error), child=os.read(outlet, 100).decode(), parent=parent)
+tell(node=store.nodes.get("/n")[0].decode(), ok=store.verify().ok)
+"""
+
+
+def test_leaving_a_block_in_the_child(store_path):
+    """Nothing ends in the child. A block that promises a change of the store says so, unless an exception ends it."""
+    *left, after = run(LEAVING, store_path)
+    durable = {"writer", "transaction"}
+    for one in left:
+        expected = "KeyError" if one["error"] != "None" else "ForkedStoreError" if one["name"] in durable else "left"
+        assert one["child"] == expected, one
+        assert one["parent"] == "returned 'in the parent'", one
+    assert len(left) == 16
+    assert after == {"node": "1", "ok": True}
+
+
+IN_A_TRANSACTION = """
+store = bookstand.open(path)
+writer = store.create_ledger()
+writer.append(b"a")
+environment = store.storage._environment
+
+def fork_and_unwind(block):
+    try:
+        with block as transaction:
+            child = os.fork()
+            if child == 0:
+                raise SystemExit
+            status = os.waitpid(child, 0)[1]
+            return status, [line.split() for line in environment._env.readers().splitlines()]
+    except (SystemExit, errors.ForkedStoreError):
+        # The end of a transaction of the parent, too, is refused.
+        os._exit(7)
+
+status, readers = fork_and_unwind(environment.read())
+tell(read=os.waitstatus_to_exitcode(status), slots=[line[-1] for line in readers if line[0] == str(os.getpid())])
+
+def callback(pending):
+    global forked
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if refusal(lambda: writer.append(b"of the child")) == "ForkedStoreError" else 1)
+    forked = os.waitpid(child, 0)[1]
+
+pending = writer.append_async(b"b")
+pending.add_done_callback(callback)
+tell(appended=pending.result(30), callback=forked, after=writer.append(b"c"), ok=store.verify().ok)
+"""
+
+
+def test_a_fork_in_the_middle_of_a_transaction(store_path):
+    """A handler of a signal or a callback may fork anywhere. LMDB's reader slot remains the parent's."""
+    read, rest = run(IN_A_TRANSACTION, store_path)
+    assert read["read"] == 7
+    assert len(read["slots"]) == 1
+    assert read["slots"][0].isdigit(), "the parent's transaction was ended by the child"
+    assert rest == {"appended": 1, "callback": 0, "after": 2, "ok": True}
+
+
+OWN_LOCKS = """
+import fcntl, gc
+from bookstand.storage import environment
+if sys.argv[2] == "freed":
+    environment._keep_forever = lambda env: None
+store = bookstand.open(path)
+store.nodes.put("/n", b"1")
+
+def child():
+    global store
+    own = bookstand.open(path)
+    assert own.nodes.get("/n")[0] == b"1"
+    del store
+    gc.collect()
+    # A process of its own asks for the lock by which LMDB knows that a reader's process lives.
+    asking = os.fork()
+    if asking == 0:
+        file = os.open(f"{path}/lock.mdb", os.O_RDWR)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, os.getppid())
+        except BlockingIOError:
+            os._exit(0)
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(asking, 0)[1])
+
+tell(lost=fork(child))
+"""
+
+
+@pytest.mark.parametrize(("environments", "lost"), [("kept", 0), ("freed", 1)])
+def test_the_childs_own_store_keeps_its_locks(store_path, environments, lost):
+    """Closing the parent's environment would release LMDB's locks of the child's own, which belong to the process."""
+    assert run(OWN_LOCKS, store_path, environments) == [{"lost": lost}]
+
+
+TEMPORARY = """
+import tempfile
+tempfile.tempdir = path
+os.makedirs(path)
+parent = os.getpid()
+with bookstand.temporary() as store:
+    for ending in ("leave", "exit"):
+        child = os.fork()
+        if child == 0:
+            if ending == "leave":
+                break
+            raise SystemExit
+        os.waitpid(child, 0)
+        tell(there=os.listdir(path) != [], node=store.nodes.put("/n", b"1"))
+if os.getpid() == parent:
+    tell(there=os.listdir(path) != [])
+"""
+
+
+def test_a_child_leaves_a_temporary_store_to_its_parent(store_path):
+    told = run(TEMPORARY, store_path)
+    assert told == [{"there": True, "node": 0}, {"there": True, "node": 1}, {"there": False}]
+
+
+OUTLIVING = """
+from bookstand.storage import owners
+store = bookstand.open(path)
+role = store.storage.take_role("bookies")
+lock = owners.FolderLock(path)
+lock.__enter__()
+if os.fork():
+    os.kill(os.getpid(), signal.SIGKILL)
+# Both ends of the pipe to the test are the child's now.
+tell(child=os.getpid())
+sys.stdin.readline()
+"""
+
+
+def test_locks_of_a_parent_end_with_it(store_path):
+    """A child that outlives its parent neither keeps the folder locked nor makes the parent seem alive."""
+    with Program(TOOLS + OUTLIVING, store_path) as program:
+        program.wait_for_lines(1)
+        survey = owners.Survey(str(store_path))
+        assert (survey.writers, len(survey.died_writing)) == (0, 1)
+        owners.Role(str(store_path), "bookies").leave()
+        program.tell("go")
+        program.finish()
+
+
+AWAITING = """
+import asyncio
+store = bookstand.open(path)
+writer = store.create_ledger()
+topic = store.topic("t")
+subscription = topic.subscription("s")
+consumer = subscription.consumer("c")
+with store.storage.committer.paused():
+    queued = [writer.append_async(b"q") for _ in range(2)]
+    published = topic.publish_async(b"m")
+
+    async def uses():
+        answers = {}
+        async def one(name, awaitable):
+            try:
+                await asyncio.wait_for(awaitable(), 20)
+            except BaseException as error:
+                answers[name] = type(error).__name__
+            else:
+                answers[name] = "returned"
+        async def waiting(pending):
+            return await pending
+        async def iterating():
+            async for message in consumer:
+                return message
+        await one("queued", lambda: waiting(queued[-1]))
+        await one("published", lambda: waiting(published))
+        await one("append", lambda: waiting(writer.append_async(b"x")))
+        await one("publish", lambda: waiting(topic.publish_async(b"x")))
+        await one("receive", lambda: subscription.receive_async(1))
+        await one("consumer", lambda: consumer.receive_async(1))
+        await one("iterate", iterating)
+        return answers
+
+    child = fork(lambda: asyncio.run(uses()))
+tell(child=child, parent=[pending.result(30) for pending in queued])
+tell(received=len(asyncio.run(subscription.receive_async(1))))
+"""
+
+
+def test_awaiting_in_the_child(store_path):
+    child, received = run(AWAITING, store_path)
+    assert set(child["child"].values()) == {"ForkedStoreError"}, child
+    assert len(child["child"]) == 7
+    assert (child["parent"], received) == ([0, 1], {"received": 1})
+
+
+READ_ONLY = """
+with bookstand.open(path) as store:
+    writer = store.create_ledger()
+    writer.append_many([b"a"] * 5)
+    writer.close()
+store = bookstand.open(path, read_only=True)
+reader = store.open_ledger(writer.id)
+
+def work():
+    answers = [refusal(lambda: reader.read(0, 4)), refusal(store.list_ledgers)]
+    with bookstand.open(path, read_only=True) as own:
+        return [*answers, len(own.open_ledger(writer.id).read(0, 4))]
+
+tell(child=fork(work), parent=len(reader.read(0, 4)))
+"""
+
+
+def test_a_store_that_is_only_read(store_path):
+    (told,) = run(READ_ONLY, store_path)
+    assert told == {"child": ["ForkedStoreError", "ForkedStoreError", 5], "parent": 5}
+
+
+SERVED = """
+import socket, urllib.request
+from bookstand.server import serve
+arguments, children = {}, []
+
+def connect(server):
+    host, _, port = server.zookeeper.rpartition(":")
+    connection = socket.create_connection((host, int(port)), 20)
+    connection.sendall(b"ruok")
+    return connection
+
+for _ in range(2):
+    with serve(path, 1, metrics=arguments.get("metrics", "127.0.0.1:0"), **arguments.get("ports", {})) as server:
+        waiting = socket.create_connection(tuple(server.cluster.zookeeper_address), 20)
+        child = os.fork()
+        if child == 0:
+            # The end of the block does nothing here.
+            break
+        children.append(child)
+        tell(answer=connect(server).recv(10).decode(), uses=refusal(server.state)[:8])
+        urllib.request.urlopen(server.metrics_url, timeout=20).read()
+        arguments["metrics"] = server.metrics_url.split("/")[2]
+        arguments["ports"] = {
+            "zookeeper": server.zookeeper,
+            "bookie_ports": [address[1] for address in server.cluster.bookie_addresses],
+        }
+    # The child still lives: neither the connection nor the ports may be its.
+    tell(end=waiting.recv(10).decode())
+if child == 0:
+    time.sleep(50)
+    os._exit(0)
+for child in children:
+    os.kill(child, signal.SIGKILL)
+tell(ended="both")
+"""
+
+
+def test_a_child_keeps_no_port_of_a_server(store_path):
+    told = run(SERVED, store_path)
+    assert told == [{"answer": "imok", "uses": "returned"}, {"end": ""}] * 2 + [{"ended": "both"}]
+
+
+# Kinds of objects that a fork may find in the hands of another thread, and what they are instead of bound to a process.
+UNBOUND = {
+    "Batch": "belongs to a committer",
+    "Completion": "its driver is bound",
+    "ThreadTimer": "begins anew in the child",
+    "_Background": "replaced in the child",
+    "Desk": "its threads are a server's",
+    "Hooked": "its threads are a server's",
+    "Cluster": "used by the loop of a server alone",
+    "Rounds": "used by the loop of a server alone",
+    "ServerFaults": "used by a server alone",
+}
+BLOCKING = {"Lock", "RLock", "Condition", "Event", "Semaphore", "Thread"}
+
+
+def test_every_object_with_a_lock_is_bound_to_its_process():
+    unbound = set()
+    for room in ("storage", "ledger", "cursor", "delivery", "server"):
+        for file in sorted((ROOT / room).rglob("*.py")):
+            module = ".".join(("bookstand", *file.relative_to(ROOT).with_suffix("").parts))
+            for kind in ast.walk(ast.parse(file.read_text())):
+                if isinstance(kind, ast.ClassDef) and _makes(kind, BLOCKING):
+                    made = getattr(importlib.import_module(module), kind.name)
+                    if not issubclass(made, ProcessBound):
+                        unbound.add(kind.name)
+    assert unbound == UNBOUND.keys()
+
+
+def _makes(kind: ast.ClassDef, names: set[str]) -> bool:
+    for node in ast.walk(kind):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in names:
+                return True
+    return False
