@@ -15,6 +15,7 @@ from bookstand.pipeline.bucket_cutting import Cut, step_millis
 from bookstand.pipeline.job import Job, Progress, Runner, execute
 from bookstand.pipeline.places import Place, clusters, local_path, places, stores
 from bookstand.pipeline.summary import Summary
+from bookstand.storage.escapes import visible
 from bookstand.storage.files import sync_file
 from bookstand.storage.owners import sync_folder
 
@@ -64,7 +65,7 @@ def _done(options: argparse.Namespace) -> tuple[int, Summary | None]:
             _write_report(report, summary.to_json() + "\n")
     except (BookstandError, OSError) as error:
         with suppress(BrokenPipeError):
-            print(f"bookstand: {error}", file=sys.stderr)
+            print(f"bookstand: {visible(str(error))}", file=sys.stderr)
         return WRONG_USE if isinstance(error, IncorrectParameterError | StoreNotFoundError) else NOT_ALL, None
     return FINE if summary.ok else NOT_ALL, summary
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from bookstand.pipeline.unit import Result
+from bookstand.storage.escapes import json_text, visible
 
 _SHOWN = 20
 
@@ -68,7 +68,7 @@ class Summary:
 
     def to_json(self) -> str:
         """The same as text."""
-        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False)
+        return json_text(self.as_dict(), indent=2)
 
     def lines(self) -> Iterator[str]:
         """For people, without anything else installed."""
@@ -88,7 +88,7 @@ class Summary:
             yield from (f"problem: {result.unit}: {what}" for what in result.problems)
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return "\n".join(map(visible, self.lines()))
 
 
 def _table(results: list[Result]) -> Iterator[str]:

@@ -48,7 +48,7 @@ def _misused(error: Exception, json: bool) -> typer.Exit:
     what = str(error.format_message())  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     if context is not None and what == context.get_help():
-        print(what, file=sys.stderr)
+        output.usage(what)
         return typer.Exit(WRONG_ARGUMENTS)
     help_of = f" (see {context.command_path} --help)" if context is not None else ""
     return _ended("UsageError", " ".join(what.split()).rstrip(".") + help_of, WRONG_ARGUMENTS, json)

@@ -199,7 +199,7 @@ def _print_version(asked: bool) -> None:
 
         from bookstand import __version__
 
-        print(f"bookstand {__version__}")
+        output.line(f"bookstand {__version__}")
         raise typer.Exit(FINE)
 
 

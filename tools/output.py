@@ -1,5 +1,8 @@
 """What commands print: tables and facts for people, JSON for programs.
 
+Everything is printed by :func:`_write`, in which nothing that a store or a disk contains has a meaning to the terminal,
+and as JSON by :func:`_print_json`.
+
 Tables fit the terminal: what is too long is cut in the middle, nearer to its beginning, where names differ least, and
 columns that matter least are left out if that is not enough. Output that goes into a pipe is as wide as it takes,
 unless ``COLUMNS`` is set.
@@ -8,7 +11,6 @@ JSON has everything, sizes in bytes.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -16,7 +18,9 @@ import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
+
+from bookstand.storage.escapes import json_text, visible
 
 Row = Mapping[str, Any]
 
@@ -61,11 +65,6 @@ def readable(data: bytes) -> str:
     return text if text.isprintable() else f"0x{data.hex()}"
 
 
-def plain(text: str) -> str:
-    """On one line, and nothing that a terminal would obey."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
 def shown(value: Any) -> str:
     """One value, for people."""
     if value is None or value == "" or value == [] or value == {}:
@@ -76,7 +75,7 @@ def shown(value: Any) -> str:
         return ", ".join(map(shown, value))
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={shown(one)}" for key, one in value.items())
-    return plain(str(value))
+    return str(value)
 
 
 def counted(count: int, what: str) -> str:
@@ -120,8 +119,10 @@ def _coloured() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _bold(text: str) -> str:
-    return f"\033[1m{text}\033[0m" if _coloured() else text
+def _write(text: str, bold: bool = False, to: TextIO | None = None) -> None:
+    """Print one line. Nothing in it but what is written here has a meaning to the terminal."""
+    text = visible(text)
+    print(f"\033[1m{text}\033[0m" if bold and _coloured() else text, file=to)
 
 
 def cells(text: str) -> int:
@@ -179,15 +180,15 @@ COUNTS = (
 
 def table(columns: Sequence[Column], rows: Iterable[Row]) -> None:
     """Prints a table. Columns in which there is nothing at all are left out."""
-    texts = [[column.show(row.get(column.key)) for column in columns] for row in rows]
+    texts = [[visible(column.show(row.get(column.key))) for column in columns] for row in rows]
     kept = [place for place in range(len(columns)) if any(text[place] != _NOTHING for text in texts)] if texts else []
     widths = {place: max(cells(columns[place].title), *(cells(text[place]) for text in texts)) for place in kept}
     _fit(columns, widths)
     if not widths:
         return
-    print(_bold(_line(columns, widths, [column.title for column in columns])))
+    _write(_line(columns, widths, [column.title for column in columns]), bold=True)
     for text in texts:
-        print(_line(columns, widths, text))
+        _write(_line(columns, widths, text))
 
 
 def _fit(columns: Sequence[Column], widths: dict[int, int]) -> None:
@@ -240,13 +241,13 @@ class Fact(NamedTuple):
 
 def facts(wanted: Sequence[Fact], values: Row) -> None:
     """Prints one fact a line, or on as many as it takes; those that are not known are left out."""
-    known = [(fact.title, fact.show(values.get(fact.key))) for fact in wanted]
+    known = [(visible(fact.title), visible(fact.show(values.get(fact.key)))) for fact in wanted]
     known = [(title, text) for title, text in known if text != _NOTHING]
     titles = max((cells(title) for title, _ in known), default=0)
     for title, text in known:
         before = f"{title}{' ' * (titles - cells(title))}{_GAP}"
         for part in wrapped(text, titles + len(_GAP)):
-            print(f"{before}{part}")
+            _write(f"{before}{part}")
             before = " " * (titles + len(_GAP))
 
 
@@ -259,25 +260,36 @@ def wrapped(text: str, before: int = 0) -> list[str]:
 
 
 def heading(text: str) -> None:
-    print()
-    print(_bold(text))
+    _write("")
+    _write(text, bold=True)
 
 
 def line(text: str = "") -> None:
     most = width()
-    text = plain(text)
-    print(text if most is None else cut(text, most))
+    text = visible(text)
+    _write(text if most is None else cut(text, most))
+
+
+def whole_line(text: str) -> None:
+    """A line that is not cut, as a payload is not."""
+    _write(text)
 
 
 def paragraph(text: str) -> None:
     """What is not cut, for it is a sentence; what follows the first line is indented."""
-    for number, part in enumerate(wrapped(plain(text), len(_GAP))):
-        print(f"{_GAP if number else ''}{part}")
+    for number, part in enumerate(wrapped(visible(text), len(_GAP))):
+        _write(f"{_GAP if number else ''}{part}")
 
 
 def note(text: str) -> None:
     """What is said besides the output."""
-    print(f"bookstand: {plain(text)}", file=sys.stderr)
+    _write(f"bookstand: {text}", to=sys.stderr)
+
+
+def usage(text: str) -> None:
+    """The help of a command that was misused."""
+    for part in text.splitlines():
+        _write(part, to=sys.stderr)
 
 
 # -- JSON ------------------------------------------------------------------------------------------------------------
@@ -292,9 +304,7 @@ def json_line(value: Any) -> None:
 
 
 def _print_json(value: Any, **layout: Any) -> None:
-    """Bytes that are no text, as a path may have, are escaped as Python's reader of JSON takes them back."""
-    text = json.dumps(value, ensure_ascii=_escaped(), **layout)
-    print(text.encode(errors="backslashreplace").decode())
+    print(json_text(value, ensure_ascii=_escaped(), **layout))
 
 
 def _escaped() -> bool:

@@ -55,7 +55,9 @@ def run(
     beyond: Annotated[
         bool, typer.Option("--beyond", help="Entries behind the ledger's end, too, if there are any.")
     ] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Print the payloads' bytes and nothing else.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the payloads' bytes and nothing else; not to a terminal.")
+    ] = False,
     hex: Annotated[bool, typer.Option("--hex", help="Print the payloads in hexadecimal.")] = False,
     disk: MoreDisks = None,
     metadata: Metadata = None,
@@ -64,6 +66,10 @@ def run(
 ) -> None:
     if raw + hex + json > 1:
         raise IncorrectParameterError("--raw, --hex and --json exclude each other")
+    if raw and sys.stdout.isatty():
+        raise IncorrectParameterError(
+            "--raw writes payloads as they are, and stdout is a terminal, which may obey them: redirect it"
+        )
     if len(what) > 1 and (first is not None or last is not None):
         raise IncorrectParameterError("--first and --last are of one ledger or topic")
     # What is looked at is said besides, for the payloads alone are the output.
@@ -144,10 +150,10 @@ def _print(
         row |= {"bytes": len(payload), "lac": entry.lac, "digest_right": entry.checked, **facts}
         output.json_line({**row, **payload_facts(payload)})
     elif hex:
-        print(f"{place}  {len(payload)} bytes")
+        output.whole_line(f"{place}  {len(payload)} bytes")
         for at in range(0, len(payload), _HEX_ROW):
             row_bytes = payload[at : at + _HEX_ROW]
             text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row_bytes)
-            print(f"{at:08x}  {row_bytes.hex(' '):<{_HEX_ROW * 3 - 1}}  {text}")
+            output.whole_line(f"{at:08x}  {row_bytes.hex(' '):<{_HEX_ROW * 3 - 1}}  {text}")
     else:
-        print(f"{place}  {output.plain(payload.decode(errors='backslashreplace'))}")
+        output.whole_line(f"{place}  {payload.decode(errors='backslashreplace')}")

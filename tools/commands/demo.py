@@ -65,7 +65,8 @@ def run(
             }
         )
     elif report is not None:
-        print(f"\nA report on the store as the cut left it, for a browser: {output.plain(str(report))}")
+        output.line()
+        output.whole_line(f"A report on the store as the cut left it, for a browser: {report}")
     if outcome.wrong:
         raise typer.Exit(FAILED)
 

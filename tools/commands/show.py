@@ -122,7 +122,7 @@ def _print_ledger(facts: dict[str, Any]) -> None:
         custom = facts["metadata"]["custom"]
         if custom:
             output.heading("custom metadata")
-            output.facts([Fact(key, output.plain(key)) for key in custom], custom)
+            output.facts([Fact(key, key) for key in custom], custom)
     if facts["doubts"]:
         output.heading("notes")
     for doubt in facts["doubts"]:

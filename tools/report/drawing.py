@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from bookstand.storage.escapes import visible
 from bookstand.tools import output
 from bookstand.tools.output import human, iso
 from bookstand.tools.report.binning import Histogram, steps
@@ -71,12 +72,12 @@ class TimeScale(NamedTuple):
 
 def _svg(height: float, label: str, parts: Parts) -> Markup:
     return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        WIDTH, round(height, 1), label, Markup("").join(parts)
+        WIDTH, round(height, 1), visible(label), Markup("").join(parts)
     )
 
 
 def _text(x: float, y: float, text: str, kind: str = "") -> Markup:
-    return Markup('<text x="{}" y="{}" class="{}">{}</text>').format(x, round(y, 1), kind, text)
+    return Markup('<text x="{}" y="{}" class="{}">{}</text>').format(x, round(y, 1), kind, visible(text))
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
@@ -87,7 +88,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
 def _rect(x: float, y: float, width: float, height: float, kind: str, title: str) -> Markup:
     places = (round(place, 2) for place in (x, y, width, height))
     return Markup('<rect x="{}" y="{}" width="{}" height="{}" class="{}"><title>{}</title></rect>').format(
-        *places, kind, title
+        *places, kind, visible(title)
     )
 
 

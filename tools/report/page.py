@@ -6,7 +6,6 @@ what was looked at is text: the template escapes it, and in the block of data it
 
 from __future__ import annotations
 
-import json
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bookstand.errors import MissingExtraError
+from bookstand.storage.escapes import cell, script_json, visible
 from bookstand.tools.findings import amounts
 from bookstand.tools.output import human, iso, size_and_bytes, time
 from bookstand.tools.report import tables, texts
@@ -49,8 +49,6 @@ _LEDGERS_NAMED = 40
 _STARTS = 1024
 """Of so many ledgers of a map it is told where they begin."""
 
-_JSON_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&'\u2028\u2029"}
-
 
 def page(report: Report) -> str:
     found = {table.shape.name: table for table in tables.tables(report)}
@@ -66,7 +64,7 @@ def page(report: Report) -> str:
         policy=_policy(style, script),
         style=Markup(style),
         script=Markup(script),
-        data=Markup(_json(data)),
+        data=Markup(script_json(data)),
         tables=found,
         maps=maps,
         maps_left_out=len(report.subscriptions) - len(maps),
@@ -97,9 +95,9 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-def _json(value: Any) -> str:
-    """Nothing in it ends a script or a line."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_JSON_ESCAPES)
+def _visible(value: Any) -> Any:
+    """What the template writes: our own HTML as it is, everything else as text that it then escapes."""
+    return value if isinstance(value, Markup) else visible(str(value))
 
 
 @cache
@@ -111,12 +109,14 @@ def _file(name: str) -> str:
 def _template() -> Any:
     environment = Environment(
         autoescape=True,
+        finalize=_visible,
         loader=FunctionLoader(_file),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
     environment.filters |= {
+        "cell": cell,
         "count": drawing.count,
         "amounts": amounts,
         "counted": drawing.counted,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from bookstand.storage.escapes import cell
 from bookstand.tools.known import node_line
 from bookstand.tools.report import texts
 from bookstand.tools.report.drawing import ledgers_of
@@ -62,7 +63,7 @@ def _values(column: Column, rows: Sequence[Any]) -> dict[str, Any]:
     if most is None:
         return {"kind": column.kind, "values": list(map(_number, found))}
     numbers: dict[str, int] = {}
-    values = [numbers.setdefault(shortened(text or "", most), len(numbers)) for text in found]
+    values = [numbers.setdefault(cell(shortened(text or "", most)), len(numbers)) for text in found]
     return {"kind": column.kind, "values": values, "texts": list(numbers)}
 
 

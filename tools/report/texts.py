@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookstand.tools.output import plain
+from bookstand.storage.escapes import visible
 
 NAME, SENTENCE = 160, 400
 """Names and sentences are cut to so many characters."""
@@ -11,7 +11,7 @@ NAME, SENTENCE = 160, 400
 def shortened(text: str, most: int = NAME) -> str:
     """On one line, with nothing in it that a reader would not see; what is too long is cut in the middle."""
     # What is cut away in any case is not looked at.
-    shown = plain(text if len(text) <= 2 * most else text[:most] + text[-most:])
+    shown = visible(text if len(text) <= 2 * most else text[:most] + text[-most:])
     if len(text) <= 2 * most and len(shown) <= most:
         return shown
     half = (most - 1) // 2
