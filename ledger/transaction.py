@@ -88,7 +88,12 @@ class Transaction(ProcessBound):
         if writer not in self._next_entry:
             # Before the reservation, so that it ends with the transaction whatever happens here.
             self._appends[writer] = []
-            self._next_entry[writer] = writer.reserve(self._call)
+            try:
+                self._next_entry[writer] = writer.reserve(self._call)
+            except BookstandError:
+                # It is part of another transaction, which this one must not release it from.
+                del self._appends[writer]
+                raise
         entry_id = self._next_entry[writer] + len(self._appends[writer])
         self._appends[writer].append(payload)
         return entry_id

@@ -107,7 +107,7 @@ _ARGUMENTS: dict[str, Any] = {
 """Arguments of methods by name; None for the others."""
 _VALUES = {"path", "name", "id"}
 """Attributes that a child may read."""
-_CONSTANT = {"should_pause_all_deliveries"}
+_CONSTANT = {"should_pause_all_deliveries", "hurry"}
 """Methods that use nothing of their object, which they can be called with if they were bound before the fork."""
 _RELEASING = {"close", "stop"}
 """Methods that do nothing in a child, except those of writers."""

@@ -78,8 +78,10 @@ class Interruption:
 
 
 def _is_foreign(frame: FrameType) -> bool:
-    """An event loop that is interrupted outside its tasks is no concern of the library."""
-    return f"{os.sep}asyncio{os.sep}" in frame.f_code.co_filename
+    """An event loop that is interrupted outside its tasks is no concern of the library, and an exception in a callback
+    of a weak reference goes no further."""
+    file = frame.f_code.co_filename
+    return f"{os.sep}asyncio{os.sep}" in file or file.endswith(f"{os.sep}_weakrefset.py")
 
 
 _OWN = {

@@ -731,6 +731,7 @@ def test_a_child_keeps_no_port_of_a_server(store_path):
 UNBOUND = {
     "Batch": "belongs to a committer",
     "Completion": "its driver is bound",
+    "Waiters": "belongs to an object that is bound",
     "ThreadTimer": "begins anew in the child",
     "_Background": "replaced in the child",
     "Desk": "its threads are a server's",
@@ -739,7 +740,7 @@ UNBOUND = {
     "Rounds": "used by the loop of a server alone",
     "ServerFaults": "used by a server alone",
 }
-BLOCKING = {"Lock", "RLock", "Condition", "Event", "Semaphore", "Thread"}
+BLOCKING = {"shut_gate", "Waiters", "Lock", "RLock", "Condition", "Event", "Semaphore", "Thread"}
 
 
 def test_every_object_with_a_lock_is_bound_to_its_process():

@@ -152,6 +152,6 @@ def test_lines_are_printed_in_one_place() -> None:
         and ast.unparse(node.func) in ("print", "sys.stdout.write", "sys.stderr.write", "sys.stdout.buffer.write")
     }
     places = {one.partition(":")[0] for one in printing}
-    # The bytes of --raw, and jobs, which run without the rest of the command line.
+    # The bytes of --raw, and jobs, which run without the rest of the command line: errors, an interruption, summaries.
     assert places == {"tools/output.py", "tools/commands/cat.py", "pipeline/command.py"}, printing
-    assert len([one for one in printing if not one.startswith("tools/output.py")]) == 3, printing
+    assert len([one for one in printing if not one.startswith("tools/output.py")]) == 4, printing
