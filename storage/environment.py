@@ -10,7 +10,6 @@ write transaction does not depend on it; that of a read transaction is made up f
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from threading import Condition, RLock, get_ident
@@ -36,7 +35,7 @@ from bookstand.storage import keys, owners
 from bookstand.storage.commit_marks import CommitMarks
 from bookstand.storage.guard import Call
 from bookstand.storage.lmdb_errors import disk_full, reraise
-from bookstand.storage.meta_page import META_PAGES, SMALLEST_PAGE
+from bookstand.storage.meta_page import HeaderPages
 from bookstand.storage.pending import LOST_WAKEUP_POLL
 from bookstand.storage.reserving import Reserve, gains_at
 
@@ -171,6 +170,7 @@ class Environment(ProcessBound):
         self._gate = Gate()
         self._reserve: Reserve | None = None
         self._marks = CommitMarks()
+        self._headers: HeaderPages | None = None
         self.name_is_durable = True
         """False while the data file has replaced another one and the folder was not synced since."""
         self._closed = False
@@ -189,6 +189,9 @@ class Environment(ProcessBound):
             self._reserve = self._make_reserve()
             if keys.COPIES not in self.databases and not self.read_only:
                 self._add_copies(env)
+            if self._durable and not self.read_only:
+                self._headers = HeaderPages(data_file(self.path), self.page_size)
+            self._marks.forget()
         except lmdb.NotFoundError as error:
             env.close()
             raise StoreDamagedError(f"store {self.path}: one of its sub-databases is missing") from error
@@ -290,6 +293,9 @@ class Environment(ProcessBound):
 
     def _release(self) -> None:
         env, self._env = self._env, None
+        headers, self._headers = self._headers, None
+        if headers is not None:
+            headers.close()
         if env is not None:
             env.close()
 
@@ -391,7 +397,7 @@ class Environment(ProcessBound):
 
     def mark(self, transaction: lmdb.Transaction, number: int) -> None:
         """Write the mark of the commit that :meth:`commit` is about to make. If that fails, nothing is committed."""
-        self._marks.write(transaction, self.databases[keys.META], number)
+        self._marks.write(transaction, self.databases[keys.META], number, self._headers)
 
     def commit(self, transaction: lmdb.Transaction, number: int) -> None:
         """Commit; durable on return if the environment is. ``number`` is the transaction's id."""
@@ -408,23 +414,12 @@ class Environment(ProcessBound):
         try:
             with self.begin_write() as transaction:
                 done = self._marks.took_effect(transaction, self.databases[keys.META])
-                if self._durable:
-                    self._rewrite_header_pages()
+                if self._headers is not None:
+                    self._headers.rewrite(transaction.id() - 1)
                 transaction.abort()
         finally:
             self.end_write()
         return done
-
-    def _rewrite_header_pages(self) -> None:
-        file = os.open(data_file(self.path), os.O_RDWR | os.O_CLOEXEC)
-        try:
-            for start in range(0, META_PAGES * self.page_size, self.page_size):
-                page = os.pread(file, SMALLEST_PAGE, start)
-                if len(page) != SMALLEST_PAGE or os.pwrite(file, page, start) != SMALLEST_PAGE:
-                    raise OSError(errno.EIO, "a header page was read or written only in part")
-            os.fdatasync(file)
-        finally:
-            os.close(file)
 
     def end_write(self) -> None:
         """From here on others may change the map."""

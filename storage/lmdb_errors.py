@@ -36,7 +36,7 @@ _DAMAGE = (
     lmdb.NotFoundError,
     lmdb.BadValsizeError,
 )
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -44,7 +44,7 @@ def translate(error: lmdb.Error, path: str, doing: str) -> BookstandError:
     """Return the error to raise instead of LMDB's ``error``, for the store at ``path`` while ``doing``."""
     code = getattr(error, "code", 0)
     about = f"store {path}: {doing}: {error}"
-    if code in _FULL or (code == errno.EIO and not has_space(path)):
+    if code in FULL or (code == errno.EIO and not has_space(path)):
         # LMDB calls a write that was cut short by the end of the disk an I/O error.
         return disk_full(about, error)
     if isinstance(error, lmdb.MapFullError):

@@ -34,6 +34,7 @@ KINDS: dict[str, str] = {
     "histories": "tests.soak.histories:KIND",
     "delayed_views": "tests.soak.delayed_views:KIND",
     "eviction": "tests.soak.eviction:KIND",
+    "protocol": "tests.soak.protocol:KIND",
     "seeded_defects": "tests.soak.seeded_defects:KIND",
     "texts": "tests.soak.texts:KIND",
     "topics": "tests.soak.topics:KIND",

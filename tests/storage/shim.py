@@ -36,12 +36,24 @@ def is_loaded() -> bool:
 def arm(folder: str, operations: str, when: int, answer: int = KILL, times: int = 1) -> None:
     """In a program under the shim: let the ``when``-th of the operations below the folder meet with ``answer``: KILL,
     an errno in place of the operation, a negative errno after it was done, or SHORT. ``operations`` are names with
-    commas between them, or CHANGING, LOOKING (those that change nothing), ALL. With 0 for ``when`` they are only
-    counted."""
+    commas between them (``dsync``: writes that wait for the disk), or CHANGING, LOOKING (those that change nothing),
+    ALL. With 0 for ``when`` they are only counted."""
     wanted = operations if operations in (CHANGING, LOOKING, ALL) else f",{operations},"
     ctypes.CDLL(None).shim_arm(
         os.fsencode(folder), wanted.encode(), ctypes.c_long(when), ctypes.c_long(times), ctypes.c_int(answer)
     )
+
+
+def then(answer: int) -> None:
+    """After ``arm``: let the first write after the operation meet with this answer as well."""
+    ctypes.CDLL(None).shim_then(ctypes.c_int(answer))
+
+
+def journal(file: str) -> None:
+    """From now on append a line for each operation below the folder that was given to ``arm``: process, name, result
+    (0: done, -1: failed, -2: done and reported as failed, -3: done in part), detail, path. The detail is the offset of
+    a write, the operation of ``flock``, or the kind of a record lock."""
+    ctypes.CDLL(None).shim_journal(os.fsencode(file))
 
 
 def disarm() -> None:

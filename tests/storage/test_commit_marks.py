@@ -181,7 +181,7 @@ def test_only_the_last_writers_are_listed(store_path):
             store.nodes.put("/a", b"%d" % number)
             assert store.verify().ok
     with raw(store_path) as database:
-        assert len(database(b"meta")[b"writers"]) == 4 + WRITERS_LISTED * 24
+        assert len(database(b"meta")[b"writers"]) == 4 + 4 + WRITERS_LISTED * 24
 
 
 @pytest.mark.damaged
