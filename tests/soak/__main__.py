@@ -35,6 +35,7 @@ KINDS: dict[str, str] = {
     "delayed_views": "tests.soak.delayed_views:KIND",
     "eviction": "tests.soak.eviction:KIND",
     "protocol": "tests.soak.protocol:KIND",
+    "protocol_traces": "tests.soak.protocol:TRACES",
     "seeded_defects": "tests.soak.seeded_defects:KIND",
     "texts": "tests.soak.texts:KIND",
     "topics": "tests.soak.topics:KIND",

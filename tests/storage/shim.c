@@ -283,7 +283,7 @@ int name(int fd, int what, ...) \
     void *with = va_arg(list, void *); \
     va_end(list); \
     int locks = what == F_SETLK || what == F_SETLKW; \
-    if (locks && journal >= 0) detail = ((struct flock *)with)->l_type; \
+    if (locks && journal >= 0) detail = ((struct flock *)with)->l_start ? -1 : ((struct flock *)with)->l_type; \
     MEET(int, -1, name, 0, (what == F_SETLK || what == F_SETLKW) && fd_below(fd), next(fd, what, with)); \
 }
 

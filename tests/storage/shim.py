@@ -52,7 +52,7 @@ def then(answer: int) -> None:
 def journal(file: str) -> None:
     """From now on append a line for each operation below the folder that was given to ``arm``: process, name, result
     (0: done, -1: failed, -2: done and reported as failed, -3: done in part), detail, path. The detail is the offset of
-    a write, the operation of ``flock``, or the kind of a record lock."""
+    a write, the operation of ``flock``, or the kind of a record lock on the first byte."""
     ctypes.CDLL(None).shim_journal(os.fsencode(file))
 
 

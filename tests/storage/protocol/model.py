@@ -158,7 +158,7 @@ class World:
         self.bounds = bounds
         self.files: dict[int, list[Item]] = {0: _new_file()}
         self.name_seen = self.name_stored = 0
-        self.versions: dict[int, Version] = {1: Version(1 << 1)}
+        self.versions: dict[int, Version] = {1: Version(1 << 1), 2: Version(1 << 1 | 1 << 2)}
         self.unseen = False
         """No process has shown a state since the last power cut."""
         self.folder = NOBODY
@@ -350,16 +350,9 @@ class World:
 
 
 def _new_file() -> list[Item]:
-    """A new store: synced, with commit 1 as its only one."""
-    empty, first = Header(0, NOTHING, 0), Header(1, 1, 1)
-    return [
-        Item(empty, empty),
-        Item(first, first),
-        Item(NOTHING, NOTHING),
-        Item(1, 1),
-        Item(NOTHING, NOTHING),
-        Item(0, 0),
-    ]
+    """A store with two commits, synced."""
+    pages = [Header(0, 1, 0), Header(1, 2, 1), 1, 2, NOTHING, 0]
+    return [Item(page, page) for page in pages]
 
 
 def newest_of(items: list[Item]) -> Header:
@@ -587,9 +580,13 @@ def _begin(world: World, process: int) -> Outcomes:
     new.versions[version] = Version(chain | 1 << version, lacks, refused)
     newer, older = new.newest % 2, number % 2
     new.go(process, "repair", version=version, number=number, replaced=items[older].seen.number)
+    repairs = new.rules.next_repairs and _has_traces(new, items, number)
+    if repairs or not new.processes[process].own:
+        for failed in new.failing():
+            yield "fail to prepare the header pages", _end_commit(failed, process, failed.processes[process].own)
     if new.rules.next_rewrites and not new.processes[process].own:
         put(items, newer, items[newer].seen)
-    if new.rules.next_repairs and _has_traces(new, items, number):
+    if repairs:
         _rewrite_headers(items, new.newest)
         new.go(process, "repair", replaced=number - 2)
         yield "begin a commit and repair the header pages", new
@@ -609,8 +606,8 @@ def _has_traces(world: World, items: list[Item], number: int) -> bool:
     older, newest = items[number % 2].seen, items[(number - 1) % 2].seen
     if older.number != number - 2:
         return True
-    chain = world.versions[newest.version].chain
-    return older.version != NOTHING and (older.version == newest.version or not chain >> older.version & 1)
+    # A compacted file has no page of the commit before.
+    return older.version == newest.version or not world.versions[newest.version].chain >> older.version & 1
 
 
 def _written(world: World, process: int, label: str) -> Outcomes:
@@ -670,6 +667,10 @@ def _header(world: World, process: int) -> Outcomes:
     for new in world.failing():
         new.go(process, "undo")
         yield "fail to write the header page", new
+        # Some of its bytes were written, but not the number, which is last.
+        torn = new.copy()
+        put(torn.items(process), one.number % 2, Header(one.replaced, NOTHING, 0))
+        yield "fail to write the header page", torn
 
 
 def _flush(world: World, process: int) -> Outcomes:
