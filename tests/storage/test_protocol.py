@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from tests.storage.protocol import histories
 from tests.storage.protocol.__main__ import main
 from tests.storage.protocol.enumeration import enumerate_states, find_violation
 from tests.storage.protocol.model import Bounds, Rules, Step, World, power_cuts, successors
+from tests.storage.protocol.traces import Mark, NotAWayError, follow, read_marks
 
 
 def test_no_state_breaks_a_promise():
@@ -20,7 +24,7 @@ VIOLATIONS = {
     "first_sync": "damaged tree",
     "header_sync": "without a commit that was acknowledged",
     "marks": "without a commit that was acknowledged",
-    "reopen_locked": "damaged tree",
+    "reopen_locked": "without a commit that was acknowledged",
     "settle_rewrites": "without a commit that was acknowledged",
     "settle_syncs": "reported as failed",
     "settle_lowers": "reported as failed",
@@ -52,10 +56,17 @@ def test_the_way_to_a_violation_is_the_shortest():
 
 def test_states_that_differ_in_names_only_have_one_key():
     """Renaming processes, files and versions, and shifting numbers by a cycle, changes no key."""
-    worlds = [World(Rules(), Bounds())]
-    for _ in range(14):
-        steps: list[Step] = [step for world in worlds[-40:] for step in (*successors(world), *power_cuts(world))]
-        worlds += [step.world for step in steps[:: max(1, len(steps) // 40)]]
+    chance = random.Random(1)
+    worlds = []
+    for _ in range(8):
+        world = World(Rules(), Bounds())
+        for _ in range(40):
+            # Seldom a kill or a power cut, so that longer ways are gone as well.
+            steps: list[Step] = [step for step in successors(world) if step.label != "kill the process"]
+            if chance.random() < 0.06:
+                steps = [*power_cuts(world)]
+            world = chance.choice(steps or [*successors(world)]).world
+            worlds.append(world)
     keys = set()
     for world in worlds:
         keys.add(world.key())
@@ -106,3 +117,68 @@ def test_the_command_prints_bounds_and_counts(capsys):
     assert "no violation, all states enumerated" in printed
     assert main(["--without", "first_sync"]) == 1
     assert "process 0: write the header page" in capsys.readouterr().out
+
+
+# -- what real processes do --------------------------------------------------------------------------------------------
+
+
+def test_real_histories_are_ways_through_the_model(shim_library):
+    """A few of them; `python -m tests.soak --kind protocol_traces` runs as many as there is time for."""
+    count, problems, figures = histories.run(shim_library, 7, 20)
+    assert not problems, "\n".join(problems)
+    assert count > 15
+    assert figures["faults"] > 10
+    assert figures["kills"] > 5
+
+
+JOURNAL = """
+1 STARTED 0 0 started
+1 flock 0 2 /s
+1 fcntl64 0 1 /s/lock.mdb
+1 open 0 0 /s/data.mdb
+1 fcntl64 0 0 /s/lock.mdb
+1 fsync 0 0 /s
+1 flock 0 8 /s
+1 pwrite64 0 4128 /s/data.mdb
+1 writev 0 20480 /s/data.mdb
+1 writev 0 49152 /s/data.mdb
+1 fdatasync 0 0 /s/data.mdb
+1 dsync 0 32 /s/data.mdb
+1 RESULT 0 0 done
+1 writev 0 20480 /s/data.mdb
+1 fdatasync 0 0 /s/data.mdb
+1 dsync -2 4128 /s/data.mdb
+1 pwrite 0 4128 /s/data.mdb
+1 flock 0 2 /s
+1 fcntl64 0 1 /s/lock.mdb
+1 fcntl64 0 0 /s/lock.mdb
+1 flock 0 8 /s
+1 pwrite64 0 32 /s/data.mdb
+1 pwrite64 0 4128 /s/data.mdb
+1 fdatasync 0 0 /s/data.mdb
+1 RESULT 0 0 failed
+1 RESULT 0 0 closed
+"""
+
+
+def test_marks_are_read_from_a_journal():
+    marks = read_marks(JOURNAL.strip(), "/s")
+    what = "lock exclusive shared names unlock rewrite data sync flush done"
+    what += " data sync flush! rewrite lock exclusive shared unlock rewrite rewrite sync failed closed"
+    assert marks == [Mark(0, one) for one in what.split()]
+    assert follow(marks, Rules())
+
+
+def test_a_history_without_one_of_its_marks_is_no_way():
+    """A process that left out a lock, a write, a sync or a report would be noticed."""
+    marks = read_marks(JOURNAL.strip(), "/s")
+    for number in range(len(marks) - 1):
+        with pytest.raises(NotAWayError):
+            follow(marks[:number] + marks[number + 1 :], Rules())
+
+
+def test_a_failed_commit_that_is_reported_as_done_is_no_way():
+    marks = read_marks(JOURNAL.strip(), "/s")
+    reported = [Mark(0, "done") if mark.what == "failed" else mark for mark in marks]
+    with pytest.raises(NotAWayError):
+        follow(reported, Rules())

@@ -249,13 +249,17 @@ class History:
             fcntl.flock(self._folder, fcntl.LOCK_EX)
         process.send(do=what, value=str(self._values), **fault)
         if holds and other is not None:
-            if self._has_failed(process):
+            failed = self._has_failed(process)
+            if failed:
                 self._values += 1
                 self.commands.append(f"put {1 - slot} while {slot} has failed")
                 other.send(do="put", value=str(self._values))
-                if not other.answer():
-                    del self._processes[1 - slot]
+                # One whose environment could not be opened again waits for the folder as well.
+                while not other.has_answered() and not _waits_for_a_lock(other.pid):
+                    time.sleep(0.001)
             fcntl.flock(self._folder, fcntl.LOCK_UN)
+            if failed and not other.answer():
+                del self._processes[1 - slot]
         if not process.answer():
             del self._processes[slot]
 
@@ -265,15 +269,21 @@ class History:
         while time.monotonic() < deadline:
             if process.has_answered():
                 return False
-            for line in Path(self._journal).read_text().splitlines()[-8:]:
-                pid, name, result, _, subject = line.split(" ", 4)
-                if int(pid) == process.pid and int(result) < 0 and subject.endswith("/data.mdb") and name in _FAILING:
-                    return True
+            lines = [line.split(" ", 4) for line in Path(self._journal).read_text().splitlines()[-12:]]
+            own = [line for line in lines if int(line[0]) == process.pid and line[4].endswith("/data.mdb")]
+            # What fails beside LMDB, while the header pages are prepared, is no failed commit.
+            prepares = any(name == "pwrite64" for _, name, _, _, _ in own[-2:])
+            if not prepares and any(int(result) < 0 and name in _FAILING for _, name, result, _, _ in own):
+                return True
             time.sleep(0.001)
         raise AssertionError("a process hangs")
 
 
 _FAILING = ("dsync", "fdatasync", *shim.WRITES.split(","))
+
+
+def _waits_for_a_lock(pid: int) -> bool:
+    return any(line.split()[1] == "->" and line.split()[5] == str(pid) for line in Path("/proc/locks").open())
 
 
 def record(template: str, chance: random.Random) -> tuple[History, str, str]:
