@@ -56,19 +56,18 @@ def test_the_way_to_a_violation_is_the_shortest():
 
 def test_states_that_differ_in_names_only_have_one_key():
     """Renaming processes, files and versions, and shifting numbers by a cycle, changes no key."""
-    chance = random.Random(1)
-    worlds = []
-    for _ in range(8):
-        world = World(Rules(), Bounds())
-        for _ in range(40):
-            # Seldom a kill or a power cut, so that longer ways are gone as well.
-            steps: list[Step] = [step for step in successors(world) if step.label != "kill the process"]
-            if chance.random() < 0.06:
-                steps = [*power_cuts(world)]
-            world = chance.choice(steps or [*successors(world)]).world
-            worlds.append(world)
+    chance, every = random.Random(1), []
+    worlds = [World(Rules(), Bounds())]
+    for _ in range(30):
+        # From level to level a sample, in which steps that go on with a commit are as frequent as those that end it.
+        steps: dict[str, Step] = {}
+        for world in chance.sample(worlds, min(len(worlds), 12)):
+            for step in (*successors(world), *power_cuts(world)):
+                steps[f"{step.label} {chance.random() < 0.5}"] = step
+        worlds = [step.world for step in steps.values()]
+        every += worlds
     keys = set()
-    for world in worlds:
+    for world in every:
         keys.add(world.key())
         assert renamed(world).key() == world.key()
     assert len(keys) > 100
@@ -98,8 +97,8 @@ def renamed(world):
         one._replace(
             file=one.file if one.file < 0 else one.file + 3,
             version=version(one.version),
-            number=one.number + 12 if one.version else 0,
-            replaced=one.replaced + 12 if one.version else 0,
+            number=one.number + 12 if one.number else 0,
+            replaced=one.replaced + 12 if one.number else 0,
         )
         for one in reversed(world.processes)
     ]

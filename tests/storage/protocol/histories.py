@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tests.storage import shim
 from tests.storage.protocol.model import Rules, ViolationError
 from tests.storage.protocol.traces import NotAWayError, follow, read_marks
 
-HUNG = 60
+HUNG = 120
 """Seconds after which a process is taken to hang."""
 
 FAULTS = [
@@ -130,6 +131,7 @@ def _obey(slot: int, path: str, journal: str, commands: int, answers: int) -> No
     store: bookstand.Store | None = None
     for line in os.fdopen(commands):
         command = json.loads(line)
+        signal.alarm(HUNG)
         if "operations" in command:
             shim.arm(path, command["operations"], command["when"], command["answer"])
             if "then" in command:
@@ -202,11 +204,16 @@ class History:
 
     def run(self) -> str:
         """Give random commands, and return the journal."""
-        for _ in range(self._chance.randrange(4, 12)):
-            self._one(self._chance.randrange(2))
-        for slot in list(self._processes):
-            self._command(slot, "close", {})
-        os.close(self._folder)
+        try:
+            for _ in range(self._chance.randrange(4, 12)):
+                self._one(self._chance.randrange(2))
+            for slot in list(self._processes):
+                self._command(slot, "close", {})
+        except AssertionError as error:
+            end = Path(self._journal).read_text()[-2000:]
+            raise AssertionError(f"{error}; commands: {'; '.join(self.commands)}\n{end}") from error
+        finally:
+            os.close(self._folder)
         return Path(self._journal).read_text()
 
     def _one(self, slot: int) -> None:
@@ -271,10 +278,11 @@ class History:
                 return False
             lines = [line.split(" ", 4) for line in Path(self._journal).read_text().splitlines()[-12:]]
             own = [line for line in lines if int(line[0]) == process.pid and line[4].endswith("/data.mdb")]
-            # What fails beside LMDB, while the header pages are prepared, is no failed commit.
-            prepares = any(name == "pwrite64" for _, name, _, _, _ in own[-2:])
-            if not prepares and any(int(result) < 0 and name in _FAILING for _, name, result, _, _ in own):
-                return True
+            for before, (_, name, result, _, _) in pairwise(own):
+                # What fails while the header pages are prepared, beside LMDB, is no failed commit.
+                prepares = "pwrite64" in (name, before[1] if name == "fdatasync" else "")
+                if int(result) < 0 and name in _FAILING and not prepares:
+                    return True
             time.sleep(0.001)
         raise AssertionError("a process hangs")
 

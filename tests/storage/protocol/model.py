@@ -304,7 +304,7 @@ class World:
         """What there is to say of a process without names."""
         one = self.processes[process]
         shift = shifts.get(one.file, 0)
-        numbers = (one.number - shift, one.replaced - shift) if one.version else (0, 0)
+        numbers = (one.number - shift, one.replaced - shift) if one.number else (0, 0)
         return (*one[:5], *numbers, self.folder == process, self.writer == process)
 
     def _parts(self, order: tuple[int, int], shifts: dict[int, int]) -> tuple[Any, ...]:
@@ -630,6 +630,8 @@ def _give_up(world: World, process: int) -> World:
     """LMDB ends the transaction, and has given up the environment."""
     world.writer = NOBODY
     world.go(process, "relock", own=False)
+    if world.rules.marks:
+        world.go(process, "relock", number=0, replaced=0)
     return world
 
 
