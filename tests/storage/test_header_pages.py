@@ -277,3 +277,55 @@ with bookstand.open(sys.argv[1]) as store:
     print("ready", flush=True)
     sys.stdin.readline()
 """
+
+
+@pytest.fixture
+def operations(monkeypatch):
+    """The writes and syncs of this process that are not LMDB's."""
+    found = []
+    for name in ("pwrite", "fdatasync"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *arguments, n=name, r=real: (found.append(n), r(*arguments))[1])
+    return found
+
+
+def test_a_commit_after_one_of_the_same_process_writes_no_header_page(store, operations):
+    store.nodes.put("/a", b"0")
+    operations.clear()
+    for number in range(5):
+        store.nodes.put("/a", b"%d" % number)
+    assert operations == []
+
+
+def test_a_commit_after_one_of_another_process_does_not_sync_once_more(store, child, operations):
+    process = child()
+    store.nodes.put("/a", b"0")
+    for number in range(3):
+        process.run(f"store.nodes.put('/b', b'{number}')")
+        operations.clear()
+        store.nodes.put("/a", b"%d" % number)
+        assert operations == ["pwrite"]
+
+
+def test_the_first_commit_after_a_compaction_syncs_once_more(store, operations):
+    store.nodes.put("/a", b"0")
+    store.compact()
+    operations.clear()
+    store.nodes.put("/a", b"1")
+    assert operations == ["pwrite", "pwrite", "fdatasync"]
+    operations.clear()
+    store.nodes.put("/a", b"2")
+    assert operations == []
+
+
+def test_a_store_without_durability_writes_no_header_pages(store_path, operations):
+    with bookstand.open(store_path, durability="none") as store:
+        store.nodes.put("/a", b"0")
+        store.compact()
+        operations.clear()
+        store.nodes.put("/a", b"1")
+        assert operations == []
+    with bookstand.open(store_path) as store:
+        store.nodes.put("/a", b"2")
+        assert operations == ["pwrite", "pwrite", "fdatasync"]
+        assert store.verify().ok
