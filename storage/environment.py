@@ -189,6 +189,7 @@ class Environment(ProcessBound):
             self._reserve = self._make_reserve()
             if keys.COPIES not in self.databases and not self.read_only:
                 self._add_copies(env)
+            self._close_headers()
             if self._durable and not self.read_only:
                 self._headers = HeaderPages(data_file(self.path), self.page_size)
             self._marks.forget()
@@ -292,12 +293,16 @@ class Environment(ProcessBound):
         self.name_is_durable = True
 
     def _release(self) -> None:
+        # No interruption comes between the two.
         env, self._env = self._env, None
+        if env is not None:
+            env.close()
+        self._close_headers()
+
+    def _close_headers(self) -> None:
         headers, self._headers = self._headers, None
         if headers is not None:
             headers.close()
-        if env is not None:
-            env.close()
 
     def _forked(self) -> None:
         """In a forked child: never free the environment.

@@ -10,6 +10,7 @@ import errno
 import os
 import struct
 from collections import namedtuple
+from contextlib import suppress
 
 import google_crc32c
 
@@ -91,7 +92,9 @@ class HeaderPages:
             raise StoreError(f"cannot open {path}: {error}") from error
 
     def close(self) -> None:
-        os.close(self._file)
+        # All that was written was synced.
+        with suppress(OSError):
+            os.close(self._file)
 
     def prepare(self, number: int, before: int | None, is_own: bool) -> int:
         """Make sure that commit ``number`` can use the pages that LMDB takes for free.

@@ -104,7 +104,10 @@ class Witness:
             raise OSError(errno.EIO, f"{self._path}: written only in part")
 
     def close(self) -> None:
-        os.close(self._file)
+        # The system closes the file even if it reports an error: a repeated call must not close another file.
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
     def _newest(self) -> int:
         newest = _newest(os.pread(self._file, WITNESS.struct.size, 0))

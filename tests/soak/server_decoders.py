@@ -161,8 +161,11 @@ class _Served:
         return made
 
     def _send(self, connection: BookieConnection, data: bytes) -> None:
-        self._scratch[: len(data)] = data
-        connection.buffer_updated(len(data))
+        async def send() -> None:
+            self._scratch[: len(data)] = data
+            connection.buffer_updated(len(data))
+
+        self._loop.run_until_complete(send())
 
     def _go_on(self) -> None:
         for _ in range(3):
