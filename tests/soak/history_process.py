@@ -24,7 +24,7 @@ from tests.soak.sequential import ABSENT
 PATHS = ("/a", "/b/c", "/b/d")
 ADV_LEDGERS = (1000, 1001)
 PADDING = 40
-OF_DEVICE = (errors.StoreError, errors.WriteError, errors.ReadError)
+OF_DEVICE = (errors.StoreError, errors.WriteError, errors.ReadError, errors.NotEnoughBookiesError)
 """Errors that a failing device causes."""
 
 
@@ -108,7 +108,7 @@ class Process:
                 # The device failed under something that is not noted, or whose outcome is not needed.
                 if not is_of_device(error):
                     raise
-        with suppress(errors.StoreError):
+        with suppress(*OF_DEVICE):
             self.store.close()
 
     def writer(self) -> tuple[str, Any]:
