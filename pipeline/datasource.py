@@ -5,14 +5,13 @@ What they do is in :mod:`bookstand.pipeline.tables`; here it is only put in Spar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.pipeline.filters import taken
 from bookstand.pipeline.parts import Part
 from bookstand.pipeline.places import BOOKIE, STORE
 from bookstand.pipeline.query import Query, checked_options, places_of, query_of
@@ -34,7 +33,11 @@ class Bundle(InputPartition):
 
 
 class Reader(DataSourceReader):
-    """For sessions in which Spark hands filters to nobody: a reader that takes them would fail every read there."""
+    """Reader of one frame, which the options of its ``load`` describe in full.
+
+    It must not define ``pushFilters``. Spark stores pushed filters in an object that all frames of one ``load`` share:
+    the filter of one frame would also remove rows from the others.
+    """
 
     def __init__(self, kind: str, options: dict[str, str], query: Query) -> None:
         self._kind = kind
@@ -51,16 +54,8 @@ class Reader(DataSourceReader):
             yield from rows(part, self._query)
 
 
-class FilteringReader(Reader):
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        wanted, left = taken(filters, self._query.table)
-        self._query = replace(self._query, wanted=wanted)
-        return left
-
-
 class _Source(DataSource):
     kind: str
-    reader_class: type[Reader] = Reader
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -71,7 +66,7 @@ class _Source(DataSource):
         return self._query.table.ddl(self._query.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return self.reader_class(self.kind, self._options, _chosen(self._query, schema))
+        return Reader(self.kind, self._options, _chosen(self._query, schema))
 
 
 class BookstandSource(_Source):
@@ -97,16 +92,7 @@ class BookieSource(_Source):
         return "bookie"
 
 
-class FilteringBookstandSource(BookstandSource):
-    reader_class = FilteringReader
-
-
-class FilteringBookieSource(BookieSource):
-    reader_class = FilteringReader
-
-
-PLAIN: tuple[type[DataSource], ...] = (BookstandSource, BookieSource)
-FILTERING: tuple[type[DataSource], ...] = (FilteringBookstandSource, FilteringBookieSource)
+SOURCES: tuple[type[DataSource], ...] = (BookstandSource, BookieSource)
 
 
 def _chosen(query: Query, schema: StructType) -> Query:

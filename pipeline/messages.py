@@ -83,8 +83,8 @@ def _rows(place: Place, run: Run, topics: Mapping[int, str], query: Query) -> It
         message = DiskMessage(place.name, Position(ledger_id, entry_id), data, damage.append)
         metadata = message.metadata
         if metadata is not None and not damage:
-            # Nobody wants it unpacked.
-            if not low <= metadata.publish_time <= high:
+            # Do not unpack messages that the predicate excludes.
+            if not low <= _signed(metadata.publish_time) <= high:
                 continue
             due = metadata.deliver_at_time
             if by_due and (due is None or not due_low <= due <= due_high):
@@ -156,5 +156,9 @@ def _of_single(single: SingleMessageMetadata) -> Row:
 
 
 def _long(number: int | None) -> int | None:
-    """As Java has it, whose longs have a sign."""
-    return number if number is None or number < 1 << 63 else number - (1 << 64)
+    return None if number is None else _signed(number)
+
+
+def _signed(number: int) -> int:
+    """The signed 64-bit integer with the bits of ``number``, as in Java."""
+    return number if number < 1 << 63 else number - (1 << 64)

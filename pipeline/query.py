@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bookstand.errors import IncorrectParameterError
+from bookstand.pipeline import filters
 from bookstand.pipeline.places import BOOKIE, STORE, Place, clusters, stores
 from bookstand.pipeline.schemas import ERROR, Table, table_of
 from bookstand.pipeline.wanted import ALL, Wanted
@@ -42,14 +43,20 @@ class Query:
         return frozenset((*self.columns, *self.wanted.columns, ERROR))
 
 
-def query(table: str, columns: tuple[str, ...] | None = None, **more: object) -> Query:
-    """What to read: a table, and only these columns of it, if some are given; ``more`` are fields of :class:`Query`."""
-    return Query(table, table_of(table).chosen(columns), **more)  # type: ignore[arg-type]
+def query(table: str, columns: tuple[str, ...] | None = None, *, where: str | None = None, **more: object) -> Query:
+    """Make a query of a table, by default of all of its columns and rows.
+
+    ``where`` has conditions as :mod:`bookstand.pipeline.filters` describes them; ``more`` are fields of :class:`Query`.
+    """
+    of = table_of(table)
+    if where is not None:
+        more["wanted"] = filters.parse(where, of)
+    return Query(table, of.chosen(columns), **more)  # type: ignore[arg-type]
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
 
-_READ = ("path", "paths", "table", "columns", "mode", "partitions", "passwords", "now_ms", "unsealed")
+_READ = ("path", "paths", "table", "columns", "where", "mode", "partitions", "passwords", "now_ms", "unsealed")
 OPTIONS: dict[str, tuple[str, ...]] = {
     STORE: (*_READ, "check", "stream", "ledger", "topic", "start", "max_entries"),
     BOOKIE: (*_READ, "metadata"),
@@ -82,7 +89,7 @@ def query_of(options: Mapping[str, str], table: str | None = None) -> Query:
         name,
         table_of(name).chosen(None if columns is None else tuple(_list(columns))),
         mode == STRICT,
-        ALL,
+        filters.parse(options["where"], table_of(name)) if "where" in options else ALL,
         tuple(one.encode() for one in _list(options["passwords"])) if "passwords" in options else (),
         partitions,
         _number(options, "now_ms", 0) if "now_ms" in options else 0,

@@ -21,13 +21,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REQUIRED = {
-    # Readers that can filter fail every read without it.
-    "spark.sql.python.filterPushdown.enabled": "true",
     # Columns of a batch that are in another order than the schema says are told, not swapped.
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
-"""What a session of anybody's needs so that everything here works."""
+"""Settings that a session needs so that everything here works."""
 
 _CONNECT = "sc://"
 
@@ -117,12 +115,8 @@ def _temporary_folder() -> Path:
 
 
 def register(spark: SparkSession) -> None:
-    """Have ``format("bookstand")`` and ``format("bookie")`` in somebody's session.
-
-    Set :data:`REQUIRED` in it before: whether they take filters depends on what the session says of that now.
-    """
+    """Add ``format("bookstand")`` and ``format("bookie")`` to a session, which should have :data:`REQUIRED` set."""
     from bookstand.pipeline import datasource
 
-    filters = str(spark.conf.get("spark.sql.python.filterPushdown.enabled", "false")).lower() == "true"
-    for source in datasource.FILTERING if filters else datasource.PLAIN:
+    for source in datasource.SOURCES:
         spark.dataSource.register(source)

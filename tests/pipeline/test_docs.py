@@ -53,7 +53,7 @@ def test_the_programs_run_one_after_the_other(spark: Any, tmp_path: Path, capsys
         topic.subscription("billing")
         topic.publish_many([b"an order"] * 7)
     programs = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(programs) == 3
+    assert len(programs) == 4
     there = {"/var/lib/app/store": tmp_path / "store", "/data/checkpoints": tmp_path / "checkpoints"}
     names: dict[str, Any] = {}
     for program in programs:

@@ -1,4 +1,4 @@
-"""What only Spark shows: formats and options, types, filters handed down, errors, a writer beside a slow read."""
+"""What only Spark shows: formats and options, types, errors, a writer beside a slow read."""
 
 from __future__ import annotations
 
@@ -80,43 +80,6 @@ def test_sql_knows_the_formats(spark: Any, imported: Callable[[str], Path]) -> N
     assert row["cursors"] == 16
     with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
         spark.sql(f"CREATE TABLE kept USING bookstand OPTIONS (table 'cursors') LOCATION '{path}'")
-
-
-CONDITIONS = [
-    # What is left to Spark is in its plan.
-    ("deliver_at_ms > {middle}", False),
-    ("deliver_at_ms >= {middle} AND cursor = 'd2'", False),
-    ("ledger_id IN ({ledger}, -4) AND entry_id < 20", False),
-    ("topic LIKE '%delayed%' AND entry_id % 2 = 0", True),
-    ("deliver_at_ms > {middle} OR entry_id = 1", True),
-    ("bucket_ledger_id IS NULL", True),
-]
-
-
-def test_filters_change_nothing_but_what_is_read(spark: Any, imported: Callable[[str], Path]) -> None:
-    frame = spark.read.format("bookstand").option("table", "delayed_index").load(str(imported("a")))
-    every = frame.collect()
-    times = sorted(row["deliver_at_ms"] for row in every)
-    plain = spark.createDataFrame(every, frame.schema)
-    for text, left in CONDITIONS:
-        condition = text.format(middle=times[len(times) // 2], ledger=every[0]["ledger_id"])
-        found = frame.where(condition)
-        assert sorted(map(repr, found.collect())) == sorted(map(repr, plain.where(condition).collect()))
-        assert ("Filter " in found._jdf.queryExecution().executedPlan().toString()) == left, condition
-
-
-def test_a_session_that_hands_no_filters_down_reads_as_well(spark: Any, imported: Callable[[str], Path]) -> None:
-    from bookstand.pipeline.session import register
-
-    name = "spark.sql.python.filterPushdown.enabled"
-    try:
-        spark.conf.set(name, "false")
-        register(spark)
-        frame = spark.read.format("bookstand").option("table", "cursors").load(str(imported("b")))
-        assert frame.where("cursor = 'd1'").count() == 1
-    finally:
-        spark.conf.set(name, "true")
-        register(spark)
 
 
 def test_columns_by_option_and_by_schema(spark: Any, imported: Callable[[str], Path]) -> None:

@@ -75,6 +75,15 @@ def test_pieces_of_any_size_are_the_whole(made: Path, limits: list[int], kind: s
     assert of.partitions(at, at) == []
 
 
+def test_where_selects_rows_of_a_stream_and_moves_no_offset(made: Path) -> None:
+    of = stream(made, stream="ledger", ledger="0", where="entry_id BETWEEN 10 AND 12")
+    first = of.initialOffset()
+    middle = of.latestOffset(first, ReadMaxRows(12))
+    assert middle["entry"] == 12
+    assert read_between(of, first, middle) == [(0, 10), (0, 11)]
+    assert read_between(of, middle, of.latestOffset(middle, ReadAllAvailable())) == [(0, 12)]
+
+
 def test_what_was_between_two_offsets_stays(tmp_path: Path) -> None:
     with bookstand.open(tmp_path / "store") as store:
         publish(store, 10)

@@ -1,4 +1,4 @@
-"""What is wanted, as filters say it, and how a read is divided."""
+"""The rows that a predicate selects, and how a read is divided."""
 
 from __future__ import annotations
 
@@ -6,57 +6,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import datasource as spark
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.pipeline.filters import taken
 from bookstand.pipeline.parts import Part, Range, bundled, divided
 from bookstand.pipeline.places import Place
 from bookstand.pipeline.query import query_of
-from bookstand.pipeline.schemas import ENTRIES, MESSAGES, TABLES
+from bookstand.pipeline.schemas import ENTRIES, TABLES
 from bookstand.pipeline.wanted import Wanted
-
-LEDGER, ENTRY, TOPIC = ("ledger_id",), ("entry_id",), ("topic",)
-
-
-def test_filters_that_can_be_done_are_taken() -> None:
-    wanted, left = taken(
-        [
-            spark.IsNotNull(LEDGER),
-            spark.In(LEDGER, (3, 5, 9)),
-            spark.GreaterThan(LEDGER, 3),
-            spark.LessThanOrEqual(ENTRY, 7),
-            spark.EqualTo(TOPIC, "t"),
-        ],
-        MESSAGES,
-    )
-    assert not left
-    assert wanted.range("ledger_id") == (4, 9)
-    assert [wanted.has("ledger_id", one) for one in (3, 4, 5, 9)] == [False, False, True, True]
-    assert wanted.range("entry_id")[1] == 7
-    assert [wanted.has("topic", one) for one in ("t", "u")] == [True, False]
-    assert wanted.overlaps("ledger_id", 0, 4)
-    assert not wanted.overlaps("ledger_id", 10, 20)
-
-
-@pytest.mark.parametrize(
-    "one",
-    [
-        spark.Not(spark.EqualTo(LEDGER, 1)),
-        spark.EqualTo(LEDGER, 1.5),
-        spark.EqualTo(LEDGER, True),
-        spark.GreaterThan(TOPIC, "t"),
-        spark.StringStartsWith(TOPIC, "t"),
-        spark.EqualTo(("properties", "a"), "t"),
-        spark.EqualTo(("payload",), b"x"),
-        spark.IsNull(LEDGER),
-        spark.EqualTo(("nothing",), 1),
-    ],
-    ids=str,
-)
-def test_other_filters_are_left_to_spark(one: spark.Filter) -> None:
-    assert taken([one], MESSAGES) == (Wanted(), [one])
-
 
 NUMBERS = st.none() | st.integers(-3, 3)
 

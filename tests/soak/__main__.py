@@ -45,6 +45,7 @@ KINDS: dict[str, str] = {
     "endurance": "tests.soak.endurance:KIND",
     "interrupts": "tests.soak.interrupts:KIND",
     "interrupts_defects": "tests.soak.interrupts_defects:KIND",
+    "frames": "tests.soak.frames:KIND",
 }
 REPORT = Path("build/soak.json")
 
