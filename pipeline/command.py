@@ -15,6 +15,7 @@ from bookstand.pipeline.bucket_cutting import Cut, step_millis
 from bookstand.pipeline.job import Job, Progress, Runner, execute
 from bookstand.pipeline.places import Place, clusters, local_path, places, stores
 from bookstand.pipeline.summary import Summary
+from bookstand.pipeline.worker import Limits
 from bookstand.storage.escapes import visible
 from bookstand.storage.files import sync_file
 from bookstand.storage.owners import sync_folder
@@ -142,7 +143,15 @@ def _add_common(one: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="run on Spark: local[*], a cluster's, sc://HOST of a Connect server, or 'given' behind spark-submit",
     )
-    how.add_argument("--processes", metavar="N", type=_positive, default=1, help="without Spark, in so many processes")
+    how.add_argument("--processes", metavar="N", type=_positive, default=1, help="units at a time, without Spark")
+    how.add_argument(
+        "--unit-seconds",
+        metavar="N",
+        type=_positive,
+        default=Limits().seconds,
+        help="stop a unit that takes longer; 6 hours by default",
+    )
+    how.add_argument("--unit-memory", metavar="MIB", type=_positive, help="stop a unit that allocates more")
     how.add_argument("--dry-run", action="store_true", help="change nothing, and say what would be done")
     how.add_argument("--unit", metavar="NAME", action="append", default=[], help="only this unit; may be repeated")
     how.add_argument("--again", action="store_true", help="what was done before, too")
@@ -358,16 +367,17 @@ JOBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], _Made]] = 
 
 @contextmanager
 def _runner(options: argparse.Namespace) -> Iterator[Runner]:
+    limits = Limits(options.unit_seconds, None if options.unit_memory is None else options.unit_memory << 20)
     if options.master is None:
         from bookstand.pipeline.local import LocalRunner
 
-        yield LocalRunner(options.processes)
+        yield LocalRunner(options.processes, limits)
         return
     from bookstand.pipeline.on_spark import SparkRunner
 
     spark = _session(options.master)
     try:
-        yield SparkRunner(spark)
+        yield SparkRunner(spark, limits)
     finally:
         if options.master != _GIVEN:
             spark.stop()

@@ -7,6 +7,7 @@ time, does no harm; only ``commit``, in the process that began the job, touches 
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import shutil
@@ -16,10 +17,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol, cast
 
-from bookstand.errors import IncorrectParameterError, StoreNotFoundError
+from bookstand.errors import DiskFullError, IncorrectParameterError, StoreError, StoreNotFoundError
 from bookstand.pipeline.run_folder import run_folder
 from bookstand.pipeline.summary import Summary
 from bookstand.pipeline.unit import Packed, Part, Plan, Result, Unit, fingerprint
+from bookstand.pipeline.worker import Limits, Lost, calls
 
 Progress = Callable[[int, int], object]
 """Told how many units of how many are done."""
@@ -62,7 +64,10 @@ class JoiningJob(Job, Protocol):
 
 
 class Runner(Protocol):
-    """Does units. Of each exactly one result comes, of whichever attempt; a failure is a result."""
+    """Does units, and yields exactly one result for each; a failure is a result.
+
+    The result of a unit that crashed says so, and :func:`execute` has the runner do it again alone.
+    """
 
     def run(self, job: Job, units: Sequence[Unit], work: Path | None) -> Iterator[Result]: ...
 
@@ -97,11 +102,8 @@ def execute(
     with run_folder(doing.work(), job.name) as folder:
         found: list[tuple[Unit, Result]] = []
         total = len(units) + len(joined)
-        results = runner.run(doing, units, folder)
-        if joined:
-            parts = [part for part in plan.parts if {unit.name for unit in joined}.intersection(part.units)]
-            results = chain(results, runner.run_joined(cast("JoiningJob", doing), joined, parts, folder))
-        for result in results:
+        attempted = _Attempted(doing, runner, plan, folder)
+        for result in attempted.results(units, joined):
             found.append((known[result.unit], result))
             if progress is not None:
                 progress(len(found), total)
@@ -114,7 +116,89 @@ def execute(
     return summary
 
 
+class _Attempted:
+    """The results of units, those that crashed included: these are done once more, each alone."""
+
+    def __init__(self, job: Job, runner: Runner, plan: Plan, folder: Path | None) -> None:
+        self._job = job
+        self._runner = runner
+        self._parts = plan.parts
+        self._folder = folder
+
+    def results(self, units: Sequence[Unit], joined: Sequence[Unit]) -> Iterator[Result]:
+        waiting = {unit.name: unit for unit in (*units, *joined)}
+        crashed: dict[str, Result] = {}
+        for result in chain(self._run(units), self._run_joined(joined)):
+            if waiting.pop(result.unit, None) is None:
+                raise StoreError(f"the runner has a second result of unit {result.unit!r}")
+            if result.crashed:
+                crashed[result.unit] = result
+            else:
+                yield result
+        for name in waiting:
+            yield Result(name, failure="the runner has no result of it")
+        for done in (self._run, self._run_joined):
+            for unit in units if done == self._run else joined:
+                if unit.name in crashed:
+                    (second,) = done([unit])
+                    if second.failure is not None:
+                        why = f"{crashed[unit.name].failure}; then, done alone: {second.failure}"
+                        second = second._replace(failure=why)
+                    yield second
+
+    def _run(self, units: Sequence[Unit]) -> Iterator[Result]:
+        return self._runner.run(self._job, units, self._folder)
+
+    def _run_joined(self, units: Sequence[Unit]) -> Iterator[Result]:
+        if not units:
+            return iter(())
+        names = {unit.name for unit in units}
+        parts = [part for part in self._parts if names.intersection(part.units)]
+        return self._runner.run_joined(cast("JoiningJob", self._job), units, parts, self._folder)
+
+
 # -- one attempt -------------------------------------------------------------------------------------------------------
+
+
+def attempt_each(
+    job: Job, units: Sequence[Unit], work: Path | None, tag: str = "", processes: int = 1, limits: Limits | None = None
+) -> Iterator[Result]:
+    """Do units in child processes, each in a folder that no other attempt has."""
+    tag += f"{uuid.uuid4().hex[:12]}-"
+    for unit, outcome in calls(lambda unit: attempt(job, unit, work, tag), units, processes, limits):
+        yield _crashed(unit, outcome, work, tag) if isinstance(outcome, Lost) else outcome
+
+
+def join_each(
+    job: JoiningJob,
+    units: Sequence[tuple[Unit, Sequence[Packed]]],
+    work: Path | None,
+    tag: str = "",
+    processes: int = 1,
+    limits: Limits | None = None,
+) -> Iterator[Result]:
+    """Join units of their pieces, in the same way."""
+    tag += f"{uuid.uuid4().hex[:12]}-"
+    for (unit, _), outcome in calls(lambda one: attempt_to_join(job, *one, work, tag), units, processes, limits):
+        yield _crashed(unit, outcome, work, tag) if isinstance(outcome, Lost) else outcome
+
+
+def read_each(
+    job: JoiningJob, parts: Sequence[Part], units: Collection[str], processes: int = 1, limits: Limits | None = None
+) -> Iterator[Packed]:
+    """Read parts in child processes: what they have for these units."""
+    for part, outcome in calls(lambda part: read_part(job, part, units), parts, processes, limits):
+        if isinstance(outcome, Lost):
+            why = f"{part.name}: {outcome.why}"
+            outcome = [Packed(unit, b"", why, crashed=True) for unit in part.units if unit in units]
+        yield from outcome
+
+
+def _crashed(unit: Unit, lost: Lost, work: Path | None, tag: str) -> Result:
+    """Remove what the attempt has left: it may be what exhausted the disk."""
+    for folder in () if work is None else work.glob(f"{fingerprint(unit.name)}-{tag}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    return Result(unit.name, failure=lost.why, crashed=True)
 
 
 def attempt(job: Job, unit: Unit, work: Path | None, tag: str = "") -> Result:
@@ -125,7 +209,7 @@ def attempt(job: Job, unit: Unit, work: Path | None, tag: str = "") -> Result:
 def attempt_to_join(job: JoiningJob, unit: Unit, pieces: Sequence[Packed], work: Path | None, tag: str = "") -> Result:
     for piece in pieces:
         if piece.failure is not None:
-            return Result(unit.name, failure=piece.failure)
+            return Result(unit.name, failure=piece.failure, crashed=piece.crashed)
     data = [piece.data for piece in pieces if piece.problem is None]
     result = _attempted(unit.name, work, tag, lambda folder: job.join(unit, data, folder))
     problems = [piece.problem for piece in pieces if piece.problem is not None]
@@ -138,7 +222,21 @@ def read_part(job: JoiningJob, part: Part, units: Collection[str]) -> list[Packe
         return [packed for packed in job.read(part) if packed.unit in units]
     except Exception as error:
         why = f"{part.name}: {type(error).__name__}: {error}"
-        return [Packed(unit, b"", why) for unit in part.units if unit in units]
+        return [Packed(unit, b"", why, crashed=_is_exhaustion(error)) for unit in part.units if unit in units]
+
+
+_EXHAUSTED = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+
+def _is_exhaustion(error: BaseException | None) -> bool:
+    """Whether memory, disk space or files were exhausted, which units that were done at the same time may have used."""
+    while error is not None:
+        if isinstance(error, MemoryError | DiskFullError):
+            return True
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _attempted(unit: str, work: Path | None, tag: str, do: Callable[[Path], Result]) -> Result:
@@ -150,7 +248,7 @@ def _attempted(unit: str, work: Path | None, tag: str, do: Callable[[Path], Resu
     except Exception as error:
         if work is not None:
             shutil.rmtree(folder, ignore_errors=True)
-        return Result(unit, failure=f"{type(error).__name__}: {error}")
+        return Result(unit, failure=f"{type(error).__name__}: {error}", crashed=_is_exhaustion(error))
     return result if work is None else result._replace(staged=str(folder))
 
 

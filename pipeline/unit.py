@@ -34,6 +34,9 @@ class Result(NamedTuple):
     failure: str | None = None
     staged: str | None = None
     facts: dict[str, Any] = {}
+    crashed: bool = False
+    """Whether the failure is one of its process, which was killed, hung or ran out of memory, disk space or files: the
+    unit may succeed when it is done alone."""
 
     def to_json(self) -> str:
         return json.dumps(self._asdict())
@@ -70,6 +73,8 @@ class Packed(NamedTuple):
     failure: str | None = None
     problem: str | None = None
     """What of it was damaged, and is not in ``data``."""
+    crashed: bool = False
+    """As for a :class:`Result`."""
 
 
 def fingerprint(value: object) -> str:

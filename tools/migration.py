@@ -69,8 +69,8 @@ def run_job(path: str, job: Job, topics: Sequence[str], cursors: Sequence[str], 
         if opened.storage.node(IMPORT_NODE) is not None:
             raise IllegalOperationError("the store has an unfinished import: it is to be finished first")
     with progress_bar("looking at topics", counts=True) as progress:
-        # What was done before would be the same again, and is left alone for that.
-        summary = execute(job, LocalRunner(), dry_run=dry_run, again=True, progress=progress)
+        # Units done before would get the same outcome and do not change. The structure of the only store was checked.
+        summary = execute(job, LocalRunner(processes=0), dry_run=dry_run, again=True, progress=progress)
     found = _outcome(summary, path)
     if not any(found) and (topics or cursors):
         raise NoSuchNodeError(f"there is nothing to migrate of {' and '.join([*topics, *cursors])}")

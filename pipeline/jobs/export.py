@@ -17,6 +17,7 @@ from bookstand.pipeline.input_state import place_state
 from bookstand.pipeline.places import STORE, Place, check_present, opened
 from bookstand.pipeline.publishing import Output
 from bookstand.pipeline.unit import Plan, Result, Unit, fingerprint
+from bookstand.pipeline.worker import Lost, calls
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,17 +59,26 @@ class Export:
         """A table at a time, and messages a topic at a time where that takes no reading of everything."""
         units: list[Unit] = []
         problems: list[str] = []
-        for place in self.places:
-            try:
-                state = place_state(place)
-                for table in self.tables:
-                    for chosen in self._topics(place) if table == "messages" else [list(self.topics)]:
-                        name = " ".join((place.name, table, *(chosen if table == "messages" else ())))
-                        of = {"place": list(place), "state": state, "table": table, "topics": chosen}
-                        units.append(Unit(name, of))
-            except (BookstandError, OSError) as error:
-                problems.append(f"{place.name}: {error}")
+        # A store may end the process that reads its topics.
+        for place, found in calls(self._units, self.places):
+            if isinstance(found, list):
+                units += found
+            else:
+                problems.append(f"{place.name}: {found.why}")
         return Plan(units, problems=tuple(problems))
+
+    def _units(self, place: Place) -> list[Unit] | Lost:
+        units = []
+        try:
+            state = place_state(place)
+            for table in self.tables:
+                for chosen in self._topics(place) if table == "messages" else [list(self.topics)]:
+                    name = " ".join((place.name, table, *(chosen if table == "messages" else ())))
+                    of = {"place": list(place), "state": state, "table": table, "topics": chosen}
+                    units.append(Unit(name, of))
+        except (BookstandError, OSError) as error:
+            return Lost(str(error))
+        return units
 
     def _topics(self, place: Place) -> list[list[str]]:
         if place.kind != STORE:

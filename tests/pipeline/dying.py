@@ -58,11 +58,14 @@ class SlowExport(Export):
 
 
 def dying_at(number: int, call: Callable[..., Any], *, before: bool) -> Callable[..., Any]:
-    """A call that is the last thing its process does, the given time that it is made; or does not even happen."""
+    """Wrap a call that kills this process before or after the given one of its calls. Children are not killed."""
     calls = 0
+    process = os.getpid()
 
     def instead(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
+        if os.getpid() != process:
+            return call(*arguments, **named)
         calls += 1
         if calls == number and before:
             die()

@@ -46,6 +46,9 @@ KINDS: dict[str, str] = {
     "interrupts": "tests.soak.interrupts:KIND",
     "interrupts_defects": "tests.soak.interrupts_defects:KIND",
     "frames": "tests.soak.frames:KIND",
+    "dying_units": "tests.soak.dying_units:KIND",
+    "dying_units_spark": "tests.soak.dying_units:SPARK",
+    "spark_defects": "tests.soak.spark_defects:KIND",
 }
 REPORT = Path("build/soak.json")
 

@@ -279,7 +279,7 @@ def small(path: Path) -> None:
                 with Cursor.open(topic, cursor) as opened:
                     opened.ack(positions[3:20:4]).result()
             topic.close()
-    assert execute(RebuildDelayed((str(path),), Cut(least=5)), LocalRunner()).ok
+    assert execute(RebuildDelayed((str(path),), Cut(least=5)), LocalRunner(processes=0)).ok
 
 
 class Check:
