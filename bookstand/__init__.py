@@ -4,6 +4,7 @@ from bookstand import errors
 from bookstand.errors import BookstandError, LedgerError, StoreError
 from bookstand.ledger.defaults import LedgerDefaults, bookkeeper_defaults, defaults
 from bookstand.ledger.entry import Entry
+from bookstand.proto.expansion import ExpansionLimits
 from bookstand.storage.pending import Pending
 from bookstand.store import Store, open, temporary
 
@@ -15,6 +16,7 @@ __all__ = [
     # what it, its topics and their subscriptions are opened with
     "BrokerConf",
     "CursorConfig",
+    "ExpansionLimits",
     "LedgerDefaults",
     "MultiplierRedeliveryBackoff",
     "SubscriptionConfig",

@@ -371,6 +371,10 @@ class MalformedError(BookstandError, ValueError):
     """Bytes that are not what they should be; the message says which part of them is broken."""
 
 
+class ExpansionError(MalformedError):
+    """An entry or a record expands to more bytes than ``ExpansionLimits`` allows."""
+
+
 class MalformedMessageError(MalformedError):
     """An entry is no message, or no whole one."""
 

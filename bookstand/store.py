@@ -8,6 +8,7 @@ from bookstand.errors import BookstandError, IncorrectParameterError
 from bookstand.ledger.arguments import MISSING, as_ledger_id
 from bookstand.ledger.client import Client, Settings
 from bookstand.ledger.defaults import defaults as one_machine
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.clock import SystemClock
 from bookstand.storage.forking import ProcessBound
 from bookstand.storage.metadata import LedgerMetadata
@@ -56,6 +57,7 @@ def open(
     clock: Clock | None = None,
     hooks: Hooks | None = None,
     defaults: LedgerDefaults = one_machine,
+    expansion_limits: ExpansionLimits = DEFAULT,
 ) -> Store:
     """Open the store at ``path``, a folder.
 
@@ -83,6 +85,8 @@ def open(
         clock: Where the time comes from. None: the machine.
         hooks: What is called at named points; faults come in by it.
         defaults: What ledgers are created and opened with; ``bookstand.bookkeeper_defaults`` are the original's.
+        expansion_limits: How far an entry or a record may expand when it is decoded: compressed payloads, batches, the
+            states of cursors. An entry beyond them is damaged for readers.
     """
     settings = Settings(
         defaults=defaults,
@@ -95,6 +99,7 @@ def open(
         metadata_format=metadata_format,
         add_quorum_timeout=add_quorum_timeout,
         read_only=read_only,
+        expansion_limits=expansion_limits,
     )
     storage = open_storage(
         path,
@@ -128,6 +133,11 @@ class Store(ProcessBound):
         self._topics: dict[str, Topic] = {}
         self._topics_lock = RLock()
         self._closed = False
+
+    @property
+    def expansion_limits(self) -> ExpansionLimits:
+        """How far an entry or a record may expand when it is decoded."""
+        return self._client.expansion_limits
 
     @property
     def storage(self) -> Storage:

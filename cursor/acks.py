@@ -12,7 +12,7 @@ from sys import getsizeof
 from pyroaring import BitMap64
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.keys import MAX_ENTRY_ID
+from bookstand.proto.expansion import MAX_BATCH_MESSAGES
 
 # Heap bytes as malloc counts them: the objects of a page and its places in the cache's tables, with an empty bitmap; a
 # container of a bitmap without its contents; an entry id of a batch and the allocation of its bits.
@@ -200,8 +200,10 @@ class LedgerAcks:
 
 def bits_of(indexes: Iterable[int], batch_size: int) -> int:
     """The bits of a batch that stay unacknowledged when these indexes are acknowledged."""
-    if type(batch_size) is not int or not 0 < batch_size <= MAX_ENTRY_ID:
-        raise IncorrectParameterError(f"a batch has a positive number of messages, not {batch_size!r}")
+    if type(batch_size) is not int or not 0 < batch_size <= MAX_BATCH_MESSAGES:
+        raise IncorrectParameterError(
+            f"batch_size must be an integer from 1 to {MAX_BATCH_MESSAGES}, not {batch_size!r}"
+        )
     acked = 0
     for index in indexes:
         if type(index) is not int or not 0 <= index < batch_size:
@@ -211,4 +213,5 @@ def bits_of(indexes: Iterable[int], batch_size: int) -> int:
 
 
 def indexes_of(bits: int) -> list[int]:
-    return [index for index in range(bits.bit_length()) if bits >> index & 1]
+    # Written out in one pass: shifting a large number for each of its bits would take quadratic time.
+    return [index for index, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"]

@@ -14,11 +14,13 @@ from operator import sub
 from bookstand.cursor.columns import ColumnError, read_column, write_column
 from bookstand.errors import IncorrectParameterError
 from bookstand.proto import wire
+from bookstand.proto.expansion import DEFAULT, FREE_BYTES, RECORD_BYTES, ExpansionLimits
 from bookstand.proto.layout import Layout
 
 _WORDS = 0
 _BYTES = 1
 _WORD_BITS = 64
+_MOST_EQUAL = FREE_BYTES // RECORD_BYTES
 
 BATCHES = Layout(
     "batches that are acknowledged in part",
@@ -49,17 +51,20 @@ def encode_batches(partial: Mapping[int, int], sizes: Mapping[int, int]) -> byte
     write_column(out, known)
     if max(numbers).bit_length() <= _WORD_BITS:
         out.append(_WORDS)
-        write_column(out, numbers)
+        # The limit on expansion counts batches against stored bytes, so that many batches must take some.
+        write_column(out, numbers, least_width=1 if len(numbers) > _MOST_EQUAL else 0)
     else:
         out.append(_BYTES)
         lengths = [(number.bit_length() + 7) >> 3 for number in numbers]
-        write_column(out, lengths)
+        write_column(out, lengths, least_width=1 if len(lengths) > _MOST_EQUAL else 0)
         out += b"".join([number.to_bytes(length, "little") for number, length in zip(numbers, lengths, strict=True)])
     return bytes(out)
 
 
-def decode_batches(data: bytes, count: int) -> tuple[dict[int, int], dict[int, int]]:
+def decode_batches(data: bytes, count: int, limits: ExpansionLimits = DEFAULT) -> tuple[dict[int, int], dict[int, int]]:
     """What :func:`encode_batches` was given for ``count`` batches; :class:`ValueError` for anything else."""
+    # Columns of equal numbers take no bytes for each.
+    limits.of(len(data)).take(count * RECORD_BYTES, f"a page with {count} partially acknowledged batches")
     first, at = wire.read_varint(data, 0, len(data))
     distances: list[int] = []
     if count > 1:

@@ -60,7 +60,9 @@ class Bringing:
         if ref is None or handle is None:
             return None
         try:
-            return ref, recovery.load_page(self._name, ledger_id, ref, recovery.read_parts(handle, ref))
+            return ref, recovery.load_page(
+                self._name, ledger_id, ref, recovery.read_parts(handle, ref), self._log.client.expansion_limits
+            )
         except BookstandError as error:
             # A flush in progress may be about to replace the ledger that the page was read from.
             with self._flushing.alone:

@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 from bookstand.errors import MalformedAckStateError, MalformedError
 from bookstand.ledger.compression import NUMBERS, unpack
+from bookstand.proto.expansion import DEFAULT, Expansion, ExpansionLimits
 from bookstand.proto.layout import Layout
 
 CODEC_PROPERTY = "pulsar/cursor-compressionType"
 """The key in a cursor ledger's custom metadata."""
-
-MAX_SNAPSHOT = 512 << 20
 
 _FIRST = b"{"
 PACKED = Layout(
@@ -35,14 +34,15 @@ class Footer(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A snapshot's bytes, and the entries that it was read from."""
+    """A snapshot's bytes, the entries that it was read from, and what these have been charged with."""
 
     data: bytes
     first_entry: int
     last_entry: int
+    expansion: Expansion
 
 
-def footer_of(entry: bytes, max_size: int = MAX_SNAPSHOT) -> Footer | None:
+def footer_of(entry: bytes, limits: ExpansionLimits = DEFAULT) -> Footer | None:
     """The footer that an entry is; None if it is something else."""
     if not entry.startswith(_FIRST):
         return None
@@ -51,18 +51,23 @@ def footer_of(entry: bytes, max_size: int = MAX_SNAPSHOT) -> Footer | None:
         parts, length = said["numParts"], said["length"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedAckStateError(f"the footer of a chunked snapshot cannot be read: {error!r}") from None
-    if type(parts) is not int or type(length) is not int or parts < 1 or not 0 <= length <= max_size:
+    if type(parts) is not int or type(length) is not int or parts < 1 or length < 0:
         raise MalformedAckStateError(f"the footer of a chunked snapshot says {parts!r} parts and {length!r} bytes")
+    if length > limits.max_expanded_bytes:
+        raise MalformedAckStateError(
+            f"the footer of a chunked snapshot says {length} bytes; if the data is right, raise max_expanded_bytes "
+            f"({limits.max_expanded_bytes})"
+        )
     return Footer(parts, length)
 
 
 def stored_at(
-    read: Callable[[int], bytes], entry_id: int, codec: str | None = None, max_size: int = MAX_SNAPSHOT
+    read: Callable[[int], bytes], entry_id: int, codec: str | None = None, limits: ExpansionLimits = DEFAULT
 ) -> Stored:
     """The snapshot whose last entry is ``entry_id``. ``read`` gives an entry; ``codec`` is what
     :data:`CODEC_PROPERTY` says."""
     entry = read(entry_id)
-    footer = footer_of(entry, max_size)
+    footer = footer_of(entry, limits)
     first = entry_id
     if footer is not None:
         first = entry_id - footer.parts
@@ -78,10 +83,11 @@ def stored_at(
         if left:
             raise MalformedAckStateError(f"the parts of the snapshot that ends with entry {entry_id} have another size")
         entry = b"".join(parts)
-    return Stored(unpacked(entry, codec, max_size), first, entry_id)
+    expansion = limits.of(len(entry))
+    return Stored(unpacked(entry, codec, expansion), first, entry_id, expansion)
 
 
-def unpacked(data: bytes, codec: str | None, max_size: int = MAX_SNAPSHOT) -> bytes:
+def unpacked(data: bytes, codec: str | None, expansion: Expansion | None = None) -> bytes:
     """The bytes of a snapshot of a ledger whose custom metadata names ``codec``."""
     if codec is None:
         return data
@@ -94,6 +100,6 @@ def unpacked(data: bytes, codec: str | None, max_size: int = MAX_SNAPSHOT) -> by
     if codec == "NONE" and size != len(packed):
         raise MalformedAckStateError(f"the snapshot should have {size} bytes, there are {len(packed)}")
     try:
-        return unpack(codec, packed, size, max_size)
+        return unpack(codec, packed, size, expansion)
     except MalformedError as error:
         raise MalformedAckStateError(f"the snapshot cannot be unpacked: {error}") from None

@@ -30,11 +30,11 @@ class ColumnError(ValueError):
     """The bytes are not a column of that many numbers."""
 
 
-def write_column(out: bytearray, numbers: Sequence[int]) -> None:
+def write_column(out: bytearray, numbers: Sequence[int], least_width: int = 0) -> None:
     """Append ``numbers``: at least one, each from 0 to 2^64 − 1."""
     base = min(numbers)
     span = max(numbers) - base
-    if not span:
+    if not span and not least_width:
         out.append(0)
         wire.write_varint(out, base)
         return

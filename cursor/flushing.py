@@ -419,7 +419,7 @@ class Flushing(ProcessBound):
             try:
                 parts = recovery.read_parts(old, ref)
                 # A page that was damaged after its check must not be copied as an intact one.
-                recovery.load_page(self._name, ledger_id, ref, parts)
+                recovery.load_page(self._name, ledger_id, ref, parts, self._log.client.expansion_limits)
             except recovery.DAMAGED as error:
                 with self._lock:
                     pages = self._live.pages

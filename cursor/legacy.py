@@ -22,7 +22,7 @@ from pyroaring import BitMap64
 
 from bookstand.cursor.bitmaps import Ids, add_runs, add_words, runs, words
 from bookstand.cursor.state import AckState
-from bookstand.errors import IncorrectParameterError, MalformedAckStateError
+from bookstand.errors import ExpansionError, IncorrectParameterError, MalformedAckStateError
 from bookstand.proto.acks import LONG_PROPERTY, read_batch, read_range, write_batch
 from bookstand.proto.acks_bulk import (
     SLICE,
@@ -34,6 +34,7 @@ from bookstand.proto.acks_bulk import (
     write_longs,
     write_ranges,
 )
+from bookstand.proto.expansion import CONTAINER_BYTES, DEFAULT, RECORD_BYTES, Expansion, ExpansionLimits
 from bookstand.proto.wire import (
     BYTES,
     FIXED32,
@@ -71,9 +72,8 @@ _AT_ONCE = 64
 _ROWS = 1 << 14
 
 _CONTAINER_BITS = 16
-_MAX_CONTAINERS = 1 << 20
-"""Bitmap containers that ranges may fill beyond their first, together: 6.9e10 entries. A range takes thirty bytes and
-may stand for four billion entries, so without a limit a small snapshot could take all memory."""
+_WORD_BYTES = 8
+_ROW_BYTES = 32
 
 
 class Snapshot(NamedTuple):
@@ -93,19 +93,25 @@ class Written(NamedTuple):
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read(data: bytes, entries: Mapping[int, int] | None = None) -> Snapshot:
+def read(data: bytes, entries: Mapping[int, int] | None = None, expansion: Expansion | None = None) -> Snapshot:
     """The state in a snapshot. ``entries`` is the number of entries of each of the topic's ledgers, by which ranges
-    from one ledger into another are split."""
+    from one ledger into another are split. ``expansion`` is that of the entries that the snapshot was read from; None:
+    the default limits."""
+    expansion = expansion or DEFAULT.of(len(data))
     try:
-        parts = _Parts.of(data)
+        parts = _Parts.of(data, expansion)
         mark_delete = Position(*parts.mark_delete())
-    except WireError as error:
+        return _snapshot(parts, mark_delete, entries or {}, expansion)
+    except (WireError, ExpansionError) as error:
         raise MalformedAckStateError(f"the snapshot cannot be read: {error}") from None
+
+
+def _snapshot(parts: _Parts, mark_delete: Position, entries: Mapping[int, int], expansion: Expansion) -> Snapshot:
     acked: dict[int, BitMap64] = {}
     unsplit: set[int] = set()
     ranges = parts.all_ranges()
     if len(ranges):
-        _add_ranges(acked, _split(ranges, entries or {}, unsplit), mark_delete)
+        _add_ranges(acked, _split(ranges, entries, unsplit), mark_delete, expansion)
     else:
         for ledger, bits in parts.longs:
             _add_longs(acked, ledger, bits, mark_delete)
@@ -123,12 +129,16 @@ def from_parts(
     batches: Iterable[tuple[int, int, int]],
     properties: Mapping[str, int],
     entries: Mapping[int, int] | None = None,
+    limits: ExpansionLimits = DEFAULT,
 ) -> Snapshot:
-    """The same of what stands in a cursor's record."""
+    """The state in a cursor's record."""
     acked: dict[int, BitMap64] = {}
     unsplit: set[int] = set()
     rows = np.array(list(ranges), dtype=np.int64).reshape(-1, 4)
-    _add_ranges(acked, _split(rows, entries or {}, unsplit), mark_delete)
+    try:
+        _add_ranges(acked, _split(rows, entries or {}, unsplit), mark_delete, limits.of(rows.nbytes))
+    except ExpansionError as error:
+        raise MalformedAckStateError(f"the record of the cursor cannot be read: {error}") from None
     kept = {Position(ledger, entry): bits for ledger, entry, bits in batches if (ledger, entry) > mark_delete}
     return Snapshot(AckState(mark_delete, acked, kept, dict(properties)), frozenset(unsplit))
 
@@ -136,7 +146,8 @@ def from_parts(
 class _Parts:
     """What stands in a snapshot, before any of it is judged."""
 
-    def __init__(self) -> None:
+    def __init__(self, expansion: Expansion) -> None:
+        self._expansion = expansion
         self.ledger: int | None = None
         self.entry: int | None = None
         self.ranges: list[Ranges] = []
@@ -146,8 +157,8 @@ class _Parts:
         self.properties: dict[str, int] = {}
 
     @classmethod
-    def of(cls, data: bytes) -> _Parts:
-        parts = cls()
+    def of(cls, data: bytes, expansion: Expansion) -> _Parts:
+        parts = cls(expansion)
         at = 0
         # Nothing is looked at many at a time before here, by tag.
         again = {_RANGE_TAG: 0, _LONGS_TAG: 0}
@@ -168,9 +179,11 @@ class _Parts:
         if key == _LONGS_TAG:
             sets, end = read_longs(data, at, _LONGS)
             self.longs += sets
+            self._expansion.take(RECORD_BYTES * len(sets) + _WORD_BYTES * sum(len(words) for _, words in sets), _WHAT)
         else:
             ranges, end = read_ranges(data, at, _RANGE)
             self.ranges.append(ranges)
+            self._expansion.take(_ROW_BYTES * len(ranges), _WHAT)
         return end
 
     def _take(self, data: bytes, at: int) -> int:
@@ -189,6 +202,9 @@ class _Parts:
         end = start + size
         if end > len(data):
             raise WireError(f"the field at byte {at} wants {size} bytes where {len(data) - start} are left")
+        # A word takes a byte and more.
+        words = size if key in (_BATCH_TAG, _LONGS_TAG) else 0
+        self._expansion.take(RECORD_BYTES + _WORD_BYTES * words, _WHAT)
         chunk = data[start:end]
         if key == _RANGE_TAG:
             self.odd_ranges.append(read_range(chunk))
@@ -213,6 +229,7 @@ class _Parts:
         return self.ledger, self.entry
 
 
+_WHAT = "the snapshot of a cursor"
 _CHUNKS = {_RANGE_TAG, _PROPERTY_TAG, _BATCH_TAG, _LONGS_TAG}
 
 
@@ -257,20 +274,19 @@ def _within(ledgers: list[int], spans: list[tuple[int, int]]) -> Iterator[int]:
             yield ledger
 
 
-def _add_ranges(acked: dict[int, BitMap64], ranges: Ranges, mark_delete: Position) -> None:
+def _add_ranges(acked: dict[int, BitMap64], ranges: Ranges, mark_delete: Position, expansion: Expansion) -> None:
     """Ranges within ledgers, of which what the mark-delete position has passed does not count."""
     if (np.diff(ranges[:, 0]) < 0).any():
         ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
-    containers = 0.0
     for at in range(0, len(ranges), _ROWS):
         ledgers, lowers, _, lasts = ranges[at : at + _ROWS].T.copy()
         lowers = np.maximum(lowers, -1)
         lowers = np.where(ledgers == mark_delete.ledger_id, np.maximum(lowers, mark_delete.entry_id), lowers)
         there = (ledgers >= mark_delete.ledger_id) & (lowers < lasts)
         ledgers, firsts, lasts = ledgers[there], lowers[there] + 1, lasts[there]
-        containers += ((lasts >> _CONTAINER_BITS) - (firsts >> _CONTAINER_BITS)).sum(dtype=np.float64)
-        if containers > _MAX_CONTAINERS:
-            raise MalformedAckStateError(f"the ranges cover more than {_MAX_CONTAINERS} blocks of entries")
+        # Whatever it takes, a range fills one container; the others need no bytes of their own.
+        containers = ((lasts >> _CONTAINER_BITS) - (firsts >> _CONTAINER_BITS)).sum(dtype=np.float64)
+        expansion.take(int(containers) * CONTAINER_BYTES, f"a set of {int(containers)} blocks of entries")
         if len(ledgers):
             _add_sorted(acked, ledgers, firsts, lasts)
 

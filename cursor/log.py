@@ -210,7 +210,7 @@ class CursorLog:
         self._version = None
         try:
             stored, self._version = self._nodes.get(self.path)
-            self.info = decode_cursor_info(stored, f"node {self.path}")
+            self.info = decode_cursor_info(stored, f"node {self.path}", self.client.expansion_limits)
         except NoSuchNodeError:
             self._version = -1
             return None
@@ -371,7 +371,13 @@ class CursorLog:
             if isinstance(error, DAMAGED):
                 damage = f"ledger {ledger_id} is damaged, and its entries are read all the same: {error}"
         codec = handle.metadata.custom_metadata.get(CODEC_PROPERTY)
-        return Entries(handle, last, None if codec is None else codec.decode(errors="replace"), damage)
+        return Entries(
+            handle,
+            last,
+            None if codec is None else codec.decode(errors="replace"),
+            damage,
+            self.client.expansion_limits,
+        )
 
     def source(self, recovery: bool, newest: int | None = None) -> Source:
         """Ledgers to search for the state. With ``recovery`` the ledger that the record points to is closed."""

@@ -76,7 +76,10 @@ def recover(
         # If no ledger could be fenced, a former owner is fenced by the version of the record.
         cursor_log.put(info)
     mark_delete = info.mark_delete or _beginning(topic)
-    state = legacy.from_parts(mark_delete, info.ranges, info.batches, dict(info.properties), topic_entries).state
+    limits = topic.client.expansion_limits
+    state = legacy.from_parts(
+        mark_delete, info.ranges, info.batches, dict(info.properties), topic_entries, limits
+    ).state
     source = RecoveredFrom(recovery.RECORD, log.NO_LEDGER, -1, skipped)
     return recovery.from_old_state(source, state, old_form.size_inline(state))
 

@@ -21,6 +21,7 @@ from bookstand.cursor.errors import CursorDamagedError
 from bookstand.cursor.page_ref import PageRef
 from bookstand.errors import EntryTooLargeError
 from bookstand.proto import wire
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.position import Position
 
 _BITMAP, _BATCHES, _ACKED, _PARTIAL = 1000, 1001, 1002, 1003
@@ -133,7 +134,9 @@ def check_page(cursor: str, ledger_id: int, ref: PageRef, entries: Sequence[byte
         pass
 
 
-def decode_page(cursor: str, ledger_id: int, ref: PageRef, entries: Sequence[bytes]) -> Page:
+def decode_page(
+    cursor: str, ledger_id: int, ref: PageRef, entries: Sequence[bytes], limits: ExpansionLimits = DEFAULT
+) -> Page:
     """The page that ``ref`` means; :class:`CursorDamagedError` if ``entries`` are anything else."""
     bitmap = batches = b""
     for end, entry in _verified(cursor, ledger_id, ref, entries):
@@ -155,7 +158,7 @@ def decode_page(cursor: str, ledger_id: int, ref: PageRef, entries: Sequence[byt
         partial: dict[int, int] = {}
         sizes: dict[int, int] = {}
         if ref.partial:
-            partial, sizes = decode_batches(batches, ref.partial)
+            partial, sizes = decode_batches(batches, ref.partial, limits)
         elif batches:
             raise record.RecordError("it has sets of batch indexes where there are none")
     except (ValueError, IndexError) as error:

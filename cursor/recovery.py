@@ -36,6 +36,7 @@ from bookstand.errors import (
     StoreDamagedError,
 )
 from bookstand.ledger.handle import LedgerHandle
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.keys import MAX_ENTRY_ID
 from bookstand.storage.position import Position
 
@@ -143,6 +144,7 @@ class Entries(NamedTuple):
     codec: str | None
     damage: str | None = None
     """Damage of the ledger itself, of which the entries are read all the same."""
+    limits: ExpansionLimits = DEFAULT
 
     @property
     def ledger_id(self) -> int:
@@ -211,6 +213,7 @@ class _Search:
     def __init__(self, cursor: str, source: Source, topic_entries: Mapping[int, int], resident: ResidentPages) -> None:
         self._cursor = cursor
         self._source = source
+        self._limits = DEFAULT
         self._topic_entries = topic_entries
         self._resident = resident
         self._skipped: list[str] = []
@@ -219,6 +222,7 @@ class _Search:
         for number, ledger_id in enumerate(self._source.ledger_ids):
             try:
                 entries = self._source.open(ledger_id)
+                self._limits = entries.limits
             except LOST as error:
                 self._skipped.append(f"ledger {ledger_id} cannot be read: {error}")
                 continue
@@ -300,8 +304,8 @@ class _Search:
         )
 
     def _from_snapshot(self, entries: Entries, at: int) -> State:
-        found = chunks.stored_at(entries.read, at, entries.codec)
-        state = legacy.read(found.data, self._topic_entries).state
+        found = chunks.stored_at(entries.read, at, entries.codec, entries.limits)
+        state = legacy.read(found.data, self._topic_entries, found.expansion).state
         source = RecoveredFrom(SNAPSHOT, entries.ledger_id, at, tuple(self._skipped))
         return from_old_state(source, state, len(found.data))._replace(handle=entries.handle)
 
@@ -316,7 +320,7 @@ class _Search:
         if ref is not None:
             assert found.handle is not None
             parts = read_parts(found.handle, ref)
-            unstored.append(load_page(self._cursor, floor.ledger_id, ref, parts))
+            unstored.append(load_page(self._cursor, floor.ledger_id, ref, parts, self._limits))
             found.pages.remove(floor.ledger_id)
         found.pages.remove_below(floor.ledger_id)
         for ledger_id in self._resident.ledger_ids():
@@ -389,7 +393,7 @@ def replacements(
                     first = at - identity.part
                     parts = [entry.data for entry in entries.handle.read_unconfirmed(first, at)]
                     ref = ref_of(first, parts)
-                    page = load_page(cursor, identity.user_ledger, ref, parts)
+                    page = load_page(cursor, identity.user_ledger, ref, parts, entries.limits)
                     found[identity.user_ledger] = Found(Position(entries.ledger_id, first), page)
             except _UNUSABLE:
                 continue
@@ -397,8 +401,8 @@ def replacements(
 
 
 def _pages_of_snapshot(entries: Entries, at: int, topic_entries: Mapping[int, int]) -> list[LedgerAcks]:
-    found = chunks.stored_at(entries.read, at, entries.codec)
-    return _pages_of(legacy.read(found.data, topic_entries).state)
+    found = chunks.stored_at(entries.read, at, entries.codec, entries.limits)
+    return _pages_of(legacy.read(found.data, topic_entries, found.expansion).state)
 
 
 def _check_pages(
@@ -427,7 +431,7 @@ def _check_pages(
                     check_page(cursor, ledger_id, ref, parts)
                     continue
                 # Loading checks also the first one that there is no room for.
-                page = load_page(cursor, ledger_id, ref, parts)
+                page = load_page(cursor, ledger_id, ref, parts, entries.limits)
             except LOST as error:
                 unreadable[ledger_id] = ref, str(error)
                 continue
@@ -458,8 +462,10 @@ def read_parts(handle: LedgerHandle, ref: PageRef) -> list[bytes]:
     return [entry.data for entry in handle.read_unconfirmed(ref.entry_id, ref.entry_id + ref.parts - 1)]
 
 
-def load_page(cursor: str, ledger_id: int, ref: PageRef, parts: list[bytes]) -> LedgerAcks:
-    page = decode_page(cursor, ledger_id, ref, parts)
+def load_page(
+    cursor: str, ledger_id: int, ref: PageRef, parts: list[bytes], limits: ExpansionLimits = DEFAULT
+) -> LedgerAcks:
+    page = decode_page(cursor, ledger_id, ref, parts, limits)
     return LedgerAcks(ledger_id, page.acked, page.partial)
 
 

@@ -47,6 +47,7 @@ class Living:
         self._tally = tally
         self._unreadable = unreadable
         self._known: Known = {}
+        self._limits = cursor.topic.client.expansion_limits
 
     @property
     def _time_to_live(self) -> int | None:
@@ -57,18 +58,18 @@ class Living:
 
     def open(self, entry: TopicEntry) -> ReceivedMessage:
         """As it is, alive or not."""
-        return opened(entry, self._known)
+        return opened(entry, self._known, self._limits)
 
     def at(self, positions: Iterable[Position]) -> list[ReceivedMessage]:
         """The entries that are still to be delivered, without damaged ones."""
         entries = self._cursor.replay(positions, self._unreadable.meet)
-        return self.without_expired(opened_all(entries, self._known).entries)
+        return self.without_expired(opened_all(entries, self._known, self._limits).entries)
 
     def read(self, count: int, wanted: Wanted | None, upto: Position | None = None) -> tuple[Opened, bool]:
         """Read up to ``count`` entries, none behind ``upto``, and drop damaged and expired ones. The second value is
         False if no entry was read."""
         runs = self._read_runs(count, wanted, upto)
-        found = opened_runs(runs, self._known)
+        found = opened_runs(runs, self._known, self._limits)
         if self._config().time_to_live is None:
             return found, bool(runs)
         return found._replace(entries=self.without_expired(found.entries)), bool(runs)

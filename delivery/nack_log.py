@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bookstand.ledger.reader import LedgerReader
     from bookstand.ledger.transaction import Transaction
     from bookstand.ledger.writer import LedgerWriter
+    from bookstand.proto.expansion import ExpansionLimits
     from bookstand.storage.metadata import LedgerMetadata
     from bookstand.storage.nodes import Nodes
     from bookstand.storage.pending import Pending
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
         def nodes(self) -> Nodes: ...
         @property
         def storage(self) -> Storage: ...
+        @property
+        def expansion_limits(self) -> ExpansionLimits: ...
         def open_ledger(self, ledger_id: int, recovery: bool | None, password: bytes) -> LedgerReader: ...
         def list_ledgers(self) -> Iterator[int]: ...
         def ledger_metadata(self, ledger_id: int) -> LedgerMetadata: ...
@@ -109,7 +112,7 @@ class NackLog:
             return
         for number, payload in self._payloads(reader):
             try:
-                yield number, decode(payload, f"entry {ledger_id}:{number}")
+                yield number, decode(payload, f"entry {ledger_id}:{number}", self._store.expansion_limits)
             except MalformedRecordError as error:
                 self._report(str(error))
 

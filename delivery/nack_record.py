@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bookstand.delivery.message_set import WIDTHS
-from bookstand.errors import MalformedRecordError
+from bookstand.errors import ExpansionError, MalformedRecordError
 from bookstand.proto import varints, wire
+from bookstand.proto.expansion import DEFAULT, FREE_BYTES, ID_BYTES, RECORD_BYTES, ExpansionLimits
 from bookstand.proto.layout import Numbered
 
 Column = NDArray[np.int64]
@@ -61,8 +62,10 @@ _UNTIL_TAG, _LAST_TAG = wire.tag(_UNTIL, wire.VARINT), wire.tag(_LAST, wire.VARI
 
 # The most bytes of a Nacks besides its entries: six tags, four numbers, two lengths.
 _FRAME = 1 + 5 + 11 + 11 + 1 + 5 + 11 + 11
-# Far more than are ever nacked together, and few enough to be listed.
 _LONGEST_RUN = 1 << 31
+# Readers charge each id; a record with no more than these is within any limit on the ratio.
+_MOST_IDS = 2 * FREE_BYTES // ID_BYTES // 3
+_LONGEST_WRITTEN_RUN = 1 << 20
 # What a run takes at most.
 _RUN = 2 * varints.LONGEST
 
@@ -110,8 +113,9 @@ def codes_in(nacks: Nacks) -> Column:
 def encode_nacks(nacks: Iterable[Nacks], limit: int) -> Iterator[bytes]:
     """Records of at most ``limit`` bytes each."""
     record = bytearray()
+    recorded = 0
     for one in nacks:
-        for entries in _parts(one, (limit - _FRAME) // _RUN):
+        for entries, count in _parts(one, (limit - _FRAME) // _RUN):
             body = bytearray()
             wire.write_number(body, _TIME, one.time)
             wire.write_number(body, _LEDGER, one.ledger_id)
@@ -119,21 +123,40 @@ def encode_nacks(nacks: Iterable[Nacks], limit: int) -> Iterator[bytes]:
             for field, number in ((_WIDTH, one.width), (_COUNT, one.redeliveries)):
                 if number:
                     wire.write_number(body, field, number)
-            if record and len(record) + len(body) + 6 > limit:
+            if record and (len(record) + len(body) + 6 > limit or recorded + count > _MOST_IDS):
                 yield bytes(record)
                 record = bytearray()
+                recorded = 0
+            recorded += count
             wire.write_bytes(record, _NACKS, body)
     if record:
         yield bytes(record)
 
 
-def _parts(nacks: Nacks, runs: int) -> Iterator[bytes]:
-    """The field ``entries``, with so many runs at most."""
-    for row in range(0, len(nacks.firsts), runs):
-        firsts, lasts = nacks.firsts[row : row + runs], nacks.lasts[row : row + runs]
+def _parts(nacks: Nacks, runs: int) -> Iterator[tuple[bytes, int]]:
+    """The field ``entries`` with up to ``runs`` runs, and the number of its ids."""
+    all_firsts, all_lasts = _cut(nacks.firsts, nacks.lasts)
+    ends = np.cumsum(all_lasts - all_firsts + 1)
+    row = before = 0
+    while row < len(ends):
+        stop = min(row + runs, int(np.searchsorted(ends, before + _MOST_IDS, side="right")))
+        firsts, lasts = all_firsts[row:stop], all_lasts[row:stop]
         distances = firsts.copy()
         distances[1:] -= lasts[:-1] + 1
-        yield varints.join(np.column_stack([distances, lasts - firsts]).astype(np.uint64))
+        count = int(ends[stop - 1]) - before
+        yield varints.join(np.column_stack([distances, lasts - firsts]).astype(np.uint64)), count
+        row, before = stop, before + count
+
+
+def _cut(firsts: Column, lasts: Column) -> tuple[Column, Column]:
+    """Runs of up to ``_LONGEST_WRITTEN_RUN`` ids in place of longer ones."""
+    pieces = (lasts - firsts) // _LONGEST_WRITTEN_RUN + 1
+    if not len(pieces) or pieces.max() == 1:
+        return firsts, lasts
+    ends = np.cumsum(pieces)
+    numbers = np.arange(int(ends[-1])) - np.repeat(ends - pieces, pieces)
+    cut = np.repeat(firsts, pieces) + numbers * _LONGEST_WRITTEN_RUN
+    return cut, np.minimum(cut + _LONGEST_WRITTEN_RUN - 1, np.repeat(lasts, pieces))
 
 
 def encode_given(given: Given) -> bytes:
@@ -145,18 +168,22 @@ def encode_given(given: Given) -> bytes:
     return bytes(record)
 
 
-def decode(data: bytes, where: str) -> Record:
+def decode(data: bytes, where: str, limits: ExpansionLimits = DEFAULT) -> Record:
     """:class:`MalformedRecordError` names ``where``."""
+    expansion = limits.of(len(data))
     nacks: list[Nacks] = []
     given = None
     try:
         for tag, _, chunk in wire.fields(data):
             if tag == _NACKS_TAG:
                 nacks.append(_decode_nacks(chunk))
+                # As floats, which do not overflow.
+                count = int((nacks[-1].lasts - nacks[-1].firsts + 1).sum(dtype=np.float64))
+                expansion.take(RECORD_BYTES + count * ID_BYTES, f"a record of {count} negative acknowledgments")
             elif tag == _GIVEN_TAG:
                 numbers = _numbers(chunk)
                 given = Given(numbers[_UNTIL_TAG], numbers[_LAST_TAG])
-    except (wire.WireError, KeyError) as error:
+    except (wire.WireError, ExpansionError, KeyError) as error:
         raise MalformedRecordError(f"{where} is no record of negative acknowledgments: {error}") from error
     return Record(nacks, given)
 

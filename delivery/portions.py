@@ -26,17 +26,19 @@ class Portions:
             if len(member) > 2:
                 chosen.setdefault(position_of(member), set()).add(member[2])
         portions: list[Portion] = []
-        metadata, is_batch = None, False
+        metadata, says_batch = None, False
         for entry in entries:
-            # Neighbours mostly share it.
+            # Neighboring entries mostly share their metadata, but not the size of their payload.
             if entry.metadata is not metadata:
-                metadata, is_batch = entry.metadata, size_of_batch(entry) > 0
-            if not is_batch:
+                metadata = entry.metadata
+                says_batch = metadata is not None and bool(metadata.num_messages_in_batch)
+            size = size_of_batch(entry) if says_batch else 0
+            if not size:
                 portions.append(entry)
                 continue
             position = entry.position
             # The whole entry may have been acknowledged since it was read.
-            members = members_of(position, self._cursor.unacked_of_batch(position, size_of_batch(entry)))
+            members = members_of(position, self._cursor.unacked_of_batch(position, size))
             some = chosen.get(position) if position not in ids else None
             if some is not None:
                 members = [member for member in members if member[2] in some and member not in self._where.out]

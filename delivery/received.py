@@ -8,11 +8,11 @@ from typing import NamedTuple, TypeGuard
 
 from bookstand.delivery.message_id import Member, MessageId
 from bookstand.errors import MalformedError, MalformedMessageError
-from bookstand.ledger.compression import MAX_UNPACKED, NAMES, unpack
-from bookstand.ledger.framing import open_alike
+from bookstand.ledger.framing import open_alike, take_batch, unpacked_payload
 from bookstand.ledger.members import LEAST_MEMBER_BYTES, Bounds, bounds_of_members, metadata_of
 from bookstand.ledger.message import MessageMetadata, SingleMessageMetadata
 from bookstand.ledger.topic_entries import EntryRun, TopicEntry
+from bookstand.proto.expansion import DEFAULT, FREE_BYTES, MESSAGE_BYTES, UNLIMITED, ExpansionLimits
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
 
@@ -54,18 +54,17 @@ class ReceivedMessage:
 
     @property
     def payload(self) -> bytes:
-        """:class:`~bookstand.errors.MalformedMessageError` where it is compressed, and damaged."""
+        """The payload, unpacked; :class:`~bookstand.errors.MalformedMessageError` if it is compressed and damaged, or
+        if the entry expands to more than the store's ``ExpansionLimits`` allow."""
         stored = self.data[self._payload_at :]
         metadata = self.metadata
         if metadata is None or not metadata.compression:
             return stored
-        codec = metadata.compression
-        if codec not in NAMES:
-            raise MalformedMessageError(f"entry {self.position} is compressed with codec {codec}, which nobody knows")
         try:
-            return unpack(NAMES[codec], stored, metadata.uncompressed_size or 0)
-        except MalformedError as error:
-            raise MalformedMessageError(f"the payload of entry {self.position} is broken: {error}") from None
+            # The store's limits were checked when the entry was opened.
+            return unpacked_payload(metadata, stored, UNLIMITED.of(len(self.data)))
+        except MalformedMessageError as error:
+            raise MalformedMessageError(f"entry {self.position}: {error}") from None
 
     @property
     def _own(self) -> MessageMetadata | SingleMessageMetadata | None:
@@ -109,6 +108,21 @@ class ReceivedMessage:
     def __repr__(self) -> str:
         member = "" if self.batch_index < 0 else f"[{self.batch_index}]"
         return f"<ReceivedMessage {self.position}{member}>"
+
+
+class OversizedEntry(ReceivedMessage):
+    """An entry that expands to more than the limits allow, as one message. Its ``data`` can be read, and it can be
+    acknowledged."""
+
+    __slots__ = ("_reason",)
+
+    def __init__(self, entry: ReceivedMessage, reason: str) -> None:
+        super().__init__(entry.position, entry.data, entry.metadata, entry._payload_at)
+        self._reason = reason
+
+    @property
+    def payload(self) -> bytes:
+        raise MalformedMessageError(self._reason)
 
 
 class ReceivedMember(ReceivedMessage):
@@ -156,46 +170,71 @@ class Opened(NamedTuple):
     plain: bool
 
 
-def opened(entry: TopicEntry, known: Known) -> ReceivedMessage:
-    return opened_all([entry], known).entries[0]
+def opened(entry: TopicEntry, known: Known, limits: ExpansionLimits = DEFAULT) -> ReceivedMessage:
+    return opened_all([entry], known, limits).entries[0]
 
 
-def opened_all(entries: Sequence[TopicEntry], known: Known) -> Opened:
-    return _opened([entry.position for entry in entries], [entry.data for entry in entries], known)
+def opened_all(entries: Sequence[TopicEntry], known: Known, limits: ExpansionLimits = DEFAULT) -> Opened:
+    return _opened([entry.position for entry in entries], [entry.data for entry in entries], known, limits)
 
 
-def opened_runs(runs: Iterable[EntryRun], known: Known) -> Opened:
+def opened_runs(runs: Iterable[EntryRun], known: Known, limits: ExpansionLimits = DEFAULT) -> Opened:
     found: list[ReceivedMessage] = []
     plain = True
     for run in runs:
-        some = _opened(run.positions(), run.data, known)
+        some = _opened(run.positions(), run.data, known, limits)
         found += some.entries
         plain = plain and some.plain
     return Opened(found, plain)
 
 
-def _opened(positions: Iterable[Position], data: Sequence[bytes], known: Known) -> Opened:
+def _opened(positions: Iterable[Position], data: Sequence[bytes], known: Known, limits: ExpansionLimits) -> Opened:
     all_metadata: list[MessageMetadata | None] = []
     starts: list[int] = []
     plain = True
+    expanding = False
     for (metadata, payload_at), count in open_alike(data, known):
         all_metadata += repeat(metadata, count)
         starts += repeat(payload_at, count)
-        plain = plain and (
-            metadata is None or (metadata.deliver_at_time is None and not metadata.num_messages_in_batch)
-        )
-    return Opened(list(map(ReceivedMessage, positions, data, all_metadata, starts)), plain)
+        if metadata is not None:
+            plain = plain and metadata.deliver_at_time is None and not metadata.num_messages_in_batch
+            expanding = expanding or bool(metadata.num_messages_in_batch or metadata.compression)
+    entries = list(map(ReceivedMessage, positions, data, all_metadata, starts))
+    return Opened([_within(limits, entry) for entry in entries] if expanding else entries, plain)
+
+
+def _within(limits: ExpansionLimits, entry: ReceivedMessage) -> ReceivedMessage:
+    """The entry itself, or as an :class:`OversizedEntry`."""
+    metadata = entry.metadata
+    if metadata is None or not (metadata.num_messages_in_batch or metadata.compression):
+        return entry
+    size = len(entry.data) - entry._payload_at
+    unpacked = (metadata.uncompressed_size or 0) if metadata.compression else size
+    count = max(metadata.num_messages_in_batch or 0, 0)
+    if unpacked + min(count, unpacked // LEAST_MEMBER_BYTES) * MESSAGE_BYTES <= FREE_BYTES <= limits.max_expanded_bytes:
+        # Most of them.
+        return entry
+    expansion = limits.of(len(entry.data))
+    try:
+        if metadata.compression:
+            expansion.take(unpacked, "the payload")
+        take_batch(count, unpacked, expansion)
+    except MalformedError as error:
+        reason = f"entry {entry.position}: {error}"
+        logger().warning("%s; it is delivered as one message", reason)
+        return OversizedEntry(entry, reason)
+    return entry
 
 
 def size_of_batch(entry: ReceivedMessage) -> int:
-    """How many messages the entry has; 0 for one that is no batch, and for one that says that it has more than there is
-    room for."""
+    """Number of messages in a batch; 0 for an entry that is no batch, for one with a higher number than its size
+    allows, and for one beyond the limits."""
     metadata = entry.metadata
     count = None if metadata is None else metadata.num_messages_in_batch
-    if metadata is None or not count:
+    if metadata is None or not count or isinstance(entry, OversizedEntry):
         return 0
     room = metadata.uncompressed_size or 0 if metadata.compression else len(entry.data) - entry._payload_at
-    return count if 0 < count * LEAST_MEMBER_BYTES <= min(room, MAX_UNPACKED) else 0
+    return count if 0 < count * LEAST_MEMBER_BYTES <= room else 0
 
 
 def expires_at(entry: ReceivedMessage, time_to_live: int, given_time: int | None) -> int | None:

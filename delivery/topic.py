@@ -14,9 +14,16 @@ from bookstand.delivery.subscription import Subscription
 from bookstand.delivery.timer import Alarm, timer_for
 from bookstand.delivery.times import Moment, Span, delivery_time
 from bookstand.delivery.topic_config import TOPIC_WHILE_OPEN, SubscriptionConfig, TopicConfig
-from bookstand.errors import BookstandError, IllegalOperationError, IncorrectParameterError, WriteOnReadOnlyError
+from bookstand.errors import (
+    BookstandError,
+    ExpansionError,
+    IllegalOperationError,
+    IncorrectParameterError,
+    WriteOnReadOnlyError,
+)
 from bookstand.ledger.arguments import as_payload, as_payloads
 from bookstand.ledger.framing import batch_alike, frame, frames
+from bookstand.proto.expansion import FREE_BYTES, MESSAGE_BYTES
 from bookstand.storage.forking import ProcessBound
 from bookstand.storage.log import logger
 from bookstand.storage.position import Position
@@ -139,14 +146,32 @@ class Topic(ProcessBound):
         more: dict[str, Any],
     ) -> bytes:
         now = self._clock.now()
-        return frame(
-            as_payload(payload),
+        payload = as_payload(payload)
+        entry = frame(
+            payload,
             publish_time=now,
             deliver_at=delivery_time(deliver_after, deliver_at, now),
             properties=properties,
             compression=self.config.compression,
             **_metadata(more),
         )
+        self._check_expansion(entry, len(payload))
+        return entry
+
+    @property
+    def _unchecked_bytes(self) -> int:
+        return min(FREE_BYTES, self.ledger.client.expansion_limits.max_expanded_bytes)
+
+    def _check_expansion(self, entry: bytes, size: int, count: int = 0) -> None:
+        """Reject what the same store would refuse to deliver: a payload of ``size`` bytes, a batch of ``count``."""
+        expanded = count * MESSAGE_BYTES + (size if self.config.compression != "NONE" else 0)
+        if expanded <= self._unchecked_bytes:
+            return
+        try:
+            expansion = self.ledger.client.expansion_limits.of(len(entry))
+            expansion.take(expanded, f"a batch of {count} messages" if count else "the message")
+        except ExpansionError as error:
+            raise IncorrectParameterError(f"{error} (ExpansionLimits of the store)") from None
 
     def publish_many(
         self,
@@ -163,15 +188,18 @@ class Topic(ProcessBound):
         times = _delivery_times(deliver_after, deliver_at, now)
         if isinstance(times, list) and len(times) != len(checked):
             raise IncorrectParameterError(f"there are {len(times)} times for {len(checked)} messages")
-        positions = self.ledger.append_entries(
-            frames(
-                checked,
-                publish_time=now,
-                deliver_at=times,
-                properties=properties,
-                compression=self.config.compression,
-            )
+        entries: Iterable[bytes] = frames(
+            checked,
+            publish_time=now,
+            deliver_at=times,
+            properties=properties,
+            compression=self.config.compression,
         )
+        if self.config.compression != "NONE" and max(map(len, checked), default=0) > self._unchecked_bytes:
+            entries = list(entries)
+            for entry, payload in zip(entries, checked, strict=True):
+                self._check_expansion(entry, len(payload))
+        positions = self.ledger.append_entries(entries)
         self._wake()
         return positions
 
@@ -187,14 +215,16 @@ class Topic(ProcessBound):
         one by one, and come again together. Properties are those of each."""
         now = self._clock.now()
         metadata = _metadata(more)
+        checked = as_payloads(payloads)
         entry = batch_alike(
-            as_payloads(payloads),
+            checked,
             publish_time=now,
             deliver_at=delivery_time(deliver_after, deliver_at, now),
             member_properties=properties,
             compression=self.config.compression,
             **metadata,
         )
+        self._check_expansion(entry, sum(map(len, checked)), len(checked))
         return self._append(entry)
 
     def _append(self, entry: bytes) -> Position:

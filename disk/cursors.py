@@ -24,6 +24,7 @@ from bookstand.disk.extent import DELETED
 from bookstand.disk.topics import DiskTopic
 from bookstand.errors import IncorrectParameterError, MalformedAckStateError, NoSuchEntryError, NoSuchLedgerError
 from bookstand.ledger.records import CursorInfo
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.position import Position
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _in_record(topic: DiskTopic, info: CursorInfo) -> tuple[AckState, tuple[str,
     mark_delete = info.mark_delete or Position(next(iter(topic.ledgers()), NO_LEDGER), -1)
     properties = dict(info.properties)
     try:
-        read = legacy.from_parts(mark_delete, info.ranges, info.batches, properties, topic.entry_counts)
+        read = legacy.from_parts(mark_delete, info.ranges, info.batches, properties, topic.entry_counts, topic.limits)
     except MalformedAckStateError as error:
         return AckState(mark_delete, {}, {}, properties), (f"no single acknowledgment can be read: {error}",)
     return read.state, tuple(
@@ -166,7 +167,10 @@ class LedgerState(NamedTuple):
 
 
 def in_ledger(
-    ledger: DiskLedger, topic_entries: dict[int, int], name: str | None = None
+    ledger: DiskLedger,
+    topic_entries: dict[int, int],
+    name: str | None = None,
+    limits: ExpansionLimits = DEFAULT,
 ) -> LedgerState | tuple[str, ...]:
     """The newest whole state in a cursor's ledger; the reasons, where there is none. ``topic_entries`` is the number of
     entries of each of the topic's ledgers. Without the cursor's name, pages and markers are believed about theirs."""
@@ -174,7 +178,7 @@ def in_ledger(
         name = _name_in(ledger, ledger.extent.last_entry)
     # The labels of a ledger name its topic and cursor, as the record would.
     labels = {} if ledger.metadata is None else ledger.metadata.custom_metadata
-    source = recovery.Source([ledger.id], lambda _: _entries_of(ledger), log.since_of(ledger.id, labels))
+    source = recovery.Source([ledger.id], lambda _: _entries_of(ledger, limits), log.since_of(ledger.id, labels))
     return _recovered(name, source, topic_entries)
 
 
@@ -212,15 +216,15 @@ def _open(topic: DiskTopic, ledger_id: int) -> recovery.Entries:
         raise NoSuchLedgerError("it is neither on the disks nor in the metadata")
     if ledger.extent.state == DELETED:
         raise NoSuchLedgerError("it was deleted")
-    return _entries_of(ledger)
+    return _entries_of(ledger, topic.limits)
 
 
-def _entries_of(ledger: DiskLedger) -> recovery.Entries:
+def _entries_of(ledger: DiskLedger, limits: ExpansionLimits) -> recovery.Entries:
     codec = None
     if ledger.metadata is not None and CODEC_PROPERTY in ledger.metadata.custom_metadata:
         codec = ledger.metadata.custom_metadata[CODEC_PROPERTY].decode(errors="replace")
     # Recovery asks nothing else of a handle.
-    return recovery.Entries(cast("LedgerHandle", _Handle(ledger)), ledger.extent.last_entry, codec)
+    return recovery.Entries(cast("LedgerHandle", _Handle(ledger)), ledger.extent.last_entry, codec, limits=limits)
 
 
 class _Entry(NamedTuple):

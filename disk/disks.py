@@ -14,6 +14,7 @@ from bookstand.disk.damage import Damage
 from bookstand.disk.disk_ledger import DiskLedger, StoredEntry
 from bookstand.disk.metadata_dump import MetadataDump
 from bookstand.errors import IncorrectParameterError, NoSuchLedgerError
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.digest import master_key
 
 __all__ = ["DiskLedger", "Disks", "StoredEntry", "digests_of"]
@@ -32,11 +33,13 @@ class Disks:
         catalog: Catalog,
         damage: list[Damage],
         passwords: Sequence[bytes],
+        limits: ExpansionLimits = DEFAULT,
     ) -> None:
         self.bookies = bookies
         self.dump = dump
         self.catalog = catalog
         self.damage = damage
+        self.limits = limits
         self._passwords = passwords
         self._kept: OrderedDict[int, DiskLedger] = OrderedDict()
         self._compare_keys()
@@ -50,6 +53,7 @@ class Disks:
         *,
         folder: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
+        limits: ExpansionLimits = DEFAULT,
     ) -> Disks:
         """Reads all files of the bookies at or below ``paths``.
 
@@ -63,7 +67,7 @@ class Disks:
         bookies = find_bookies(paths, damage.append)
         dump = metadata
         if not (dump is None or isinstance(dump, MetadataDump)):
-            dump = MetadataDump.open(dump, damage.append)
+            dump = MetadataDump.open(dump, damage.append, limits)
         digests = digests_of(dump, passwords)
         catalog = Catalog.build(bookies, digests, damage.append, folder=folder, progress=progress)
         try:

@@ -16,6 +16,8 @@ from bookstand.disk.damage import Damage, Report
 from bookstand.disk.files import File
 from bookstand.disk.judging import Judge
 from bookstand.disk.scanning import IDS, LENGTH, Scan
+from bookstand.errors import ExpansionError
+from bookstand.proto.expansion import DEFAULT, RECORD_BYTES, Expansion, ExpansionLimits
 from bookstand.proto.layout import Layout
 
 HEADER_BYTES = 1024
@@ -101,7 +103,7 @@ def read_header(path: StrPath, report: Report) -> LogHeader | None:
         return _header(file, _reporting(file)) if file.size else None
 
 
-def read_ledgers_map(path: StrPath, report: Report) -> dict[int, int] | None:
+def read_ledgers_map(path: StrPath, report: Report, limits: ExpansionLimits = DEFAULT) -> dict[int, int] | None:
     """How many bytes each ledger's records take in the file; None if it was not full, or its map is broken."""
     with File(path, report) as file:
         say = _reporting(file)
@@ -111,14 +113,14 @@ def read_ledgers_map(path: StrPath, report: Report) -> dict[int, int] | None:
         if not HEADER_BYTES <= header.map_offset <= file.size:
             say(0, f"the ledgers map cannot be at {header.map_offset}")
             return None
-        ledgers = _ledgers(file, header.map_offset, say)
+        ledgers = _ledgers(file, header.map_offset, limits.of(file.allocated), say)
         if ledgers is not None and len(ledgers) != header.map_count:
             say(header.map_offset, f"a map of {len(ledgers)} ledgers where {header.map_count} are meant to be")
             return None
         return ledgers
 
 
-def _ledgers(file: File, offset: int, say: _Say) -> dict[int, int] | None:
+def _ledgers(file: File, offset: int, expansion: Expansion, say: _Say) -> dict[int, int] | None:
     ledgers: dict[int, int] = {}
     while offset < file.size:
         head = file.read(offset, LENGTH_BYTES + _MAP_HEADER_BYTES)
@@ -126,6 +128,11 @@ def _ledgers(file: File, offset: int, say: _Say) -> dict[int, int] | None:
         rest = head[LENGTH_BYTES + IDS.size :]
         if not size or IDS.unpack_from(head, LENGTH_BYTES) != _MAP_IDS or _rows_of_map(size, rest) is None:
             say(offset, "no ledgers map is there")
+            return None
+        try:
+            expansion.take((size - _MAP_HEADER_BYTES) // _MAP_ROW.itemsize * RECORD_BYTES, "the ledgers map")
+        except ExpansionError as error:
+            say(offset, str(error))
             return None
         offset += len(head)
         rows = file.read(offset, size - _MAP_HEADER_BYTES)

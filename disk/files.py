@@ -9,11 +9,13 @@ from types import TracebackType
 from bookstand.disk.damage import Damage, Report
 
 _PAGE = 4096
+_BLOCK = 512
 
 
 class File:
     """Bytes that the disk refuses to give are zeros, and reported once; so is their whole page from then on, that all
-    who read it may read the same. A file has the size it had when it was opened, unless it turns out to be shorter."""
+    who read it may read the same. A file has the size it had when it was opened, unless it turns out to be shorter.
+    ``allocated`` is the part of it that takes space: holes read as zeros, and take none."""
 
     def __init__(self, path: str | os.PathLike[str], report: Report) -> None:
         self.name = str(Path(path))
@@ -21,9 +23,12 @@ class File:
         self._refused: set[int] = set()
         self._descriptor = -1
         self.size = 0
+        self.allocated = 0
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.size = os.fstat(self._descriptor).st_size
+            found = os.fstat(self._descriptor)
+            self.size = found.st_size
+            self.allocated = min(found.st_size, found.st_blocks * _BLOCK)
         except OSError as error:
             report(Damage(self.name, 0, f"cannot be opened: {error.strerror}"))
 

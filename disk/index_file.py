@@ -5,6 +5,7 @@ Entries can be read without it; nothing else but the journal knows what its head
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from bookstand.disk.damage import Damage, Report
 from bookstand.errors import MalformedError
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.proto.layout import Layout
 from bookstand.storage.entry import EXPLICIT_LAC
 
@@ -23,6 +25,7 @@ HEADER_BYTES = 1024
 _MAGIC = b"BKLE"
 _VERSIONS = (0, 1)
 _FENCED = 1
+_BLOCK = 512
 _I32 = struct.Struct(">i")
 _LOCATION = np.dtype(">i8")
 INDEX = Layout(
@@ -49,10 +52,18 @@ class IndexFile(NamedTuple):
     fenced: bool
     explicit_lac: int | None
 
-    def locations(self, first: int = 0, last: int | None = None) -> NDArray[np.int64]:
+    def locations(
+        self, first: int = 0, last: int | None = None, limits: ExpansionLimits = DEFAULT
+    ) -> NDArray[np.int64]:
         """The locations of the entries from ``first`` to ``last``, or as far as the file goes."""
-        count = -1 if last is None else max(last - first + 1, 0)
         with open(self.path, "rb") as file:
+            found = os.fstat(file.fileno())
+            count = max((found.st_size - HEADER_BYTES) // _LOCATION.itemsize - first, 0)
+            if last is not None:
+                count = min(count, max(last - first + 1, 0))
+            # A file may be one hole.
+            expansion = limits.of(min(found.st_size, found.st_blocks * _BLOCK))
+            expansion.take(2 * count * _LOCATION.itemsize, f"{self.path}: an index of {count} entries")
             file.seek(HEADER_BYTES + first * _LOCATION.itemsize)
             return np.fromfile(file, _LOCATION, count).astype(np.int64)
 

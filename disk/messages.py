@@ -14,6 +14,7 @@ from bookstand.errors import MalformedMessageError, MissingExtraError
 from bookstand.ledger.compression import NAMES
 from bookstand.ledger.framing import Message
 from bookstand.ledger.message import BrokerEntryMetadata, MessageMetadata, SingleMessageMetadata
+from bookstand.proto.expansion import DEFAULT, MESSAGE_BYTES, ExpansionLimits
 from bookstand.storage.position import Position
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ NO_PLACE = -1
 """The offset of a damage that is in no place of a file."""
 
 MAX_PENDING = 64 << 20
-"""Bytes of chunks that wait for others of their message, together."""
+"""Bytes of chunks that wait for others of their message, together, with 512 bytes for each chunk."""
 
 
 class Value(NamedTuple):
@@ -37,10 +38,13 @@ class DiskMessage:
     """An entry of a topic. ``metadata`` is None where it cannot be read; ``wrong`` says what has been found so far that
     is wrong with the entry."""
 
-    __slots__ = ("_message", "_report", "entry_id", "ledger_id", "metadata", "topic", "wrong")
+    __slots__ = ("_limits", "_message", "_report", "entry_id", "ledger_id", "metadata", "topic", "wrong")
 
-    def __init__(self, topic: str, position: Position, data: bytes, report: Report) -> None:
+    def __init__(
+        self, topic: str, position: Position, data: bytes, report: Report, limits: ExpansionLimits = DEFAULT
+    ) -> None:
         self.topic = topic
+        self._limits = limits
         self.ledger_id, self.entry_id = position
         self.metadata: MessageMetadata | None = None
         self.wrong: tuple[str, ...] = ()
@@ -143,16 +147,16 @@ class DiskMessage:
             return
         try:
             if self._message.is_batch:
-                for single in self._message.messages():
+                for single in self._message.messages(self._limits):
                     yield Value(single.payload, single.metadata)
             else:
-                yield Value(self._message.payload())
+                yield Value(self._message.payload(self._limits))
         except (MalformedMessageError, MissingExtraError) as error:
             self._note(str(error))
 
 
-def read(topic: str, entry: StoredEntry, report: Report) -> DiskMessage:
-    return DiskMessage(topic, Position(entry.ledger_id, entry.entry_id), entry.payload, report)
+def read(topic: str, entry: StoredEntry, report: Report, limits: ExpansionLimits = DEFAULT) -> DiskMessage:
+    return DiskMessage(topic, Position(entry.ledger_id, entry.entry_id), entry.payload, report, limits)
 
 
 # -- chunks ----------------------------------------------------------------------------------------------------------
@@ -171,15 +175,16 @@ class _Pending:
         self.first = first
         self.positions = [first.position]
         self.parts = [first.data]
-        self.size = len(first.data)
+        self.size = len(first.data) + MESSAGE_BYTES
 
     def add(self, chunk: DiskMessage) -> int:
         """How many bytes that is."""
         part = chunk.stored_payload or b""
         self.positions.append(chunk.position)
         self.parts.append(part)
-        self.size += len(part)
-        return len(part)
+        size = len(part) + MESSAGE_BYTES
+        self.size += size
+        return size
 
 
 def joined(messages: Iterable[DiskMessage], report: Report, max_pending: int = MAX_PENDING) -> Iterator[Whole]:
@@ -212,7 +217,7 @@ def joined(messages: Iterable[DiskMessage], report: Report, max_pending: int = M
             if uuid in pending:
                 waiting -= give_up(uuid, "it begins again")
             pending[uuid] = _Pending(message)
-            waiting += len(message.data)
+            waiting += pending[uuid].size
         elif uuid in pending and number == len(pending[uuid].parts):
             waiting += pending[uuid].add(message)
         elif uuid in pending and number < len(pending[uuid].parts):
@@ -247,6 +252,7 @@ class _Joined(DiskMessage):
         self.ledger_id, self.entry_id = first.position
         self.metadata = first.metadata
         self.wrong = first.wrong
+        self._limits = first._limits
         self._message = Message(first.data + rest)
         self._report = report
 

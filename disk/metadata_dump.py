@@ -21,6 +21,7 @@ from bookstand.ledger import topic_name
 from bookstand.ledger.ledger_path import ROOT as LEDGERS_ROOT
 from bookstand.ledger.ledger_path import ledger_id_of, ledger_path
 from bookstand.ledger.records import CursorInfo, ManagedLedgerInfo, decode_cursor_info, decode_ledger_info
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage import metadata
 from bookstand.storage.metadata import LedgerMetadata
 
@@ -42,15 +43,17 @@ class MetadataDump:
         report: Report,
         sources: Mapping[str, Source] | None = None,
         damaged: Iterable[str] = (),
+        limits: ExpansionLimits = DEFAULT,
     ) -> None:
         """``damaged``: the paths of nodes whose values cannot be read."""
+        self._limits = limits
         self.nodes = nodes
         self.damaged = tuple(damaged)
         self._report = report
         self._sources = sources or {}
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], report: Report) -> MetadataDump:
+    def open(cls, path: str | os.PathLike[str], report: Report, limits: ExpansionLimits = DEFAULT) -> MetadataDump:
         """Reads the dump at ``path``, which is a file or a folder of several."""
         nodes: dict[str, Node] = {}
         sources: dict[str, Source] = {}
@@ -64,7 +67,7 @@ class MetadataDump:
                     continue
             nodes[node.path] = node
             sources[node.path] = source
-        return cls(nodes, report, sources)
+        return cls(nodes, report, sources, limits=limits)
 
     ledger_path = staticmethod(ledger_path)
     ledger_id_of = staticmethod(ledger_id_of)
@@ -205,9 +208,11 @@ class MetadataDump:
                 found[name] = partitions
         return found
 
-    def _decoded(self, node: Node, decode: Callable[[bytes, str], _Record], what: str) -> _Record | None:
+    def _decoded(
+        self, node: Node, decode: Callable[[bytes, str, ExpansionLimits], _Record], what: str
+    ) -> _Record | None:
         try:
-            return decode(node.value, what)
+            return decode(node.value, what, self._limits)
         except MalformedError as error:
             self._report(self._damage(node, str(error)))
             return None

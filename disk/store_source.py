@@ -20,6 +20,7 @@ from bookstand.errors import (
     NoSuchLedgerError,
     StoreDamagedError,
 )
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage import entry as layout
 from bookstand.storage import keys
 from bookstand.storage import metadata as metadata_format
@@ -196,7 +197,8 @@ class StoreLedger:
 class StoreSource:
     """The ledgers and nodes of a store, as the disks' readers want them."""
 
-    def __init__(self, storage: Storage, passwords: Sequence[bytes]) -> None:
+    def __init__(self, storage: Storage, passwords: Sequence[bytes], limits: ExpansionLimits = DEFAULT) -> None:
+        self.limits = limits
         self.damage: list[Damage] = []
         self.passwords = [*passwords, b""]
         self._storage = storage
@@ -261,7 +263,7 @@ class StoreSource:
                     nodes[path] = Node(path, *found)
         except StoreDamagedError as error:
             self.report(str(error))
-        return MetadataDump(nodes, self._tell, damaged=damaged)
+        return MetadataDump(nodes, self._tell, damaged=damaged, limits=self.limits)
 
     def _tell(self, damage: Damage) -> None:
         self.report(damage.what, damage.ledger_id, damage.entry_id)

@@ -12,6 +12,7 @@ from bookstand.disk.messages import NO_PLACE, DiskMessage, Whole, joined, read
 from bookstand.errors import IncorrectParameterError, NoSuchLedgerError
 from bookstand.ledger.records import LedgerInfo, ManagedLedgerInfo
 from bookstand.ledger.topic_name import ROOT, node_of
+from bookstand.proto.expansion import ExpansionLimits
 from bookstand.storage.position import Position
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ class DiskTopic:
         self.name = name
         self.info = info
         self._told: set[Damage] = set()
+
+    @property
+    def limits(self) -> ExpansionLimits:
+        """The limits of what is read of it."""
+        return self.disks.limits
 
     def __repr__(self) -> str:
         return f"<DiskTopic {self.name}, {len(self.info.ledgers)} ledgers>"
@@ -108,7 +114,7 @@ class DiskTopic:
     def messages(self, first: Position | None = None) -> Iterator[DiskMessage]:
         """Each entry as a message, or a batch of them, or a chunk of one; in their order, one at a time."""
         for entry in self.entries(first):
-            yield read(self.name, entry, self.tell)
+            yield read(self.name, entry, self.tell, self.limits)
 
     def joined(self, first: Position | None = None) -> Iterator[Whole]:
         """The same with chunks put together."""

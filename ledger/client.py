@@ -24,6 +24,7 @@ from bookstand.errors import (
 from bookstand.ledger import arguments
 from bookstand.ledger.arguments import MISSING
 from bookstand.ledger.defaults import LedgerDefaults
+from bookstand.proto.expansion import ExpansionLimits
 from bookstand.storage import keys
 from bookstand.storage import metadata as metadata_format
 from bookstand.storage.changes import Change
@@ -79,6 +80,7 @@ class Settings:
         "clock",
         "defaults",
         "digest_autodetect",
+        "expansion_limits",
         "explicit_lac_interval",
         "max_entry_bytes",
         "metadata_format",
@@ -99,7 +101,12 @@ class Settings:
         metadata_format: int,
         add_quorum_timeout: float | None,
         read_only: bool,
+        expansion_limits: ExpansionLimits,
     ) -> None:
+        if not isinstance(expansion_limits, ExpansionLimits):
+            raise IncorrectParameterError(
+                f"expansion_limits must be an ExpansionLimits, not {type(expansion_limits).__name__}"
+            )
         if not isinstance(defaults, LedgerDefaults):
             raise IncorrectParameterError(f"defaults must be a LedgerDefaults, not {type(defaults).__name__}")
         if wire not in WIRES:
@@ -117,6 +124,7 @@ class Settings:
         self.digest_autodetect = bool(digest_autodetect)
         self.metadata_format = metadata_format
         self.read_only = bool(read_only)
+        self.expansion_limits = expansion_limits
         self.add_quorum_timeout = arguments.as_interval("add_quorum_timeout", add_quorum_timeout)
 
 
@@ -132,6 +140,7 @@ class Client(ProcessBound):
         self.v3 = settings.wire == "v3"
         self.bookies = settings.bookies
         self.digest_autodetect = settings.digest_autodetect
+        self.expansion_limits = settings.expansion_limits
         self.add_quorum_timeout = settings.add_quorum_timeout
         self.read_only = settings.read_only
         self.closed = False

@@ -1,7 +1,7 @@
 """The codecs under which payloads and records are stored, by Pulsar's names and numbers.
 
-A stored payload says how large it is unpacked. That size is the output's bound, so that a small input cannot unpack
-to much, and the caller bounds the size itself.
+A stored payload says how large it is unpacked. That size is charged to the entry's expansion before anything is
+unpacked, and is the bound of the output.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Callable
 from types import ModuleType
 
 from bookstand.errors import IncorrectParameterError, MalformedError, MissingExtraError
+from bookstand.proto.expansion import DEFAULT, Expansion
 
 NUMBERS = {"NONE": 0, "LZ4": 1, "ZLIB": 2, "ZSTD": 3, "SNAPPY": 4}
 NAMES = {number: name for name, number in NUMBERS.items()}
-
-MAX_UNPACKED = 128 << 20
 
 
 def pack(codec: str, data: bytes) -> bytes:
@@ -24,12 +23,16 @@ def pack(codec: str, data: bytes) -> bytes:
     return _PACK[codec](data)
 
 
-def unpack(codec: str, data: bytes, size: int, max_size: int = MAX_UNPACKED) -> bytes:
-    """``data`` unpacked, which must give ``size`` bytes. Under ``NONE`` the size is not looked at."""
+def unpack(codec: str, data: bytes, size: int, expansion: Expansion | None = None) -> bytes:
+    """Unpack ``data``, which must give ``size`` bytes. With ``NONE`` the size is ignored.
+
+    ``expansion`` is that of the entry; None: the default limits apply to ``data`` alone.
+    """
     if codec == "NONE":
         return data
-    if not 0 <= size <= max_size:
-        raise MalformedError(f"{codec} data says that it unpacks to {size} bytes, {max_size} are allowed")
+    if size < 0:
+        raise MalformedError(f"the unpacked size of {codec} data must not be negative, it is {size}")
+    (expansion or DEFAULT.of(len(data))).take(size, f"{codec} data")
     if not size and not data:
         return b""
     unpacked = _UNPACK[codec](data, size)
@@ -52,7 +55,8 @@ def _into(codec: str, unpack_into: Callable[[bytes, bytearray], int], data: byte
         written = unpack_into(data, out)
     except _cramjam().DecompressionError as error:
         raise MalformedError(f"{codec} data cannot be unpacked to {size} bytes: {error}") from None
-    return bytes(out[:written])
+    del out[written:]
+    return bytes(out)
 
 
 def _unpack_lz4(data: bytes, size: int) -> bytes:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import google_crc32c
 
 from bookstand.errors import IncorrectParameterError, MalformedError, MalformedMessageError, MessageChecksumError
-from bookstand.ledger.compression import MAX_UNPACKED, NAMES, NUMBERS, pack, unpack
-from bookstand.ledger.members import Single, joined, joined_alike, members, metadata_of
+from bookstand.ledger.compression import NAMES, NUMBERS, pack, unpack
+from bookstand.ledger.members import LEAST_MEMBER_BYTES, Single, joined, joined_alike, members, metadata_of
 from bookstand.ledger.message import (
     BROKER_ENTRY_METADATA,
     MESSAGE_METADATA,
@@ -26,6 +26,7 @@ from bookstand.ledger.message import (
     SingleMessageMetadata,
 )
 from bookstand.ledger.sized import U32, bounds, parsed, read_u32, written
+from bookstand.proto.expansion import DEFAULT, MESSAGE_BYTES, Expansion, ExpansionLimits
 from bookstand.proto.layout import Layout
 from bookstand.proto.wire import WireError, int64, read_varint, write_number
 
@@ -55,6 +56,8 @@ _HEAD_AT = _MAGIC_SIZE + U32.size
 _PLAIN_HEAD = _HEAD_AT + U32.size
 _METADATA = "the message's metadata"
 _MOST_KNOWN = 1_000
+# The known metadata takes up to some hundred times these bytes in all.
+_WORTH_KNOWING = 4 << 10
 _TIME_FIELD = 19
 _TIME_TAG = b"\x98\x01"
 # The field with a time from 1971 to 2109.
@@ -136,25 +139,22 @@ class Message:
         """The payload as it lies there, compressed perhaps."""
         return self.data[self.payload_offset :]
 
-    def payload(self, max_size: int = MAX_UNPACKED) -> bytes:
+    def payload(self, limits: ExpansionLimits = DEFAULT) -> bytes:
         """The payload unpacked."""
-        number = self.metadata.compression or 0
-        codec = NAMES.get(number)
-        if codec is None:
-            raise MalformedMessageError(f"the payload is compressed with codec {number}, which nobody knows")
-        try:
-            return unpack(codec, self.stored_payload, self.metadata.uncompressed_size or 0, max_size)
-        except MalformedError as error:
-            raise MalformedMessageError(f"the payload is broken: {error}") from None
+        return unpacked_payload(self.metadata, self.stored_payload, limits.of(len(self.data)))
 
     @property
     def is_batch(self) -> bool:
         """A batch of one message is a batch as well."""
         return self.metadata.num_messages_in_batch is not None
 
-    def messages(self, max_size: int = MAX_UNPACKED) -> Iterator[Single]:
-        """The messages of a batch, as many as its metadata says."""
-        for stored, payload in members(self.payload(max_size), self.metadata.num_messages_in_batch or 0):
+    def messages(self, limits: ExpansionLimits = DEFAULT) -> Iterator[Single]:
+        """The messages of a batch, up to the number in its metadata."""
+        expansion = limits.of(len(self.data))
+        body = unpacked_payload(self.metadata, self.stored_payload, expansion)
+        count = self.metadata.num_messages_in_batch or 0
+        take_batch(count, len(body), expansion)
+        for stored, payload in members(body, count):
             yield Single(metadata_of(stored), payload)
 
     def _magic(self, at: int, what: str) -> bytes:
@@ -162,6 +162,30 @@ class Message:
         if len(magic) < _MAGIC_SIZE:
             raise MalformedMessageError(f"{what} ends after {len(magic)} of the {_MAGIC_SIZE} bytes that begin it")
         return magic
+
+
+def take_batch(count: int, size: int, expansion: Expansion) -> None:
+    """Charge the messages of a batch of ``size`` bytes; :class:`~bookstand.errors.MalformedMessageError` if there are
+    too many."""
+    count = min(count, size // LEAST_MEMBER_BYTES)
+    if count <= 0:
+        return
+    try:
+        expansion.take(count * MESSAGE_BYTES, f"the batch of {count} messages")
+    except MalformedError as error:
+        raise MalformedMessageError(str(error)) from None
+
+
+def unpacked_payload(metadata: MessageMetadata, stored: bytes, expansion: Expansion) -> bytes:
+    """Unpack the payload of an entry."""
+    number = metadata.compression or 0
+    codec = NAMES.get(number)
+    if codec is None:
+        raise MalformedMessageError(f"the payload is compressed with the unknown codec {number}")
+    try:
+        return unpack(codec, stored, metadata.uncompressed_size or 0, expansion)
+    except MalformedError as error:
+        raise MalformedMessageError(f"the payload is damaged: {error}") from None
 
 
 def open_message(data: bytes, known: dict[bytes, MessageMetadata]) -> tuple[MessageMetadata, int]:
@@ -205,6 +229,8 @@ def _delayed(stored: bytes, known: dict[bytes, MessageMetadata]) -> MessageMetad
 
 
 def _remember(known: dict[bytes, MessageMetadata], stored: bytes, metadata: MessageMetadata) -> None:
+    if len(stored) > _WORTH_KNOWING:
+        return
     if len(known) >= _MOST_KNOWN:
         known.clear()
     known[stored] = metadata

@@ -155,7 +155,7 @@ class ManagedLedger(ProcessBound):
             if not create or self.client.read_only:
                 raise
             return records.ManagedLedgerInfo(), -1
-        return records.decode_ledger_info(stored, f"node {self.path}"), version
+        return records.decode_ledger_info(stored, f"node {self.path}", self.client.expansion_limits), version
 
     def _take_over(self, create: bool) -> None:
         """Close what the one before us left open, and begin a ledger of our own. Whoever goes on writing may begin the

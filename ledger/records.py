@@ -15,7 +15,7 @@ import struct
 from typing import Any, NamedTuple
 
 from bookstand.errors import IncorrectParameterError, MalformedError, MalformedRecordError
-from bookstand.ledger.compression import MAX_UNPACKED, NAMES, NUMBERS, pack, unpack
+from bookstand.ledger.compression import NAMES, NUMBERS, pack, unpack
 from bookstand.proto.acks import (
     LONG_PROPERTY,
     STRING_PROPERTY,
@@ -27,6 +27,7 @@ from bookstand.proto.acks import (
     write_position,
     write_range,
 )
+from bookstand.proto.expansion import DEFAULT, Expansion, ExpansionLimits
 from bookstand.proto.layout import Layout
 from bookstand.proto.table import CHUNK, INT32, INT64, NAME, Field, Kind, Table, pair
 from bookstand.proto.wire import BYTES, WireError
@@ -179,10 +180,10 @@ class _Header(NamedTuple):
 
 
 def decode_ledger_info(
-    data: bytes, what: str = "the topic's record", max_size: int = MAX_UNPACKED
+    data: bytes, what: str = "the topic's record", limits: ExpansionLimits = DEFAULT
 ) -> ManagedLedgerInfo:
     """``what`` names the record in an error."""
-    values = _read(_MANAGED_LEDGER_INFO, data, what, max_size)
+    values = _read(_MANAGED_LEDGER_INFO, data, what, limits)
     return ManagedLedgerInfo(**{**values, "ledgers": list(values["ledgers"])})
 
 
@@ -191,8 +192,8 @@ def encode_ledger_info(info: ManagedLedgerInfo, codec: str | None = None, thresh
     return _compressed(_MANAGED_LEDGER_INFO.write(info), codec, threshold)
 
 
-def decode_cursor_info(data: bytes, what: str = "the cursor's record", max_size: int = MAX_UNPACKED) -> CursorInfo:
-    values = _read(_CURSOR_INFO, data, what, max_size)
+def decode_cursor_info(data: bytes, what: str = "the cursor's record", limits: ExpansionLimits = DEFAULT) -> CursorInfo:
+    values = _read(_CURSOR_INFO, data, what, limits)
     ledger = values.pop("mark_delete_ledger", None)
     entry = values.pop("mark_delete_entry", None)
     if ledger is None and entry is None:
@@ -208,14 +209,15 @@ def encode_cursor_info(info: CursorInfo, codec: str | None = None, threshold: in
     return _compressed(_CURSOR_INFO.write(given), codec, threshold)
 
 
-def _read(table: Table, data: bytes, what: str, max_size: int) -> dict[str, Any]:
+def _read(table: Table, data: bytes, what: str, limits: ExpansionLimits) -> dict[str, Any]:
+    expansion = limits.of(len(data))
     try:
-        return table.read(_plain(data, max_size))
+        return table.read(_plain(data, expansion), expansion=expansion)
     except (WireError, MalformedError) as error:
         raise MalformedRecordError(f"{what} cannot be read: {error}") from None
 
 
-def _plain(data: bytes, max_size: int) -> bytes:
+def _plain(data: bytes, expansion: Expansion) -> bytes:
     if not data.startswith(_HEADER_MAGIC):
         return data
     start = len(_HEADER_MAGIC) + _U32.size
@@ -228,7 +230,7 @@ def _plain(data: bytes, max_size: int) -> bytes:
     codec = NAMES.get(header["codec"])
     if codec is None:
         raise MalformedError(f"it is compressed with codec {header['codec']}, which nobody knows")
-    return unpack(codec, data[start + size :], header["size"], max_size)
+    return unpack(codec, data[start + size :], header["size"], expansion)
 
 
 def _compressed(data: bytes, codec: str | None, threshold: int) -> bytes:

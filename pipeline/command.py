@@ -16,6 +16,7 @@ from bookstand.pipeline.job import Job, Progress, Runner, execute
 from bookstand.pipeline.places import Place, clusters, local_path, places, stores
 from bookstand.pipeline.summary import Summary
 from bookstand.pipeline.worker import Limits
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.escapes import visible
 from bookstand.storage.files import sync_file
 from bookstand.storage.owners import sync_folder
@@ -31,6 +32,10 @@ MEANINGS = {
     INTERRUPTED: "it was interrupted; run again, it continues",
 }
 _GIVEN = "given"
+_LIMITS = {
+    "max_expanded_bytes": "treat an entry or a record that expands to more bytes as damaged",
+    "max_expansion_ratio": "the same by the ratio to its stored bytes, above 32 MiB",
+}
 
 _Made = Callable[[argparse.Namespace], Job]
 
@@ -159,6 +164,16 @@ def _add_common(one: argparse.ArgumentParser) -> None:
     how.add_argument("--summary", metavar="FILE", help="write it there as JSON, too")
 
 
+def _add_limits(one: argparse.ArgumentParser) -> None:
+    for name, usual in zip(ExpansionLimits._fields, DEFAULT, strict=True):
+        option, meaning = f"--{name.replace('_', '-')}", f"{_LIMITS[name]} ({usual})"
+        one.add_argument(option, metavar="N", type=_positive, default=usual, help=meaning)
+
+
+def _limits(options: argparse.Namespace) -> ExpansionLimits:
+    return ExpansionLimits(options.max_expanded_bytes, options.max_expansion_ratio)
+
+
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -285,6 +300,7 @@ def _add_import(one: argparse.ArgumentParser) -> None:
     )
     one.add_argument("--output", metavar="FOLDER", required=True, help="where the stores come to be, named as FOLDERs")
     one.add_argument("--metadata", metavar="FILE", help="the dump, for a single cluster")
+    _add_limits(one)
     one.add_argument("--unlisted", action="store_true", help="ledgers, too, that are not in the metadata")
     one.add_argument("--password", metavar="WORD", action="append", default=[], help="of ledgers; may be repeated")
 
@@ -295,7 +311,7 @@ def _make_import(options: argparse.Namespace) -> Job:
     if options.metadata is not None and len(clusters(options.clusters)) > 1:
         raise IncorrectParameterError("--metadata is for a single cluster: others have theirs in their folders")
     found: dict[str, Place] = {}
-    for place in clusters(options.clusters, options.metadata):
+    for place in clusters(options.clusters, options.metadata, _limits(options)):
         name = Path(os.path.commonpath(place.paths)).resolve().name
         if name in found:
             raise IncorrectParameterError(f"two clusters would become the store {name!r}")
@@ -315,10 +331,11 @@ def _add_places(one: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the metadata dump of a single cluster; by default metadata.jsonl[.gz] above its bookies",
     )
+    _add_limits(one)
 
 
 def _places(options: argparse.Namespace) -> tuple[Place, ...]:
-    return tuple(places(options.places, options.metadata))
+    return tuple(places(options.places, options.metadata, _limits(options)))
 
 
 def _add_export(one: argparse.ArgumentParser) -> None:

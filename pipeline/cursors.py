@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from bookstand.cursor.acks import indexes_of
 from bookstand.cursor.bitmaps import runs
 from bookstand.disk.cursors import DiskCursor, names_of
 from bookstand.disk.cursors import cursor as cursor_of
@@ -133,7 +134,7 @@ def read_acks(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
                 "ledger_id": position.ledger_id,
                 "first_entry_id": position.entry_id,
                 "last_entry_id": position.entry_id,
-                "unacked_indexes": [index for index in range(bits.bit_length()) if bits >> index & 1],
+                "unacked_indexes": indexes_of(bits),
             }
             for position, bits in one.cursor.state.batches.items()
         )

@@ -80,7 +80,7 @@ def _rows(place: Place, run: Run, topics: Mapping[int, str], query: Query) -> It
     ledger_ids = np.broadcast_to(run.ledger_ids, len(run.entry_ids)).tolist()
     damage: list[Damage] = []
     for ledger_id, entry_id, data in zip(ledger_ids, run.entry_ids.tolist(), run.pieces(), strict=True):
-        message = DiskMessage(place.name, Position(ledger_id, entry_id), data, damage.append)
+        message = DiskMessage(place.name, Position(ledger_id, entry_id), data, damage.append, place.limits)
         metadata = message.metadata
         if metadata is not None and not damage:
             # Do not unpack messages that the predicate excludes.

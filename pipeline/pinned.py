@@ -21,6 +21,7 @@ from bookstand.disk.topics import topic as topic_of
 from bookstand.errors import NoSuchLedgerError
 from bookstand.ledger.topic_name import cursor_node_of, node_of
 from bookstand.pipeline.places import Place, opened
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.metadata import CLOSED
 
 if TYPE_CHECKING:
@@ -38,8 +39,10 @@ class Pins(NamedTuple):
 
 
 class PinnedStore(StoreSource):
-    def __init__(self, storage: Storage, passwords: Sequence[bytes], pins: Pins) -> None:
-        super().__init__(storage, passwords)
+    def __init__(
+        self, storage: Storage, passwords: Sequence[bytes], pins: Pins, limits: ExpansionLimits = DEFAULT
+    ) -> None:
+        super().__init__(storage, passwords, limits)
         self._pins = pins
 
     @cached_property
@@ -49,7 +52,7 @@ class PinnedStore(StoreSource):
     @cached_property
     def dump(self) -> MetadataDump:
         nodes = {node.path: node for node in self._pins.nodes}
-        return MetadataDump(nodes, self._tell, damaged=self._pins.damaged)
+        return MetadataDump(nodes, self._tell, damaged=self._pins.damaged, limits=self.limits)
 
     def ledger(self, ledger_id: int) -> StoreLedger:
         if ledger_id not in self._pins.extents:
@@ -68,7 +71,7 @@ def pinned(place: Place, passwords: Sequence[bytes], pins: Pins | None) -> Itera
         if pins is None:
             yield source
         else:
-            yield cast("Disks", PinnedStore(cast("StoreSource", source).storage, passwords, pins))
+            yield cast("Disks", PinnedStore(cast("StoreSource", source).storage, passwords, pins, place.limits))
 
 
 def pins_of_ledgers(source: Disks, ledger_ids: Iterable[int]) -> Pins:

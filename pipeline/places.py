@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from bookstand.disk.bookie_folder import CURRENT
 from bookstand.disk.target import BOOKIE, STORE, Target, find
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.environment import DATA_FILE
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Place(NamedTuple):
     """Of bookies: path of the metadata dump."""
     folders: tuple[str, ...] = ()
     """Of bookies: the journal and ledger folders that were found when the place was named."""
+    limits: ExpansionLimits = DEFAULT
+    """Bound on the expansion of its entries and records."""
 
     @property
     def name(self) -> str:
@@ -43,23 +46,23 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[Any]) -> Place:
         """The place whose values a unit holds."""
-        kind, paths, metadata, folders = values
-        return cls(kind, tuple(paths), metadata, tuple(folders))
+        kind, paths, metadata, folders, limits = values
+        return cls(kind, tuple(paths), metadata, tuple(folders), ExpansionLimits(*limits))
 
 
-def stores(paths: Paths) -> list[Place]:
+def stores(paths: Paths, limits: ExpansionLimits = DEFAULT) -> list[Place]:
     """Each path is a store, or a glob of some; other matches of a glob are passed over."""
     found = (os.path.abspath(target.path) for target in _targets(paths, (STORE,)))
-    return [Place(STORE, (path,)) for path in dict.fromkeys(found)]
+    return [Place(STORE, (path,), limits=limits) for path in dict.fromkeys(found)]
 
 
-def bookies(paths: Paths, metadata: str | None = None) -> Place:
+def bookies(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> Place:
     """The disks at all paths, as one cluster. ``metadata``: path of its dump."""
     folders = list(dict.fromkeys(os.path.abspath(target.path) for target in _targets(paths, (BOOKIE,))))
-    return _cluster(folders, metadata)
+    return _cluster(folders, metadata, limits)
 
 
-def clusters(paths: Paths, metadata: str | None = None) -> list[Place]:
+def clusters(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> list[Place]:
     """The disks at the paths, which may be globs, as a place for each cluster.
 
     A folder above bookies is a cluster. Bookies' own folders are of one cluster if their cookies have the same instance
@@ -78,29 +81,29 @@ def clusters(paths: Paths, metadata: str | None = None) -> list[Place]:
             else:
                 group.add(one)
     if metadata is None:
-        return [_cluster(group.folders, group.dump) for group in groups]
+        return [_cluster(group.folders, group.dump, limits) for group in groups]
     instances = {group.instance for group in groups if group.instance}
     if len(instances) > 1:
         raise IncorrectParameterError(
             f"metadata {metadata} is the dump of one cluster, and the disks are of {len(instances)}: leave it out, and "
             "put each cluster's metadata.jsonl[.gz] into the folder above its bookies"
         )
-    return [_cluster([folder for group in groups for folder in group.folders], metadata)]
+    return [_cluster([folder for group in groups for folder in group.folders], metadata, limits)]
 
 
-def places(paths: Paths, metadata: str | None = None) -> list[Place]:
+def places(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> list[Place]:
     """Stores and clusters of bookies, by path and glob."""
     found: dict[str, list[str]] = {STORE: [], BOOKIE: []}
     for target in _targets(paths, (STORE, BOOKIE)):
         # As it is: it may look like a glob.
         found[target.kind].append(glob.escape(os.path.abspath(target.path)))
     return [
-        *(stores(found[STORE]) if found[STORE] else []),
-        *(clusters(found[BOOKIE], metadata) if found[BOOKIE] else []),
+        *(stores(found[STORE], limits) if found[STORE] else []),
+        *(clusters(found[BOOKIE], metadata, limits) if found[BOOKIE] else []),
     ]
 
 
-def _cluster(folders: Sequence[str], metadata: str | None) -> Place:
+def _cluster(folders: Sequence[str], metadata: str | None, limits: ExpansionLimits) -> Place:
     from bookstand.disk.bookie import find_bookies
 
     if metadata is not None:
@@ -109,7 +112,7 @@ def _cluster(folders: Sequence[str], metadata: str | None) -> Place:
             raise StoreNotFoundError(f"there is no metadata dump at {metadata}")
     found = find_bookies(folders, lambda damage: None)
     inner = {str(folder) for bookie in found for folder in (*bookie.journal_folders, *bookie.ledger_folders)}
-    return Place(BOOKIE, tuple(folders), metadata, tuple(sorted(inner)))
+    return Place(BOOKIE, tuple(folders), metadata, tuple(sorted(inner)), limits)
 
 
 def _targets(paths: Paths, kinds: Sequence[str]) -> Iterator[Target]:
@@ -201,13 +204,13 @@ def opened(place: Place, passwords: Sequence[bytes] = (), check: str = "fast") -
 
         storage = open_storage(place.paths[0], create=False, read_only=True, check=check)
         try:
-            yield cast("Disks", StoreSource(storage, passwords))
+            yield cast("Disks", StoreSource(storage, passwords, place.limits))
         finally:
             storage.close()
     else:
         from bookstand.disk.disks import Disks
 
-        with Disks.open(place.paths, place.metadata, passwords) as disks:
+        with Disks.open(place.paths, place.metadata, passwords, limits=place.limits) as disks:
             yield disks
 
 
@@ -224,7 +227,7 @@ def dump_of(place: Place, passwords: Sequence[bytes] = ()) -> Iterator[tuple[Met
     if place.metadata is None:
         raise without_metadata(place)
     damage: list[Damage] = []
-    yield MetadataDump.open(place.metadata, damage.append), damage
+    yield MetadataDump.open(place.metadata, damage.append, place.limits), damage
 
 
 def without_metadata(place: Place) -> IncorrectParameterError:

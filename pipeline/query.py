@@ -12,6 +12,7 @@ from bookstand.pipeline import filters
 from bookstand.pipeline.places import BOOKIE, STORE, Place, clusters, stores
 from bookstand.pipeline.schemas import ERROR, Table, table_of
 from bookstand.pipeline.wanted import ALL, Wanted
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 
 PERMISSIVE, STRICT = "permissive", "strict"
 FAST, SUBPROCESS = "fast", "subprocess"
@@ -56,7 +57,8 @@ def query(table: str, columns: tuple[str, ...] | None = None, *, where: str | No
 
 # -- options -----------------------------------------------------------------------------------------------------------
 
-_READ = ("path", "paths", "table", "columns", "where", "mode", "partitions", "passwords", "now_ms", "unsealed")
+LIMITS = ExpansionLimits._fields
+_READ = ("path", "paths", "table", "columns", "where", "mode", "partitions", "passwords", "now_ms", "unsealed", *LIMITS)
 OPTIONS: dict[str, tuple[str, ...]] = {
     STORE: (*_READ, "check", "stream", "ledger", "topic", "start", "max_entries"),
     BOOKIE: (*_READ, "metadata"),
@@ -104,7 +106,10 @@ def places_of(kind: str, options: Mapping[str, str]) -> list[Place]:
         paths = _paths(paths[0])
     if not paths:
         raise IncorrectParameterError("option path says where there is something to read: load(path)")
-    return stores(paths) if kind == STORE else clusters(paths, options.get("metadata"))
+    limits = ExpansionLimits(
+        *(_number(options, name, 1) if name in options else usual for name, usual in zip(LIMITS, DEFAULT, strict=True))
+    )
+    return stores(paths, limits) if kind == STORE else clusters(paths, options.get("metadata"), limits)
 
 
 def _paths(text: str | None) -> list[str]:

@@ -6,6 +6,9 @@ and writes many at a time.
 
 from __future__ import annotations
 
+from struct import unpack
+
+from bookstand.proto.expansion import MAX_BATCH_MESSAGES
 from bookstand.proto.table import INT64, NAME, pair, varints
 from bookstand.proto.wire import BYTES, VARINT, WireError, fields, int64, tag, write_bytes, write_number
 
@@ -93,6 +96,8 @@ def read_batch(chunk: bytes) -> tuple[int, int, int]:
             words.extend(varints(inner))
     if position is None:
         raise WireError("a batch set has no position")
+    if len(words) > MAX_BATCH_MESSAGES // 64:
+        raise WireError(f"a batch set has {64 * len(words)} bits, but a batch up to {MAX_BATCH_MESSAGES} messages")
     return (*position, int.from_bytes(b"".join(word.to_bytes(8, "little") for word in words), "little"))
 
 
@@ -106,7 +111,8 @@ def write_batch(ledger: int, entry: int, unacked: int) -> bytes:
 
 def words_of(bits: int) -> list[int]:
     """Words of 64 bits, lowest first, none zero at the end."""
-    return [bits >> at & 0xFFFFFFFFFFFFFFFF for at in range(0, bits.bit_length(), 64)]
+    count = (bits.bit_length() + 63) // 64
+    return list(unpack(f"<{count}Q", bits.to_bytes(8 * count, "little")))
 
 
 def read_longs(chunk: bytes) -> tuple[int, list[int]]:

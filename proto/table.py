@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from bookstand.proto.expansion import RECORD_BYTES, Expansion
 from bookstand.proto.wire import (
     BYTES,
     FIXED64,
@@ -26,6 +27,7 @@ from bookstand.proto.wire import (
 )
 
 UNKNOWN = "unknown"
+_UNBOUNDED = 1 << 62
 
 
 class Kind(NamedTuple):
@@ -64,8 +66,15 @@ class Table:
             for number, field in self.by_number.items()
         ]
 
-    def read(self, data: bytes, start: int = 0, end: int | None = None) -> dict[str, Any]:
-        """Values by name, with tuples for repeated fields, and the unknown fields' bytes under :data:`UNKNOWN`."""
+    def read(
+        self, data: bytes, start: int = 0, end: int | None = None, expansion: Expansion | None = None
+    ) -> dict[str, Any]:
+        """Values by name, with tuples for repeated fields, and the unknown fields' bytes under :data:`UNKNOWN`.
+
+        Elements of repeated fields are charged to ``expansion``.
+        """
+        left = _UNBOUNDED if expansion is None else expansion.room(RECORD_BYTES)
+        count = 0
         values: dict[str, Any] = {name: [] for name in self._many}
         unknown = bytearray()
         for key, number, chunk in fields(data, start, end):
@@ -74,6 +83,9 @@ class Table:
                 value = field.kind.decode(chunk if field.kind.wire == BYTES else number)
                 if field.many:
                     values[field.name].append(value)
+                    count += 1
+                    if count > left:
+                        break
                 else:
                     values[field.name] = value
             elif key in self._packed:
@@ -81,6 +93,8 @@ class Table:
                 values[field.name].extend(map(field.kind.decode, varints(chunk)))
             else:
                 _copy(unknown, key, number, chunk)
+        if expansion is not None:
+            expansion.take(count * RECORD_BYTES, f"a record of {count} or more elements")
         for name in self.required:
             if name not in values:
                 raise WireError(f"the required field {name} is missing")

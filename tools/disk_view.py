@@ -21,6 +21,7 @@ from bookstand.disk.disks import Disks, digests_of
 from bookstand.disk.extent import NO_DISK_OF, Ranges, entries_are
 from bookstand.disk.metadata_dump import MetadataDump
 from bookstand.errors import IncorrectParameterError
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.entry import HEADER_BYTES
 from bookstand.storage.metadata import CLOSED
 from bookstand.tools import disk_files
@@ -49,11 +50,12 @@ class DiskView(View):
         metadata: str | None = None,
         passwords: Sequence[bytes] = (),
         progress: Callable[[int, int], None] | None = None,
+        limits: ExpansionLimits = DEFAULT,
     ) -> None:
         if target.kind == BOOKIE_FILE:
-            self.disks = _disks_of_file(target.path, metadata, passwords, progress)
+            self.disks = _disks_of_file(target.path, metadata, passwords, progress, limits)
         else:
-            self.disks = Disks.open([target.path, *more], metadata, passwords, progress=progress)
+            self.disks = Disks.open([target.path, *more], metadata, passwords, progress=progress, limits=limits)
         self._metadata = metadata
         self._more = tuple(more)
         self._passwords = (*passwords, b"")
@@ -260,18 +262,22 @@ class DiskView(View):
 
 
 def _disks_of_file(
-    path: Path, metadata: str | None, passwords: Sequence[bytes], progress: Callable[[int, int], None] | None
+    path: Path,
+    metadata: str | None,
+    passwords: Sequence[bytes],
+    progress: Callable[[int, int], None] | None,
+    limits: ExpansionLimits,
 ) -> Disks:
     """One entry log or journal by itself, without the rest of its bookie."""
     damage: list[Damage] = []
-    dump = None if metadata is None else MetadataDump.open(metadata, damage.append)
+    dump = None if metadata is None else MetadataDump.open(metadata, damage.append, limits)
     logs, journals = ([], [path]) if path.suffix == _JOURNAL_SUFFIX else ([path], [])
     if not re.fullmatch("[0-9a-fA-F]{1,16}", path.stem):
         raise IncorrectParameterError(f"{path}: the name of an entry log or journal is its id in hexadecimal")
     bookie = BookieDisk(path.name, path.parent, [], [], None, {}, logs, journals, [])
     passwords = (*passwords, b"")
     catalog = Catalog.build([bookie], digests_of(dump, passwords), damage.append, progress=progress)
-    return Disks([bookie], dump, catalog, damage, passwords)
+    return Disks([bookie], dump, catalog, damage, passwords, limits)
 
 
 def _bookie_facts(bookie: BookieDisk) -> dict[str, Any]:

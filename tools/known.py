@@ -76,8 +76,8 @@ def entry(view: View, position: Position) -> dict[str, Any]:
         "behind_the_end": found.entry_id > ledger.extent.last_entry,
         "copies": copies,
     }
-    message = message_of(found, what.topic, view.source.damage.append)
-    record = entry_record(what.kind, found, view.source.damage.append)
+    message = message_of(found, what.topic, view.source.damage.append, view.source.limits)
+    record = entry_record(what.kind, found, view.source.damage.append, view.source.limits)
     if record is not None:
         facts["record"] = record
     if message is None:

@@ -11,6 +11,7 @@ from io import TextIOWrapper
 from types import MappingProxyType
 
 from bookstand.errors import MissingExtraError
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.tools import output
 from bookstand.tools.exit_codes import FAILED, FINE, INTERRUPTED
 
@@ -180,11 +181,24 @@ def application() -> typer.Typer:
 
     @app.callback()
     def options(
+        ctx: typer.Context,
+        max_expanded_bytes: int = typer.Option(
+            DEFAULT.max_expanded_bytes,
+            "--max-expanded-bytes",
+            metavar="N",
+            help="Treat an entry or a record that expands to more bytes as damaged.",
+        ),
+        max_expansion_ratio: int = typer.Option(
+            DEFAULT.max_expansion_ratio,
+            "--max-expansion-ratio",
+            metavar="N",
+            help="The same by the ratio to its stored bytes, above 32 MiB.",
+        ),
         version: bool = typer.Option(
             False, "--version", help="Print the version, and end.", is_eager=True, callback=_print_version
         ),
     ) -> None:
-        pass
+        ctx.obj = ExpansionLimits(max_expanded_bytes, max_expansion_ratio)
 
     return app
 

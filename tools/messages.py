@@ -10,6 +10,7 @@ from bookstand.disk.damage import Report
 from bookstand.disk.disk_ledger import StoredEntry
 from bookstand.disk.messages import DiskMessage, read
 from bookstand.ledger.message import MessageMetadata, SingleMessageMetadata
+from bookstand.proto.expansion import ExpansionLimits
 from bookstand.tools.output import iso, readable
 
 _MAGICS = (b"\x0e\x01", b"\x0e\x02")
@@ -21,8 +22,8 @@ def is_message(payload: bytes) -> bool:
     return payload.startswith(_MAGICS)
 
 
-def message_of(entry: StoredEntry, topic: str, report: Report) -> DiskMessage | None:
-    return read(topic, entry, report) if is_message(entry.payload) else None
+def message_of(entry: StoredEntry, topic: str, report: Report, limits: ExpansionLimits) -> DiskMessage | None:
+    return read(topic, entry, report, limits) if is_message(entry.payload) else None
 
 
 def metadata_facts(metadata: MessageMetadata | SingleMessageMetadata | None) -> dict[str, Any]:

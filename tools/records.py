@@ -14,6 +14,7 @@ from bookstand.disk.disk_ledger import StoredEntry
 from bookstand.disk.messages import NO_PLACE
 from bookstand.disk.metadata_dump import MetadataDump, ledger_id_of
 from bookstand.errors import BookstandError, NoSuchNodeError
+from bookstand.proto.expansion import ExpansionLimits
 from bookstand.proto.wire import WireError
 from bookstand.storage.position import Position
 from bookstand.tools.output import iso, readable
@@ -67,18 +68,18 @@ def _plain(value: Any) -> Any:
 # -- entries ---------------------------------------------------------------------------------------------------------
 
 
-def entry_record(kind: str, entry: StoredEntry, report: Report) -> dict[str, Any] | None:
+def entry_record(kind: str, entry: StoredEntry, report: Report, limits: ExpansionLimits) -> dict[str, Any] | None:
     """What an entry of a cursor's or a bucket's ledger says; None: it is none, or cannot be read, which is reported."""
     read = _READERS.get(kind)
     try:
-        return None if read is None else read(entry)
+        return None if read is None else read(entry, limits)
     except (BookstandError, WireError, record.RecordError) as error:
         what = f"it cannot be read as what is in the ledger of a {kind}: {error}"
         report(Damage("", NO_PLACE, what, entry.ledger_id, entry.entry_id))
         return None
 
 
-def _cursor(entry: StoredEntry) -> dict[str, Any]:
+def _cursor(entry: StoredEntry, limits: ExpansionLimits) -> dict[str, Any]:
     data = entry.payload
     if record.is_ours(data):
         identity = record.identify(data)
@@ -94,10 +95,10 @@ def _cursor(entry: StoredEntry) -> dict[str, Any]:
             "properties": properties,
         }
         return {key: value for key, value in facts.items() if value is not None}
-    footer = footer_of(data)
+    footer = footer_of(data, limits)
     if footer is not None:
         return {"form": "end of a snapshot in chunks", "chunks": footer.parts, "bytes": footer.length}
-    state = legacy.read(data).state
+    state = legacy.read(data, expansion=limits.of(len(data))).state
     return {
         "form": "full snapshot",
         "mark_delete": _plain(state.mark_delete),
@@ -111,7 +112,7 @@ def _cursor(entry: StoredEntry) -> dict[str, Any]:
 _FORMS = {record.PAGE: "page", record.MARKER: "marker"}
 
 
-def _bucket(entry: StoredEntry) -> dict[str, Any]:
+def _bucket(entry: StoredEntry, limits: ExpansionLimits) -> dict[str, Any]:
     if entry.entry_id == 0:
         segments = decode_metadata(entry.payload).metadata_list
         return {
@@ -130,4 +131,7 @@ def _bucket(entry: StoredEntry) -> dict[str, Any]:
     }
 
 
-_READERS: dict[str, Callable[[StoredEntry], dict[str, Any]]] = {content.CURSOR: _cursor, content.BUCKET: _bucket}
+_READERS: dict[str, Callable[[StoredEntry, ExpansionLimits], dict[str, Any]]] = {
+    content.CURSOR: _cursor,
+    content.BUCKET: _bucket,
+}

@@ -14,6 +14,7 @@ import bookstand
 from bookstand.disk.import_look import IMPORT_NODE
 from bookstand.disk.store_source import NOWHERE, StoreLedger, StoreSource
 from bookstand.errors import StoreDamagedError
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage import entry as layout
 from bookstand.storage import keys, owners
 from bookstand.storage.digest import digest_for
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
 class StoreView(View):
     kind = "store"
 
-    def __init__(self, path: Path, passwords: Sequence[bytes] = ()) -> None:
+    def __init__(self, path: Path, passwords: Sequence[bytes] = (), limits: ExpansionLimits = DEFAULT) -> None:
         others = owners.Survey(os.fspath(path)) if path.is_dir() else None
         self._others = (others.writers, others.readers) if others is not None else (0, 0)
-        self.store = bookstand.open(path, create=False, read_only=True, check="structure")
+        self.store = bookstand.open(path, create=False, read_only=True, check="structure", expansion_limits=limits)
         self._storage = self.store.storage
-        self._source = StoreSource(self._storage, passwords)
+        self._source = StoreSource(self._storage, passwords, limits)
         super().__init__(path, self._source)
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from bookstand.disk.target import BOOKIE, BOOKIE_FILE, STORE, Target, dump_beside, find
 from bookstand.errors import IncorrectParameterError, NoSuchNodeError, NotAStoreError, StoreNotFoundError
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.tools.findings import DamageError, summary
 
 TYPE_CHECKING = False
@@ -34,14 +35,23 @@ def open_view(
             raise IncorrectParameterError(f"{path} is a store, {what}")
         from bookstand.tools.store_view import StoreView
 
-        return StoreView(target.path, words)
+        return StoreView(target.path, words, expansion_limits())
     from bookstand.tools.disk_view import DiskView
 
     if disks and target.kind == BOOKIE_FILE:
         raise IncorrectParameterError(f"{path} is a file, which is looked at by itself: --disk goes with folders")
     check_bookies(disks)
     check_dump(metadata)
-    return DiskView(target, disks, metadata, words, progress)
+    return DiskView(target, disks, metadata, words, progress, expansion_limits())
+
+
+def expansion_limits() -> ExpansionLimits:
+    """The limits that the command line sets."""
+    from click import get_current_context
+
+    context = get_current_context(silent=True)
+    found = None if context is None else context.find_object(ExpansionLimits)
+    return DEFAULT if found is None else found
 
 
 def check_bookies(paths: Sequence[str]) -> None:
@@ -56,7 +66,7 @@ def topics_meant(store: Store, patterns: Sequence[str]) -> list[str]:
     from bookstand.disk.store_source import StoreSource
     from bookstand.ledger.topic_name import fits
 
-    source = StoreSource(store.storage, ())
+    source = StoreSource(store.storage, (), store.expansion_limits)
     names = [*source.dump.topics, *source.dump.partitioned]
     for pattern in patterns:
         if not any(fits(name, pattern) for name in names):

@@ -29,6 +29,7 @@ from bookstand.disk.topics import DiskTopic, grouped
 from bookstand.disk.topics import topic as topic_of
 from bookstand.errors import IncorrectParameterError, NoSuchEntryError, NoSuchNodeError
 from bookstand.ledger.records import CursorInfo
+from bookstand.proto.expansion import ExpansionLimits
 from bookstand.storage.metadata import LedgerMetadata
 from bookstand.storage.position import Position
 from bookstand.tools.findings import DamageError
@@ -62,6 +63,7 @@ class Source(Protocol):
     """Where ledgers and nodes come from."""
 
     damage: list[Damage]
+    limits: ExpansionLimits
 
     @property
     def dump(self) -> MetadataDump | None: ...
@@ -278,7 +280,7 @@ class View(ABC):
             return
         for ledger_id in self._groups[name].cursors:
             ledger = topic.ledger(ledger_id)
-            found = None if ledger is None else in_ledger(ledger, topic.entry_counts)
+            found = None if ledger is None else in_ledger(ledger, topic.entry_counts, limits=self.source.limits)
             if isinstance(found, LedgerState):
                 info = CursorInfo(ledger_id)
                 yield DiskCursor(topic, f"ledger {ledger_id}", info, found.state, found.source, ledger_id, {})

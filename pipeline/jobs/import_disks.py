@@ -61,7 +61,7 @@ class Import:
         check_present(place)
         room = None if self.looking else folder
         with (
-            Disks.open(place.paths, place.metadata, self.passwords, folder=room) as disks,
+            Disks.open(place.paths, place.metadata, self.passwords, folder=room, limits=place.limits) as disks,
             temporary() if self.looking else open_store(Output.place(folder, unit.name)) as store,
         ):
             report = import_disks(disks, store, unlisted=self.unlisted, dry_run=self.looking)

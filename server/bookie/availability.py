@@ -27,15 +27,6 @@ def encode(entry_ids: Iterable[int]) -> bytes:
     return _HEADER.pack(0, len(groups)) + b"".join([_GROUP.pack(*group) for group in groups])
 
 
-def decode(data: bytes) -> list[int]:
-    _, count = _HEADER.unpack_from(data)
-    found: list[int] = []
-    for first, last, size, period in _GROUP.iter_unpack(data[_HEADER.size : _HEADER.size + count * _GROUP.size]):
-        for start in range(first, last + 1, period or 1):
-            found += range(start, start + size)
-    return found
-
-
 def _sequences(entry_ids: Iterable[int]) -> Iterator[tuple[int, int]]:
     """(start, size) of entries without a gap."""
     start = size = 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.cursor.chunks import CODEC_PROPERTY, Footer, Stored, footer_of, stored_at, unpacked
+from bookstand.cursor.chunks import CODEC_PROPERTY, Footer, footer_of, stored_at, unpacked
 from bookstand.errors import MalformedAckStateError
 from bookstand.ledger import compression
 
@@ -30,7 +30,7 @@ def chunked(data: bytes) -> list[bytes]:
 def test_chunks_are_joined(data: bytes, before: list[bytes]) -> None:
     entries = before + chunked(data)
     last = len(entries) - 1
-    assert stored_at(entries.__getitem__, last) == Stored(data, len(before), last)
+    assert stored_at(entries.__getitem__, last)[:3] == (data, len(before), last)
 
 
 def test_an_exact_multiple_has_an_empty_last_chunk() -> None:
@@ -42,7 +42,7 @@ def test_an_exact_multiple_has_an_empty_last_chunk() -> None:
 def test_an_entry_of_its_own() -> None:
     assert footer_of(b"\x08\x03\x10\x01") is None
     assert footer_of(b"") is None
-    assert stored_at([b"", b"\x08\x03\x10\x01"].__getitem__, 1) == Stored(b"\x08\x03\x10\x01", 1, 1)
+    assert stored_at([b"", b"\x08\x03\x10\x01"].__getitem__, 1)[:3] == (b"\x08\x03\x10\x01", 1, 1)
     assert footer_of(b'{"numParts":2,"length":7}') == Footer(2, 7)
 
 
@@ -88,7 +88,7 @@ def test_packed_snapshots(codec: str) -> None:
     assert stored_at(entries.__getitem__, len(entries) - 1, codec).data == data
     with pytest.raises(MalformedAckStateError):
         unpacked(struct.pack(">I", len(data) + 1) + packed[4:], codec)
-    with pytest.raises(MalformedAckStateError, match=r"allowed|should have"):
+    with pytest.raises(MalformedAckStateError, match=r"may expand|should have"):
         unpacked(struct.pack(">I", (1 << 32) - 1) + packed[4:], codec)
     with pytest.raises(MalformedAckStateError, match="within its size"):
         unpacked(b"\0\0", codec)

@@ -18,6 +18,7 @@ from bookstand.errors import IncorrectParameterError, MalformedRecordError, Miss
 from bookstand.ledger import compression, records
 from bookstand.ledger.records import CursorInfo, LedgerInfo, ManagedLedgerInfo
 from bookstand.proto import ml_data_formats_pb2 as formats
+from bookstand.proto.expansion import ExpansionLimits
 from bookstand.storage.position import Position
 
 UNHURRIED = settings(deadline=None)  # the machine may be busy
@@ -157,8 +158,8 @@ BROKEN = {
     "header should have 9 bytes": b"\x47\x78\x00\x00\x00\x09\x08",
     "the required field size is missing": b"\x47\x78\x00\x00\x00\x02\x08\x01",
     "codec 9": b"\x47\x78\x00\x00\x00\x04\x08\x09\x10\x00",
-    "unpacks to -1 bytes": b"\x47\x78\x00\x00\x00\x0d\x08\x01\x10" + b"\xff" * 9 + b"\x01",
-    "unpacks to 2147483647 bytes, 134217728 are allowed": b"\x47\x78\x00\x00\x00\x08\x08\x01\x10\xff\xff\xff\xff\x07",
+    "must not be negative, it is -1": b"\x47\x78\x00\x00\x00\x0d\x08\x01\x10" + b"\xff" * 9 + b"\x01",
+    "LZ4 data expands to 2147483647 bytes": b"\x47\x78\x00\x00\x00\x08\x08\x01\x10\xff\xff\xff\xff\x07",
     "ZLIB data unpacks to 0 bytes": b"\x47\x78\x00\x00\x00\x04\x08\x02\x10\x05",
     "the required field cursor_ledger_id is missing": b"",
     "no UTF-8": b"\x08\x01\x42\x05\x0a\x01\xff\x12\x00",
@@ -185,7 +186,7 @@ def test_mutated_records_raise_only_our_errors(sample: dict[str, Any], draw: st.
     for data in (bytes(mutated), bytes(mutated[:cut]), bytes(mutated) + b"more"):
         for decode in (records.decode_ledger_info, records.decode_cursor_info):
             try:
-                decode(data, max_size=1 << 20)
+                decode(data, limits=ExpansionLimits(max_expanded_bytes=1 << 20))
             except MalformedRecordError:
                 pass
 

@@ -30,6 +30,7 @@ KINDS: dict[str, str] = {
     "flipped_bits_spark": "tests.soak.flipped_bits:SPARK",
     "repairs": "tests.soak.repairs:KIND",
     "decoder_mutations": "tests.soak.decoder_mutations:KIND",
+    "decoder_fuzz": "tests.soak.decoder_fuzz:KIND",
     "forks": "tests.soak.forks:KIND",
     "histories": "tests.soak.histories:KIND",
     "delayed_views": "tests.soak.delayed_views:KIND",

@@ -41,11 +41,11 @@ def all_of_them(rng: random.Random, folder: Path) -> dict[str, Decoder]:
         for how, digests in _DIGESTS.items()
     }
     found["cookie"] = Decoder(_cookies(rng), cookie.parse, cookie.serialize)
-    found["index file"] = Decoder(_indexes(rng), _from_file(path, _index))
+    found["index file"] = Decoder(_indexes(rng), from_file(path, _index))
     found["last mark"] = Decoder(
-        [struct.pack(">qq", rng.randrange(1 << 40), rng.randrange(1 << 30))], _from_file(path, read_last_mark)
+        [struct.pack(">qq", rng.randrange(1 << 40), rng.randrange(1 << 30))], from_file(path, read_last_mark)
     )
-    found["dump of metadata"] = Decoder(_dumps(), _from_file(path, _everything_in_a_dump), share=0.2)
+    found["dump of metadata"] = Decoder(dumps(), from_file(path, everything_in_a_dump), share=0.2)
     return found
 
 
@@ -64,7 +64,7 @@ def _held_against_the_slow_way(
     return decode
 
 
-def _from_file(path: Path, read: Callable[[Path, Report], Any]) -> Callable[[bytes], Any]:
+def from_file(path: Path, read: Callable[[Path, Report], Any]) -> Callable[[bytes], Any]:
     def decode(data: bytes) -> Any:
         path.write_bytes(data)
         damage: list[Damage] = []
@@ -96,7 +96,7 @@ def _index(path: Path, report: Report) -> Any:
 
 
 @cache
-def _dumps() -> list[bytes]:
+def dumps() -> list[bytes]:
     """Some nodes of each kind, of which a recorded dump has hundreds."""
     kinds: dict[tuple[str, ...], bytes] = {}
     for name in ("a", "d"):
@@ -106,7 +106,7 @@ def _dumps() -> list[bytes]:
     return [b"".join(line for (of, *_), line in kinds.items() if of == name) for name in ("a", "d")]
 
 
-def _everything_in_a_dump(path: Path, report: Report) -> Any:
+def everything_in_a_dump(path: Path, report: Report) -> Any:
     dump = MetadataDump.open(path, report)
     topics = {name: dump.topic_info(name) for name in dump.topics}
     cursors = {(name, one): dump.cursor_info(name, one) for name in topics for one in dump.cursors(name)}

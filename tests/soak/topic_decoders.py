@@ -24,6 +24,7 @@ from bookstand.cursor.state import AckState
 from bookstand.errors import BookstandError
 from bookstand.ledger import compression, framing, message, records
 from bookstand.proto import acks, acks_bulk, wire
+from bookstand.proto.expansion import ExpansionLimits
 from bookstand.proto.table import Table
 from bookstand.storage.position import Position
 from bookstand.testing import Faults
@@ -31,6 +32,7 @@ from tests.soak.decoder import Decoder
 
 CURSOR = "sub"
 TOPIC_LEDGER = 7
+LIMITS = ExpansionLimits(max_expanded_bytes=1 << 20)
 CODECS = (None, *compression.NUMBERS)
 
 
@@ -143,7 +145,7 @@ def _of_snapshots(rng: random.Random) -> dict[str, Decoder]:
     for codec in compression.NUMBERS:
         packed = len(data).to_bytes(4, "big") + compression.pack(codec, data)
         found[f"snapshot, {codec}"] = Decoder(
-            [packed], lambda data, codec=codec: chunks.unpacked(data, codec, 1 << 20), share=0.3
+            [packed], lambda data, codec=codec: chunks.unpacked(data, codec, LIMITS.of(len(data))), share=0.3
         )
     parts = [data[:20], data[20:]]
     footer = b'{"numParts": 2, "length": %d}' % len(data)
@@ -248,7 +250,7 @@ def _metadata_of(sample: bytes) -> bytes:
 
 def _message(data: bytes) -> tuple[Any, ...]:
     one = framing.Message(data)
-    said = (one.broker_metadata, one.metadata, one.stored_payload, one.payload(1 << 20), list(one.messages(1 << 20)))
+    said = (one.broker_metadata, one.metadata, one.stored_payload, one.payload(LIMITS), list(one.messages(LIMITS)))
     one.check()
     return said
 

@@ -128,7 +128,7 @@ def _parts(
     view: View, entry: StoredEntry, topic: str, messages: bool, facts: bool
 ) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """What is to be printed of an entry: it as it is, or its messages."""
-    message = message_of(entry, topic, view.source.damage.append) if messages or facts else None
+    message = message_of(entry, topic, view.source.damage.append, view.source.limits) if messages or facts else None
     if message is None or not messages:
         yield entry.payload, {} if message is None else {"message": message_facts(message)}
         return
