@@ -73,7 +73,6 @@ _ROWS = 1 << 14
 
 _CONTAINER_BITS = 16
 _WORD_BYTES = 8
-_ROW_BYTES = 32
 
 
 class Snapshot(NamedTuple):
@@ -177,13 +176,11 @@ class _Parts:
     def _take_many(self, data: bytes, at: int, key: int) -> int:
         """As many fields of a kind as stand there in the usual shape, and where these end."""
         if key == _LONGS_TAG:
-            sets, end = read_longs(data, at, _LONGS)
+            sets, end = read_longs(data, at, _LONGS, self._expansion)
             self.longs += sets
-            self._expansion.take(RECORD_BYTES * len(sets) + _WORD_BYTES * sum(len(words) for _, words in sets), _WHAT)
         else:
-            ranges, end = read_ranges(data, at, _RANGE)
+            ranges, end = read_ranges(data, at, _RANGE, self._expansion)
             self.ranges.append(ranges)
-            self._expansion.take(_ROW_BYTES * len(ranges), _WHAT)
         return end
 
     def _take(self, data: bytes, at: int) -> int:
@@ -229,7 +226,7 @@ class _Parts:
         return self.ledger, self.entry
 
 
-_WHAT = "the snapshot of a cursor"
+_WHAT = "the state of a cursor"
 _CHUNKS = {_RANGE_TAG, _PROPERTY_TAG, _BATCH_TAG, _LONGS_TAG}
 
 

@@ -20,6 +20,7 @@ from bookstand.proto.acks import (
     UPPER_TAG,
 )
 from bookstand.proto.acks import read_longs as read_longs_slowly
+from bookstand.proto.expansion import RECORD_BYTES, UNLIMITED, Expansion
 from bookstand.proto.wire import BYTES, int64, tag
 
 Ranges = NDArray[np.int64]
@@ -39,11 +40,14 @@ _COLUMNS = len(_ROW)
 _NUMBERS = [5, 7, 11, 13]
 _TAGS = [(column, what) for column, what in enumerate(_ROW) if isinstance(what, int)]
 
+_WHAT = "the state of a cursor"
+UNBOUNDED = UNLIMITED.of(0)
+
 SLICE = 1 << 18
 """How many bytes are looked at at a time."""
 
 
-def read_ranges(data: bytes, at: int, field: int) -> tuple[Ranges, int]:
+def read_ranges(data: bytes, at: int, field: int, expansion: Expansion = UNBOUNDED) -> tuple[Ranges, int]:
     """The ranges that stand one behind the other from ``at`` on as fields ``field``, and where they end.
 
     It ends before the first that has another shape, however it may be read.
@@ -55,6 +59,7 @@ def read_ranges(data: bytes, at: int, field: int) -> tuple[Ranges, int]:
         rows, size = _rows(part, tag(field, BYTES))
         if not len(rows):
             break
+        expansion.take(rows.nbytes, _WHAT)
         found.append(rows)
         at += size
         if len(part) < SLICE or size < len(part) // 2:
@@ -108,7 +113,9 @@ def write_ranges(ranges: Ranges, field: int) -> bytes:
 _PAIRS_BEFORE_WORDS = 2
 
 
-def read_longs(data: bytes, at: int, field: int) -> tuple[list[tuple[int, Words]], int]:
+def read_longs(
+    data: bytes, at: int, field: int, expansion: Expansion = UNBOUNDED
+) -> tuple[list[tuple[int, Words]], int]:
     """Keys and words of the bit sets that stand one behind the other from ``at`` on, and where they end.
 
     It ends before the first that has another shape, or is larger than a slice.
@@ -120,6 +127,7 @@ def read_longs(data: bytes, at: int, field: int) -> tuple[list[tuple[int, Words]
         sets, size = _sets(part, tag(field, BYTES))
         if not sets:
             break
+        expansion.take(RECORD_BYTES * len(sets) + sum(words.nbytes for _, words in sets), _WHAT)
         found += sets
         at += size
         if len(part) < SLICE or size < len(part) // 2:
