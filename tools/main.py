@@ -181,7 +181,6 @@ def application() -> typer.Typer:
 
     @app.callback()
     def options(
-        ctx: typer.Context,
         max_expanded_bytes: int = typer.Option(
             DEFAULT.max_expanded_bytes,
             "--max-expanded-bytes",
@@ -198,7 +197,9 @@ def application() -> typer.Typer:
             False, "--version", help="Print the version, and end.", is_eager=True, callback=_print_version
         ),
     ) -> None:
-        ctx.obj = ExpansionLimits(max_expanded_bytes, max_expansion_ratio)
+        from bookstand.tools.target import LIMITS
+
+        LIMITS.set(ExpansionLimits(max_expanded_bytes, max_expansion_ratio))
 
     return app
 

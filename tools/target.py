@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 
 from bookstand.disk.target import BOOKIE, BOOKIE_FILE, STORE, Target, dump_beside, find
 from bookstand.errors import IncorrectParameterError, NoSuchNodeError, NotAStoreError, StoreNotFoundError
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from bookstand.tools.view import View
 
 __all__ = ["BOOKIE", "BOOKIE_FILE", "STORE", "Target", "dump_beside", "find", "open_view"]
+
+
+LIMITS: ContextVar[ExpansionLimits] = ContextVar("LIMITS", default=DEFAULT)
+"""The limits that the command line sets."""
 
 
 def open_view(
@@ -35,23 +40,14 @@ def open_view(
             raise IncorrectParameterError(f"{path} is a store, {what}")
         from bookstand.tools.store_view import StoreView
 
-        return StoreView(target.path, words, expansion_limits())
+        return StoreView(target.path, words, LIMITS.get())
     from bookstand.tools.disk_view import DiskView
 
     if disks and target.kind == BOOKIE_FILE:
         raise IncorrectParameterError(f"{path} is a file, which is looked at by itself: --disk goes with folders")
     check_bookies(disks)
     check_dump(metadata)
-    return DiskView(target, disks, metadata, words, progress, expansion_limits())
-
-
-def expansion_limits() -> ExpansionLimits:
-    """The limits that the command line sets."""
-    from click import get_current_context
-
-    context = get_current_context(silent=True)
-    found = None if context is None else context.find_object(ExpansionLimits)
-    return DEFAULT if found is None else found
+    return DiskView(target, disks, metadata, words, progress, LIMITS.get())
 
 
 def check_bookies(paths: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ from bookstand.tools.exit_codes import DAMAGE
 from bookstand.tools.findings import damage_facts, damage_line
 from bookstand.tools.options import DryRun, Json, Metadata, Password, progress_bar
 from bookstand.tools.output import counted
-from bookstand.tools.target import check_bookies, check_dump, dump_beside, expansion_limits
+from bookstand.tools.target import LIMITS, check_bookies, check_dump, dump_beside
 
 EXAMPLES = (
     "bookstand import-bookie bookie copy --metadata metadata.jsonl.gz --dry-run",
@@ -58,7 +58,7 @@ def run(
         output.note(f"{beside} may be the metadata: give it with --metadata")
     passwords = [os.fsencode(word) for word in password or ()]
     with progress_bar("reading the disks") as reading:
-        source = Disks.open(disks, metadata, passwords, progress=reading, limits=expansion_limits())
+        source = Disks.open(disks, metadata, passwords, progress=reading, limits=LIMITS.get())
     try:
         with source, _store(store, dry_run) as target, progress_bar("writing the store") as writing:
             report = import_disks(

@@ -1,0 +1,102 @@
+"""Entries and records beyond the limits on expansion are rows of damage, and hide nothing else."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bookstand
+from bookstand import ExpansionLimits
+from bookstand.errors import IncorrectParameterError
+from bookstand.pipeline.batches import DamagedDataError
+from bookstand.pipeline.command import main
+from bookstand.pipeline.places import STORE, Place
+from bookstand.pipeline.query import checked_options, places_of, query
+from bookstand.pipeline.tables import read
+from bookstand.proto.expansion import DEFAULT
+from tests.delivery.test_expanding_entries import expanding
+
+TOPIC = "persistent://public/default/t"
+COUNT = 70_000
+"""Of the messages of a batch that takes a few hundred bytes."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """One message, one batch that expands beyond the limits, one of two messages."""
+    with bookstand.open(tmp_path / "store") as made:
+        topic = made.topic(TOPIC)
+        topic.publish(b"a")
+        topic.ledger.append_entry(expanding("ZSTD", COUNT))
+        topic.publish_batch([b"b", b"c"])
+        topic.subscription("sub").close()
+    return tmp_path / "store"
+
+
+def rows_of(place: Place, columns: tuple[str, ...] | None = None, **more: Any) -> list[dict[str, Any]]:
+    return [row for batch in read([place], query("messages", columns, **more)) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("columns", [None, ("payload", "error"), ("entry_id", "batch_index", "error")])
+def test_an_entry_beyond_the_limits_is_a_row_that_names_it(store: Path, columns: tuple[str, ...] | None) -> None:
+    (place,) = places_of(STORE, {"path": str(store)})
+    rows = rows_of(place, columns)
+    assert len(rows) == 4
+    (wrong,) = [row for row in rows if row["error"]]
+    assert "0:1" in wrong["error"]
+    assert f"the batch of {COUNT} messages expands to" in wrong["error"]
+    assert "raise max_expansion_ratio (1000) to" in wrong["error"]
+    if columns is None:
+        assert [row["payload"] for row in rows if not row["error"]] == [b"a", b"b", b"c"]
+    with pytest.raises(DamagedDataError, match="max_expansion_ratio"):
+        rows_of(place, columns, strict=True)
+
+
+def test_options_raise_the_limits(store: Path) -> None:
+    options = {"path": str(store), "Max_Expansion_Ratio": "1000000"}
+    (place,) = places_of(STORE, checked_options(STORE, options))
+    assert place.limits == ExpansionLimits(max_expansion_ratio=1_000_000)
+    rows = rows_of(place, ("batch_index", "error"))
+    assert len(rows) == 1 + COUNT + 2
+    assert not any(row["error"] for row in rows)
+    for name in ExpansionLimits._fields:
+        for wrong in ("0", "many"):
+            with pytest.raises(IncorrectParameterError, match=f"option {name}"):
+                places_of(STORE, {"path": str(store), name: wrong})
+
+
+def test_jobs_count_the_entry_and_go_on(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*more: str) -> tuple[int, dict[str, Any]]:
+        capsys.readouterr()
+        code = main(["export", str(store), "--output", str(tmp_path / f"out{len(more)}"), "--json", *more])
+        return code, json.loads(capsys.readouterr().out)
+
+    code, summary = run("--table", "messages")
+    assert code == 1
+    assert "max_expansion_ratio" in json.dumps(summary)
+    assert run("--table", "messages", "--max-expansion-ratio", "1000000")[0] == 0
+    import pyarrow.parquet as pq
+
+    for folder, count in (("out2", 4), ("out4", 3 + COUNT)):
+        files = list((tmp_path / folder / "messages").glob("*.parquet"))
+        assert sum(pq.read_metadata(file).num_rows for file in files) == count
+
+
+def test_a_place_keeps_its_limits_on_the_way_to_a_task(store: Path) -> None:
+    place = Place(STORE, (str(store),), None, ExpansionLimits(7, 8))
+    assert Place.of_json(json.loads(json.dumps(list(place)))) == place
+    assert pickle.loads(pickle.dumps(place)) == place
+    assert Place(STORE, (str(store),)).limits == DEFAULT
+
+
+def test_spark_reads_what_is_around_it(spark: Any, store: Path) -> None:
+    reader = spark.read.format("bookstand").option("table", "messages").option("max_expanded_bytes", 1 << 20)
+    rows = reader.load(str(store)).select("ledger_id", "entry_id", "payload", "error").collect()
+    assert sorted(bytes(row["payload"]) for row in rows if row["error"] is None) == [b"a", b"b", b"c"]
+    (wrong,) = [row for row in rows if row["error"] is not None]
+    assert (wrong["ledger_id"], wrong["entry_id"]) == (0, 1)
+    assert "max_expanded_bytes (1048576) to" in wrong["error"]
