@@ -22,6 +22,7 @@ from bookstand.errors import (
     StoreInUseError,
 )
 from bookstand.ledger.topic_name import cursor_node_of, node_of, parts_of
+from bookstand.proto.expansion import ExpansionLimits
 from bookstand.storage import keys
 from bookstand.storage.storage import Storage
 
@@ -39,12 +40,13 @@ _PARTITION = re.compile(r"-partition-[0-9]+$")
 class Plan:
     """Which topics, ledgers and nodes, and what becomes of them."""
 
-    def __init__(self, storage: Storage, report: Report) -> None:
+    def __init__(self, storage: Storage, report: Report, limits: ExpansionLimits) -> None:
         self._storage = storage
+        self._limits = limits
         self._report = report
         self._told: set[Damage] = set()
         self._nodes = self._read_nodes()
-        self._dump = MetadataDump(self._nodes, self._tell)
+        self._dump = MetadataDump(self._nodes, self._tell, limits=limits)
         # By their names, the nodes of topics.
         self.topics: dict[str, str] = {}
         self.nodes: dict[str, Node] = {}
@@ -188,7 +190,7 @@ class Plan:
         for name in self.topics:
             if name in self._dump.unreadable_topics:
                 continue
-            topic = StoredTopic(name, self._dump.topic_info(name), self.ledger, self._tell_once)
+            topic = StoredTopic(name, self._dump.topic_info(name), self.ledger, self._tell_once, self._limits)
             for cursor in self._dump.cursors(name):
                 info = self._dump.cursor_info(name, cursor)
                 path = cursor_node_of(name, cursor)

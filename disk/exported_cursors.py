@@ -20,6 +20,7 @@ from bookstand.disk.damage import Damage, Report
 from bookstand.disk.stored_ledger import StoredLedger
 from bookstand.ledger.records import CursorInfo, ManagedLedgerInfo, encode_cursor_info
 from bookstand.ledger.topic_name import ROOT, ledger_labels, node_of
+from bookstand.proto.expansion import ExpansionLimits
 from bookstand.storage.digest import digest_for
 from bookstand.storage.entry import encode
 from bookstand.storage.metadata import CLOSED, LedgerMetadata
@@ -38,8 +39,14 @@ class StoredTopic:
     """A topic of a store, as far as reading its cursors asks of one."""
 
     def __init__(
-        self, name: str, info: ManagedLedgerInfo, ledger: Callable[[int], StoredLedger | None], report: Report
+        self,
+        name: str,
+        info: ManagedLedgerInfo,
+        ledger: Callable[[int], StoredLedger | None],
+        report: Report,
+        limits: ExpansionLimits,
     ) -> None:
+        self.limits = limits
         self.name = name
         self.info = info
         self.ledger = ledger

@@ -100,7 +100,7 @@ def export_topics(
     store.storage.flush_if_queued()
     if store.storage.node(IMPORT_NODE) is not None:
         raise IllegalOperationError("the store has an unfinished import: it is to be finished first")
-    plan = Plan(store.storage, damage.append)
+    plan = Plan(store.storage, damage.append, store.expansion_limits)
     plan.choose(topics, ledgers)
     chosen = set(plan.ledgers)
     target = Path(os.path.abspath(folder))

@@ -113,6 +113,8 @@ def _peak_memory() -> int:
 
 
 def main(engine: str, seed: int, cases: int, corpus: Path, report: Path) -> None:
+    if engine not in (GUIDED, PLAIN):
+        raise ValueError(f"there is no engine {engine!r}, but {GUIDED} and {PLAIN}")
     guided = engine == GUIDED
     if guided:
         import atheris
