@@ -474,8 +474,12 @@ class Cursor(ProcessBound):
         return [list(RangeSet({page.ledger_id: page.acked})) for page in self._bringing.pages() if page.acked]
 
     def acked_entries(self) -> Iterator[tuple[int, BitMap64]]:
-        """Acknowledged entries beyond the mark-delete position, as a bitmap for each ledger that has any."""
-        return ((page.ledger_id, page.acked) for page in self._bringing.pages())
+        """Acknowledged entries beyond the mark-delete position, as a bitmap for each ledger that has any. Those that a
+        stored state names and the ledger does not have are left out."""
+        extent = self.topic.extent
+        for page in self._bringing.pages():
+            acked, count = page.acked, extent.entries(page.ledger_id) or 0
+            yield page.ledger_id, acked & BitMap64(range(count)) if acked and acked.max() >= count else acked
 
     def partial_batches(self) -> dict[Position, list[int]]:
         """For each batch that is acknowledged in part, the messages that are not."""

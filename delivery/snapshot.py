@@ -70,6 +70,8 @@ _VALUE = 2
 
 UNLIMITED = -1
 
+LEAST_BYTES_OF_INDEX = 8
+"""Bytes of an index in its segment: four tags, a length, and three numbers of a byte each."""
 MAX_BYTES_OF_INDEX = 64
 """What an index takes at most: in its segment (35), or in the metadata if it is the only one of its ledger (48)."""
 
@@ -103,12 +105,22 @@ class SnapshotMetadata(NamedTuple):
 
     metadata_list: Sequence[SegmentMetadata]
     what: str = "the snapshot's metadata"
+    stored_bytes: int | None = None
+    """Bytes of all entries, where they are known: bitmaps may not have more ids than there is room for in the
+    segments."""
 
     def bitmaps(self, first_segment: int = 1) -> dict[int, BitMap64]:
         """By ledger id, the entries in the segments from the given one on, counted from 1."""
         found: dict[int, BitMap64] = {}
+        count = 0
         for number, segment in enumerate(self.metadata_list[first_segment - 1 :], first_segment):
             for ledger_id, bitmap in self._bitmaps_of(number, segment):
+                count += len(bitmap)
+                if self.stored_bytes is not None and count * LEAST_BYTES_OF_INDEX > self.stored_bytes:
+                    raise SnapshotDamagedError(
+                        f"{self.what}: its bitmaps have {count} ids or more, for which {self.stored_bytes} bytes of "
+                        "segments have no room"
+                    )
                 if ledger_id in found:
                     found[ledger_id] |= bitmap
                 else:

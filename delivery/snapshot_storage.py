@@ -186,8 +186,13 @@ class BucketSnapshotStorage:
         what = f"bucket snapshot in ledger {bucket_id}"
         (first,) = self._read(handle, 0, 0)
         entry = decode_metadata(first, f"{what}, entry 0")
+        try:
+            length: int | None = self._length(handle)
+        except (NoSuchEntryError, DigestMismatchError):
+            # Reading its last segment reports it.
+            length = None
         if entry.segment_count is None:
-            return SnapshotMetadata(entry.metadata_list, f"{what}, entry 0")
+            return SnapshotMetadata(entry.metadata_list, f"{what}, entry 0", length)
         segments = list(entry.metadata_list)
         start = entry.segment_count + 1
         for number, data in enumerate(self._read(handle, start, max(start, self._last_entry(handle))), start):
@@ -196,7 +201,7 @@ class BucketSnapshotStorage:
             raise SnapshotDamagedError(
                 f"{what}: entry 0 tells of {entry.segment_count} segments, there is metadata of {len(segments)}"
             )
-        return SnapshotMetadata(segments, f"{what}, entries 0 and {start} up")
+        return SnapshotMetadata(segments, f"{what}, entries 0 and {start} up", length)
 
     def read_segments(self, bucket_id: int, first: int, last: int) -> list[Indexes]:
         if not 1 <= as_entry_id(first) <= as_entry_id(last):
@@ -228,7 +233,9 @@ class BucketSnapshotStorage:
         return labels
 
     def read_length(self, bucket_id: int) -> int:
-        handle = self._open(bucket_id)
+        return self._length(self._open(bucket_id))
+
+    def _length(self, handle: LedgerHandle) -> int:
         if handle.metadata.state == CLOSED:
             return handle.metadata.length
         last = self._last_entry(handle)

@@ -36,6 +36,7 @@ from bookstand.storage.metadata import LedgerMetadata
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from bookstand.proto.expansion import ExpansionLimits
     from bookstand.storage.storage import Storage
 
     class Store(Protocol):
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
         @property
         def storage(self) -> Storage: ...
+        @property
+        def expansion_limits(self) -> ExpansionLimits: ...
 
 
 METADATA = "metadata.jsonl.gz"

@@ -42,10 +42,8 @@ ID_BYTES = 8
 class ExpansionLimits(namedtuple("ExpansionLimits", ["max_expanded_bytes", "max_expansion_ratio"])):
     """How far entries and records may expand when they are decoded.
 
-    Args:
-        max_expanded_bytes: Maximum size of one entry or record in memory. A message of a batch counts as 512 bytes
-            besides its own.
-        max_expansion_ratio: Maximum for each stored byte. It does not apply to expansions of up to 32 MiB.
+    ``max_expanded_bytes`` is the maximum size of one of them in memory. ``max_expansion_ratio`` is the maximum for each
+    stored byte; it does not apply to expansions of up to 32 MiB.
     """
 
     # A tuple, so that plans of jobs can store it as JSON, and of collections, which loads faster than typing.

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyroaring import BitMap, BitMap64
 
+from bookstand.delivery.bitmap import write_bitmap
 from bookstand.delivery.bucket_key import BucketLabels, bucket_key, read_labels
 from bookstand.delivery.indexes import Indexes
 from bookstand.delivery.snapshot import (
@@ -19,6 +21,7 @@ from bookstand.delivery.snapshot import (
     SnapshotMetadata,
     SnapshotTooLargeError,
     encode_segment,
+    encode_segment_metadata,
     seal,
 )
 from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
@@ -412,3 +415,17 @@ def test_bits_that_flipped_in_the_file_are_damage_by_name(open_store: Callable[.
     assert rows(storage.read_segments(bucket_id, 1, 1)) == rows(SEGMENTS[:1])
     with pytest.raises(SnapshotDamagedError, match=f"ledger {bucket_id}.*2"):
         storage.read_segments(bucket_id, 1, 3)
+
+
+def test_bitmaps_cannot_have_more_ids_than_the_segments_have_room_for(storage: BucketSnapshotStorage) -> None:
+    segment = SEALED.entries[1]
+    whole = BitMap64(range(1 << 32)).serialize()[12:]
+    for bitmap, count in ((whole, 1 << 32), (write_bitmap(np.arange(len(segment) // 8)), len(segment) // 8)):
+        head = encode_segment_metadata(SegmentMetadata({100: bitmap}, 20, 10))
+        bucket_id = storage.create([head, segment], BucketLabels("key", "topic", "cursor"))
+        metadata = storage.read_metadata(bucket_id)
+        if count < 1 << 32:
+            assert len(metadata.bitmaps()[100]) == count
+            continue
+        with pytest.raises(SnapshotDamagedError, match=rf"ledger {bucket_id}, entry 0: its bitmaps have {count} ids"):
+            metadata.bitmaps()
