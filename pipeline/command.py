@@ -281,13 +281,19 @@ def _add_migrate(one: argparse.ArgumentParser) -> None:
     _stores(one)
     _taking_over(one)
     one.add_argument("--to", choices=("pages", "snapshot"), default="pages", help="the form; pages by default")
+    _add_limits(one)
 
 
 def _make_migrate(options: argparse.Namespace) -> Job:
     from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
 
     return MigrateCursors(
-        _paths_of_stores(options), options.to, tuple(options.topic), tuple(options.cursor), options.take_over
+        _paths_of_stores(options),
+        options.to,
+        tuple(options.topic),
+        tuple(options.cursor),
+        options.take_over,
+        _limits(options),
     )
 
 

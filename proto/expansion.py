@@ -92,12 +92,14 @@ class Expansion:
         limits, stored, taken = self._limits, self._stored, self._taken
         remedies = []
         if taken > max(FREE_BYTES, limits.max_expansion_ratio * stored):
-            remedies.append(f"max_expansion_ratio ({limits.max_expansion_ratio}) to {-(-taken // max(stored, 1))}")
+            remedies.append(
+                f"max_expansion_ratio ({limits.max_expansion_ratio}) to at least {-(-taken // max(stored, 1))}"
+            )
         if taken > limits.max_expanded_bytes:
-            remedies.append(f"max_expanded_bytes ({limits.max_expanded_bytes}) to {taken}")
+            remedies.append(f"max_expanded_bytes ({limits.max_expanded_bytes}) to at least {taken}")
         raise ExpansionError(
-            f"{what} expands to {taken} bytes, but {stored} stored bytes may expand to {self._allowed}; if the data is "
-            f"right, raise {' and '.join(remedies)}"
+            f"{what} expands to {taken} bytes or more, but {stored} stored bytes may expand to {self._allowed}; if the "
+            f"data is right, raise {' and '.join(remedies)}"
         )
 
 

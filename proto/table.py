@@ -80,12 +80,14 @@ class Table:
         for key, number, chunk in fields(data, start, end):
             field = self._by_tag.get(key)
             if field is not None:
+                if field.many:
+                    count += 1
+                    if count > left:
+                        # The others are counted for the error.
+                        continue
                 value = field.kind.decode(chunk if field.kind.wire == BYTES else number)
                 if field.many:
                     values[field.name].append(value)
-                    count += 1
-                    if count > left:
-                        break
                 else:
                     values[field.name] = value
             elif key in self._packed:
@@ -94,7 +96,7 @@ class Table:
             else:
                 _copy(unknown, key, number, chunk)
         if expansion is not None:
-            expansion.take(count * RECORD_BYTES, f"a record of {count} or more elements")
+            expansion.take(count * RECORD_BYTES, f"a record of {count} elements")
         for name in self.required:
             if name not in values:
                 raise WireError(f"the required field {name} is missing")

@@ -19,6 +19,7 @@ from bookstand.ledger.managed import ManagedLedger
 from bookstand.pipeline.in_use import check_not_held, left_for
 from bookstand.pipeline.store_topics import each_topic, is_wanted, missing
 from bookstand.pipeline.unit import Plan, Result, Unit
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.store import Store
 from bookstand.store import open as open_store
 
@@ -34,6 +35,7 @@ class MigrateCursors:
     cursors: tuple[str, ...] = ()
     take_over: bool = False
     """Whether cursors are migrated, too, that other processes may have open."""
+    limits: ExpansionLimits = DEFAULT
 
     name = "migrate-cursors"
 
@@ -64,7 +66,7 @@ class MigrateCursors:
         return self
 
     def do(self, unit: Unit, folder: Path) -> Result:
-        with open_store(unit.of["store"], create=False, read_only=True) as store:
+        with open_store(unit.of["store"], create=False, read_only=True, expansion_limits=self.limits) as store:
             outcome = _Outcome()
             self._migrate(store, unit, unit.of["cursors"], outcome, dry_run=True)
             return outcome.result(unit)
@@ -94,7 +96,7 @@ class MigrateCursors:
         if not names:
             return result
         try:
-            with open_store(unit.of["store"], create=False) as store:
+            with open_store(unit.of["store"], create=False, expansion_limits=self.limits) as store:
                 self._migrate(store, unit, names, outcome, dry_run=False)
         except (BookstandError, OSError) as error:
             return Result(unit.name, failure=f"{type(error).__name__}: {error}")

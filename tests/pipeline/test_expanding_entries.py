@@ -11,6 +11,8 @@ import pytest
 
 import bookstand
 from bookstand import ExpansionLimits
+from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.cursor import Cursor
 from bookstand.errors import IncorrectParameterError
 from bookstand.pipeline.batches import DamagedDataError
 from bookstand.pipeline.command import main
@@ -60,9 +62,6 @@ def test_options_raise_the_limits(store: Path) -> None:
     options = {"path": str(store), "Max_Expansion_Ratio": "1000000"}
     (place,) = places_of(STORE, checked_options(STORE, options))
     assert place.limits == ExpansionLimits(max_expansion_ratio=1_000_000)
-    rows = rows_of(place, ("batch_index", "error"))
-    assert len(rows) == 1 + COUNT + 2
-    assert not any(row["error"] for row in rows)
     for name in ExpansionLimits._fields:
         for wrong in ("0", "many"):
             with pytest.raises(IncorrectParameterError, match=f"option {name}"):
@@ -100,3 +99,23 @@ def test_spark_reads_what_is_around_it(spark: Any, store: Path) -> None:
     (wrong,) = [row for row in rows if row["error"] is not None]
     assert (wrong["ledger_id"], wrong["entry_id"]) == (0, 1)
     assert "max_expanded_bytes (1048576) to" in wrong["error"]
+
+
+def test_a_cursor_beyond_the_limits_is_left_as_it_is_by_a_migration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "store")
+    old = CursorConfig(enable_lru_cache_max_unacked_ranges=False)
+    with bookstand.open(path) as store:
+        topic = store.managed_ledger(TOPIC)
+        positions = topic.append_entries([b"."] * 400)
+        with Cursor.open(topic, "sub", old) as cursor:
+            cursor.ack(positions[1::2]).result()
+    for limits, changed in ((("--max-expanded-bytes", "3000"), False), ((), True)):
+        capsys.readouterr()
+        code = main(["migrate-cursors", path, "--json", *limits])
+        summary = json.loads(capsys.readouterr().out)
+        assert (code == 0) == changed
+        assert ("max_expanded_bytes (3000) to at least" in json.dumps(summary["problems"])) != changed
+        with bookstand.open(path) as store, Cursor.open(store.managed_ledger(TOPIC), "sub") as cursor:
+            assert cursor.backlog == 200

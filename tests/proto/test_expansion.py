@@ -33,7 +33,7 @@ def test_what_is_charged_together_is_within_the_limits_or_rejected(
             continue
         with pytest.raises(ExpansionError) as raised:
             expansion.take(charge, "the batch")
-        assert f"the batch expands to {taken} bytes, but {stored} stored bytes may" in str(raised.value)
+        assert f"the batch expands to {taken} bytes or more, but {stored} stored bytes may" in str(raised.value)
         break
 
 
@@ -42,7 +42,7 @@ def test_the_remedy_of_the_error_is_enough(limits: ExpansionLimits, stored: int,
     try:
         limits.of(stored).take(size, "the payload")
     except ExpansionError as error:
-        remedy = {name: int(value) for name, value in re.findall(r"(max_\w+) \(\d+\) to (\d+)", str(error))}
+        remedy = {name: int(value) for name, value in re.findall(r"(max_\w+) \(\d+\) to at least (\d+)", str(error))}
         assert remedy
         ExpansionLimits(**{**limits._asdict(), **remedy}).of(stored).take(size, "the payload")
 

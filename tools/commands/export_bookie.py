@@ -22,7 +22,7 @@ from bookstand.tools.exit_codes import DAMAGE
 from bookstand.tools.findings import damage_facts, damage_line
 from bookstand.tools.options import DryRun, Json, StorePlace, Topics, progress_bar, some_ledgers, store_at
 from bookstand.tools.output import Column, counted
-from bookstand.tools.target import topics_meant
+from bookstand.tools.target import LIMITS, topics_meant
 
 EXAMPLES = (
     "bookstand export-bookie my-store exported --dry-run",
@@ -65,7 +65,9 @@ def run(
 ) -> None:
     source = store_at(store)
     with (
-        bookstand.open(source, create=False, read_only=True, check="structure") as opened,
+        bookstand.open(
+            source, create=False, read_only=True, check="structure", expansion_limits=LIMITS.get()
+        ) as opened,
         progress_bar("writing the disk", counts=True) as progress,
     ):
         report = export_topics(

@@ -18,6 +18,7 @@ from bookstand.tools import output
 from bookstand.tools.migration import Cursors, TakeOver, became, run_job, show
 from bookstand.tools.options import DryRun, Json, StorePlace, Topics, store_at
 from bookstand.tools.output import Column, Row
+from bookstand.tools.target import LIMITS
 
 EXAMPLES = (
     "bookstand migrate cursors my-store --to snapshot --dry-run",
@@ -50,7 +51,8 @@ def run(
 ) -> None:
     topics, cursors = tuple(topic or ()), tuple(cursor or ())
     path = store_at(store)
-    found = run_job(path, MigrateCursors((path,), to, topics, cursors, take_over), topics, cursors, dry_run)
+    job = MigrateCursors((path,), to, topics, cursors, take_over, LIMITS.get())
+    found = run_job(path, job, topics, cursors, dry_run)
     show("migrate cursors", path, found, dry_run, json, _COLUMNS, _row, to=to)
 
 
