@@ -86,8 +86,8 @@ def test_jobs_count_the_entry_and_go_on(store: Path, tmp_path: Path, capsys: pyt
 
 
 def test_a_place_keeps_its_limits_on_the_way_to_a_task(store: Path) -> None:
-    place = Place(STORE, (str(store),), None, ExpansionLimits(7, 8))
-    assert Place.of_json(json.loads(json.dumps(list(place)))) == place
+    place = Place(STORE, (str(store),), limits=ExpansionLimits(7, 8))
+    assert Place.of(json.loads(json.dumps(list(place)))) == place
     assert pickle.loads(pickle.dumps(place)) == place
     assert Place(STORE, (str(store),)).limits == DEFAULT
 
