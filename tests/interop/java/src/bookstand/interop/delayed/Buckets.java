@@ -4,7 +4,9 @@ import static bookstand.interop.Lines.bytes;
 import static bookstand.interop.Lines.hex;
 import static bookstand.interop.Lines.text;
 
+import bookstand.interop.Json;
 import bookstand.interop.Lines;
+import com.fasterxml.jackson.databind.JsonNode;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -33,7 +35,8 @@ public final class Buckets {
             "segment", Buckets::segment,
             "labels", Buckets::labels,
             "sealed", Buckets::sealed,
-            "recovered", Buckets::recovered);
+            "recovered", Buckets::recovered,
+            "tracker", Buckets::tracker);
 
     private Buckets() {
     }
@@ -160,6 +163,12 @@ public final class Buckets {
         answer.put("delivered", String.join(";", delivered));
         answer.put("left", String.valueOf(tracker.getNumberOfDelayedMessages()));
         tracker.close();
+    }
+
+    /** A scenario of a tracker, as it is recorded. */
+    private static void tracker(Map<String, String> request, Map<String, String> answer) throws Exception {
+        List<JsonNode> recorded = Tracker.record(Json.read(string(request.get("scenario"))));
+        answer.put("ops", text(Json.of(recorded).toString()));
     }
 
     private static String index(DelayedIndex index) {
