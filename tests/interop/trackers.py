@@ -20,7 +20,21 @@ Line = dict[str, Any]
 SCENARIOS = 40
 TOPIC, CURSOR = "persistent://public/default/t", "sub"
 CALLS = ("create", "segments", "delete", "length", "put_property", "remove_property", "metadata")
-MALFORMED_KEYS = ("1", "1_x", "x_1", "1_2_3", "2_1", "", "_", "1_", "-3_-1", "+1_2", "1_9223372036854775808", " 1_2", "٣_٤")
+MALFORMED_KEYS = (
+    "1",
+    "1_x",
+    "x_1",
+    "1_2_3",
+    "2_1",
+    "",
+    "_",
+    "1_",
+    "-3_-1",
+    "+1_2",
+    "1_9223372036854775808",
+    " 1_2",
+    "٣_٤",
+)
 MALFORMED_VALUES = ("", "x", "-7", "+8", "1.5", "9223372036854775808", " 1", "٣", "999")
 
 

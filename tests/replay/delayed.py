@@ -12,6 +12,7 @@ from tests.replay.delayed_bucket_driver import BucketDriver, marked
 from tests.replay.delayed_bucket_rules import argument
 from tests.replay.delayed_bucket_stands import BucketModelStand, BucketStand
 from tests.replay.delayed_driver import Driver, goes_singly, recorded, scenarios
+from tests.replay.delayed_lockstep import MissingError
 from tests.replay.delayed_rules import RULES
 from tests.replay.delayed_stands import TRACKERS as IN_MEMORY
 from tests.replay.delayed_stands import ModelStand, Settings, Stand
@@ -59,7 +60,10 @@ def _replay_buckets(
     try:
         candidate = BucketDriver(stand, settings, singly)
         model = BucketDriver(BucketModelStand(settings), settings, singly)
-        lines = marked(ops, settings["max_num_buckets"])
+        try:
+            lines = marked(ops, settings["max_num_buckets"])
+        except MissingError as missing:
+            return Outcome(name, "different", f"missing: {missing}")
         argue = partial(argument, settings)
         return delayed_lockstep.compare(name, lines, delayed_bucket_driver.recorded, candidate, model, argue)
     finally:

@@ -8,9 +8,10 @@ here, and the alarm where nothing waits, or since a restart as long as the origi
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
-from bookstand.delivery.bucket_key import parse_key
+from bookstand.delivery.bucket_key import MalformedBucketPropertyError, parse_key
 from bookstand.storage.position import Position
 from tests.replay.delayed_driver import Driver
 from tests.replay.delayed_driver import goes_singly as goes_singly_of_all
@@ -101,10 +102,25 @@ def recorded(op: Line) -> Answer:
     elif op["op"] in UNTOLD:
         answer.pop("result", None)
     elif op["op"] == "properties":
-        answer["result"] = sorted(list(key) for name in op["result"] if (key := parse_key(name)) is not None)
+        answer["result"] = buckets_named(op["result"])
     elif op["op"] == "snapshots":
         answer["result"] = len(op["result"])
     return answer
+
+
+def buckets_named(names: Iterable[str]) -> list[list[int] | str]:
+    """Sort the ranges of ledgers that properties name, and after them the malformed names as they are."""
+    ranges: list[list[int]] = []
+    malformed: list[str] = []
+    for name in names:
+        try:
+            key = parse_key(name)
+        except MalformedBucketPropertyError:
+            malformed.append(name)
+        else:
+            if key is not None:
+                ranges.append(list(key))
+    return [*sorted(ranges), *sorted(malformed)]
 
 
 class BucketDriver(Driver):
@@ -124,7 +140,7 @@ class BucketDriver(Driver):
         self.buckets.mark_delete(Position(op["ledger"], op["entry"]))
 
     def _properties(self, op: Line) -> Answer:
-        return {"result": [list(one) for one in self.buckets.ranges()]}
+        return {"result": buckets_named(self.buckets.property_names())}
 
     def _snapshots(self, op: Line) -> Answer:
         return {"result": self.buckets.snapshots()}

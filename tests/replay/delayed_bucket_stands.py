@@ -195,10 +195,8 @@ class BucketStand(NothingInFlight, TrackerStand):
             self.stale = 0
         self._begin(settings)
 
-    def ranges(self) -> list[tuple[int, int]]:
-        return sorted(
-            (key.first_ledger, key.last_ledger) for key in read_properties(self.home.properties().items()).buckets
-        )
+    def property_names(self) -> list[str]:
+        return list(self.home.properties())
 
     def snapshots(self) -> int:
         return len(self.storage.list_snapshots(self.home.topic, self.home.cursor))
@@ -249,6 +247,7 @@ class BucketModelStand(NothingInFlight):
 
     def remove_property(self, op: Line) -> None:
         model, found = self.model, self._snapshot(op["key"])
+        model.dangling = [name for name in model.dangling if name != op["key"]]
         if found in model.stored:
             model.stored.remove(found)
             model.orphans.append(found)
@@ -285,10 +284,8 @@ class BucketModelStand(NothingInFlight):
         except Refused:
             raise Refused(NO_RECOVERY) from None
 
-    def ranges(self) -> list[tuple[int, int]]:
-        names = [(name, "0") for name in self.model.dangling]
-        stored = [(bucket.first, bucket.last) for bucket in self.model.stored]
-        return sorted([*stored, *((one.first_ledger, one.last_ledger) for one in read_properties(names).buckets)])
+    def property_names(self) -> list[str]:
+        return [*self.model.dangling, *(str(BucketKey(bucket.first, bucket.last)) for bucket in self.model.stored)]
 
     def snapshots(self) -> int:
         return len(self.model.stored) + len(self.model.orphans)

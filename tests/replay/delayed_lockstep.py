@@ -74,7 +74,10 @@ def compare(
             return Outcome(name, "different", f"{because}against the model: {_at(number, op)} {_apart(expected, got)}")
         if not argued and told != got:
             detail = f"{_at(number, op)} {_apart(told, got)}"
-            found = argue(ops[: number + 1])
+            try:
+                found = argue(ops[: number + 1])
+            except Exception as error:
+                return Outcome(name, "different", f"{detail}; in an argument {type(error).__name__}: {error}")
             if not found:
                 return Outcome(name, "different", detail)
             argued = f"{'+'.join(rule.name for rule in found)}: {detail}"

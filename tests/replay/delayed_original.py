@@ -6,11 +6,12 @@ surprises can be mended, each by itself, so that it is seen which of them a reco
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 from typing import Protocol
 
-from bookstand.delivery.bucket_key import PREFIX
+from bookstand.delivery.bucket_key import PREFIX, read_properties
 from bookstand.storage.position import Position
 from tests.model.delayed import LAST, Refused
 from tests.replay.delayed_original_buckets import OriginalBucket, Pieces, Place, as_hashed, choose, cut
@@ -55,6 +56,7 @@ from tests.replay.delayed_surprises import (
 )
 
 WINDOW = 4
+NO_NUMBER = "NumberFormatException"
 BITS = 32
 
 
@@ -107,7 +109,7 @@ class OriginalTracker:
         recovering = [(place, bucket, Task.following(self._recover_bucket(bucket))) for place, bucket in self.buckets]
         for place, bucket, task in recovering:
             if task.error is not None:
-                self._give_up_recovering(place, bucket)
+                self._give_up_recovering(place, bucket, task.error)
             elif not task.value:
                 doomed[place] = bucket
             else:
@@ -121,9 +123,9 @@ class OriginalTracker:
         if self.count and not self.around.meets(NO_ALARM_AT_FIRST):
             self.update_timer()
 
-    def _give_up_recovering(self, place: Place, bucket: OriginalBucket) -> None:
+    def _give_up_recovering(self, place: Place, bucket: OriginalBucket, failed: Failed) -> None:
         if self.around.meets(RECOVERY_FAILS_ALL):
-            raise Refused("RecoverDelayedDeliveryTrackerException")
+            raise Refused(NO_NUMBER if str(failed) == NO_NUMBER else "RecoverDelayedDeliveryTrackerException")
         self.storage.properties.pop(bucket.key)
         self.buckets.remove(place)
 
@@ -133,23 +135,11 @@ class OriginalTracker:
 
     def _named(self) -> list[OriginalBucket]:
         """The buckets that properties name."""
-        found = []
-        for key, value in list(self.storage.properties.items()):
-            if not key.startswith(PREFIX):
-                continue
-            parts = key.split("_")
-            refusal = None
-            if len(parts) != 3 or int(parts[1]) > int(parts[2]):
-                refusal = "argument"
-            elif not value.isdigit():
-                refusal = "NumberFormatException"
-            if refusal is None:
-                found.append(OriginalBucket(int(parts[1]), int(parts[2]), [], 0))
-            elif self.around.meets(RECOVERY_FAILS_ALL):
-                raise Refused(refusal)
-            else:
+        malformed = read_properties(self.storage.properties.items()).malformed
+        if malformed and not self.around.meets(RECOVERY_FAILS_ALL):
+            for key in malformed:
                 del self.storage.properties[key]
-        return found
+        return [OriginalBucket(*_parsed(key), [], 0) for key in self.storage.properties if key.startswith(PREFIX)]
 
     def _put_recovered(self, bucket: OriginalBucket, doomed: dict[Place, OriginalBucket]) -> None:
         """Of ranges that lie across one another, the order of the properties decides."""
@@ -185,9 +175,10 @@ class OriginalTracker:
     def _id_of(self, bucket: OriginalBucket) -> int:
         """Once it has been created, the property tells."""
         if bucket.bucket_id is None:
-            if bucket.key not in self.storage.properties:
-                raise Failed("NumberFormatException")
-            bucket.bucket_id = int(self.storage.properties[bucket.key])
+            number = _java_long(self.storage.properties.get(bucket.key, ""))
+            if number is None:
+                raise Failed(NO_NUMBER)
+            bucket.bucket_id = number
         return bucket.bucket_id
 
     # -- what is due ---------------------------------------------------------------------------------------------------
@@ -637,6 +628,25 @@ class OriginalTracker:
     def _delete_created(self, bucket: OriginalBucket, because: str) -> Steps:
         yield bucket.creation
         yield Task.following(self._delete(bucket, because))
+
+
+def _java_long(text: str) -> int | None:
+    """The number that Java reads: with a sign, and of any script's digits."""
+    number = int(text) if re.fullmatch(r"[+-]?\d+", text) else None
+    return number if number is not None and -LAST - 1 <= number <= LAST else None
+
+
+def _parsed(key: str) -> tuple[int, int]:
+    """The ledgers that a property's name says. Empty parts at its end are none."""
+    parts = key.rstrip("_").split("_")
+    if len(parts) != 3:
+        raise Refused("argument")
+    first, last = map(_java_long, parts[1:])
+    if first is None or last is None:
+        raise Refused(NO_NUMBER)
+    if first > last:
+        raise Refused("argument")
+    return first, last
 
 
 def _apart(named: Sequence[OriginalBucket], doomed: dict[Place, OriginalBucket]) -> list[OriginalBucket]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from bookstand.delivery.bucket_key import read_properties
 from bookstand.storage.position import Position
 from tests.model.delayed import Refused
 from tests.replay.delayed_lockstep import Line
@@ -151,9 +150,8 @@ class OriginalStand:
         self.storage.release_all()
         self.tracker = OriginalTracker(settings, self)
 
-    def ranges(self) -> list[tuple[int, int]]:
-        named = read_properties(self.storage.properties.items()).buckets
-        return sorted((key.first_ledger, key.last_ledger) for key in named)
+    def property_names(self) -> list[str]:
+        return list(self.storage.properties)
 
     def snapshots(self) -> int:
         return len(self.storage.snapshots)

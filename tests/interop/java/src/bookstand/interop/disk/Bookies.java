@@ -1,6 +1,7 @@
 package bookstand.interop.disk;
 
 import bookstand.interop.Lines;
+import bookstand.interop.topic.TopicRecorder;
 import io.netty.buffer.ByteBuf;
 import java.io.File;
 import java.lang.reflect.Method;
@@ -49,6 +50,7 @@ public final class Bookies {
             "ledger", Bookies::ledger,
             "topic", Bookies::topic,
             "cursor", Bookies::cursor,
+            "record", TopicRecorder::record,
             "stop", Bookies::stop);
 
     private static Cluster cluster;
