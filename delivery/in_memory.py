@@ -114,7 +114,9 @@ class InMemoryDelayedTracker(ProcessBound):
     def _add(self, ledger_id: int, entry_id: int, deliver_at: int) -> bool:
         if self._is_due(deliver_at):
             self._fixed_delay.broken()
-            self._waiting.remove(ledger_id, entry_id)
+            if self._waiting.remove(ledger_id, entry_id):
+                # The alarm may have been for this message alone.
+                self._waiting.next_key()
             return False
         self._fixed_delay.see(deliver_at, self._tick)
         self._waiting.add(deliver_at, ledger_id, entry_id)

@@ -19,8 +19,10 @@ Line = dict[str, Any]
 
 SCENARIOS = 40
 TOPIC, CURSOR = "persistent://public/default/t", "sub"
-CALLS = ("create", "segments", "delete", "length", "put_property", "remove_property", "metadata")
 MALFORMED_KEYS = (
+    *("1", "1_x", "x_1", "1_2_3", "2_1", "", "_", "1_", " 1_2"),
+    *("-3_-1", "+1_2", "1_9223372036854775808", "٣_٤"),
+)
     "1",
     "1_x",
     "x_1",
