@@ -120,6 +120,8 @@ class OriginalTracker:
         self.count = sum(bucket.count for bucket in self.buckets.buckets)
         if self.later:
             self.bits = set().union(*(bucket.bits for bucket in self.buckets.buckets))
+        if self._passed() and not self.around.meets(TRIMS_WHEN_CROWDED):
+            Task.following(self._trim())
         if self.count and not self.around.meets(NO_ALARM_AT_FIRST):
             self.update_timer()
 
