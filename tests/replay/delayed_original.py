@@ -86,6 +86,8 @@ class OriginalTracker:
         self.count = 0
         self.mutable: list[Index] = []
         self.range = (-1, -1)
+        # Where this is mended: those of the mutable bucket that waited no more, and whose messages came again.
+        self.superseded: set[Index] = set()
         self.bits: set[Position] = set()
         self.shared: list[Index] = []
         self.buckets = Pieces()
@@ -201,7 +203,7 @@ class OriginalTracker:
         return min((min(part)[0] for part in parts if part), default=LAST)
 
     def _waits(self, index: Index) -> bool:
-        return self.contains(Position(*index[1:]))
+        return index not in self.superseded and self.contains(Position(*index[1:]))
 
     def contains(self, position: Position) -> bool:
         return any(position in bits for bits in self._bits_of(position.ledger_id))
@@ -235,6 +237,9 @@ class OriginalTracker:
             return True
         if position.entry_id >> BITS and self.around.meets(IDS_ALONE):
             raise Refused("argument")
+        stale = [one for one in self.mutable if one[1:] == position]
+        if stale and not self.around.meets(HEADS_GONE):
+            self.superseded.update(stale)
         self._part_for(position.ledger_id).append((time, *position))
         self.bits.add(position)
         self.count += 1
@@ -480,6 +485,8 @@ class OriginalTracker:
         found: set[Position] = set()
         while limit > 0 and (head := self._next_out()) is not None:
             self.shared.remove(head)
+            if head in self.superseded:
+                continue
             position = Position(*head[1:])
             waited = self._remove_bit(position)
             # 4.2.4 does not look whether it waits.

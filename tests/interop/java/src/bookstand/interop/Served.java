@@ -17,7 +17,7 @@ import java.util.List;
 import java.util.concurrent.TimeUnit;
 
 /** A process that serves a store, and what may be asked of it. */
-public final class Served {
+public final class Served implements Cluster {
 
     private static final String ZOOKEEPER = "--zookeeper";
     private static final int OK = 200;
@@ -46,6 +46,7 @@ public final class Served {
         said = Json.read(line);
     }
 
+    @Override
     public String uri() {
         return said.get("metadata_service_uri").asText();
     }
@@ -54,33 +55,38 @@ public final class Served {
         return ask("GET", "/state", null);
     }
 
+    @Override
     public JsonNode bookies() {
         return said.get("bookies");
     }
 
-    /** A rule for what goes wrong, until it is taken out. */
+    @Override
     public void putIn(String rule) throws Exception {
         ask("POST", "/faults", Json.of(Json.field("rule", rule)));
     }
 
+    @Override
     public void takeOut(String rule) throws Exception {
         ask("DELETE", "/faults?rule=" + URLEncoder.encode(rule, StandardCharsets.UTF_8), null);
     }
 
+    @Override
     public void takeOutAll() throws Exception {
         ask("DELETE", "/faults", null);
     }
 
     /** It is gone, as if its process had died. */
+    @Override
     public void stopBookie(int number) throws Exception {
         ask("POST", "/bookies/" + number + "/stop", null);
     }
 
+    @Override
     public void startBookie(int number) throws Exception {
         ask("POST", "/bookies/" + number + "/start", null);
     }
 
-    /** To how many operations a rule has happened. */
+    @Override
     public int happened(String rule) throws Exception {
         for (JsonNode one : ask("GET", "/faults", null)) {
             if (one.get("rule").asText().equals(rule)) {
@@ -122,6 +128,7 @@ public final class Served {
     }
 
     /** It ends, and another process goes on with its store where clients know it. */
+    @Override
     public void restart() throws Exception {
         stop();
         command.set(command.indexOf(ZOOKEEPER) + 1, said.get("zookeeper").asText());

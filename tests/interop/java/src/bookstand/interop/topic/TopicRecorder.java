@@ -38,6 +38,7 @@ import org.apache.bookkeeper.mledger.AsyncCallbacks;
 import org.apache.bookkeeper.mledger.Entry;
 import org.apache.bookkeeper.mledger.ManagedCursor;
 import org.apache.bookkeeper.mledger.ManagedCursor.IndividualDeletedEntries;
+import org.apache.bookkeeper.mledger.ManagedLedger;
 import org.apache.bookkeeper.mledger.ManagedLedgerConfig;
 import org.apache.bookkeeper.mledger.ManagedLedgerException;
 import org.apache.bookkeeper.mledger.ManagedLedgerFactoryConfig;
@@ -492,7 +493,19 @@ public final class TopicRecorder {
                 config.path("managedCursorInfoCompressionThresholdInBytes").asLong(0));
         factory = new ManagedLedgerFactoryImpl(originals.metadata, originals.client, settings);
         try {
-            topic = (ManagedLedgerImpl) factory.open(name, configuration());
+            CompletableFuture<ManagedLedgerImpl> opened = new CompletableFuture<>();
+            factory.asyncOpen(name, configuration(), new AsyncCallbacks.OpenLedgerCallback() {
+                @Override
+                public void openLedgerComplete(ManagedLedger ledger, Object context) {
+                    opened.complete((ManagedLedgerImpl) ledger);
+                }
+
+                @Override
+                public void openLedgerFailed(ManagedLedgerException e, Object context) {
+                    opened.completeExceptionally(e);
+                }
+            }, null, null);
+            topic = get(opened);
         } catch (Exception e) {
             crash();
             throw e;

@@ -1,6 +1,6 @@
 package bookstand.interop.wire;
 
-import bookstand.interop.Served;
+import bookstand.interop.Cluster;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.util.Collection;
 import java.util.HashMap;
@@ -16,7 +16,7 @@ final class Clients {
 
     private final Map<String, BookKeeper> open = new HashMap<>();
 
-    BookKeeper get(Served served, String name, JsonNode settings) throws Exception {
+    BookKeeper get(Cluster served, String name, JsonNode settings) throws Exception {
         String key = name + " " + settings;
         if (!open.containsKey(key)) {
             open.put(key, BookKeeper.forConfig(configuration(served, settings)).build());
@@ -40,7 +40,7 @@ final class Clients {
         open.clear();
     }
 
-    private static ClientConfiguration configuration(Served served, JsonNode settings) {
+    private static ClientConfiguration configuration(Cluster served, JsonNode settings) {
         ClientConfiguration conf = new ClientConfiguration();
         conf.setMetadataServiceUri(served.uri());
         conf.setZkTimeout(ZOOKEEPER_MILLIS);

@@ -1,6 +1,6 @@
 package bookstand.interop.wire;
 
-import bookstand.interop.Served;
+import bookstand.interop.Cluster;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
@@ -13,9 +13,9 @@ import org.apache.bookkeeper.proto.BookieProtocol;
 /** Which entries lie on bookies, and what stands in their headers: asked of each by itself, without a client. */
 final class Copies {
 
-    private final Served served;
+    private final Cluster served;
 
-    Copies(Served served) {
+    Copies(Cluster served) {
         this.served = served;
     }
 

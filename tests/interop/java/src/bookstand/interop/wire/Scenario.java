@@ -1,7 +1,7 @@
 package bookstand.interop.wire;
 
+import bookstand.interop.Cluster;
 import bookstand.interop.Json;
-import bookstand.interop.Served;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -34,11 +34,12 @@ final class Scenario {
     /** Once it went another way than the recording. */
     private static final long PARTED_MILLIS = 200;
     private static final long LISTED_MILLIS = 200;
+    private static final long QUIET_MILLIS = 40;
     private static final long PATIENCE_MILLIS = 40_000;
     private static final Map<String, Object> PENDING = Json.field("ok", "pending");
     private static final Clients CLIENTS = new Clients();
 
-    final Served served;
+    final Cluster served;
     final Names names;
     final Map<String, LedgerHandle> handles = new TreeMap<>();
     /** Those of the handles that were opened, not created. */
@@ -53,7 +54,7 @@ final class Scenario {
     private final Map<String, Object> finished = new TreeMap<>();
     private boolean parted;
 
-    Scenario(Served served, int number, JsonNode header) {
+    Scenario(Cluster served, int number, JsonNode header) {
         this.served = served;
         this.header = header;
         this.names = new Names(number);
@@ -146,15 +147,11 @@ final class Scenario {
         operation.path("expected").forEach(name -> expected.add(name.asText()));
         Map<String, Object> completed = new TreeMap<>();
         Map<String, Object> state = new TreeMap<>();
-        long until = System.currentTimeMillis() + (parted ? PARTED_MILLIS : SETTLE_MILLIS);
-        boolean settled;
-        do {
-            collect(operation, expected, completed);
-            state.clear();
-            handles.forEach((name, handle) -> state.put(name, numbers(handle)));
-            settled = completed.keySet().containsAll(expected) && isAs(operation.path("awaited"), Json.of(state));
-        } while (!settled && System.currentTimeMillis() < until && pause());
-        parted |= !settled;
+        if (operation.path("record").asBoolean()) {
+            settle(operation, completed, state);
+        } else {
+            awaitRecorded(operation, expected, completed, state);
+        }
         if (operation.get("op").asText().equals("await")) {
             result = finished.getOrDefault(operation.get("pending").asText(), PENDING);
         }
@@ -163,6 +160,41 @@ final class Scenario {
         answer.put("state", state);
         answer.put("completed", completed);
         return Json.of(answer);
+    }
+
+    /** Until all is as it was recorded, or for too long. */
+    private void awaitRecorded(JsonNode operation, List<String> expected, Map<String, Object> completed,
+            Map<String, Object> state) throws Exception {
+        long until = System.currentTimeMillis() + (parted ? PARTED_MILLIS : SETTLE_MILLIS);
+        boolean settled;
+        do {
+            collect(operation, expected, completed);
+            look(state);
+            settled = completed.keySet().containsAll(expected) && isAs(operation.path("awaited"), Json.of(state));
+        } while (!settled && System.currentTimeMillis() < until && pause());
+        parted |= !settled;
+    }
+
+    /** Until nothing has changed for a while. */
+    private void settle(JsonNode operation, Map<String, Object> completed, Map<String, Object> state)
+            throws Exception {
+        JsonNode before = null;
+        long still = System.currentTimeMillis();
+        while (System.currentTimeMillis() - still < QUIET_MILLIS) {
+            collect(operation, List.copyOf(others.keySet()), completed);
+            look(state);
+            JsonNode now = Json.of(List.of(state, completed.keySet()));
+            if (!now.equals(before)) {
+                still = System.currentTimeMillis();
+            }
+            before = now;
+            pause();
+        }
+    }
+
+    private void look(Map<String, Object> state) {
+        state.clear();
+        handles.forEach((name, handle) -> state.put(name, numbers(handle)));
     }
 
     private Object result(JsonNode operation) {

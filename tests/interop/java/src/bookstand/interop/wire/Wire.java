@@ -4,7 +4,10 @@ import bookstand.interop.Json;
 import bookstand.interop.Lines;
 import bookstand.interop.Served;
 import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 
@@ -14,6 +17,7 @@ public final class Wire {
     private static final Map<String, Client> CLIENTS = new TreeMap<>();
 
     private static Served served;
+    private static Originals originals;
     private static Scenario scenario;
     private static int scenarios;
 
@@ -39,11 +43,40 @@ public final class Wire {
                 },
                 "outstanding", (request, answer) -> answer.put("result", Outstanding.run(
                         served, request.get("client"), Integer.parseInt(request.get("count")))),
+                "record", (request, answer) -> answer.put("lines", Lines.text(record(
+                        Json.read(text(request.get("scenarios")))).toString())),
                 "alive", (request, answer) -> answer.put("result", "0"),
                 "operation", (request, answer) -> {
                     JsonNode told = scenario.apply(Json.read(text(request.get("line"))));
                     answer.put("line", Lines.text(told.toString()));
                 }));
+        if (originals != null) {
+            // Bookies have threads that do not end.
+            System.exit(0);
+        }
+    }
+
+    /** The lines of scenarios, each with what original bookies answered. */
+    private static JsonNode record(JsonNode asked) throws Exception {
+        if (originals == null) {
+            originals = new Originals();
+        }
+        List<Object> recorded = new ArrayList<>();
+        for (JsonNode one : asked) {
+            Scenario made = new Scenario(originals, ++scenarios, one.get("header"));
+            List<Object> lines = new ArrayList<>();
+            for (JsonNode line : one.get("lines")) {
+                ObjectNode operation = line.deepCopy();
+                operation.put("record", true);
+                ObjectNode outcome = line.deepCopy();
+                outcome.setAll((ObjectNode) made.apply(operation));
+                lines.add(outcome);
+            }
+            made.leave();
+            recorded.add(lines);
+        }
+        Scenario.closeClients();
+        return Json.of(recorded);
     }
 
     private static int stop() throws Exception {
