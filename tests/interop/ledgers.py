@@ -39,7 +39,9 @@ class Recordings:
     def difference(self, answer: dict[str, str]) -> str:
         if "lines" not in answer:
             return str(answer)
-        outcomes = [replay(one, StoreBackend) for one in recorded(self.made, json.loads(bytes.fromhex(answer["lines"])))]
+        outcomes = [
+            replay(one, StoreBackend) for one in recorded(self.made, json.loads(bytes.fromhex(answer["lines"])))
+        ]
         self.remark = f"{len(outcomes)} of {len(self.made)} scenarios were recorded the same twice"
         return "; ".join(f"{one.name}: {one.detail}" for one in outcomes if one.verdict == "different")
 
@@ -205,6 +207,44 @@ def scenario(rng: random.Random, name: str, faults: bool = False) -> Scenario:
     return Scenario(name, {"scenario": name, "client": wire, "settings": settings}, lines)
 
 
+def striped_scenario(rng: random.Random, name: str) -> Scenario:
+    """One ledger whose entries are not on all of its bookies, and readers that ask for its last entry."""
+    wire = rng.choice(("v3", "v2"))
+    settings: Line = {"wire": wire, **({"batch_read_enabled": False} if wire == "v3" else {})}
+    client = _Client(rng, faults=False)
+    first = client.create()
+    ledger = client.ledgers[0]
+    first.update({"op": "create", "ensemble": 3, "write_quorum": 2, "ack_quorum": 2})
+    first.pop("deferred_sync", None)
+    ledger.adv = ledger.deferred = False
+    ledger.shape = (3, 2, 2)
+    lines = [first]
+    for _ in range(rng.randint(15, 30)):
+        kind = rng.random()
+        if kind < 0.35:
+            lines += client.add(first["handle"], ledger)
+        elif kind < 0.5:
+            lines.append({**client.open(), "recovery": False})
+        else:
+            handle = rng.choice(list(client.handles))
+            last = max(0, ledger.last + rng.choice((0, 0, 0, 1, -1)))
+            lines.append(
+                rng.choice(
+                    (
+                        {"op": "read_lac", "handle": handle},
+                        {"op": "try_read_lac", "handle": handle},
+                        {"op": "wait_entry", "handle": handle, "entry": last, "timeout_ms": rng.choice((10, 25))},
+                        {"op": "wait_entry", "handle": handle, "entry": rng.randint(0, last), "timeout_ms": 25},
+                        {"op": "read_last_entry", "handle": handle},
+                        {"op": "read_last_entry", "handle": handle, "api": "async"},
+                        {"op": "read", "handle": handle, "first": rng.randint(0, last), "last": last},
+                        {"op": "read_unconfirmed", "handle": handle, "first": last, "last": last},
+                    )
+                )
+            )
+    return Scenario(name, {"scenario": name, "client": wire, "settings": settings}, lines)
+
+
 def _recordings(
     name: str, make: Callable[[random.Random, str], Scenario], rng: random.Random, count: int = SCENARIOS
 ) -> Iterator[Asked]:
@@ -213,5 +253,6 @@ def _recordings(
 
 GROUPS: dict[str, Callable[[random.Random], Iterator[Asked]]] = {
     "ledgers over original bookies, at random": partial(_recordings, "ledger", scenario),
+    "striped ledgers over original bookies": partial(_recordings, "striped", striped_scenario),
     "ledgers over original bookies that stop": partial(_recordings, "down", partial(scenario, faults=True)),
 }

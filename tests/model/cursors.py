@@ -358,7 +358,6 @@ class Cursor:
         self.record.cursor_properties = {**kept, **properties}
 
     def put_cursor_property(self, name: str, value: str) -> None:
-        _check_names([name])
         self.record.cursor_properties = {**self.cursor_properties, name: value}
 
     def remove_cursor_property(self, name: str) -> None:

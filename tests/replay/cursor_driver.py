@@ -328,9 +328,18 @@ class Driver:
         self.stand.bump_cursor_info(op["cursor"])
 
     def _add_range(self, op: dict[str, Any]) -> None:
-        """The original puts it where no acknowledgment could; here it is what it stands for."""
+        """Acknowledge the entries that the original has in its set then: of a range from one ledger into another, the
+        tree of ranges has all, the sets of bits those of the last ledger."""
         lower, upper = self.position(op["from"]), self.position(op["to"])
-        self._call(op, "ack", [Position(upper.ledger_id, one) for one in range(lower.entry_id + 1, upper.entry_id + 1)])
+        whole = not self.config.get("unackedRangesOpenCacheSetEnabled", True)
+        entries = [
+            Position(ledger_id, entry)
+            for ledger_id, count in self.stand.ledgers()
+            if whole and lower.ledger_id <= ledger_id < upper.ledger_id
+            for entry in range(lower.entry_id + 1 if ledger_id == lower.ledger_id else 0, count)
+        ]
+        first = lower.entry_id + 1 if lower.ledger_id == upper.ledger_id else 0
+        self._call(op, "ack", [*entries, *(Position(upper.ledger_id, one) for one in range(first, upper.entry_id + 1))])
 
     def _plant_cursor_ledger(self, op: dict[str, Any]) -> None:
         entries = [self._planted(one) for one in op["entries"]]
@@ -343,13 +352,11 @@ class Driver:
         properties = tuple(entry.get("properties", {}).items())
         mark_delete = self.position(entry["mark_delete"])
         batches = tuple((*self.position(at), sum(1 << index for index in left)) for at, left in entry.get("batch", ()))
-        for ledger, words in entry.get("long_arrays", ()):
-            ranges += self._ranges_of(self.position(f"{ledger}:0").ledger_id, [int(word, 16) for word in words])
-        return Planted(None, mark_delete, ranges, batches, properties, entry.get("cut", 0))
-
-    def _ranges_of(self, ledger_id: int, words: list[int]) -> tuple[tuple[int, int, int, int], ...]:
-        bits = sum(word << 64 * place for place, word in enumerate(words))
-        return tuple((ledger_id, one - 1, ledger_id, one) for one in range(bits.bit_length()) if bits >> one & 1)
+        longs = tuple(
+            (self.position(f"{ledger}:0").ledger_id, tuple(int(word, 16) for word in words))
+            for ledger, words in entry.get("long_arrays", ())
+        )
+        return Planted(None, mark_delete, ranges, batches, properties, entry.get("cut", 0), longs)
 
     def _plant_cursor_info(self, op: dict[str, Any]) -> None:
         self.stand.plant_record(op["cursor"], self._planted(op["info"]), op["info"].get("cursor_properties"))

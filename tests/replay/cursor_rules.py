@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tests.model.cursors import INTERNAL_PREFIX
 from tests.replay.cursor_compare import Recorded, Series, shown
 from tests.replay.cursor_driver import AFTER, TAKEN_OVER, Answer, CursorView, Place, place_of
 
@@ -436,6 +435,67 @@ def _set_replaced(found: Difference, cursor: str) -> bool:
     )
 
 
+def _whole_batch(found: Difference, cursor: str) -> bool:
+    """Nothing of the batch is left, and the recorded set is empty, or that from before; where the entry is marked
+    already, the acknowledgment was refused."""
+    op = found.op
+    if cursor not in (RESULT, op["cursor"]) or "batch_size" not in op or _left(op) or not found.before:
+        return False
+    place = place_of(op["position"])
+    series = Series(found.recorded.ledgers or ())
+    old, new = found.before[-1].recorded.cursors[op["cursor"]], found.recorded.cursors[op["cursor"]]
+    state = shown(new, series)
+    if not found.recorded.result["ok"]:
+        return (
+            found.recorded.result["error"] == "marked already"
+            and found.got.result["ok"]
+            and series.behind(place) == series.behind(old.mark_delete)
+            and state == shown(old, series)
+        )
+    reset = op["op"] == "reset"
+    kept = old._replace(acked=frozenset(), batches={}, read=place) if reset else old
+    there = [(number, entry) for number, entries in found.recorded.ledgers or () for entry in range(entries)]
+    read = max(place, kept.read)
+    unread = [one for one in there if one >= read and one not in kept.acked]
+    others = {at: kept.batches[at] for at in _behind(kept.batches, state) if at != place}
+    sets = [others] if new.batches == others else [{**others, place: left} for left in ((), kept.batches.get(place))]
+    switched_off = not found.config.get("deletionAtBatchIndexLevelEnabled", True)
+    return (
+        "properties" not in found.fields[cursor]
+        and state["next"] == place
+        and state["read"] == series.at_or_behind(read)
+        and state["backlog"] == sum(1 for one in there if one >= place and one not in kept.acked)
+        and (state["entries"], state["has_more"]) == (len(unread), series.at_or_behind(read) is not None)
+        and state["acked"] == _behind(kept.acked, state)
+        and any(state["batches"] == one for one in sets)
+        and (place in state["batches"]) != switched_off
+    )
+
+
+# -- 16: lists with a position that is refused -----------------------------------------------------------------------
+
+
+def _list_stops_early(found: Difference, cursor: str) -> bool:
+    """The recorded position stays below entries that are acknowledged; the one that came is behind them."""
+    if cursor != found.op["cursor"] or found.recorded.result["ok"] or found.got.result["ok"]:
+        return False
+    recorded, got, _ = found.shown(cursor)
+    series = Series(found.recorded.ledgers or ())
+    acked = set(recorded["acked"])
+    behind = recorded["next"]
+    passed = []
+    while behind is not None and behind in acked:
+        passed.append(behind)
+        behind = series.behind(behind)
+    return (
+        bool(passed)
+        and got["next"] == behind
+        and got["acked"] == sorted(acked - set(passed))
+        and recorded["read"] in (got["read"], recorded["next"])
+        and got["read"] in (recorded["read"], got["next"])
+    )
+
+
 # -- 17, 25: positions -----------------------------------------------------------------------------------------------
 
 
@@ -471,7 +531,16 @@ def _behind_a_ledger(found: Difference, cursor: str) -> bool:
         and (op["op"] != "mark_delete" or _is_as_marked(found, beyond[-1][1] + 1 - counts[beyond[-1][0]]))
         and found.recorded.result["ok"]
         and (found.got.result.get("error") == "no such position" or found.got.result.get("failed", 0) > 0)
+        and _is_trimmed_for(found, beyond[-1])
     )
+
+
+def _is_trimmed_for(found: Difference, place: Place) -> bool:
+    """Whether the recorded ledgers are those that a mark-delete position there leaves, if they are others."""
+    if "ledgers" not in found.fields.get(RESULT, ()):
+        return True
+    left = tuple(one for one in found.got.ledgers or () if one[0] >= place[0])
+    return found.op["op"] == "mark_delete" and found.recorded.ledgers in (left, left[1:])
 
 
 def _moved_by_trimming(found: Difference, cursor: str) -> bool:
@@ -544,17 +613,6 @@ def _taken_over(found: Difference, cursor: str) -> bool:
     return bumped and told and (found.op["op"] != "mark_delete" or _is_as_marked(found, 0))
 
 
-# -- 26: reserved names ----------------------------------------------------------------------------------------------
-
-
-def _reserved_name(found: Difference, cursor: str) -> bool:
-    return (
-        found.op["name"].startswith(INTERNAL_PREFIX)
-        and found.recorded.result["ok"]
-        and found.got.result == {"ok": False, "error": "reserved name"}
-    )
-
-
 ACKS = ("ack", "ack_each", "ack_batch", "mark_delete", "mark_delete_batch")
 
 RULES: tuple[Rule, ...] = (
@@ -572,9 +630,10 @@ RULES: tuple[Rule, ...] = (
     Rule("compressed-properties", 11, ("open",), NOT_OPENED, _compressed_properties),
     Rule("acks-behind-the-topic", 13, ("open",), ACKED, _acks_behind_the_topic),
     Rule("set-replaced", 15, ("mark_delete_batch",), ACKED | PLACE | {"batches"}, _set_replaced),
-    Rule("behind-a-ledger", 17, ACKS, REFUSAL | STATE | {"failed"}, _behind_a_ledger),
+    Rule("whole-batch", 15, ("mark_delete_batch", "reset"), REFUSAL | STATE, _whole_batch),
+    Rule("list-stops-early", 16, ("ack",), frozenset(("next", "read", "acked")), _list_stops_early),
+    Rule("behind-a-ledger", 17, ACKS, REFUSAL | STATE | {"failed", "ledgers"}, _behind_a_ledger),
     Rule("moved-by-trimming", 25, ("mark_delete", "mark_delete_batch"), REFUSAL | {"properties"}, _moved_by_trimming),
     Rule("written-into-record", 21, ("ack", "mark_delete"), REFUSAL, _written_into_record),
     Rule("taken-over", 22, CHANGES, REFUSAL | {"open"}, _taken_over),
-    Rule("reserved-name", 26, ("put_cursor_property",), REFUSAL | {"cursor_properties"}, _reserved_name),
 )

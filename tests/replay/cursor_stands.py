@@ -63,6 +63,18 @@ class Planted(NamedTuple):
     batches: tuple[tuple[int, int, int], ...] = ()
     properties: tuple[tuple[str, int], ...] = ()
     cut: int = 0
+    longs: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    @property
+    def counting(self) -> tuple[tuple[int, int, int, int], ...]:
+        """The ranges that count: those of words only where there are no others."""
+        if self.ranges:
+            return self.ranges
+        found = []
+        for ledger, words in self.longs:
+            bits = sum(word << 64 * place for place, word in enumerate(words))
+            found += [(ledger, one - 1, ledger, one) for one in range(bits.bit_length()) if bits >> one & 1]
+        return tuple(found)
 
     def encoded(self) -> bytes:
         if self.raw is not None:
@@ -77,7 +89,17 @@ class Planted(NamedTuple):
             write_bytes(out, 4, LONG_PROPERTY.encode(pair))
         for ledger, entry, bits in self.batches:
             write_bytes(out, 5, write_batch(ledger, entry, bits))
+        for ledger, words in self.longs:
+            write_bytes(out, 6, _long_list(ledger, words))
         return bytes(out[: len(out) - self.cut])
+
+
+def _long_list(ledger: int, words: tuple[int, ...]) -> bytes:
+    out = bytearray()
+    write_number(out, 1, ledger)
+    for word in words:
+        write_number(out, 2, word)
+    return bytes(out)
 
 
 class Stand(Protocol):
@@ -242,7 +264,7 @@ class ModelStand:
     def _plant(self, record: model.Record, planted: Planted) -> None:
         assert planted.mark_delete is not None
         found = legacy.from_parts(
-            planted.mark_delete, planted.ranges, planted.batches, dict(planted.properties), dict(self.ledgers())
+            planted.mark_delete, planted.counting, planted.batches, dict(planted.properties), dict(self.ledgers())
         ).state
         record.stored = model.Stored(
             found.mark_delete,
@@ -472,7 +494,7 @@ class StoreStand:
         info = records.decode_cursor_info(nodes.get(path)[0])._replace(
             cursor_ledger_id=-1,
             mark_delete=planted.mark_delete,
-            ranges=planted.ranges,
+            ranges=planted.counting,
             batches=planted.batches,
             properties=planted.properties,
         )

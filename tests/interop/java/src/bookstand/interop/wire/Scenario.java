@@ -35,6 +35,8 @@ final class Scenario {
     private static final long PARTED_MILLIS = 200;
     private static final long LISTED_MILLIS = 200;
     private static final long QUIET_MILLIS = 40;
+    /** Codes of failed adds after which a handle closes itself. */
+    private static final Set<Integer> CLOSING = Set.of(-101, -6, -12, -21);
     private static final long PATIENCE_MILLIS = 40_000;
     private static final Map<String, Object> PENDING = Json.field("ok", "pending");
     private static final Clients CLIENTS = new Clients();
@@ -148,6 +150,7 @@ final class Scenario {
         Map<String, Object> completed = new TreeMap<>();
         Map<String, Object> state = new TreeMap<>();
         if (operation.path("record").asBoolean()) {
+            awaitClosed(operation, result);
             settle(operation, completed, state);
         } else {
             awaitRecorded(operation, expected, completed, state);
@@ -188,6 +191,18 @@ final class Scenario {
                 still = System.currentTimeMillis();
             }
             before = now;
+            pause();
+        }
+    }
+
+    /** A handle of which an add fails closes itself in the background. */
+    private void awaitClosed(JsonNode operation, Object result) throws Exception {
+        int code = Json.of(result).path("error").asInt();
+        if (!CLOSING.contains(code) || !operation.get("op").asText().startsWith("append")) {
+            return;
+        }
+        long until = System.currentTimeMillis() + SETTLE_MILLIS;
+        while (!handle(operation).isClosed() && System.currentTimeMillis() < until) {
             pause();
         }
     }
