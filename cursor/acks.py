@@ -131,6 +131,13 @@ class LedgerAcks:
             self.acked.remove_range(0, entry_id + 1)
             self._drop_partial([one for one in self.partial if one <= entry_id])
 
+    def drop_from(self, entry_id: int) -> None:
+        """Drop what is acknowledged from the entry on."""
+        if self.acked and self.acked.max() >= entry_id:
+            self.changes += 1
+            self.acked.remove_range(entry_id, self.acked.max() + 1)
+        self._drop_partial([one for one in self.partial if one >= entry_id])
+
     def _drop_partial(self, entry_ids: Iterable[int]) -> None:
         for entry_id in entry_ids:
             bits = self.partial.pop(entry_id, None)

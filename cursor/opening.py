@@ -91,6 +91,9 @@ def adopt(topic: ManagedLedger, live: LiveState, found: recovery.State) -> None:
     live.properties = dict(found.properties)
     for page in found.unstored:
         page.limit = extent.entries(page.ledger_id) or 0
+        # A state that another program wrote may acknowledge entries beyond the end of a ledger. In the last ledger
+        # they would acknowledge messages that are still to be added.
+        page.drop_from(page.limit)
         live.pages.touch(page)
     for ledger_id in [one for one, _ in live.index.items() if extent.entries(one) is None]:
         live.index.remove(ledger_id)

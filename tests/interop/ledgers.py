@@ -136,13 +136,17 @@ class _Client:
 
     def step(self) -> list[Line]:
         rng = self.rng
-        if not self.ledgers or (len(self.ledgers) < 4 and rng.random() < 0.05):
+        if not self.ledgers or (len(self.ledgers) < 4 and rng.random() < 0.05 and not self.down):
             return [self.create()]
-        if rng.random() < 0.12:
+        if rng.random() < 0.12 and not self.down:
             return [self.open()]
         handle, (ledger, kind) = rng.choice(list(self.handles.items()))
         if self.faults and rng.random() < 0.08:
             return self.bookies(ledger)
+        if self.down:
+            # Which copies an add leaves behind is a matter of the moment.
+            looked = self.look(handle, ledger)
+            return [looked] if kind == "reader" and looked["op"] != "stored" else [{"op": "force", "handle": handle}]
         if kind != "reader" and rng.random() < 0.45:
             return self.add(handle, ledger)
         return [self.look(handle, ledger)]

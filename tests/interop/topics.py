@@ -114,7 +114,7 @@ def scenario(rng: random.Random, name: str) -> Scenario:
 
 
 def odd_scenario(rng: random.Random, name: str) -> Scenario:
-    given = {**config(rng), "managedCursorInfoCompressionType": "NONE"}
+    given = {**config(rng), "managedCursorInfoCompressionType": "NONE", "throttleMarkDelete": 0.0}
     topic = _Topic(rng, given["maxEntriesPerLedger"])
     lines = _beginning(rng, topic)
     for _ in range(rng.randint(3, 12)):

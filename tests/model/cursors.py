@@ -207,8 +207,8 @@ class Cursor:
         self.taken_over = False  # somebody else has written the record: noticed when it is to be written
         stored = record.stored
         self.mark_delete_position = self._within(stored.mark_delete)
-        self.acked = {one for one in stored.acked if topic.entries(one.ledger_id) is not None}
-        self.batches = {at: left for at, left in stored.batches.items() if topic.entries(at.ledger_id) is not None}
+        self.acked = {one for one in stored.acked if topic.has(one)}
+        self.batches = {at: left for at, left in stored.batches.items() if topic.has(at)}
         self.properties = dict(stored.properties)
         self.stored_mark_delete = self.mark_delete_position
         self._close_holes()
@@ -267,6 +267,8 @@ class Cursor:
         finally:
             self.dirty = self.dirty or dirty
             self._close_holes()
+            if self.read_position <= self.mark_delete_position:
+                self.read_position = self._following(self.mark_delete_position)
         self._changed(dirty)
 
     def ack_batch(self, position: Position, indexes: Iterable[int], size: int) -> None:
@@ -309,13 +311,15 @@ class Cursor:
     ) -> None:
         """Everything before the batch, and in it everything before the first message that is left."""
         left = frozenset(range(size)) - frozenset(indexes)
+        if not left:
+            return self.mark_delete(position, properties)
         before = self.topic.before(position)
         if position <= self.mark_delete_position:
             raise Refused("marked already")
         if not self.settings.batch_index_acks:
-            return self._move(position if not left else before or self.mark_delete_position, properties)
+            return self._move(before or self.mark_delete_position, properties)
         if self._is_there(position) and position not in self.acked:
-            self._note_part(position, frozenset(range(min(left), size)) if left else left)
+            self._note_part(position, frozenset(range(min(left), size)))
         return self._move(before or self.mark_delete_position, properties)
 
     def reset(self, position: Position) -> None:

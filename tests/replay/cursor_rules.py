@@ -399,11 +399,16 @@ def _compressed_properties(found: Difference, cursor: str) -> bool:
 
 
 def _acks_behind_the_topic(found: Difference, cursor: str) -> bool:
+    """Entries are acknowledged that the topic does not have, in its ledgers or in others; they do not count."""
     recorded, got, _ = found.shown(cursor)
     more = set(recorded["acked"]) - set(got["acked"])
-    planted = [ends for entry in (_planted(found) or {"entries": ()})["entries"] for ends in entry.get("ranges", ())]
-    there = {place_of(upper) for _, upper in planted}
-    return bool(more) and more <= there and all(ledger == AFTER for ledger, _ in more)
+    counts = dict(found.recorded.ledgers or ())
+    planted = _planted(found) or {"entries": ()}
+    ends = {place_of(upper) for entry in planted["entries"] for _, upper in entry.get("ranges", ())}
+    return bool(more) and all(
+        entry >= counts[ledger] if ledger in counts else ledger == AFTER and (ledger, entry) in ends
+        for ledger, entry in more
+    )
 
 
 # -- 15: cumulative acknowledgments in a batch -----------------------------------------------------------------------
@@ -472,12 +477,13 @@ def _whole_batch(found: Difference, cursor: str) -> bool:
     )
 
 
-# -- 16: lists with a position that is refused -----------------------------------------------------------------------
+# -- 16: positions that do not move ----------------------------------------------------------------------------------
 
 
-def _list_stops_early(found: Difference, cursor: str) -> bool:
-    """The recorded position stays below entries that are acknowledged; the one that came is behind them."""
-    if cursor != found.op["cursor"] or found.recorded.result["ok"] or found.got.result["ok"]:
+def _position_stays_below(found: Difference, cursor: str) -> bool:
+    """The recorded position stays below entries that are acknowledged: of a list that was refused, or recovered."""
+    op = found.op
+    if op["op"] == "ack" and (cursor != op["cursor"] or found.recorded.result["ok"] or found.got.result["ok"]):
         return False
     recorded, got, _ = found.shown(cursor)
     series = Series(found.recorded.ledgers or ())
@@ -487,8 +493,11 @@ def _list_stops_early(found: Difference, cursor: str) -> bool:
     while behind is not None and behind in acked:
         passed.append(behind)
         behind = series.behind(behind)
+    # Ranges that the recorded position has passed are counted once more (2).
+    stale = len(found.recorded.cursors[cursor].acked) - len(recorded["acked"])
     return (
         bool(passed)
+        and recorded["backlog"] in (got["backlog"], got["backlog"] - stale)
         and got["next"] == behind
         and got["acked"] == sorted(acked - set(passed))
         and recorded["read"] in (got["read"], recorded["next"])
@@ -613,6 +622,7 @@ def _taken_over(found: Difference, cursor: str) -> bool:
     return bumped and told and (found.op["op"] != "mark_delete" or _is_as_marked(found, 0))
 
 
+STAYING = frozenset(("next", "read", "acked", "backlog"))
 ACKS = ("ack", "ack_each", "ack_batch", "mark_delete", "mark_delete_batch")
 
 RULES: tuple[Rule, ...] = (
@@ -631,7 +641,7 @@ RULES: tuple[Rule, ...] = (
     Rule("acks-behind-the-topic", 13, ("open",), ACKED, _acks_behind_the_topic),
     Rule("set-replaced", 15, ("mark_delete_batch",), ACKED | PLACE | {"batches"}, _set_replaced),
     Rule("whole-batch", 15, ("mark_delete_batch", "reset"), REFUSAL | STATE, _whole_batch),
-    Rule("list-stops-early", 16, ("ack",), frozenset(("next", "read", "acked")), _list_stops_early),
+    Rule("position-stays-below", 16, ("ack", "open"), STAYING, _position_stays_below),
     Rule("behind-a-ledger", 17, ACKS, REFUSAL | STATE | {"failed", "ledgers"}, _behind_a_ledger),
     Rule("moved-by-trimming", 25, ("mark_delete", "mark_delete_batch"), REFUSAL | {"properties"}, _moved_by_trimming),
     Rule("written-into-record", 21, ("ack", "mark_delete"), REFUSAL, _written_into_record),

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.replay.bookies import Shape
+from tests.replay.driver import payload, shown
 
 if TYPE_CHECKING:
     from tests.replay.lockstep import Candidate, Difference
 
 SEVERAL_BOOKIES = "several bookies"
-LAC, LAP = 0, 1
+LAC, LAP, LENGTH = 0, 1, 2
 BATCHES = ("batch_read", "batch_read_unconfirmed")
 READS = ("read", "read_unconfirmed", "read_last_entry", *BATCHES)
 LAC_READS = ("read_lac", "try_read_lac", "read_explicit_lac", "wait_entry")
@@ -339,23 +340,60 @@ def _striped_lac(found: Difference) -> bool:
         return False
     if op["op"] == "open" and op.get("recovery") is not False:
         return False
-    if not set(found.state) <= {handle} or not set(found.state.get(handle, ())) <= {LAC, LAP}:
+    places = found.state.get(handle, [])
+    if not set(found.state) <= {handle} or not set(places) <= ({LAC, LAP, LENGTH} if _v2(found) else {LAC, LAP}):
         return False
-    heard = [op["state"][handle][place] for place in found.state.get(handle, ())]
-    if found.result:
-        recorded, got = op["result"].get("ok"), found.got.result.get("ok")
-        if op["op"] == "wait_entry" and isinstance(recorded, dict) and isinstance(got, dict):
-            if recorded["entry"] != got["entry"]:
-                return False
-            heard.append(recorded["lac"])
-        elif op["op"] in ("read_lac", "try_read_lac", "read_explicit_lac") and isinstance(got, int):
-            heard.append(recorded)
-        else:
-            return False
     ledger = _ledger(found)
     assert ledger is not None
-    known = _known_to_single_bookies(found.driver, ledger, shape) | set(found.before.get(handle, ())[: LAP + 1])
-    return all(number in known for number in heard)
+    numbers, before = op["state"][handle], found.before.get(handle, ())
+    heard = [numbers[place] for place in places if place != LENGTH]
+    if found.result:
+        told = _heard_in_result(found, ledger)
+        if told is None:
+            return False
+        heard.append(told)
+    newest = _newest_on_single_bookies(found.driver, ledger, shape)
+    lengths = {length for _, _, length in newest} | set(before[LENGTH : LENGTH + 1])
+    known = _known_to_single_bookies(found.driver, ledger, shape) | set(before[: LAP + 1])
+    return all(number in known for number in heard) and (LENGTH not in places or numbers[LENGTH] in lengths)
+
+
+def _heard_in_result(found: Difference, ledger: int) -> int | None:
+    """The LAC that the recorded result tells of, if that is all in which it differs."""
+    op = found.op
+    recorded, got = op["result"].get("ok"), found.got.result.get("ok")
+    if op["op"] == "wait_entry" and isinstance(got, dict):
+        if _code(op["result"]) in ABSENT:
+            # A bookie was asked that has nothing of the ledger.
+            return -1 if got["entry"] is None and got["lac"] == -1 else None
+        if not isinstance(recorded, dict):
+            return None
+        came = got["entry"] is not None and recorded["lac"] < op["entry"] == got["entry"]["entry"] <= got["lac"]
+        same = recorded["entry"] == got["entry"] or (recorded["entry"] is None and came)
+        return int(recorded["lac"]) if same else None
+    if op["op"] in ("read_lac", "try_read_lac", "read_explicit_lac") and isinstance(got, int):
+        return None if recorded is None else int(recorded)
+    if op["op"] == "read_last_entry" and recorded is not None and got is not None:
+        (one,), (other,) = ([each] if isinstance(each, dict) else each for each in (recorded, got))
+        same = one == _appended(found, ledger, one["entry"])
+        return int(one["entry"]) if one["entry"] < other["entry"] and same else None
+    return None
+
+
+def _appended(found: Difference, ledger: int, entry_id: int) -> dict[str, Any] | None:
+    """An entry as a read gives it, by what was appended."""
+    stored = found.driver.backend.stored(ledger, entry_id)
+    for line in found.history:
+        if line["op"] not in ("append", "append_many") or found.driver.handles[line["handle"]].id != ledger:
+            continue
+        results = line["result"]["ok"] if line["op"] == "append_many" and "ok" in line["result"] else [line["result"]]
+        payloads = line["data"] if line["op"] == "append_many" else [line["data"]]
+        for result, given in zip(results, payloads, strict=True):
+            if result.get("ok") == entry_id and stored is not None:
+                data = payload(given)
+                numbers = {"length": len(data), "cumulative_length": stored[1]}
+                return {"entry": entry_id, "data": shown(data), **numbers}
+    return None
 
 
 def _striped_lac_late(found: Difference) -> bool:
@@ -374,6 +412,16 @@ def _striped_lac_late(found: Difference) -> bool:
     known = _known_to_single_bookies(found.driver, ledger, shape)
     told, recorded = found.got.state[handle], found.op["state"][handle]
     return all(recorded[place] < told[place] and told[place] in known for place in places)
+
+
+def _newest_on_single_bookies(driver: Candidate, ledger: int, shape: Shape) -> set[tuple[int, int, int]]:
+    """Of each bookie the newest entry: its id, the LAC in it and its cumulative length."""
+    newest: dict[int, tuple[int, int, int]] = {}
+    for entry_id in range(MOST_ENTRIES):
+        stored = driver.backend.stored(ledger, entry_id)
+        if stored is not None:
+            newest.update(dict.fromkeys(shape.write_set(entry_id), (entry_id, stored[0], stored[1])))
+    return set(newest.values())
 
 
 def _known_to_single_bookies(driver: Candidate, ledger: int, shape: Shape) -> set[int]:
@@ -395,6 +443,21 @@ def _opportunistic_striping(found: Difference) -> bool:
         and op.get("ensemble", 3) > found.driver.backend.bookies.total
         and "ok" in op["result"]
         and found.got.result == {"error": -6}
+    )
+
+
+def _force_needs_all(found: Difference) -> bool:
+    """A bookie of the ledger is down; what was acknowledged is durable all the same."""
+    ledger, shape, bookies = _ledger(found), _shape(found), found.driver.backend.bookies
+    handle = found.op["handle"]
+    return (
+        ledger is not None
+        and shape is not None
+        and any(bookies.is_down(ledger, index) for index in shape.everywhere())
+        and _code(found.op["result"]) == -8
+        and (found.got.result == {"ok": None} or (_v2(found) and _code(found.got.result) == -100))
+        and not found.completed
+        and (not found.state or (shape.deferred and _ahead(found, handle)))
     )
 
 
@@ -425,6 +488,7 @@ RULES: tuple[Rule, ...] = (
     Rule("bookie-replaced", SEVERAL_BOOKIES, ("handle_lac", "metadata"), _bookie_replaced),
     Rule("striped-lac", SEVERAL_BOOKIES, ("open", *READS, *LAC_READS), _striped_lac),
     Rule("striped-lac-late", SEVERAL_BOOKIES, ("append", "write", *READS), _striped_lac_late),
+    Rule("force-needs-all", SEVERAL_BOOKIES, ("force",), _force_needs_all),
     Rule("no-bookie-left", SEVERAL_BOOKIES, ("create", "create_adv"), _no_bookie_left),
     Rule("opportunistic-striping", SEVERAL_BOOKIES, ("create", "create_adv"), _opportunistic_striping),
 )
