@@ -307,7 +307,9 @@ def _passed_batches_count(found: Difference, cursor: str) -> bool:
     """Sets of batches that the mark-delete position has passed were written too, and took the room of others."""
     limit = found.config.get("maxBatchDeletedIndexToPersist", 10_000)
     recorded, got, whole = found.shown(cursor)
-    stale = _stale_before(found, cursor)
+    planted = [entry for step in found.before for entry in step.op.get("entries", ())[-1:] if isinstance(entry, dict)]
+    sets = [place_of(at) for at, _ in planted[-1].get("batch", ())] if planted else []
+    stale = max(_stale_before(found, cursor), sum(1 for at in sets if recorded["next"] and at < recorded["next"]))
     return (
         stale > 0
         and recorded["batches"].items() < got["batches"].items() <= whole["batches"].items()
@@ -497,7 +499,7 @@ def _position_stays_below(found: Difference, cursor: str) -> bool:
     stale = len(found.recorded.cursors[cursor].acked) - len(recorded["acked"])
     return (
         bool(passed)
-        and recorded["backlog"] in (got["backlog"], got["backlog"] - stale)
+        and got["backlog"] - stale <= recorded["backlog"] <= got["backlog"]
         and got["next"] == behind
         and got["acked"] == sorted(acked - set(passed))
         and recorded["read"] in (got["read"], recorded["next"])
