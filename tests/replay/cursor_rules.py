@@ -483,9 +483,12 @@ def _whole_batch(found: Difference, cursor: str) -> bool:
 
 
 def _position_stays_below(found: Difference, cursor: str) -> bool:
-    """The recorded position stays below entries that are acknowledged: of a list that was refused, or recovered."""
+    """The recorded position stays below entries that are acknowledged: of a list that was refused, of a range that was
+    put into the set, or recovered. So may the read position, which passes them when it reads."""
     op = found.op
-    if op["op"] == "ack" and (cursor != op["cursor"] or found.recorded.result["ok"] or found.got.result["ok"]):
+    if op["op"] != "open" and cursor != op["cursor"]:
+        return False
+    if op["op"] == "ack" and (found.recorded.result["ok"] or found.got.result["ok"]):
         return False
     recorded, got, _ = found.shown(cursor)
     series = Series(found.recorded.ledgers or ())
@@ -495,15 +498,33 @@ def _position_stays_below(found: Difference, cursor: str) -> bool:
     while behind is not None and behind in acked:
         passed.append(behind)
         behind = series.behind(behind)
-    # Ranges that the recorded position has passed are counted once more (2).
-    stale = len(found.recorded.cursors[cursor].acked) - len(recorded["acked"])
+    last = passed[-1] if passed else None
+    reads_late = last is not None and recorded["read"] is not None and recorded["read"] <= last
     return (
-        bool(passed)
-        and got["backlog"] - stale <= recorded["backlog"] <= got["backlog"]
+        last is not None
         and got["next"] == behind
         and got["acked"] == sorted(acked - set(passed))
-        and recorded["read"] in (got["read"], recorded["next"])
-        and got["read"] in (recorded["read"], got["next"])
+        and got["read"] == (behind if reads_late else recorded["read"])
+        and recorded["has_more"] == (reads_late or got["has_more"])
+    )
+
+
+def _passed_ranges_count(found: Difference, cursor: str) -> bool:
+    """The recorded backlog lacks entries of ranges that the recorded position has passed."""
+    recorded, got, _ = found.shown(cursor)
+    stale = len(found.recorded.cursors[cursor].acked) - len(recorded["acked"])
+    return got["backlog"] - stale <= recorded["backlog"] < got["backlog"]
+
+
+def _set_beside_entry(found: Difference, cursor: str) -> bool:
+    """Beside an acknowledged entry there is the set of what was left of it."""
+    recorded, got, _ = found.shown(cursor)
+    acked = set(recorded["acked"])
+    beside = {place: left for place, left in recorded["batches"].items() if place in acked}
+    return (
+        bool(beside)
+        and recorded["batches"] == {**got["batches"], **beside}
+        and not beside.keys() & got["batches"].keys()
     )
 
 
@@ -624,7 +645,7 @@ def _taken_over(found: Difference, cursor: str) -> bool:
     return bumped and told and (found.op["op"] != "mark_delete" or _is_as_marked(found, 0))
 
 
-STAYING = frozenset(("next", "read", "acked", "backlog"))
+STAYING = frozenset(("next", "read", "acked", "has_more"))
 ACKS = ("ack", "ack_each", "ack_batch", "mark_delete", "mark_delete_batch")
 
 RULES: tuple[Rule, ...] = (
@@ -643,7 +664,9 @@ RULES: tuple[Rule, ...] = (
     Rule("acks-behind-the-topic", 13, ("open",), ACKED, _acks_behind_the_topic),
     Rule("set-replaced", 15, ("mark_delete_batch",), ACKED | PLACE | {"batches"}, _set_replaced),
     Rule("whole-batch", 15, ("mark_delete_batch", "reset"), REFUSAL | STATE, _whole_batch),
-    Rule("position-stays-below", 16, ("ack", "open"), STAYING, _position_stays_below),
+    Rule("position-stays-below", 16, ("ack", "add_range", "open"), STAYING, _position_stays_below),
+    Rule("passed-ranges-count", 2, ("add_range", "open"), frozenset(("backlog",)), _passed_ranges_count),
+    Rule("set-beside-entry", 2, ("add_range", "open"), frozenset(("batches",)), _set_beside_entry),
     Rule("behind-a-ledger", 17, ACKS, REFUSAL | STATE | {"failed", "ledgers"}, _behind_a_ledger),
     Rule("moved-by-trimming", 25, ("mark_delete", "mark_delete_batch"), REFUSAL | {"properties"}, _moved_by_trimming),
     Rule("written-into-record", 21, ("ack", "mark_delete"), REFUSAL, _written_into_record),
