@@ -9,7 +9,20 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.interop import broker, cases, cursors, delayed, disk, junit, questions, shell, wire
+from tests.interop import (
+    broker,
+    cases,
+    cursors,
+    delayed,
+    disk,
+    junit,
+    ledgers,
+    questions,
+    shell,
+    topics,
+    trackers,
+    wire,
+)
 from tests.interop.java import BUILD, ask, missing_tools
 from tests.interop.questions import Asked
 
@@ -18,9 +31,11 @@ Groups = Mapping[str, Callable[[random.Random], Iterator[Asked]]]
 PROGRAMS: dict[str, tuple[str, Groups]] = {
     "bytes": ("pom.xml", {**questions.GROUPS, "commands of the shell": shell.same_commands}),
     "cursors": ("pulsar.xml", cursors.GROUPS),
-    "delayed": ("delayed.xml", delayed.GROUPS),
+    "delayed": ("delayed.xml", {**delayed.GROUPS, **trackers.GROUPS}),
     "disk": ("disk.xml", disk.GROUPS),
+    "topics": ("disk.xml", topics.GROUPS),
     "wire": ("wire.xml", wire.GROUPS),
+    "ledgers": ("wire.xml", ledgers.GROUPS),
     "cases": ("wire.xml", cases.groups()),
     "broker": ("broker.xml", broker.GROUPS),
 }

@@ -141,12 +141,11 @@ class _Client:
         if rng.random() < 0.12 and not self.down:
             return [self.open()]
         handle, (ledger, kind) = rng.choice(list(self.handles.items()))
-        if self.faults and rng.random() < 0.08:
+        if self.faults and rng.random() < (0.4 if self.down else 0.08):
             return self.bookies(ledger)
         if self.down:
-            # Which copies an add leaves behind is a matter of the moment.
-            looked = self.look(handle, ledger)
-            return [looked] if kind == "reader" and looked["op"] != "stored" else [{"op": "force", "handle": handle}]
+            # Which copies an add leaves behind, and which bookie a read asks last, is a matter of the moment.
+            return [{"op": "force", "handle": handle}] if kind != "reader" else []
         if kind != "reader" and rng.random() < 0.45:
             return self.add(handle, ledger)
         return [self.look(handle, ledger)]

@@ -447,17 +447,14 @@ def _opportunistic_striping(found: Difference) -> bool:
 
 
 def _force_needs_all(found: Difference) -> bool:
-    """A bookie of the ledger is down; what was acknowledged is durable all the same."""
-    ledger, shape, bookies = _ledger(found), _shape(found), found.driver.backend.bookies
-    handle = found.op["handle"]
+    """A bookie is down, of whichever ledger's it is; what was acknowledged is durable all the same."""
+    bookies = found.driver.backend.bookies
     return (
-        ledger is not None
-        and shape is not None
-        and any(bookies.is_down(ledger, index) for index in shape.everywhere())
+        (bookies.all_stopped or bool(bookies.stopped))
         and _code(found.op["result"]) == -8
         and (found.got.result == {"ok": None} or (_v2(found) and _code(found.got.result) == -100))
         and not found.completed
-        and (not found.state or (shape.deferred and _ahead(found, handle)))
+        and (not found.state or _ahead(found, found.op["handle"]))
     )
 
 

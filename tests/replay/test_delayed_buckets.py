@@ -33,7 +33,7 @@ Scenario = dict[str, Any]
 def recorded() -> tuple[tuple[str, Scenario], ...]:
     return tuple(
         (name, one)
-        for name in ("hand", "later_hand")
+        for name in ("hand", "later_hand", "bucket_random", "later_bucket_random")
         for one in scenarios(RECORDED / f"{name}.jsonl.gz", delayed.KEYS)
         if one["settings"]["tracker"] == "bucket"
     )

@@ -24,7 +24,7 @@ from tests.replay.traces import Scenario, files_of, is_trace, scenarios
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "tests" / "data" / "bookkeeper"
-TRACES = ("hand-v3", "hand-v2", "random-v3", "random-v2")
+TRACES = ("hand-v3", "hand-v2", "random-v3", "random-v2", "striped")
 DIFFERENCES = ROOT / "docs" / "differences.md"
 
 STEP = 5  # of the scenarios that a change applies to, one in so many is tried
