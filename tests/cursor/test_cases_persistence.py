@@ -804,3 +804,21 @@ def test_case_69c_holes_behind_the_mark_delete_position(desk, form, how):
     assert at.cursor.mark_delete_position == at.p[5]
     at.restart(how)
     assert at.acked() == [*range(6), 7, 9]
+
+
+def test_acknowledgments_beyond_the_end_of_a_ledger_are_dropped(desk):
+    """Pulsar accepts them; of the last ledger they would acknowledge messages that are still to be added."""
+    at = desk("ranges", entries=5, per_ledger=3)
+    first, last = at.p[0].ledger_id, at.p[-1].ledger_id
+    at.leave("close")
+    at._open_store()
+    at._open_topic()
+    acked = {first: BitMap64([1, 7]), last: BitMap64([0, 2, 3])}
+    state = legacy.write(AckState(Position(first, -1), acked, {Position(last, 4): 1}, {})).data
+    at.plant(at.record._replace(cursor_ledger_id=at.plant_ledger([state])))
+    at.open()
+    assert at.acked() == [1, 3]
+    assert at.cursor.backlog == 3
+    at.fill(3)
+    assert at.cursor.backlog == 6
+    assert at.read_all() == [0, 2, 4, 5, 6, 7]

@@ -210,6 +210,19 @@ def test_without_lookahead_there_is_no_pause(bench):
 # -- another tick ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_the_alarm_is_set_anew_when_the_earliest_message_is_added_again_as_due(bench, many):
+    b = bench(tick_time_millis=1, strict=True)
+    b.add((1, 1, 60_400))
+    b.add((1, 2, 61_000))
+    assert b.timer.armed == [60_400]
+    if many:
+        assert b.tracker.add_many([(1, 3), (1, 1)], [62_000, 0]).tolist() == [True, False]
+    else:
+        assert not b.tracker.add((1, 1), 0)
+    assert b.timer.armed == [61_000]
+
+
 def test_a_smaller_tick_does_not_stall(bench):
     """Width and cutoff follow from the same tick: when the alarm rings there is something to give."""
     b = bench(tick_time_millis=1000)

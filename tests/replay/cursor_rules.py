@@ -521,11 +521,19 @@ def _set_beside_entry(found: Difference, cursor: str) -> bool:
     recorded, got, _ = found.shown(cursor)
     acked = set(recorded["acked"])
     beside = {place: left for place, left in recorded["batches"].items() if place in acked}
-    return (
-        bool(beside)
-        and recorded["batches"] == {**got["batches"], **beside}
-        and not beside.keys() & got["batches"].keys()
-    )
+    others = {place: left for place, left in recorded["batches"].items() if place not in acked}
+    before = _sets_before(found, cursor)
+    return bool(beside) and others == got["batches"] and all(before.get(at) == left for at, left in beside.items())
+
+
+def _sets_before(found: Difference, cursor: str) -> dict[Place, tuple[int, ...]]:
+    """What was left of batches before the operation; before a recovery, what was planted, or the last state."""
+    planted = _planted(found)
+    if found.op["op"] == "open" and planted is not None:
+        states = [entry for entry in planted["entries"] if isinstance(entry, dict)]
+        return {place_of(at): tuple(left) for at, left in states[-1].get("batch", ())} if states else {}
+    views = [after for _, _, after in _of(found.before, cursor) if after is not None]
+    return views[-1].batches if views else {}
 
 
 # -- 17, 25: positions -----------------------------------------------------------------------------------------------
@@ -563,7 +571,32 @@ def _behind_a_ledger(found: Difference, cursor: str) -> bool:
         and (op["op"] != "mark_delete" or _is_as_marked(found, beyond[-1][1] + 1 - counts[beyond[-1][0]]))
         and found.recorded.result["ok"]
         and (found.got.result.get("error") == "no such position" or found.got.result.get("failed", 0) > 0)
+        and (op["op"].startswith("mark_delete") or _is_as_acknowledged(found, places, counts))
         and _is_trimmed_for(found, beyond[-1])
+    )
+
+
+def _is_as_acknowledged(found: Difference, places: list[Place], counts: dict[int, int]) -> bool:
+    """Whether the recorded state is that after acknowledging these entries. An entry behind the end of a ledger is
+    acknowledged with all that would be before it."""
+    cursor = found.op["cursor"]
+    old, new = found.before[-1].recorded.cursors[cursor], found.recorded.cursors[cursor]
+    ledgers = found.recorded.ledgers or ()
+    state = shown(new, Series(ledgers))
+    there = [(number, entry) for number, entries in ledgers for entry in range(entries)]
+    behind = [place for place in there if state["next"] is not None and place >= state["next"]]
+    passed = [place for place in there if old.mark_delete < place <= new.mark_delete]
+    unread = [place for place in there if place >= new.read]
+    more = new.acked - old.acked - set(places)
+    return (
+        all(ledger in counts and entry >= counts[ledger] for ledger, entry in more)
+        and {place for place in old.acked if place > new.mark_delete} <= new.acked
+        and all(place in old.acked or place in places for place in passed)
+        and state["backlog"] == len(behind) - len(new.acked)
+        and state["entries"] == len(unread) - sum(1 for place in new.acked if place >= new.read)
+        and state["has_more"] == bool(unread)
+        and state["batches"] == {at: old.batches[at] for at in _behind(old.batches, state) if at not in places}
+        and (new.properties, new.cursor_properties) == (old.properties, old.cursor_properties)
     )
 
 

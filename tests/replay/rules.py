@@ -372,8 +372,8 @@ def _heard_in_result(found: Difference, ledger: int) -> int | None:
         same = recorded["entry"] == got["entry"] or (recorded["entry"] is None and came)
         return int(recorded["lac"]) if same else None
     if op["op"] in ("read_lac", "try_read_lac", "read_explicit_lac") and isinstance(got, int):
-        return None if recorded is None else int(recorded)
-    if op["op"] == "read_last_entry" and recorded is not None and got is not None:
+        return recorded if isinstance(recorded, int) else None
+    if op["op"] == "read_last_entry" and isinstance(recorded, list | dict) and isinstance(got, list | dict):
         (one,), (other,) = ([each] if isinstance(each, dict) else each for each in (recorded, got))
         same = one == _appended(found, ledger, one["entry"])
         return int(one["entry"]) if one["entry"] < other["entry"] and same else None
