@@ -135,7 +135,8 @@ class IncorrectParameterError(LedgerError, ValueError):
 
 
 class InterruptedOperationError(LedgerError):
-    """A thread was interrupted. A store never raises it; faults can."""
+    """An exception arrived in the middle of an earlier call, which may have made half of a change: open the object
+    again. Faults can raise it, too."""
 
     code = -15
     default_message = "interrupted while waiting for permit"

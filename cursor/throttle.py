@@ -13,6 +13,9 @@ from threading import Condition, RLock, Thread
 from time import monotonic
 from weakref import WeakMethod, ref
 
+# Seconds after which a write that is due and was not made is taken for lost.
+_LOST = 1.0
+
 
 class Throttle:
     """``rate``: writes a second that are made at once, 0 for all, None for none; what they leave is written
@@ -37,8 +40,6 @@ class Throttle:
         if self._takes_token():
             self.flush()
         elif not self._stopped and (self._due is None or self._due < monotonic()):
-            # One that is overdue may have been lost with an interrupted call.
-            self._due = None
             self._wake_at(monotonic() + self._interval)
 
     def hurry(self) -> None:
@@ -68,6 +69,10 @@ class Throttle:
         if self._due is None or due < self._due:
             self._due = due
             _background().add(due, self)
+        elif self._due < monotonic() - _LOST:
+            # The call that set it was interrupted before it added it. Before that, the time must stay as it is: a task
+            # may wait for this write.
+            _background().add(self._due, self)
 
 
 class _Background:

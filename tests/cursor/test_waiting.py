@@ -6,16 +6,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import bookstand
+from bookstand.cursor import throttle as throttle_module
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.live import NoSuchPositionError
 from bookstand.cursor.log import CursorFencedError
+from bookstand.cursor.throttle import Throttle
 from bookstand.errors import BookstandError, ReadError, StoreCrashedError
 from bookstand.ledger.managed import ManagedLedger
 from bookstand.storage.position import Position
@@ -222,3 +225,31 @@ def test_a_cursor_whose_store_has_crashed_does_not_go_on_trying(
     assert caplog.messages == []
     with pytest.raises(StoreCrashedError):
         pending.result()
+
+
+def test_an_acknowledgment_does_not_postpone_a_write_that_was_hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the two, the background has not made the write yet."""
+    writes: list[None] = []
+    added: list[float] = []
+
+    class Background:
+        def add(self, due: float, _: Throttle) -> None:
+            added.append(due)
+
+    class Owner:
+        def flush(self) -> None:
+            writes.append(None)
+
+    monkeypatch.setattr(throttle_module, "_background", Background)
+    owner = Owner()
+    throttle = Throttle(None, 1_000.0, owner.flush)
+    throttle.hurry()
+    hurried = throttle._due
+    time.sleep(0.001)
+    throttle.accepted()
+    assert throttle._due == hurried
+    assert added == [hurried]
+    # A write that is overdue for long was lost with an interrupted call.
+    monkeypatch.setattr(throttle_module, "_LOST", 0.0)
+    throttle.accepted()
+    assert added == [hurried, hurried]

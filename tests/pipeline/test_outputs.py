@@ -85,7 +85,8 @@ def test_files_are_durable_before_they_are_renamed_and_their_names_after(
     else:
         made = Import(kit.clusters(tmp_path / "disks", "one", "two"), str(output))
     disk = Disk(monkeypatch, output)
-    assert execute(made, HERE).ok
+    # In this process, whose calls are watched.
+    assert execute(made, LocalRunner(0)).ok
     monkeypatch.undo()
     assert len(disk.renamed) == (7 if job == "export" else 2)
     assert disk.faults == []

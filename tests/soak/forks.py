@@ -84,7 +84,7 @@ DEFECTS: dict[str, Callable[[], None]] = {
 # -- the parent's objects ----------------------------------------------------------------------------------------------
 
 _ARGUMENTS: dict[str, Any] = {
-    "destination": "/nowhere",
+    "destination": "/dev/null/nowhere",
     "ledger_id": 0,
     "entry_id": 0,
     "name": "name",

@@ -40,7 +40,8 @@ def test_slots_that_dead_readers_keep_are_found(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     monkeypatch.setattr(endurance, "MOST_SLOTS", 2)
     with endurance.campaign(1, endurance.SHORT_BACKLOG) as running:
-        problems = [problem for seed in range(4) for problem in running.round(seed, 0.5).problems]
+        rounds = (running.round(seed, 0.5).problems for seed in range(40))
+        problems = next(filter(None, rounds), [])
     assert "reader slots" in problems[0]
 
 

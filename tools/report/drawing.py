@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from bookstand.storage.escapes import visible
+from bookstand.storage import escapes
 from bookstand.tools import output
 from bookstand.tools.output import human, iso
 from bookstand.tools.report.binning import Histogram, steps
@@ -38,6 +38,11 @@ Parts = list[Markup]
 def count(number: int) -> str:
     """With a narrow space between groups of three digits."""
     return f"{number:,}".replace(",", "\u202f")
+
+
+def visible(text: str) -> str:
+    """Visible text of a page, on which narrow spaces group digits."""
+    return "\u202f".join(map(escapes.visible, text.split("\u202f")))
 
 
 def counted(number: int, what: str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bookstand.errors import MissingExtraError
-from bookstand.storage.escapes import cell, script_json, visible
+from bookstand.storage.escapes import cell, script_json
 from bookstand.tools.findings import amounts
 from bookstand.tools.output import human, iso, size_and_bytes, time
 from bookstand.tools.report import tables, texts
@@ -97,7 +97,7 @@ def _hash(text: str) -> str:
 
 def _visible(value: Any) -> Any:
     """What the template writes: our own HTML as it is, everything else as text that it then escapes."""
-    return value if isinstance(value, Markup) else visible(str(value))
+    return value if isinstance(value, Markup) else drawing.visible(str(value))
 
 
 @cache
