@@ -32,10 +32,18 @@ class Call:
     def is_over(self) -> bool:
         if self.frame is None:
             return False
-        frame = sys._current_frames().get(self.thread)
-        while frame is not None and frame is not self.frame:
-            frame = frame.f_back
-        return frame is None
+        while True:
+            top = sys._current_frames().get(self.thread)
+            begin = None if top is None else top.f_lasti
+            frame = top
+            while frame is not None and frame is not self.frame:
+                frame = frame.f_back
+            if frame is not None:
+                return False
+            # A generator that yields meanwhile leaves the stack, and what is below it is no longer found from there. So
+            # nothing follows from a walk during which the thread ran.
+            if sys._current_frames().get(self.thread) is top and (top is None or top.f_lasti == begin):
+                return True
 
 
 class Guard:
@@ -55,8 +63,10 @@ class Guard:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether the next block begins with a repair."""
-        return self.call is not None and self.call.is_over
+        """Whether the next block begins with a repair. The caller need not have the lock."""
+        call = self.call
+        # A block that ends in good order forgets its call before the frame leaves the stack.
+        return call is not None and call.is_over and self.call is call
 
     def interrupt(self) -> None:
         """Have the next block begin with a repair."""
