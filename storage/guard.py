@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
+# Flags of generators and coroutines. Their frames leave the stack while they are suspended.
+_SUSPENDABLE = 0x20 | 0x80 | 0x200
+
+
 class Call:
     """A call in progress. It is over once its frame has left the stack of its thread, also where an interruption kept
-    it from saying so. Without a frame only the caller knows when it is over."""
+    it from saying so. Without a frame, and in a generator, only the caller knows when it is over."""
 
     __slots__ = ("frame", "thread")
 
@@ -30,20 +34,16 @@ class Call:
 
     @property
     def is_over(self) -> bool:
-        if self.frame is None:
+        frame = self.frame
+        if frame is None or frame.f_code.co_flags & _SUSPENDABLE:
             return False
-        while True:
-            top = sys._current_frames().get(self.thread)
-            begin = None if top is None else top.f_lasti
-            frame = top
-            while frame is not None and frame is not self.frame:
-                frame = frame.f_back
-            if frame is not None:
-                return False
-            # A generator that yields meanwhile leaves the stack, and what is below it is no longer found from there. So
-            # nothing follows from a walk during which the thread ran.
-            if sys._current_frames().get(self.thread) is top and (top is None or top.f_lasti == begin):
-                return True
+        try:
+            # Only a frame that has left its stack can be cleared. A walk along the stack of a thread that runs would
+            # not be atomic.
+            frame.clear()
+        except RuntimeError:
+            return False
+        return True
 
 
 class Guard:

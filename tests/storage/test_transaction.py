@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -495,3 +496,21 @@ def test_a_kill_leaves_whole_transactions(store_path: Path) -> None:
             created = [one for one in metadata if one.custom_metadata.get("run") == b"%d" % run]
             assert [one.custom_metadata["turn"] for one in created] == [last]
             assert contents(store.open_ledger(created[0].ledger_id)) == [(last, len(last))]
+
+
+def test_a_transaction_of_a_suspended_coroutine_keeps_its_writers(store: Any) -> None:
+    writer = store.create_ledger()
+
+    async def take_part() -> None:
+        with store.transaction() as transaction:
+            transaction.append(writer, b"inside")
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        task = asyncio.create_task(take_part())
+        await asyncio.sleep(0)
+        assert kit.code_of(lambda: writer.append(b"no")) == -100
+        await task
+
+    asyncio.run(both())
+    assert contents(writer) == [(b"inside", 6)]
