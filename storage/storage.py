@@ -130,7 +130,7 @@ def _open_first(
     except SimulatedCrash:
         raise
     except BaseException:
-        # Nobody gets the storage who could close it.
+        # It is not returned, so no caller can close it.
         storage._let_go()
         raise
     return storage

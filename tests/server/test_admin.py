@@ -103,6 +103,7 @@ def test_an_answer_that_is_lost(ask: Ask, server: Server, wire: Wire) -> None:
     wire.send(kit.v2_add(kit.stored(1, 0)))
     eventually(lambda: server.store.storage.entry(1, 0) is not None)
     eventually(lambda: ask("GET", "/faults")[1][0]["fired"])
+    assert select.select([wire.socket], [], [], 0.1)[0] == []
 
 
 def test_a_crash_at_a_named_point(ask: Ask, server: Server, wire: Wire) -> None:
