@@ -200,16 +200,20 @@ def test_a_cursor_whose_store_has_crashed_does_not_go_on_trying(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = bookstand.open(tmp_path / "store")
-    topic = store.managed_ledger("t")
+    topic = store.managed_ledger("crashing")
     position = topic.append(b"x")
     tried, crashed = threading.Event(), threading.Event()
     with caplog.at_level(logging.WARNING, "bookstand"), pytest.MonkeyPatch.context() as patch:
         flush = Cursor.flush
 
-        def flushed(cursor: Cursor) -> None:
+        def flushed(flushing: Cursor) -> None:
+            # Cursors that earlier tests have left behind may have writes pending.
+            if flushing.topic is not topic:
+                flush(flushing)
+                return
             assert crashed.wait(PATIENCE)
             try:
-                flush(cursor)
+                flush(flushing)
             finally:
                 tried.set()
 
@@ -222,7 +226,7 @@ def test_a_cursor_whose_store_has_crashed_does_not_go_on_trying(
         tried.clear()
         # It would have tried some times by then.
         assert not tried.wait(1.5)
-    assert caplog.messages == []
+    assert not [message for message in caplog.messages if "of topic crashing" in message]
     with pytest.raises(StoreCrashedError):
         pending.result()
 
