@@ -24,10 +24,10 @@ from benchmarks.figures import Figure, ratio
 from benchmarks.measure import Sample, interleave
 from benchmarks.places import Bench
 from benchmarks.rows import Row
-from bookstand.server.bookie import codes, v2
+from bookstand.server.bookie.protocol import codes, v2
 from bookstand.server.framing import joined
-from bookstand.storage import entry
-from bookstand.storage.digest import digest_for, master_key
+from bookstand.storage.format import entry_codec
+from bookstand.storage.format.digest import digest_for, master_key
 
 _LOOK_INTERVAL = 0.002
 _LEDGER = 1
@@ -89,7 +89,7 @@ def _wait_until_listed(server: bookies.Server) -> None:
 
 def _add(port: int, entry_id: int) -> bool:
     """Whether it was confirmed; a bookie of the original's listens before it is ready, and cuts whoever asks."""
-    stored = entry.encode(digest_for("crc32c", b""), _LEDGER, entry_id, -1, 1, b"x")
+    stored = entry_codec.encode(digest_for("crc32c", b""), _LEDGER, entry_id, -1, 1, b"x")
     request = joined([v2.HEADER.pack(v2.NEWEST, v2.ADD, 0), master_key(b""), stored])
     try:
         with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rb") as answers:

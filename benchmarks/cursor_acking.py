@@ -36,7 +36,7 @@ import bookstand
 from benchmarks.baselines.acks import Sets
 from benchmarks.cursor_topics import plant
 from bookstand.cursor.cursor import Cursor
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 path, kept, (ledgers, entries, each, seed) = sys.argv[1], sys.argv[2], map(int, sys.argv[3:])
 with bookstand.open(path) as store:
     topic = plant(store, "topic", ledgers, entries)
@@ -96,7 +96,7 @@ class _Each:
 
     @staticmethod
     def work(chance: random.Random) -> list[Any]:
-        from bookstand.storage.position import Position
+        from bookstand.storage.format.position import Position
 
         positions = [Position(ledger_id, entry_id) for ledger_id in _IDS for entry_id in _drawn(chance)]
         chance.shuffle(positions)

@@ -154,7 +154,7 @@ class _ColdLedgers:
         self._entry_id = 3 * COLD_HOLES + 1
 
     def round(self) -> Sample:
-        from bookstand.storage.position import Position
+        from bookstand.storage.format.position import Position
 
         cursor, entry_id = self._cursor, self._entry_id
         self._entry_id += 2

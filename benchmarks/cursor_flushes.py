@@ -75,7 +75,7 @@ def _flush(directory: Path, sizes: Sequence[int], rounds: int) -> dict[int, _Flu
 
 class _Flusher:
     def __init__(self, topic: Any, cursor: Any, written: list[float]) -> None:
-        from bookstand.storage.position import Position
+        from bookstand.storage.format.position import Position
 
         self._position = Position
         self._cursor = cursor

@@ -75,13 +75,13 @@ def _open(topic: Any) -> Sample:
 def _decoder(form: Any) -> Callable[[], Sample]:
     """Our fastest decoder of the same acknowledgments, with the bytes in memory: no store, no topic, no checksums."""
     from benchmarks.cursor_legacy import snapshot
-    from bookstand.cursor import legacy
+    from bookstand.cursor.format import position_info
 
     data = snapshot(LEDGERS, ACKED, form)
 
     def decode() -> Sample:
-        read: list[legacy.Snapshot] = []
-        sample = timed(lambda: read.append(legacy.read(data)), 1)
+        read: list[position_info.Snapshot] = []
+        sample = timed(lambda: read.append(position_info.read(data)), 1)
         _check(sum(map(len, read[0].state.acked.values())))
         return sample
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.ledger.records import LedgerInfo, ManagedLedgerInfo, encode_ledger_info
-from bookstand.ledger.topic_name import node_of
-from bookstand.storage.position import Position
+from bookstand.managed_ledger.records import LedgerInfo, ManagedLedgerInfo, encode_ledger_info
+from bookstand.managed_ledger.topic_name import node_of
+from bookstand.storage.format.position import Position
 
 # Above what a store gives to ledgers by itself.
 FIRST_LEDGER = 1 << 20

@@ -23,7 +23,7 @@ from benchmarks.figures import Figure
 from benchmarks.measure import Sample, Series, interleave
 from benchmarks.places import Bench
 from benchmarks.rows import Row
-from bookstand.delivery.bucket_tracker import BucketDelayedTracker
+from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 
 MESSAGES = 1_000_000
 AT_A_TIME = 1_000

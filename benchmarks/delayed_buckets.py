@@ -14,12 +14,12 @@ import numpy as np
 import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.bucket_home import CursorHome
-from bookstand.delivery.bucket_tracker import BucketDelayedTracker
 from bookstand.delivery.config import DelayedDeliveryConfig
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
 from bookstand.delivery.timer import ManualTimer
+from bookstand.delivery.tracker.bucket.registry import CursorHome
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
+from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 from bookstand.testing import VirtualClock
 
 NOW = 1_700_000_000_000

@@ -19,7 +19,7 @@ from time import process_time_ns
 from benchmarks.delayed_buckets import Stand, settings, stand
 from benchmarks.measure import private_mib
 from benchmarks.time_index_work import START, Work
-from bookstand.delivery.bucket_tracker import BucketDelayedTracker
+from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 
 AT_A_TIME = 1_000
 POLLS = 50

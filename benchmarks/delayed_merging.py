@@ -17,12 +17,12 @@ from benchmarks.delayed_buckets import NOW, settings, spread_over_an_hour, stand
 from benchmarks.figures import Figure
 from benchmarks.places import Bench
 from benchmarks.rows import Row
-from bookstand.delivery.bucket_key import BucketLabels
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
-from bookstand.delivery.snapshot import seal
-from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
+from bookstand.delivery.tracker.bucket.key import BucketLabels
+from bookstand.delivery.tracker.bucket.snapshot.codec import seal
+from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
+from bookstand.ledger.handles.writer import LedgerWriter
 from bookstand.ledger.transaction import Transaction
-from bookstand.ledger.writer import LedgerWriter
 
 SEALS = 200
 BUCKETS = 10

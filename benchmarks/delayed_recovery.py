@@ -21,8 +21,8 @@ from benchmarks.figures import Figure, best_of
 from benchmarks.measure import Sample, Series, child_memory, interleave, timed
 from benchmarks.places import Bench, Place
 from benchmarks.rows import Row
-from bookstand.delivery.rebuilding import deliver_at_time
-from bookstand.ledger.framing import frame
+from bookstand.delivery.tracker.bucket.rebuild import deliver_at_time
+from bookstand.managed_ledger.message.format import frame
 from bookstand.proto import varints
 
 BUCKETS = 100

@@ -20,8 +20,8 @@ from benchmarks.figures import Figure, best_of
 from benchmarks.measure import Sample, Series, interleave, timed
 from benchmarks.places import Bench
 from benchmarks.rows import Row
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot import encode_segments, seal
+from bookstand.delivery.tracker.bucket.snapshot.codec import encode_segments, seal
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 
 LEDGERS = (1, 10)
 # What is added at a time, before the call that seals: as a dispatcher reads.

@@ -21,9 +21,9 @@ import bookstand
 from benchmarks.delayed_buckets import HOUR, NOW, TOPIC, settings
 from benchmarks.measure import private_mib
 from bookstand.cursor.config import CursorConfig
-from bookstand.delivery.shared_index import SharedDelayedIndex
 from bookstand.delivery.timer import ManualTimer
-from bookstand.storage.position import Position
+from bookstand.delivery.tracker.shared_index import SharedDelayedIndex
+from bookstand.storage.format.position import Position
 from bookstand.testing import VirtualClock
 
 AT_A_TIME = 1_000

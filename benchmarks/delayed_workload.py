@@ -24,8 +24,8 @@ import numpy as np
 
 from benchmarks import places
 from benchmarks.delayed_buckets import HOUR, PER_SEAL, Stand, original, settings, spread_over_an_hour, stand
-from bookstand.delivery.bucket_tracker import BucketDelayedTracker
-from bookstand.delivery.indexes import DelayedIndex, Indexes
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import DelayedIndex, Indexes
+from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 
 BASE = 4_102_444_800_000
 """The year 2100, at which the clock stands."""

@@ -32,8 +32,8 @@ def write_disks(folder: Path, mebibytes: int, payload_bytes: int) -> None:
     """One bookie below ``folder``. Each ledger is larger than a commit, and several of them are in a log."""
     import struct
 
-    from bookstand.storage.batch import encode_entries
-    from bookstand.storage.digest import digest_for
+    from bookstand.storage.format.digest import digest_for
+    from bookstand.storage.format.entry_batch import encode_entries
 
     current = folder / "bookie-0" / "ledgers" / "current"
     journal = folder / "bookie-0" / "journal" / "current"
@@ -107,7 +107,7 @@ def import_all(folder: Path) -> dict[str, float]:
 
     import bookstand
     from bookstand.disk.disks import Disks
-    from bookstand.disk.importing import import_disks
+    from bookstand.disk.importer.run import import_disks
 
     np.lexsort((np.arange(10), np.arange(10)))  # whose code is in memory from now on
     found: dict[str, float] = {}

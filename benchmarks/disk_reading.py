@@ -14,11 +14,11 @@ from benchmarks.figures import Figure, ratio
 from benchmarks.measure import Sample, interleave, timed
 from benchmarks.places import Bench
 from benchmarks.rows import Row
-from bookstand.disk import entry_log
-from bookstand.disk.block import GOOD, TryAll
 from bookstand.disk.damage import Damage
-from bookstand.storage.batch import encode_entries
-from bookstand.storage.digest import digest_for
+from bookstand.disk.format import entry_log
+from bookstand.disk.format.entry_block import GOOD, TryAll
+from bookstand.storage.format.digest import digest_for
+from bookstand.storage.format.entry_batch import encode_entries
 
 LOG_BYTES = 1 << 30
 _LEDGER, _SLICE = 7, 2_000

@@ -73,10 +73,10 @@ def _acknowledge(cursor: Any, positions: Sequence[Any], random: np.random.Genera
 
 def _fill_buckets(store: Any, topic: str, random: np.random.Generator, count: int) -> None:
     """Buckets of ledgers that were read long ago, so that their messages are in no ledger any more."""
-    from bookstand.delivery.bucket_key import BucketKey
-    from bookstand.delivery.indexes import Indexes
-    from bookstand.pipeline.bucket_changes import ENTRY_LIMIT, BucketChange, StagedBucket
-    from bookstand.pipeline.bucket_cutting import Cut
+    from bookstand.delivery.tracker.bucket.key import BucketKey
+    from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+    from bookstand.pipeline.jobs.bucket_cutting import Cut
+    from bookstand.pipeline.jobs.bucket_staging import ENTRY_LIMIT, BucketChange, StagedBucket
 
     buckets = []
     # Most wait for days: segments of five minutes, as is usual, would have a dozen messages each.
@@ -98,7 +98,7 @@ def _fill_buckets(store: Any, topic: str, random: np.random.Generator, count: in
 
 
 def _version(store: Any, topic: str) -> int:
-    from bookstand.ledger.topic_name import cursor_node_of
+    from bookstand.managed_ledger.topic_name import cursor_node_of
 
     version: int = store.nodes.get(cursor_node_of(topic, "worker"))[1]
     return version
@@ -111,10 +111,10 @@ def _make_one(arguments: tuple[str, int, int, int]) -> None:
 
 def count(folder: Path, stores: int, messages: int, in_buckets: int, processes: int) -> dict[str, Any]:
     """Make the fleet, and count it; what that took is told with it."""
-    from bookstand.pipeline.job import execute
+    from bookstand.pipeline.execution.local_runner import LocalRunner
+    from bookstand.pipeline.execution.protocol import execute
     from bookstand.pipeline.jobs.stats import Stats, added_up
-    from bookstand.pipeline.local import LocalRunner
-    from bookstand.pipeline.places import stores as stores_at
+    from bookstand.pipeline.tables.sources import stores as stores_at
 
     began = time.monotonic()
     wanted = [(str(folder / f"store-{one:03}"), one, messages, in_buckets) for one in range(stores)]

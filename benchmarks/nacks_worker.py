@@ -22,9 +22,9 @@ from typing import Any
 
 import bookstand
 from benchmarks.measure import private_mib
-from bookstand.delivery.subscription import Subscription
+from bookstand.delivery.subscription.subscription import Subscription
 from bookstand.delivery.topic_config import SubscriptionConfig
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from bookstand.testing.clock import VirtualClock
 
 KINDS = ("ordered", "random")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import bookstand
-from bookstand.ledger.framing import Message
+from bookstand.managed_ledger.message.format import Message
 
 
 class TopicQueue:

@@ -58,7 +58,7 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
 
 def take_turns(folder: Path, rounds: int, topics: int) -> dict[str, Series | Missing]:
     from benchmarks.baselines import rebuilding as baselines
-    from bookstand.pipeline.on_spark import SparkRunner
+    from bookstand.pipeline.spark.runner import SparkRunner
 
     files = write_table(folder / "table", topics)
     with _session(folder / "spark") as spark:
@@ -85,7 +85,7 @@ def take_turns(folder: Path, rounds: int, topics: int) -> dict[str, Series | Mis
 
 
 def ours(store: Path, files: Sequence[str], runner: Any, work: Path) -> None:
-    from bookstand.pipeline.job import execute
+    from bookstand.pipeline.execution.protocol import execute
     from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 
     summary = execute(RebuildDelayed((str(store),), table=tuple(files), workplace=str(work)), runner)
@@ -127,15 +127,15 @@ def write_table(folder: Path, topics: int) -> list[str]:
 def write_store(path: Path, topics: int) -> Path:
     """The records of topics and cursors. Whose messages are in the table needs no entries here."""
     import bookstand
-    from bookstand.ledger.records import (
+    from bookstand.managed_ledger.records import (
         CursorInfo,
         LedgerInfo,
         ManagedLedgerInfo,
         encode_cursor_info,
         encode_ledger_info,
     )
-    from bookstand.ledger.topic_name import cursor_node_of, node_of
-    from bookstand.storage.position import Position
+    from bookstand.managed_ledger.topic_name import cursor_node_of, node_of
+    from bookstand.storage.format.position import Position
 
     with bookstand.open(path) as store, store.transaction() as transaction:
         for topic in range(topics):
@@ -167,8 +167,8 @@ def _session(folder: Path) -> Iterator[Any]:
     """As the job's command begins one for short work on one machine."""
     from pyspark.sql import SparkSession
 
-    from bookstand.pipeline.java import java_home
-    from bookstand.pipeline.session import QUICK, REQUIRED
+    from bookstand.pipeline.spark.java import java_home
+    from bookstand.pipeline.spark.session import QUICK, REQUIRED
 
     folder.mkdir()
     os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, PYTHONPATH=os.getcwd())

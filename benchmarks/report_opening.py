@@ -10,9 +10,9 @@ from benchmarks import chromium, report_store
 from benchmarks.figures import Figure, failure
 from benchmarks.places import Bench
 from benchmarks.rows import Row
-from bookstand.tools.report.collecting import collect
+from bookstand.tools.report.collect import collect
 from bookstand.tools.report.page import page
-from bookstand.tools.target import open_view
+from bookstand.tools.view.targets import open_view
 
 
 def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:

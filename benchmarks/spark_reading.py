@@ -42,7 +42,7 @@ _RECORDING = ROOT / "tests" / "data" / "bookie" / "a"
 
 def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
     try:
-        from bookstand.pipeline.session import QUICK, session
+        from bookstand.pipeline.spark.session import QUICK, session
     except ImportError as error:
         raise Missing(str(error)) from error
     place = bench.memory(4 << 30)
@@ -104,18 +104,18 @@ def _index_figures(
 def _make_indexes(path: Path) -> tuple[int, int]:
     """A store whose subscription has buckets of 50 000 messages each; a ledger of the middle, and a time."""
     import bookstand
-    from bookstand.delivery.bucket_key import BucketKey, BucketLabels, custom_metadata
-    from bookstand.delivery.indexes import Indexes
-    from bookstand.delivery.snapshot import seal
-    from bookstand.ledger.records import (
+    from bookstand.delivery.tracker.bucket.key import BucketKey, BucketLabels, custom_metadata
+    from bookstand.delivery.tracker.bucket.snapshot.codec import seal
+    from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+    from bookstand.managed_ledger.records import (
         CursorInfo,
         LedgerInfo,
         ManagedLedgerInfo,
         encode_cursor_info,
         encode_ledger_info,
     )
-    from bookstand.ledger.topic_name import cursor_node_of, node_of
-    from bookstand.storage.position import Position
+    from bookstand.managed_ledger.topic_name import cursor_node_of, node_of
+    from bookstand.storage.format.position import Position
 
     random_numbers = np.random.default_rng(13)
     properties, ledgers = [], []
@@ -160,10 +160,10 @@ def _disk_figure(row: Row, spark: SparkSession, folder: Path, rounds: int, kind:
 
 def _multiply(disk: Path, folder: Path) -> int:
     """The entries of a recorded disk again and again, until its logs have a gibibyte: each ledger goes on."""
-    from bookstand.disk import entry_log
-    from bookstand.disk.block import TryAll
-    from bookstand.storage.batch import encode_entries
-    from bookstand.storage.digest import digest_for
+    from bookstand.disk.format import entry_log
+    from bookstand.disk.format.entry_block import TryAll
+    from bookstand.storage.format.digest import digest_for
+    from bookstand.storage.format.entry_batch import encode_entries
 
     digest = digest_for("crc32c", b"")
     with tarfile.open(_RECORDING / "bookie-0.tar.xz") as packed:
@@ -201,9 +201,9 @@ def _multiply(disk: Path, folder: Path) -> int:
 
 
 def _read_alone(disk: Path, count: int) -> None:
-    from bookstand.pipeline.places import bookies
-    from bookstand.pipeline.query import query
-    from bookstand.pipeline.tables import read
+    from bookstand.pipeline.tables.query import query
+    from bookstand.pipeline.tables.sources import bookies
+    from bookstand.pipeline.tables.tables import read
 
     found = sum(batch.num_rows for batch in read([bookies(disk)], query("entries")))
     if found != count:

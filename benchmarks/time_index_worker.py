@@ -39,7 +39,7 @@ class Candidate(Protocol):
 
 class _Ours:
     def __init__(self, bits: int) -> None:
-        from bookstand.delivery.time_index import TimeIndex
+        from bookstand.delivery.time_index.index import TimeIndex
 
         self.index = TimeIndex(bits)
 

@@ -17,8 +17,8 @@ from benchmarks.figures import Figure, ratio
 from benchmarks.measure import Sample, interleave, timed
 from benchmarks.places import Bench
 from benchmarks.rows import Row
-from bookstand.ledger.records import LedgerInfo, ManagedLedgerInfo, encode_ledger_info
-from bookstand.ledger.topic_name import node_of
+from bookstand.managed_ledger.records import LedgerInfo, ManagedLedgerInfo, encode_ledger_info
+from bookstand.managed_ledger.topic_name import node_of
 
 FEW = 10
 SIZES = (FEW, 1_000, 10_000)

@@ -3,9 +3,9 @@
 from bookstand import errors
 from bookstand.errors import BookstandError, LedgerError, StoreError
 from bookstand.ledger.defaults import LedgerDefaults, bookkeeper_defaults, defaults
-from bookstand.ledger.entry import Entry
+from bookstand.ledger.handles.entry import Entry
 from bookstand.proto.expansion import ExpansionLimits
-from bookstand.storage.pending import Pending
+from bookstand.storage.commit.futures import Pending
 from bookstand.store import Store, open, temporary
 
 __all__ = [
@@ -37,9 +37,9 @@ __version__ = "0.1.0"
 
 # What topics need takes a tenth of a second to load, and is not needed by those who use ledgers alone.
 _ON_FIRST_USE = {
-    "BrokerConf": "bookstand.ledger.broker_conf",
+    "BrokerConf": "bookstand.managed_ledger.broker_conf",
     "CursorConfig": "bookstand.cursor.config",
-    "MultiplierRedeliveryBackoff": "bookstand.delivery.backoff",
+    "MultiplierRedeliveryBackoff": "bookstand.delivery.subscription.backoff",
     "SubscriptionConfig": "bookstand.delivery.topic_config",
     "TopicConfig": "bookstand.delivery.topic_config",
 }
@@ -47,9 +47,9 @@ _ON_FIRST_USE = {
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.cursor.config import CursorConfig
-    from bookstand.delivery.backoff import MultiplierRedeliveryBackoff
+    from bookstand.delivery.subscription.backoff import MultiplierRedeliveryBackoff
     from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
-    from bookstand.ledger.broker_conf import BrokerConf
+    from bookstand.managed_ledger.broker_conf import BrokerConf
 else:
 
     def __getattr__(name: str) -> object:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from threading import RLock
 
 from bookstand.errors import BookstandError, IncorrectParameterError
-from bookstand.ledger.arguments import MISSING, as_ledger_id
 from bookstand.ledger.client import Client, Settings
 from bookstand.ledger.defaults import defaults as one_machine
+from bookstand.ledger.validation import MISSING, as_ledger_id
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.clock import SystemClock
-from bookstand.storage.forking import ProcessBound
-from bookstand.storage.metadata import LedgerMetadata
-from bookstand.storage.nodes import Nodes
+from bookstand.storage.format.ledger_metadata import LedgerMetadata
+from bookstand.storage.metadata_store import Nodes
+from bookstand.storage.process.fork_guard import ProcessBound
 from bookstand.storage.storage import open_storage
 
 TYPE_CHECKING = False
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from typing import Any, Self
     from weakref import finalize
 
-    from bookstand.delivery.snapshot_listing import BucketSnapshot
     from bookstand.delivery.topic import Topic
     from bookstand.delivery.topic_config import TopicConfig
-    from bookstand.ledger.adv import LedgerWriterAdv
+    from bookstand.delivery.tracker.bucket.snapshot.listing import BucketSnapshot
     from bookstand.ledger.defaults import LedgerDefaults
-    from bookstand.ledger.managed import ManagedLedger
-    from bookstand.ledger.reader import LedgerReader
+    from bookstand.ledger.handles.advanced_writer import LedgerWriterAdv
+    from bookstand.ledger.handles.reader import LedgerReader
+    from bookstand.ledger.handles.writer import LedgerWriter
     from bookstand.ledger.transaction import Transaction
-    from bookstand.ledger.writer import LedgerWriter
+    from bookstand.managed_ledger.managed_ledger import ManagedLedger
     from bookstand.metrics import StoreCollector
     from bookstand.storage.clock import Clock
     from bookstand.storage.hooks import Hooks
@@ -260,7 +260,7 @@ class Store(ProcessBound):
         A store opens a topic once. Later calls return the same object and change the options that they name; an option
         that is None stays as it is.
         """
-        from bookstand.ledger.managed import ManagedLedger
+        from bookstand.managed_ledger.managed_ledger import ManagedLedger
 
         with self._topics_lock:
             found = self._managed_ledgers.get(name)
@@ -285,7 +285,7 @@ class Store(ProcessBound):
         """The snapshots of delayed messages, by ledger, with those that nobody needs any more. A look: nothing is
         opened, and no tracker disturbed."""
         self._client.check_usable()
-        from bookstand.delivery.snapshot_listing import bucket_snapshots
+        from bookstand.delivery.tracker.bucket.snapshot.listing import bucket_snapshots
 
         return list(bucket_snapshots(self._client))
 
@@ -364,7 +364,7 @@ def _close(topic: Topic) -> None:
     try:
         topic.close()
     except BookstandError as error:
-        from bookstand.storage.log import logger
+        from bookstand.storage.logger import logger
 
         logger().warning("topic %s was closed with an error: %s", topic.name, error)
 

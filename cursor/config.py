@@ -7,8 +7,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from bookstand.errors import IllegalOperationError, IncorrectParameterError
-from bookstand.ledger.broker_conf import CURSOR, BrokerConf
-from bookstand.ledger.compression import NUMBERS
+from bookstand.managed_ledger.broker_conf import CURSOR, BrokerConf
+from bookstand.managed_ledger.message.compression import NUMBERS
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -20,9 +20,25 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from bookstand.cursor import metrics, old_form, opening
-from bookstand.cursor.acks import bits_of, indexes_of
-from bookstand.cursor.arguments import (
+from bookstand.cursor import metrics
+from bookstand.cursor.config import CURSOR_WHILE_OPEN, CursorConfig
+from bookstand.cursor.dispatch_pause import LEFT_OUT, STATE_SIZE, Admission, Pausing
+from bookstand.cursor.format import snapshot_form
+from bookstand.cursor.lifecycle import Usability
+from bookstand.cursor.metrics import CursorStats
+from bookstand.cursor.reader import Reading, Wanted, not_skipped
+from bookstand.cursor.state.cursor_state import LiveState
+from bookstand.cursor.state.ledger_acks import bits_of, indexes_of
+from bookstand.cursor.state.page_cache import ResidentPages
+from bookstand.cursor.state.ranges import AckRange, RangeSet
+from bookstand.cursor.store import bootstrap
+from bookstand.cursor.store.cursor_ledger import CursorFencedError, CursorLog
+from bookstand.cursor.store.flush_scheduler import Throttle
+from bookstand.cursor.store.flusher import Flushing, Written
+from bookstand.cursor.store.history import AllAcked, CursorDiff, HistoryEntry, all_acked, diff_of, history_of
+from bookstand.cursor.store.page_loader import Bringing
+from bookstand.cursor.store.recovery import MARKER, DamagedPage
+from bookstand.cursor.validation import (
     INTERNAL_PREFIX,
     as_count,
     as_cursor_properties,
@@ -31,20 +47,6 @@ from bookstand.cursor.arguments import (
     as_properties,
     check_cursor_property,
 )
-from bookstand.cursor.bringing import Bringing
-from bookstand.cursor.config import CURSOR_WHILE_OPEN, CursorConfig
-from bookstand.cursor.flushing import Flushing, Written
-from bookstand.cursor.history import AllAcked, CursorDiff, HistoryEntry, all_acked, diff_of, history_of
-from bookstand.cursor.live import LiveState
-from bookstand.cursor.log import CursorFencedError, CursorLog
-from bookstand.cursor.metrics import CursorStats
-from bookstand.cursor.pages import ResidentPages
-from bookstand.cursor.pausing import LEFT_OUT, STATE_SIZE, Admission, Pausing
-from bookstand.cursor.ranges import AckRange, RangeSet
-from bookstand.cursor.reading import Reading, Wanted, not_skipped
-from bookstand.cursor.recovery import MARKER, DamagedPage
-from bookstand.cursor.throttle import Throttle
-from bookstand.cursor.usability import Usability
 from bookstand.errors import (
     BookstandError,
     ClientClosedError,
@@ -53,17 +55,17 @@ from bookstand.errors import (
     NoSuchNodeError,
     StoreCrashedError,
 )
-from bookstand.ledger.managed import ManagedLedger
-from bookstand.ledger.topic_entries import EntryRun, TopicEntry
 from bookstand.ledger.transaction import Transaction
-from bookstand.storage.forking import ProcessBound
-from bookstand.storage.log import logger
+from bookstand.managed_ledger.managed_ledger import ManagedLedger
+from bookstand.managed_ledger.topic_entries import EntryRun, TopicEntry
+from bookstand.storage.commit.futures import Pending, completed
+from bookstand.storage.format.position import Position
+from bookstand.storage.logger import logger
 from bookstand.storage.metrics import Sample
-from bookstand.storage.pending import Pending, completed
-from bookstand.storage.position import Position
+from bookstand.storage.process.fork_guard import ProcessBound
 
 if TYPE_CHECKING:
-    from bookstand.ledger.managed import OnUnreadable
+    from bookstand.managed_ledger.managed_ledger import OnUnreadable
 
 _UNLIMITED = 1 << 62
 _LEDGER_OF, _ENTRY_OF = itemgetter(0), itemgetter(1)
@@ -143,15 +145,15 @@ class Cursor(ProcessBound):
         self._dirty = pages.dirty
         info = self._log.load()
         if info is not None:
-            found = opening.recover(topic, name, self._log, info, pages, at_marker, self.read_only)
+            found = bootstrap.recover(topic, name, self._log, info, pages, at_marker, self.read_only)
         elif create and not self.read_only:
-            found = opening.begin(topic, self._log, initial, properties, cursor_properties)
+            found = bootstrap.begin(topic, self._log, initial, properties, cursor_properties)
         else:
             raise NoSuchNodeError(f"topic {topic.name} has no cursor {name!r}")
         self.recovered_from = found.source
         for what in found.source.damage:
             logger().warning("topic %s, cursor %s: %s", topic.name, name, what)
-        opening.adopt(topic, self._state, found)
+        bootstrap.adopt(topic, self._state, found)
         self._throttle = Throttle(config.throttle_mark_delete, config.flush_interval, self._flush_in_background)
         # Whether an acknowledgment may wait for a flush that was asked for by one before it.
         self._joins_flush = config.throttle_mark_delete is None and not self.read_only
@@ -181,7 +183,7 @@ class Cursor(ProcessBound):
             for page in self._bringing.pages():
                 ranges += len(RangeSet({page.ledger_id: page.acked}))
                 batches += len(page.partial)
-            reason = old_form.misfit(ranges, batches, self.config)
+            reason = snapshot_form.misfit(ranges, batches, self.config)
         if reason is None:
             self._bringing.bring_all()
             if checked:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import nan
 from typing import NamedTuple
 
-from bookstand.ledger.topic_name import parts_of
+from bookstand.managed_ledger.topic_name import parts_of
 from bookstand.storage.metrics import COUNTER, GAUGE, Family, Sample
 
 LABELS = ("namespace", "topic", "subscription")

@@ -13,9 +13,9 @@ from sys import is_finalizing
 from threading import Condition, Lock, RLock, Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Protocol, cast
 
-from bookstand.storage.forking import ProcessBound, notify_of_forks
 from bookstand.storage.hooks import SimulatedCrash
-from bookstand.storage.log import logger
+from bookstand.storage.logger import logger
+from bookstand.storage.process.fork_guard import ProcessBound, notify_of_forks
 
 if TYPE_CHECKING:
     from bookstand.storage.clock import Clock

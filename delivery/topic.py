@@ -8,12 +8,12 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery import nack_log
-from bookstand.delivery.shared_index import BUILDER, SharedDelayedIndex
-from bookstand.delivery.subscription import Subscription
+from bookstand.delivery.nacks import log
+from bookstand.delivery.subscription.subscription import Subscription
+from bookstand.delivery.time_arguments import Moment, Span, delivery_time
 from bookstand.delivery.timer import Alarm, timer_for
-from bookstand.delivery.times import Moment, Span, delivery_time
 from bookstand.delivery.topic_config import TOPIC_WHILE_OPEN, SubscriptionConfig, TopicConfig
+from bookstand.delivery.tracker.shared_index import BUILDER, SharedDelayedIndex
 from bookstand.errors import (
     BookstandError,
     ExpansionError,
@@ -21,19 +21,19 @@ from bookstand.errors import (
     IncorrectParameterError,
     WriteOnReadOnlyError,
 )
-from bookstand.ledger.arguments import as_payload, as_payloads
-from bookstand.ledger.framing import batch_alike, frame, frames
+from bookstand.ledger.validation import as_payload, as_payloads
+from bookstand.managed_ledger.message.format import batch_alike, frame, frames
 from bookstand.proto.expansion import FREE_BYTES, MESSAGE_BYTES
-from bookstand.storage.forking import ProcessBound
-from bookstand.storage.log import logger
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
+from bookstand.storage.logger import logger
+from bookstand.storage.process.fork_guard import ProcessBound
 
 if TYPE_CHECKING:
     from bookstand.cursor.config import CursorConfig
-    from bookstand.ledger.managed import ManagedLedger
-    from bookstand.storage.pending import Pending
+    from bookstand.managed_ledger.managed_ledger import ManagedLedger
+    from bookstand.storage.commit.futures import Pending
 
-    class Store(nack_log.Store, Protocol):
+    class Store(log.Store, Protocol):
         """What a topic needs of a store."""
 
         def managed_ledger(self, name: str) -> ManagedLedger: ...
@@ -327,14 +327,14 @@ class Topic(ProcessBound):
             subscription = self._subscriptions.pop(name, None)
             if subscription is not None:
                 subscription.stop()
-            nacks = nack_log.nack_name(self.name, name)
+            nacks = log.nack_name(self.name, name)
             cursor = self._cursors.pop(name, None)
             if cursor is not None and cursor.usable:
-                nack_log.forget(self.store, nacks)
+                log.forget(self.store, nacks)
                 cursor.delete()
             else:
                 self.ledger.check_owned()
-                nack_log.forget(self.store, nacks)
+                log.forget(self.store, nacks)
                 Cursor.discard(self.ledger, name)
         self.trim_soon()
 

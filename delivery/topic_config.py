@@ -7,16 +7,16 @@ from os import PathLike
 from typing import TYPE_CHECKING, Self
 
 from bookstand.cursor.config import CursorConfig, WhileOpen
-from bookstand.delivery.backoff import RedeliveryBackoff
 from bookstand.delivery.config import DELAYED_WHILE_OPEN, DelayedDeliveryConfig
-from bookstand.delivery.negative_acks import DELAY_MILLIS
-from bookstand.delivery.negative_acks import PRECISION_BITS as NACK_PRECISION_BITS
-from bookstand.delivery.precision import MAX_BITS, LowBits, Precision, relative
-from bookstand.delivery.times import Span, span_of
+from bookstand.delivery.nacks.tracker import DELAY_MILLIS
+from bookstand.delivery.nacks.tracker import PRECISION_BITS as NACK_PRECISION_BITS
+from bookstand.delivery.subscription.backoff import RedeliveryBackoff
+from bookstand.delivery.time_arguments import Span, span_of
+from bookstand.delivery.time_index.precision import MAX_BITS, LowBits, Precision, relative
 from bookstand.errors import IncorrectParameterError
-from bookstand.ledger.broker_conf import TOPIC, BrokerConf
-from bookstand.ledger.compression import NUMBERS
-from bookstand.ledger.managed import MAX_BYTES_PER_LEDGER, MAX_ENTRIES_PER_LEDGER, MAX_LEDGER_AGE
+from bookstand.managed_ledger.broker_conf import TOPIC, BrokerConf
+from bookstand.managed_ledger.managed_ledger import MAX_BYTES_PER_LEDGER, MAX_ENTRIES_PER_LEDGER, MAX_LEDGER_AGE
+from bookstand.managed_ledger.message.compression import NUMBERS
 
 if TYPE_CHECKING:
     from bookstand.storage.clock import Clock

@@ -7,15 +7,15 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
-from bookstand.disk.block import Digests, KnownDigests, TryAll
-from bookstand.disk.bookie import BookieDisk, find_bookies
-from bookstand.disk.catalog import Catalog, Progress
+from bookstand.disk.bookies.copy_catalog import Catalog, Progress
+from bookstand.disk.bookies.discovery import BookieDisk, find_bookies
+from bookstand.disk.bookies.disk_ledger import DiskLedger, StoredEntry
 from bookstand.disk.damage import Damage
-from bookstand.disk.disk_ledger import DiskLedger, StoredEntry
-from bookstand.disk.metadata_dump import MetadataDump
+from bookstand.disk.format.entry_block import Digests, KnownDigests, TryAll
+from bookstand.disk.metadata.dump import MetadataDump
 from bookstand.errors import IncorrectParameterError, NoSuchLedgerError
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
-from bookstand.storage.digest import master_key
+from bookstand.storage.format.digest import master_key
 
 __all__ = ["DiskLedger", "Disks", "StoredEntry", "digests_of"]
 

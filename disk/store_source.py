@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from bookstand.disk.bookies.disk_ledger import StoredEntry
+from bookstand.disk.bookies.ledger_end import DELETED, UNKNOWN, Extent, Ranges
 from bookstand.disk.damage import Damage
-from bookstand.disk.disk_ledger import StoredEntry
-from bookstand.disk.extent import DELETED, UNKNOWN, Extent, Ranges
-from bookstand.disk.metadata_dump import MetadataDump, Node
+from bookstand.disk.metadata.dump import MetadataDump, Node
 from bookstand.errors import (
     DigestMismatchError,
     IncorrectParameterError,
@@ -21,16 +21,16 @@ from bookstand.errors import (
     StoreDamagedError,
 )
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
-from bookstand.storage import entry as layout
-from bookstand.storage import keys
-from bookstand.storage import metadata as metadata_format
-from bookstand.storage.digest import digest_for
-from bookstand.storage.environment import data_file
-from bookstand.storage.keys import MAX_ENTRY_ID
-from bookstand.storage.metadata import CLOSED, NO_ENTRY, LedgerMetadata
+from bookstand.storage.format import entry_codec as layout
+from bookstand.storage.format import ledger_metadata as metadata_format
+from bookstand.storage.format import schema
+from bookstand.storage.format.digest import digest_for
+from bookstand.storage.format.ledger_metadata import CLOSED, NO_ENTRY, LedgerMetadata
+from bookstand.storage.format.schema import MAX_ENTRY_ID
+from bookstand.storage.lmdb.environment import data_file
 
 if TYPE_CHECKING:
-    from bookstand.storage.state import LedgerState
+    from bookstand.storage.format.ledger_state import LedgerState
     from bookstand.storage.storage import Storage
 
 # Entries that are not there are looked up one by one in ledgers that were written out of order.
@@ -218,19 +218,19 @@ class StoreSource:
     @cached_property
     def ledger_ids(self) -> list[int]:
         """Those that have metadata."""
-        return self._ids(keys.LEDGERS)
+        return self._ids(schema.LEDGERS)
 
     @cached_property
     def deleted_ids(self) -> list[int]:
         """Those that were deleted, and whose entries are not collected yet."""
-        return sorted(set(self._ids(keys.STATE)).difference(self.ledger_ids))
+        return sorted(set(self._ids(schema.STATE)).difference(self.ledger_ids))
 
     def _ids(self, database: bytes) -> list[int]:
         found = []
         try:
             for key in self._storage.keys_of(database):
                 try:
-                    found.append(keys.ledger_of(database, key))
+                    found.append(schema.ledger_of(database, key))
                 except StoreDamagedError as error:
                     self.report(str(error))
         except StoreDamagedError as error:
@@ -250,10 +250,10 @@ class StoreSource:
         nodes: dict[str, Node] = {}
         damaged: list[str] = []
         try:
-            for key in self._storage.keys_of(keys.NODES):
+            for key in self._storage.keys_of(schema.NODES):
                 path = ""
                 try:
-                    path = keys.path_of(key)
+                    path = schema.path_of(key)
                     found = self._storage.node(path)
                 except StoreDamagedError as error:
                     self.report(str(error))

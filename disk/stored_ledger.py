@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from bookstand.disk.damage import Damage, Report
 from bookstand.errors import DigestMismatchError
-from bookstand.storage import metadata as metadata_format
-from bookstand.storage.batch import decode_entries
-from bookstand.storage.digest import Digest, digest_for, master_key
-from bookstand.storage.entry import decode, header_of
-from bookstand.storage.keys import MAX_ENTRY_ID
-from bookstand.storage.metadata import CLOSED, NO_ENTRY, LedgerMetadata
-from bookstand.storage.state import LedgerState
+from bookstand.storage.format import ledger_metadata as metadata_format
+from bookstand.storage.format.digest import Digest, digest_for, master_key
+from bookstand.storage.format.entry_batch import decode_entries
+from bookstand.storage.format.entry_codec import decode, header_of
+from bookstand.storage.format.ledger_metadata import CLOSED, NO_ENTRY, LedgerMetadata
+from bookstand.storage.format.ledger_state import LedgerState
+from bookstand.storage.format.schema import MAX_ENTRY_ID
 from bookstand.storage.storage import Storage
 
 # Of what a bookie may have stored without a digest in the metadata.

@@ -21,31 +21,31 @@ from bookstand.errors import (
     UnauthorizedAccessError,
     WriteOnReadOnlyError,
 )
-from bookstand.ledger import arguments
-from bookstand.ledger.arguments import MISSING
+from bookstand.ledger import validation
 from bookstand.ledger.defaults import LedgerDefaults
+from bookstand.ledger.validation import MISSING
 from bookstand.proto.expansion import ExpansionLimits
-from bookstand.storage import keys
-from bookstand.storage import metadata as metadata_format
-from bookstand.storage.changes import Change
-from bookstand.storage.digest import digest_for, digest_name, master_key
-from bookstand.storage.forking import ProcessBound
-from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger, LeftoverEntriesError, UpdateLedger
-from bookstand.storage.log import logger
-from bookstand.storage.metadata import CLOSED, FORMATS, LedgerMetadata
-from bookstand.storage.state import expect_incarnation
+from bookstand.storage.commit.ledger_operations import CreateLedger, DeleteLedger, LeftoverEntriesError, UpdateLedger
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format import ledger_metadata as metadata_format
+from bookstand.storage.format import schema
+from bookstand.storage.format.digest import digest_for, digest_name, master_key
+from bookstand.storage.format.ledger_metadata import CLOSED, FORMATS, LedgerMetadata
+from bookstand.storage.format.ledger_state import expect_incarnation
+from bookstand.storage.logger import logger
+from bookstand.storage.process.fork_guard import ProcessBound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from bookstand.ledger.adv import LedgerWriterAdv
-    from bookstand.ledger.reader import DamagedLedgerReader, LedgerReader
-    from bookstand.ledger.writer import LedgerWriter
-    from bookstand.ledger.writing import Writer
+    from bookstand.ledger.handles.advanced_writer import LedgerWriterAdv
+    from bookstand.ledger.handles.base_writer import Writer
+    from bookstand.ledger.handles.reader import DamagedLedgerReader, LedgerReader
+    from bookstand.ledger.handles.writer import LedgerWriter
     from bookstand.storage.clock import Clock
-    from bookstand.storage.digest import Digest
+    from bookstand.storage.format.digest import Digest
     from bookstand.storage.metrics import Source
     from bookstand.storage.storage import Storage
 
@@ -117,15 +117,15 @@ class Settings:
             raise IncorrectParameterError(f"a clock has a method now(), {clock!r} has none")
         self.defaults = defaults
         self.clock = clock
-        self.max_entry_bytes = arguments.as_positive("max_entry_bytes", max_entry_bytes)
-        self.explicit_lac_interval = arguments.as_interval("explicit_lac_interval", explicit_lac_interval)
+        self.max_entry_bytes = validation.as_positive("max_entry_bytes", max_entry_bytes)
+        self.explicit_lac_interval = validation.as_interval("explicit_lac_interval", explicit_lac_interval)
         self.wire = wire
-        self.bookies = arguments.as_positive("bookies", bookies)
+        self.bookies = validation.as_positive("bookies", bookies)
         self.digest_autodetect = bool(digest_autodetect)
         self.metadata_format = metadata_format
         self.read_only = bool(read_only)
         self.expansion_limits = expansion_limits
-        self.add_quorum_timeout = arguments.as_interval("add_quorum_timeout", add_quorum_timeout)
+        self.add_quorum_timeout = validation.as_interval("add_quorum_timeout", add_quorum_timeout)
 
 
 class Client(ProcessBound):
@@ -199,7 +199,7 @@ class Client(ProcessBound):
             self._writers.add(writer)
         if self.explicit_lac_interval is not None or self.add_quorum_timeout is not None:
             if self._background is None:
-                from bookstand.ledger.background import Background
+                from bookstand.ledger.maintenance_thread import Background
 
                 self._background = Background(self)
             self._background.start()
@@ -245,15 +245,15 @@ class Client(ProcessBound):
         """The handle of a ledger that has just been created, or is about to be."""
         kind: type[LedgerWriter | LedgerWriterAdv]
         if adv:
-            from bookstand.ledger.adv import LedgerWriterAdv
+            from bookstand.ledger.handles.advanced_writer import LedgerWriterAdv
 
             kind = LedgerWriterAdv
         elif deferred_sync and self.storage.entry_hooks is None:
-            from bookstand.ledger.deferred import DeferredLedgerWriter
+            from bookstand.ledger.handles.deferred_writer import DeferredLedgerWriter
 
             kind = DeferredLedgerWriter
         else:
-            from bookstand.ledger.writer import LedgerWriter
+            from bookstand.ledger.handles.writer import LedgerWriter
 
             kind = LedgerWriter
         metadata = new.metadata.replace(ledger_id=ledger_id)
@@ -273,18 +273,18 @@ class Client(ProcessBound):
     ) -> NewLedger:
         """Check what a ledger is to be created with, and fill in the defaults."""
         defaults = self.defaults
-        ensemble = arguments.as_count("ensemble", defaults.ensemble if ensemble is MISSING else ensemble)
-        write_quorum = arguments.as_count(
+        ensemble = validation.as_count("ensemble", defaults.ensemble if ensemble is MISSING else ensemble)
+        write_quorum = validation.as_count(
             "write_quorum", defaults.write_quorum if write_quorum is MISSING else write_quorum
         )
-        ack_quorum = arguments.as_count("ack_quorum", defaults.ack_quorum if ack_quorum is MISSING else ack_quorum)
+        ack_quorum = validation.as_count("ack_quorum", defaults.ack_quorum if ack_quorum is MISSING else ack_quorum)
         if not 0 < ack_quorum <= write_quorum <= ensemble:
             raise IncorrectParameterError(
                 "quorums must be 0 < ack_quorum <= write_quorum <= ensemble, "
                 f"not {ack_quorum}, {write_quorum}, {ensemble}"
             )
         name = digest_name(defaults.digest if digest is MISSING else digest)
-        secret = arguments.as_password(defaults.password if password is MISSING else password)
+        secret = validation.as_password(defaults.password if password is MISSING else password)
         if custom_metadata is not MISSING and not hasattr(custom_metadata, "items"):
             raise IncorrectParameterError(f"custom_metadata is a mapping, {{}} for none, not {custom_metadata!r}")
         if ensemble > self.bookies:
@@ -308,7 +308,7 @@ class Client(ProcessBound):
 
     def open(self, ledger_id: Any, recovery: bool | None, password: Any, digest: Any) -> LedgerReader:
         self.check_usable()
-        password = b"" if password is MISSING else arguments.as_password(password)
+        password = b"" if password is MISSING else validation.as_password(password)
         digest = None if digest is None else digest_name(digest)
         hooks = self.storage.hooks
         if hooks is not None:
@@ -324,12 +324,12 @@ class Client(ProcessBound):
     def open_damaged(self, ledger_id: int) -> DamagedLedgerReader:
         """A reader of the entries of a ledger that cannot be opened because its metadata, its state or its last entry
         is damaged; :class:`NoSuchLedgerError` if there is none."""
-        from bookstand.ledger.reader import DamagedLedgerReader
+        from bookstand.ledger.handles.reader import DamagedLedgerReader
 
         self.check_usable()
         self.storage.flush_if_queued()
         metadata = state = None
-        if self.storage.sealed(keys.LEDGERS, keys.LEDGER_KEY.pack(ledger_id)) is None:
+        if self.storage.sealed(schema.LEDGERS, schema.LEDGER_KEY.pack(ledger_id)) is None:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
         with suppress(StoreDamagedError, MetadataSerializationError):
             metadata = self.read_metadata(ledger_id)
@@ -354,7 +354,7 @@ class Client(ProcessBound):
         if metadata.state == CLOSED:
             return reader
         if recovery:
-            from bookstand.ledger.recovery import recover
+            from bookstand.ledger.handles.recovery import recover
 
             recover(reader, incarnation)
         else:
@@ -369,7 +369,7 @@ class Client(ProcessBound):
         if digest is not None and not self.digest_autodetect and digest_type not in (None, digest):
             raise DigestMismatchError(f"ledger {ledger_id} has {digest_type} digests, not {digest}")
         name = digest_type or digest or self._digest_of_state(ledger_id)
-        from bookstand.ledger.reader import LedgerReader
+        from bookstand.ledger.handles.reader import LedgerReader
 
         return LedgerReader(self, metadata, digest_for(name, password), master_key(password), watching)
 
@@ -380,7 +380,7 @@ class Client(ProcessBound):
 
     def delete(self, ledger_id: Any, missing_ok: bool) -> None:
         self.check_writable()
-        ledger_id = arguments.as_ledger_id(ledger_id)
+        ledger_id = validation.as_ledger_id(ledger_id)
         if self.storage.hooks is not None:
             self.storage.point("delete.before", ledger_id)
         try:
@@ -416,7 +416,7 @@ class Client(ProcessBound):
         """The newest; :class:`NoSuchLedgerError` also for what can be no ledger's id."""
         self.check_usable()
         try:
-            ledger_id = arguments.as_ledger_id(ledger_id)
+            ledger_id = validation.as_ledger_id(ledger_id)
         except IncorrectParameterError as error:
             raise NoSuchLedgerError(str(error)) from None
         self.storage.flush_if_queued()

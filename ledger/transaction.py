@@ -15,19 +15,19 @@ from bookstand.errors import (
     IncorrectParameterError,
     OutcomeUnknownError,
 )
-from bookstand.ledger import arguments
-from bookstand.ledger.arguments import MISSING
+from bookstand.ledger import validation
 from bookstand.ledger.client import COLLECTED_AT_ONCE
-from bookstand.ledger.writer import LedgerWriter
-from bookstand.storage import metadata as metadata_format
-from bookstand.storage.changes import Change
-from bookstand.storage.committer import Submission
-from bookstand.storage.forking import ProcessBound
-from bookstand.storage.guard import Call
-from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger, ReserveLedger
-from bookstand.storage.node_changes import DeleteNode, PutNode, RequireNode
-from bookstand.storage.nodes import check_path, check_value, check_version
-from bookstand.storage.pending import Completion, Pending, pending_on
+from bookstand.ledger.handles.writer import LedgerWriter
+from bookstand.ledger.validation import MISSING
+from bookstand.storage.commit.futures import Completion, Pending, pending_on
+from bookstand.storage.commit.group_commit import Submission
+from bookstand.storage.commit.ledger_operations import CreateLedger, DeleteLedger, ReserveLedger
+from bookstand.storage.commit.node_operations import DeleteNode, PutNode, RequireNode
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format import ledger_metadata as metadata_format
+from bookstand.storage.metadata_store import check_path, check_value, check_version
+from bookstand.storage.process.fork_guard import ProcessBound
+from bookstand.storage.process.interrupt_guard import Call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from bookstand.ledger.adds import Add
     from bookstand.ledger.client import Client
-    from bookstand.storage.changes import Operation
+    from bookstand.ledger.handles.add_batch import Add
+    from bookstand.storage.commit.operations import Operation
 
 
 class _Together(Submission):
@@ -82,7 +82,7 @@ class Transaction(ProcessBound):
         self._check_gathering()
         if not isinstance(writer, LedgerWriter) or writer.client is not self._client:
             raise IncorrectParameterError(f"{writer!r} is no writer of this store that hands out its entry ids itself")
-        payload = arguments.as_payload(data)
+        payload = validation.as_payload(data)
         # Before the writer takes part, so that it does not do so with nothing.
         writer.check_size(writer.last_add_pushed + 1, payload)
         if writer not in self._next_entry:
@@ -125,7 +125,7 @@ class Transaction(ProcessBound):
     def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger; the transaction is refused if it does not exist."""
         self._check_gathering()
-        self._add(DeleteLedger(arguments.as_ledger_id(ledger_id), self._client.clock.now()))
+        self._add(DeleteLedger(validation.as_ledger_id(ledger_id), self._client.clock.now()))
 
     def put_node(self, path: str, value: bytes, expected_version: int | None = None) -> Pending:
         """Write a node; the Pending's result is its new version, once the transaction has ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bookstand.pipeline.command import main
+from bookstand.pipeline.execution.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from bookstand.server.serving import Server, serve
+    from bookstand.server.server import Server, serve
 
 __all__ = ["Server", "serve"]
 
@@ -16,6 +16,6 @@ def __getattr__(name: str) -> object:
     """On first use, for a loop takes some time to load."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from bookstand.server.serving import Server
+    from bookstand.server.server import Server
 
     return Server

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from bookstand.errors import BookstandError, IncorrectParameterError, MetadataServiceError
-from bookstand.ledger.ledger_path import ROOT
-from bookstand.server.bookie.desk import Limits
+from bookstand.ledger.cluster.ledger_path import ROOT
+from bookstand.server.bind_errors import LOOPBACK, Address, listening
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.listening import LOOPBACK, Address, listening
+from bookstand.server.bookie.shared_state import Limits
 from bookstand.server.registration import Registration
 from bookstand.server.zookeeper.server import ZooKeeperServer
-from bookstand.storage.log import logger
-from bookstand.storage.state import MAX_BOOKIES
+from bookstand.storage.format.ledger_state import MAX_BOOKIES
+from bookstand.storage.logger import logger
 from bookstand.storage.storage import Storage
 
 TYPE_CHECKING = False

@@ -14,7 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from bookstand import Store
-    from bookstand.server.serving import Server
+    from bookstand.server.server import Server
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def bookstand_server(request: pytest.FixtureRequest, bookstand_store: Store) -> Iterator[Server]:
     """The test's store, served to clients in any language at ports of its own."""
-    from bookstand.server.serving import serve
+    from bookstand.server.server import serve
 
     options: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("bookstand_serve"))):

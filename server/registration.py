@@ -11,13 +11,21 @@ from collections.abc import Collection, Mapping, Sequence
 from uuid import uuid4
 
 from bookstand.errors import IncorrectParameterError, MalformedError
-from bookstand.ledger.cluster import AVAILABLE, COOKIES, HIERARCHICAL, INSTANCE_ID, LAYOUT, READ_ONLY, service_info
-from bookstand.ledger.cookie import Cookie, parse, serialize
-from bookstand.ledger.ledger_path import ROOT
-from bookstand.server.listening import Address
-from bookstand.storage import keys
-from bookstand.storage.changes import ANY_VERSION, Change, Staging
-from bookstand.storage.node_changes import DeleteNode, PutNode
+from bookstand.ledger.cluster.cookie import Cookie, parse, serialize
+from bookstand.ledger.cluster.ledger_path import ROOT
+from bookstand.ledger.cluster.paths import (
+    AVAILABLE,
+    COOKIES,
+    HIERARCHICAL,
+    INSTANCE_ID,
+    LAYOUT,
+    READ_ONLY,
+    service_info,
+)
+from bookstand.server.bind_errors import Address
+from bookstand.storage.commit.node_operations import DeleteNode, PutNode
+from bookstand.storage.commit.operations import ANY_VERSION, Change, Staging
+from bookstand.storage.format import schema
 from bookstand.storage.storage import Storage
 
 _FOLDER = "bookstand/"
@@ -87,7 +95,7 @@ class Registration:
 
     def _names_in_cookies(self) -> dict[int, str]:
         names = {}
-        for name in self._storage.names_below(keys.NODES, COOKIES):
+        for name in self._storage.names_below(schema.NODES, COOKIES):
             found = self._storage.node(f"{COOKIES}/{name}")
             number = None if found is None else _number_in(found[0])
             if number is not None:
@@ -139,7 +147,7 @@ class _Presence:
 
     def apply(self, staging: Staging) -> None:
         for path, value in self._wanted.items():
-            found = staging.versioned(keys.NODES, path.encode())
+            found = staging.versioned(schema.NODES, path.encode())
             if value is None and found is not None:
                 DeleteNode(path, ANY_VERSION).apply(staging)
             elif value is not None and (found is None or found[0] != value):

@@ -8,12 +8,13 @@ import shutil
 import lmdb
 
 from bookstand.errors import IncorrectParameterError, StoreInUseError
-from bookstand.storage import files, keys, owners
-from bookstand.storage.environment import DATA_FILE, data_file
+from bookstand.storage.format import schema
 from bookstand.storage.hooks import SimulatedCrash
-from bookstand.storage.lmdb_errors import reraise
-from bookstand.storage.meta_page import META_PAGES
-from bookstand.storage.pages import pages_of
+from bookstand.storage.lmdb.environment import DATA_FILE, data_file
+from bookstand.storage.lmdb.errors import reraise
+from bookstand.storage.lmdb.meta_page import META_PAGES
+from bookstand.storage.lmdb.pages import pages_of
+from bookstand.storage.process import data_files, process_markers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,34 +40,34 @@ def gain_of(storage: Storage) -> tuple[int, int, int]:
     # With the header pages, and the one that all trees hang on.
     in_use = sum(size for _, _, _, size, _ in sizes) + (META_PAGES + 1) * page_size
     of_deleted = 0
-    for key in storage.meta_keys(keys.META_DELETED):
-        _, ledger_id = keys.parse_deletion(key)
+    for key in storage.meta_keys(schema.META_DELETED):
+        _, ledger_id = schema.parse_deletion(key)
         of_deleted += page_size * sum(
-            pages_of(map(len, some), keys.ENTRY_KEY.size, page_size)
-            for _, some in storage.runs(ledger_id, keys.MAX_ENTRY_ID)
+            pages_of(map(len, some), schema.ENTRY_KEY.size, page_size)
+            for _, some in storage.runs(ledger_id, schema.MAX_ENTRY_ID)
         )
     return size, max(0, size - in_use), of_deleted
 
 
 def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:
     """A consistent copy in a folder that must be empty or new. It has its name only once it is whole and synced."""
-    folder = files.folder_name(destination)
+    folder = data_files.folder_name(destination)
     storage.flush_if_queued()
     try:
         if not os.path.isdir(folder):
             os.mkdir(folder)
-        owners.sync_parents(folder)
+        process_markers.sync_parents(folder)
         # Two backups into one folder go one after the other, and the second one is refused.
-        with owners.FolderLock(folder) as lock:
+        with process_markers.FolderLock(folder) as lock:
             if not all(_is_left_over(folder, name) for name in os.listdir(folder)):
                 raise IncorrectParameterError(f"the folder {folder} for the backup is not empty")
             if storage.hooks is not None:
                 storage.point("backup.before")
             _copy(storage, folder, compact=False)
-            owners.sync_folder(folder)
+            process_markers.sync_folder(folder)
             lock.release()
     except OSError as error:
-        files.raise_os_error(error, f"cannot back up store {storage.path} to {folder}")
+        data_files.raise_os_error(error, f"cannot back up store {storage.path} to {folder}")
 
 
 def _is_left_over(folder: str, name: str) -> bool:
@@ -92,7 +93,7 @@ def compact(storage: Storage, now: int) -> int:
             storage.point("compact.after")
         return max(0, before - os.path.getsize(data_file(storage.path)))
     except OSError as error:
-        files.raise_os_error(error, f"cannot compact store {storage.path}")
+        data_files.raise_os_error(error, f"cannot compact store {storage.path}")
 
 
 def _copy(storage: Storage, folder: str, compact: bool) -> None:
@@ -105,7 +106,7 @@ def _copy(storage: Storage, folder: str, compact: bool) -> None:
     try:
         storage.copy(work, compact)
         copied = os.path.join(work, DATA_FILE)
-        files.sync_file(copied)
+        data_files.sync_file(copied)
         if storage.hooks is not None:
             storage.point("compact.copied" if compact else "backup.copied")
         os.rename(copied, data_file(folder))

@@ -21,26 +21,27 @@ from bookstand.errors import (
     StoreInUseError,
     WriteOnReadOnlyError,
 )
-from bookstand.storage import files, keys, owners
-from bookstand.storage.changes import Change
-from bookstand.storage.committer import Committer, Submission
-from bookstand.storage.copy_reading import CopyReads
-from bookstand.storage.diskspace import DiskSpace
-from bookstand.storage.entry_changes import AddEntries, CollectEntries
-from bookstand.storage.environment import FIRST_MAP_SIZE, Environment
-from bookstand.storage.forking import ProcessBound, call_in_child
+from bookstand.storage.commit.entry_operations import AddEntries, CollectEntries
+from bookstand.storage.commit.executor import Commits
+from bookstand.storage.commit.futures import Pending, Waiters, pending_on
+from bookstand.storage.commit.group_commit import Committer, Submission
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format import schema
 from bookstand.storage.hooks import Hooks, SimulatedCrash
-from bookstand.storage.pending import Pending, Waiters, pending_on
-from bookstand.storage.reading import Reads
-from bookstand.storage.witness import Witness
-from bookstand.storage.writing import Commits
+from bookstand.storage.lmdb.environment import FIRST_MAP_SIZE, Environment
+from bookstand.storage.process import data_files, process_markers
+from bookstand.storage.process.disk_space import DiskSpace
+from bookstand.storage.process.fork_guard import ProcessBound, call_in_child
+from bookstand.storage.process.witness import Witness
+from bookstand.storage.reader import Reads
+from bookstand.storage.served.replica_reader import CopyReads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol
 
-    from bookstand.storage.committer import Outcome
+    from bookstand.storage.commit.group_commit import Outcome
     from bookstand.storage.hooks import Subject
 
     class Client(Protocol):
@@ -83,10 +84,10 @@ def open_storage(
         raise IncorrectParameterError(f"check must be one of {CHECKS}, not {check!r}")
     if hooks is not None and not isinstance(hooks, Hooks):
         raise IncorrectParameterError(f"hooks are a bookstand.storage.hooks.Hooks, not {type(hooks).__name__}")
-    folder = files.folder_name(path)
+    folder = data_files.folder_name(path)
     while True:
-        with _opened_lock, files.os_errors(f"cannot open the store {folder}"):
-            files.prepare_folder(folder, create, read_only)
+        with _opened_lock, data_files.os_errors(f"cannot open the store {folder}"):
+            data_files.prepare_folder(folder, create, read_only)
             status = os.stat(folder)
             identity = status.st_dev, status.st_ino
             shared = _opened.get(identity)
@@ -111,13 +112,13 @@ def _open_first(
     map_size: int,
 ) -> Storage:
     """Nobody in this process has it open; the registry is locked."""
-    if check == "subprocess" and files.has_data_file(folder):
+    if check == "subprocess" and data_files.has_data_file(folder):
         # Before the folder is locked, for the child locks it as well.
-        files.probe_in_subprocess(folder)
+        data_files.probe_in_subprocess(folder)
     if hooks is not None:
         hooks.point("open.before")
-    with owners.FolderLock(folder) as lock:
-        created = files.create_if_missing(folder, create, read_only, durability == "commit", hooks)
+    with process_markers.FolderLock(folder) as lock:
+        created = data_files.create_if_missing(folder, create, read_only, durability == "commit", hooks)
         if created and hooks is not None:
             hooks.point("open.created")
         storage = Storage(folder, read_only, durability, check, witness, hooks, map_size, created)
@@ -170,13 +171,13 @@ class Storage(ProcessBound, Reads):
         self.closing = False
         self._closing_lock = RLock()
         self._watchers = Waiters()
-        self._owner: owners.Owner | None = None
-        self._roles: set[owners.Role] = set()
+        self._owner: process_markers.Owner | None = None
+        self._roles: set[process_markers.Role] = set()
         self._witness: Witness | None = None
         self._lengthened = False
         # Of a new one there is nothing to see.
         self._structure_seen = created
-        others = owners.Survey(path)
+        others = process_markers.Survey(path)
         abandoned = [] if created else self._examine(check, others)
         if read_only and not os.access(path, os.W_OK) and others.writers:
             raise StoreInUseError(
@@ -188,7 +189,7 @@ class Storage(ProcessBound, Reads):
                 f"store {path} is read by a process that found no room on the disk for LMDB's lock file: nothing would "
                 "keep a writer from reusing the pages that are being read; close it there first"
             )
-        locked = files.preallocate_lock_file(path, read_only)
+        locked = data_files.preallocate_lock_file(path, read_only)
         durable = durability == "commit"
         self._environment = Environment(path, read_only=read_only, durable=durable, locked=locked, map_size=map_size)
         try:
@@ -205,7 +206,7 @@ class Storage(ProcessBound, Reads):
             if hooks is not None:
                 hooks.point("open.after_marker")
             if not read_only:
-                owners.remove(abandoned)
+                process_markers.remove(abandoned)
             self._commits = Commits(self._environment, self._disk, self._witness)
             self.committer = Committer(self._commit)
             self.committer_lock = self.committer.lock
@@ -222,22 +223,22 @@ class Storage(ProcessBound, Reads):
 
     # -- opening and closing ---------------------------------------------------------------------------------------
 
-    def _examine(self, check: str, others: owners.Survey) -> list[str]:
+    def _examine(self, check: str, others: process_markers.Survey) -> list[str]:
         """Look at the files before LMDB does; returns the markers of processes that did not close the store."""
         if others.writers:
             # Its pages change while we would look at them, as long as nothing keeps those that we read.
             return []
-        self._lengthened = files.size_gate(self.path, self.read_only)
+        self._lengthened = data_files.size_gate(self.path, self.read_only)
         if not self.read_only:
-            files.remove_leftovers(self.path)
+            data_files.remove_leftovers(self.path)
         if others.died_writing or check in _CLOSE:
-            files.verify_structure(self.path)
+            data_files.verify_structure(self.path)
             self._structure_seen = True
         return others.died_writing + others.died_reading
 
-    def _announce(self, locked: bool) -> owners.Owner | None:
+    def _announce(self, locked: bool) -> process_markers.Owner | None:
         try:
-            return owners.Owner(self.path, self.read_only, locked)
+            return process_markers.Owner(self.path, self.read_only, locked)
         except OSError:
             if self.read_only and locked:
                 # On a read-only medium no process can replace the file, either.
@@ -299,7 +300,7 @@ class Storage(ProcessBound, Reads):
                 self.committer.stop()
             finally:
                 # Paused: nothing may commit while the environment goes, also not what was submitted at the last moment.
-                with _opened_lock, self.committer.paused(), files.os_errors(f"cannot close the store {self.path}"):
+                with _opened_lock, self.committer.paused(), data_files.os_errors(f"cannot close the store {self.path}"):
                     self._let_go()
         self._watchers.notify()
 
@@ -359,7 +360,7 @@ class Storage(ProcessBound, Reads):
 
     # -- serving it ------------------------------------------------------------------------------------------------
 
-    def take_role(self, name: str) -> owners.Role | None:
+    def take_role(self, name: str) -> process_markers.Role | None:
         """Be the one who serves others with the store's ``name``, until :meth:`resign`, or the process ends.
 
         :class:`StoreInUseError` if somebody is already. Others may use the store meanwhile. A store that is only read
@@ -369,9 +370,9 @@ class Storage(ProcessBound, Reads):
         if self.read_only:
             return None
         try:
-            with files.os_errors(f"cannot serve the store {self.path}"):
-                role = owners.Role(self.path, name)
-        except owners.RoleTakenError as taken:
+            with data_files.os_errors(f"cannot serve the store {self.path}"):
+                role = process_markers.Role(self.path, name)
+        except process_markers.RoleTakenError as taken:
             holder = f"process {taken.holder}" if taken.holder else "another process"
             raise StoreInUseError(
                 f"store {self.path}: {holder} serves its {name} already, and only one server can at a time"
@@ -379,10 +380,10 @@ class Storage(ProcessBound, Reads):
         self._roles.add(role)
         return role
 
-    def resign(self, role: owners.Role | None) -> None:
+    def resign(self, role: process_markers.Role | None) -> None:
         if role in self._roles:
             self._roles.discard(role)
-            with files.os_errors(f"cannot end serving the store {self.path}"):
+            with data_files.os_errors(f"cannot end serving the store {self.path}"):
                 role.leave()
 
     # -- hooks, where there are any --------------------------------------------------------------------------------
@@ -507,7 +508,7 @@ class Storage(ProcessBound, Reads):
 
     @property
     def store_id(self) -> bytes:
-        store_id = self.meta(keys.META_STORE_ID)
+        store_id = self.meta(schema.META_STORE_ID)
         if store_id is None:
             raise StoreDamagedError(f"store {self.path}: its id is missing")
         return store_id
@@ -528,17 +529,17 @@ class Storage(ProcessBound, Reads):
         """Remove what is left of the ledgers deleted before that time (ms), or of the ``most`` that were first; returns
         how many there were."""
         count = 0
-        for key in self.meta_keys(keys.META_DELETED):
-            deleted_at, ledger_id = keys.parse_deletion(key)
+        for key in self.meta_keys(schema.META_DELETED):
+            deleted_at, ledger_id = schema.parse_deletion(key)
             if deleted_at > deleted_before or count == most:
                 break
             self.collect(ledger_id)
             count += 1
         return count
 
-    def others(self) -> owners.Survey:
+    def others(self) -> process_markers.Survey:
         """Which other processes have the store open."""
-        return owners.Survey(self.path, besides=self._owner)
+        return process_markers.Survey(self.path, besides=self._owner)
 
     def check_structure(self) -> None:
         """:class:`StoreDamagedError` if LMDB could not read all of the file, or not write to it without destroying
@@ -547,9 +548,9 @@ class Storage(ProcessBound, Reads):
         self.check_usable()
         with self._environment.read():
             for _ in range(_LOOKS - 1):
-                if files.structure_problem(self.path) is None:
+                if data_files.structure_problem(self.path) is None:
                     return
-            files.verify_structure(self.path)
+            data_files.verify_structure(self.path)
 
     def replace_data_file(self, write_anew: Callable[[], None]) -> None:
         """Call ``write_anew``, which puts another data file in place of this one, and go on with that.
@@ -585,9 +586,9 @@ class Storage(ProcessBound, Reads):
                     witness.close()
             lock.release()
 
-    def _folder_lock_of_open(self) -> owners.FolderLock:
+    def _folder_lock_of_open(self) -> process_markers.FolderLock:
         self._environment.reader_check()
-        return owners.FolderLock(self.path)
+        return process_markers.FolderLock(self.path)
 
     def copy(self, destination: str, compact: bool) -> None:
         self.check_usable()

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections import namedtuple
 
 from bookstand.errors import DigestMismatchError, MetadataSerializationError, StoreDamagedError
-from bookstand.storage import copies, keys, record
-from bookstand.storage import entry as layout
-from bookstand.storage import metadata as metadata_format
-from bookstand.storage.batch import decode_entries
-from bookstand.storage.digest import digest_for
+from bookstand.storage.format import entry_codec as layout
+from bookstand.storage.format import ledger_metadata as metadata_format
+from bookstand.storage.format import schema, sealed_record
+from bookstand.storage.format.digest import digest_for
+from bookstand.storage.format.entry_batch import decode_entries
+from bookstand.storage.served import bookie_replica
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NamedTuple
 
-    from bookstand.storage.digest import Digest
-    from bookstand.storage.metadata import LedgerMetadata
-    from bookstand.storage.state import LedgerState
+    from bookstand.storage.format.digest import Digest
+    from bookstand.storage.format.ledger_metadata import LedgerMetadata
+    from bookstand.storage.format.ledger_state import LedgerState
     from bookstand.storage.storage import Storage
 
     class Problem(NamedTuple):
@@ -80,21 +81,21 @@ def verify(storage: Storage, structure: bool = True, progress: Callable[[int], N
         _reported(report, storage.check_structure)
         if not report.ok:
             return report
-    with_state = _ledgers(storage, keys.STATE, report)
-    with_metadata = _ledgers(storage, keys.LEDGERS, report)
+    with_state = _ledgers(storage, schema.STATE, report)
+    with_metadata = _ledgers(storage, schema.LEDGERS, report)
     for ledger_id in sorted(with_state | with_metadata):
         try:
             _verify_ledger(storage, ledger_id, report)
         except StoreDamagedError as damage:
             report.add(str(damage), ledger_id)
     _reported(report, _verify_entry_keys, storage, with_state, report)
-    for key in keys.META_RECORDS:
+    for key in schema.META_RECORDS:
         if _reported(report, storage.meta, key, default=_DAMAGED) is None:
-            report.add(f"{record.describe(keys.META, key)} is missing")
+            report.add(f"{sealed_record.describe(schema.META, key)} is missing")
     _reported(report, _verify_meta, storage, report)
     _reported(report, _verify_nodes, storage, report)
     _reported(report, _verify_copies, storage, report)
-    for database in keys.META_SUMS:
+    for database in schema.META_SUMS:
         _reported(report, _verify_sum, storage, database, report)
     return report
 
@@ -104,26 +105,26 @@ def _verify_entry_keys(storage: Storage, with_state: set[int], report: Report) -
         if ledger_id in with_state or storage.state(ledger_id) is not None:
             continue
         # Unless they have been collected meanwhile, and the state with the last of them.
-        if storage.first_entry_from(ledger_id, 0, keys.MAX_ENTRY_ID) is not None and storage.state(ledger_id) is None:
+        if storage.first_entry_from(ledger_id, 0, schema.MAX_ENTRY_ID) is not None and storage.state(ledger_id) is None:
             report.add(f"ledger {ledger_id} has entries, but the store knows nothing of it", ledger_id)
-    for key in storage.keys_of(keys.ENTRIES):
+    for key in storage.keys_of(schema.ENTRIES):
         # Nearly all pass this look, which costs less than taking them apart.
-        if len(key) != keys.ENTRY_KEY.size or (key[0] | key[8]) & 0x80:
-            _reported(report, keys.entry_of, key)
+        if len(key) != schema.ENTRY_KEY.size or (key[0] | key[8]) & 0x80:
+            _reported(report, schema.entry_of, key)
 
 
 def _verify_meta(storage: Storage, report: Report) -> None:
-    for key in storage.keys_of(keys.META):
-        if key not in keys.META_RECORDS:
+    for key in storage.keys_of(schema.META):
+        if key not in schema.META_RECORDS:
             _reported(report, storage.meta, key)
-        if key.startswith(keys.META_DELETED):
-            _reported(report, keys.parse_deletion, key)
+        if key.startswith(schema.META_DELETED):
+            _reported(report, schema.parse_deletion, key)
 
 
 def _verify_nodes(storage: Storage, report: Report) -> None:
-    for key in storage.keys_of(keys.NODES):
+    for key in storage.keys_of(schema.NODES):
         report.nodes += 1
-        path = _reported(report, keys.path_of, key)
+        path = _reported(report, schema.path_of, key)
         if path is not None:
             _reported(report, storage.node, path)
 
@@ -131,14 +132,14 @@ def _verify_nodes(storage: Storage, report: Report) -> None:
 def _verify_copies(storage: Storage, report: Report) -> None:
     """Every record of a bookie is as it was sealed; the copy of every entry that differs is there, and is of the entry
     that it is said to be."""
-    for key in storage.keys_of(keys.COPIES):
-        name = _reported(report, keys.copy_name, key)
+    for key in storage.keys_of(schema.COPIES):
+        name = _reported(report, schema.copy_name, key)
         if name is None:
             continue
         try:
             storage.check_copy(key, name)
         except StoreDamagedError as damage:
-            report.add(str(damage), *copies.position_of(key))
+            report.add(str(damage), *bookie_replica.position_of(key))
 
 
 def _verify_sum(storage: Storage, database: bytes, report: Report) -> None:
@@ -165,7 +166,7 @@ def _ledgers(storage: Storage, database: bytes, report: Report) -> set[int]:
 
     def collect() -> None:
         for key in storage.keys_of(database):
-            ledger_id = _reported(report, keys.ledger_of, database, key)
+            ledger_id = _reported(report, schema.ledger_of, database, key)
             if ledger_id is not None:
                 found.add(ledger_id)
 
@@ -192,7 +193,7 @@ def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
     before = len(report.problems)
     digest = _digest_of(state, metadata)
     count, missing = _verify_entries(storage, ledger_id, state, digest, report)
-    beyond = storage.first_entry_from(ledger_id, state.last_entry + 1, keys.MAX_ENTRY_ID)
+    beyond = storage.first_entry_from(ledger_id, state.last_entry + 1, schema.MAX_ENTRY_ID)
     now = storage.state(ledger_id)
     if now is None or now.incarnation != state.incarnation:
         # Collected meanwhile, or another ledger by now: what was read of it belongs to no one state.

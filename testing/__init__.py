@@ -9,14 +9,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.testing import machine, model, strategies, workloads
     from bookstand.testing.clock import VirtualClock
-    from bookstand.testing.crash_lab import (
+    from bookstand.testing.crash.lab import (
         CrashFoundError,
         CrashLab,
         RecordedCrashError,
         RecordedCrashWarning,
         every_crash,
     )
-    from bookstand.testing.faults import Faults, SimulatedCrash, UnfiredFaultsError
+    from bookstand.testing.faults.faults import Faults, SimulatedCrash, UnfiredFaultsError
     from bookstand.testing.machine import LedgerMachine
 
 __all__ = [
@@ -40,16 +40,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CrashFoundError": "crash_lab",
-    "CrashLab": "crash_lab",
-    "Faults": "faults",
+    "CrashFoundError": "crash.lab",
+    "CrashLab": "crash.lab",
+    "Faults": "faults.faults",
     "LedgerMachine": "machine",
-    "RecordedCrashError": "crash_lab",
-    "RecordedCrashWarning": "crash_lab",
-    "SimulatedCrash": "faults",
-    "UnfiredFaultsError": "faults",
+    "RecordedCrashError": "crash.lab",
+    "RecordedCrashWarning": "crash.lab",
+    "SimulatedCrash": "faults.faults",
+    "UnfiredFaultsError": "faults.faults",
     "VirtualClock": "clock",
-    "every_crash": "crash_lab",
+    "every_crash": "crash.lab",
 }
 _MODULES = ("machine", "model", "strategies", "workloads")
 

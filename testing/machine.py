@@ -22,7 +22,7 @@ from typing import Any
 
 import bookstand
 from bookstand.errors import ClientClosedError, MissingExtraError, StoreCrashedError
-from bookstand.testing.answers import PATIENCE, code_of, eventually_readable, outcome, refused
+from bookstand.testing.assertions import PATIENCE, code_of, eventually_readable, outcome, refused
 
 try:
     import hypothesis.strategies as st

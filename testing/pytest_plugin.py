@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from bookstand.testing import CrashLab, Faults
 
 # Their assertions are to explain themselves.
-pytest.register_assert_rewrite("bookstand.testing.answers", "bookstand.testing.machine", "bookstand.testing.workloads")
+pytest.register_assert_rewrite(
+    "bookstand.testing.assertions", "bookstand.testing.machine", "bookstand.testing.workloads"
+)
 
 
 class Trial:
@@ -138,8 +140,8 @@ def bookstand_faults(request: pytest.FixtureRequest, bookstand_seed: int) -> Ite
     Delays cost no time, they move the clock that the stores are opened with. Where BOOKSTAND_FAULTS is set its seed is
     used, and its rules hold besides those that the test makes.
     """
-    from bookstand.testing.faults import UnfiredFaultsError
-    from bookstand.testing.replayed import faults_of_a_test
+    from bookstand.testing.faults.faults import UnfiredFaultsError
+    from bookstand.testing.faults.replay import faults_of_a_test
 
     trial = _trial(request.node)
     faults = trial.faults = faults_of_a_test(bookstand_seed)

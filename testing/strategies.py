@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bookstand.errors import IncorrectParameterError, MissingExtraError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from bookstand.testing.workloads import (
     Acknowledgment,
     Append,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import bookstand
 from bookstand.errors import NoSuchEntryError, NoSuchLedgerError, NoSuchLedgerOnBookieError, NoSuchNodeError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 
 
 class Individual(NamedTuple):

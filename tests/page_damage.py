@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from bookstand.storage.meta_page import SMALLEST_PAGE, parse_meta
-from bookstand.storage.pages import Branch, Leaf, parse_page
-from bookstand.storage.salvage import Salvage
+from bookstand.storage.lmdb.meta_page import SMALLEST_PAGE, parse_meta
+from bookstand.storage.lmdb.pages import Branch, Leaf, parse_page
+from bookstand.storage.repair.salvage import Salvage
 from tests.kit import data_file
 
 _PAGE_NUMBER = struct.Struct("<Q")

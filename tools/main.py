@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 from bookstand.errors import MissingExtraError
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
-from bookstand.tools import output
-from bookstand.tools.exit_codes import FAILED, FINE, INTERRUPTED
+from bookstand.tools.cli import output
+from bookstand.tools.cli.exit_codes import FAILED, FINE, INTERRUPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == [SPARK]:
-        from bookstand.pipeline.command import main as run_job
+        from bookstand.pipeline.execution.cli import main as run_job
 
         return run_job(words[1:], f"bookstand {SPARK}")
     try:
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(app: typer.Typer, words: Sequence[str]) -> int:
-    from bookstand.tools.failing import check_streams
+    from bookstand.tools.cli.error_handling import check_streams
 
     if not check_streams():
         return output.failure("OSError", "there is no standard output to write to", FAILED, False)
@@ -100,7 +100,7 @@ def application() -> typer.Typer:
     import typer
     from typer.core import TyperGroup
 
-    from bookstand.tools import failing, manual
+    from bookstand.tools.cli import error_handling, help_format
 
     class Words(TyperGroup):
         """Commands by their names in the table, as far as these begin with ``before``; a command's module is loaded
@@ -120,7 +120,7 @@ def application() -> typer.Typer:
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
             if cmd_name == SPARK and ctx.resilient_parsing:
-                from bookstand.tools.completing import spark_command
+                from bookstand.tools.cli.completion import spark_command
 
                 return spark_command(SPARK)
             if cmd_name not in self.list_commands(ctx):
@@ -129,16 +129,16 @@ def application() -> typer.Typer:
             if name not in COMMANDS:
                 return Seconds(name=cmd_name)
             module = import_module(module_of(name))
-            command = manual.command(cmd_name, module.run, module.__doc__ or "", module.EXAMPLES)
+            command = help_format.command(cmd_name, module.run, module.__doc__ or "", module.EXAMPLES)
             command.short_help = COMMANDS[name]
             return command
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
             meant = [(name, what) for name, what in COMMANDS.items() if name.startswith(self.before)]
-            manual.section(formatter, "Commands", meant)
+            help_format.section(formatter, "Commands", meant)
 
         def format_epilog(self, ctx: Any, formatter: Any) -> None:
-            manual.write_exit_codes(formatter)
+            help_format.write_exit_codes(formatter)
 
     class Seconds(Words):
         """The second words behind a first one."""
@@ -151,7 +151,7 @@ def application() -> typer.Typer:
                 short_help=meant,
                 no_args_is_help=True,
                 rich_markup_mode=None,
-                context_settings=manual.SETTINGS,
+                context_settings=help_format.SETTINGS,
             )
 
     class Commands(Words):
@@ -163,11 +163,11 @@ def application() -> typer.Typer:
 
         def make_context(self, info_name: Any, args: list[str], *more: Any, **options: Any) -> Any:
             self._json = "--json" in args
-            with failing.told(self._json):
+            with error_handling.told(self._json):
                 return super().make_context(info_name, args, *more, **options)
 
         def invoke(self, ctx: Any) -> Any:
-            with failing.told(self._json):
+            with error_handling.told(self._json):
                 return super().invoke(ctx)
 
     app = typer.Typer(
@@ -176,7 +176,7 @@ def application() -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         no_args_is_help=True,
-        context_settings=manual.SETTINGS,
+        context_settings=help_format.SETTINGS,
     )
 
     @app.callback()
@@ -197,7 +197,7 @@ def application() -> typer.Typer:
             False, "--version", help="Print the version, and end.", is_eager=True, callback=_print_version
         ),
     ) -> None:
-        from bookstand.tools.target import LIMITS
+        from bookstand.tools.view.targets import LIMITS
 
         LIMITS.set(ExpansionLimits(max_expanded_bytes, max_expansion_ratio))
 

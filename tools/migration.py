@@ -8,16 +8,16 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import bookstand
-from bookstand.disk.import_look import IMPORT_NODE
+from bookstand.disk.importer.diff import IMPORT_NODE
 from bookstand.errors import IllegalOperationError, NoSuchNodeError
-from bookstand.pipeline.job import Job, execute
-from bookstand.pipeline.local import LocalRunner
-from bookstand.pipeline.summary import Summary
-from bookstand.tools import output
-from bookstand.tools.exit_codes import DAMAGE, FAILED, FINE, code_of_failure
-from bookstand.tools.options import progress_bar
-from bookstand.tools.output import Column, Row, counted
-from bookstand.tools.target import topics_meant
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import Job, execute
+from bookstand.pipeline.execution.summary import Summary
+from bookstand.tools.cli import output
+from bookstand.tools.cli.exit_codes import DAMAGE, FAILED, FINE, code_of_failure
+from bookstand.tools.cli.options import progress_bar
+from bookstand.tools.cli.output import Column, Row, counted
+from bookstand.tools.view.targets import topics_meant
 
 Cursors = Annotated[
     list[str] | None,
@@ -52,7 +52,8 @@ class Outcome(NamedTuple):
 
 
 def code_of_left(left: Sequence[Row], problems: Sequence[str]) -> int:
-    """``left``: cursors that stay as they were, with what :func:`bookstand.pipeline.in_use.left_for` says of them."""
+    """``left``: cursors that stay as they were, with what :func:`bookstand.pipeline.jobs.busy_cursors.left_for` says
+    of them."""
     codes = {DAMAGE if one["damaged"] else FAILED for one in left}
     return max(codes | {DAMAGE for _ in problems}, default=FINE)
 

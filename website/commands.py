@@ -25,7 +25,7 @@ def _commands() -> Iterator[str]:
 
 
 def _jobs() -> Iterator[str]:
-    from bookstand.pipeline.command import JOBS
+    from bookstand.pipeline.execution.cli import JOBS
 
     for name in JOBS:
         yield f"spark {name}"

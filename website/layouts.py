@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 
-from bookstand.proto.layout import Layout, Numbered, is_code
+from bookstand.proto.struct_layout import Layout, Numbered, is_code
 from website.drawing import Box, row_of_boxes
 from website.markup import code, prose, table
 
@@ -76,7 +76,7 @@ def _long(size: str) -> str:
 
 def tables() -> str:
     """The sub-databases of a store, and the names in ``meta``."""
-    from bookstand.storage.keys import META_DELETED, META_RECORDS, TABLES
+    from bookstand.storage.format.schema import META_DELETED, META_RECORDS, TABLES
 
     rows = [(code(name.decode()), key, prose(value)) for name, key, value in TABLES]
     names = ", ".join(code(name.decode()) for name in META_RECORDS)
@@ -88,6 +88,6 @@ def tables() -> str:
 
 def digests() -> str:
     """The digests of entries, and how many bytes each takes."""
-    from bookstand.storage.digest import DIGEST_NAMES, digest_for
+    from bookstand.storage.format.digest import DIGEST_NAMES, digest_for
 
     return table(("digest", "bytes"), [(code(name), str(digest_for(name, b"").size)) for name in DIGEST_NAMES])

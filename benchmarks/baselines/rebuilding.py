@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bookstand.delivery.bucket_key import BucketKey
-from bookstand.delivery.indexes import Indexes
-from bookstand.pipeline.bucket_changes import ENTRY_LIMIT, BucketChange, StagedBucket
-from bookstand.pipeline.bucket_cutting import Cut
+from bookstand.delivery.tracker.bucket.key import BucketKey
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.jobs.bucket_staging import ENTRY_LIMIT, BucketChange, StagedBucket
 
 _CUT = Cut()
 
@@ -57,9 +57,9 @@ def shuffled(spark: Any, path: Path, files: Sequence[str], cursor: str, work: Pa
     import pyarrow as pa
 
     import bookstand
-    from bookstand.disk.topics import topics
-    from bookstand.pipeline.bucket_changes import stage, staged
-    from bookstand.pipeline.places import STORE, Place, opened
+    from bookstand.disk.topics.topics import topics
+    from bookstand.pipeline.jobs.bucket_staging import stage, staged
+    from bookstand.pipeline.tables.sources import STORE, Place, opened
 
     folder = work / f"{path.name}-shuffled"
     folder.mkdir(parents=True)

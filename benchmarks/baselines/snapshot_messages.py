@@ -15,7 +15,7 @@ from typing import NamedTuple
 from google.protobuf.internal import api_implementation
 
 from benchmarks.measure import Missing
-from bookstand.delivery.snapshot import SegmentMetadata, Snapshot, decode_metadata
+from bookstand.delivery.tracker.bucket.snapshot.codec import SegmentMetadata, Snapshot, decode_metadata
 from bookstand.proto.delayed_bucket_metadata_pb2 import SnapshotMetadata
 from bookstand.proto.delayed_bucket_segment_pb2 import DelayedIndex, SnapshotSegment
 

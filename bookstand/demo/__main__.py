@@ -2,6 +2,6 @@ from __future__ import annotations
 
 import sys
 
-from bookstand.demo.run import main
+from bookstand.demo.main import main
 
 sys.exit(main(sys.argv[1:]))

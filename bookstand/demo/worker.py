@@ -11,21 +11,21 @@ from time import sleep, time_ns
 from typing import TYPE_CHECKING
 
 import bookstand
-from bookstand.demo import plan
-from bookstand.demo.telling import ACKNOWLEDGING, DELIVERED, DURABLE, NACKED, PUBLISHED, PUBLISHING, STATE, Teller
-from bookstand.ledger.framing import Message
+from bookstand.demo import workload
+from bookstand.demo.progress_pipe import ACKNOWLEDGING, DELIVERED, DURABLE, NACKED, PUBLISHED, PUBLISHING, STATE, Teller
+from bookstand.managed_ledger.message.format import Message
 
 if TYPE_CHECKING:
-    from bookstand.delivery.received import ReceivedMessage
-    from bookstand.delivery.subscription import Subscription
+    from bookstand.delivery.message.received_message import ReceivedMessage
+    from bookstand.delivery.subscription.subscription import Subscription
     from bookstand.delivery.topic import Topic
-    from bookstand.storage.pending import Pending
+    from bookstand.storage.commit.futures import Pending
 
 _LOOK_EVERY = 0.1
 
 
 def topic_config(messages: int) -> bookstand.TopicConfig:
-    entries = plan.entries_per_ledger(messages)
+    entries = workload.entries_per_ledger(messages)
     return bookstand.TopicConfig(
         max_entries_per_ledger=entries,
         delayed_delivery_tracker="bucket",
@@ -37,21 +37,23 @@ def topic_config(messages: int) -> bookstand.TopicConfig:
 
 
 def subscription_config() -> bookstand.SubscriptionConfig:
-    return bookstand.SubscriptionConfig(nack_delay=plan.NACK_DELAY_MILLIS, max_redeliveries=plan.MAX_REDELIVERIES)
+    return bookstand.SubscriptionConfig(
+        nack_delay=workload.NACK_DELAY_MILLIS, max_redeliveries=workload.MAX_REDELIVERIES
+    )
 
 
 def work(path: str, messages: int, teller: Teller) -> None:
     with bookstand.open(path) as store:
-        topic = store.topic(plan.TOPIC, topic_config(messages))
-        subscription = topic.subscription(plan.SUBSCRIPTION, subscription_config())
+        topic = store.topic(workload.TOPIC, topic_config(messages))
+        subscription = topic.subscription(workload.SUBSCRIPTION, subscription_config())
         first = next_number(topic)
         teller.tell(PUBLISHED, first)
         acknowledged = Acknowledged(teller)
         stop = Event()
-        with ThreadPoolExecutor(1 + plan.CONSUMERS) as threads:
+        with ThreadPoolExecutor(1 + workload.CONSUMERS) as threads:
             publishing = threads.submit(publish, topic, subscription, first, messages, teller, stop)
             consuming = [
-                threads.submit(consume, subscription, acknowledged, teller, stop) for _ in range(plan.CONSUMERS)
+                threads.submit(consume, subscription, acknowledged, teller, stop) for _ in range(workload.CONSUMERS)
             ]
             try:
                 while not publishing.done() or subscription.backlog:
@@ -74,38 +76,40 @@ def next_number(topic: Topic) -> int:
     last = topic.ledger.last_confirmed
     if last.entry_id < 0:
         return 0
-    return plan.number_of(Message(topic.ledger.read_entry(last).data).payload()) + 1
+    return workload.number_of(Message(topic.ledger.read_entry(last).data).payload()) + 1
 
 
 def publish(topic: Topic, subscription: Subscription, first: int, messages: int, teller: Teller, stop: Event) -> None:
-    for batch in plan.batches(first, messages):
+    for batch in workload.batches(first, messages):
         while is_behind(subscription) and not stop.is_set():
             sleep(_LOOK_EVERY / 10)
         if stop.is_set():
             return
-        times = plan.delivery_times(batch, now(), messages)
+        times = workload.delivery_times(batch, now(), messages)
         teller.tell(PUBLISHING, batch.start, numbers=times)
-        topic.publish_many(map(plan.payload, batch), deliver_at=[time or None for time in times.tolist()])
+        topic.publish_many(map(workload.payload, batch), deliver_at=[time or None for time in times.tolist()])
         teller.tell(PUBLISHED, batch.stop)
 
 
 def is_behind(subscription: Subscription) -> bool:
     stats = subscription.stats
-    return stats.backlog - stats.delayed > plan.MOST_WAITING
+    return stats.backlog - stats.delayed > workload.MOST_WAITING
 
 
 def consume(subscription: Subscription, acknowledged: Acknowledged, teller: Teller, stop: Event) -> None:
     with subscription.consumer() as consumer:
         while not stop.is_set():
-            received = consumer.receive(plan.RECEIVED_AT_ONCE, timeout=_LOOK_EVERY)
+            received = consumer.receive(workload.RECEIVED_AT_ONCE, timeout=_LOOK_EVERY)
             if not received:
                 continue
-            numbers = [plan.number_of(message.payload) for message in received]
+            numbers = [workload.number_of(message.payload) for message in received]
             teller.tell(DELIVERED, now(), numbers=numbers)
             handled: list[tuple[ReceivedMessage, int]] = []
             failed: list[tuple[ReceivedMessage, int]] = []
             for message, number in zip(received, numbers, strict=True):
-                fails = plan.is_poison(number) or (message.redelivery_count == 0 and plan.fails_at_first(number))
+                fails = workload.is_poison(number) or (
+                    message.redelivery_count == 0 and workload.fails_at_first(number)
+                )
                 (failed if fails else handled).append((message, number))
             if handled:
                 numbers = [number for _, number in handled]

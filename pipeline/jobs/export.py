@@ -1,7 +1,7 @@
 """``export``: what stores and disks hold, as Parquet: a folder for each table, a file for each place and topic.
 
-Every file is there whole or not at all, and has the columns of its table (:mod:`bookstand.pipeline.schemas`). What is
-damaged is a row with an error, and named in the summary.
+Every file is there whole or not at all, and has the columns of its table (:mod:`bookstand.pipeline.tables.schemas`).
+What is damaged is a row with an error, and named in the summary.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bookstand.disk.topics import topics
+from bookstand.disk.topics.topics import topics
 from bookstand.errors import BookstandError
-from bookstand.pipeline.input_state import place_state
-from bookstand.pipeline.places import STORE, Place, check_present, opened
-from bookstand.pipeline.publishing import Output
-from bookstand.pipeline.unit import Plan, Result, Unit, fingerprint
-from bookstand.pipeline.worker import Lost, calls
+from bookstand.pipeline.execution.input_state import place_state
+from bookstand.pipeline.execution.publish import Output
+from bookstand.pipeline.execution.unit import Plan, Result, Unit, fingerprint
+from bookstand.pipeline.execution.worker import Lost, calls
+from bookstand.pipeline.tables.sources import STORE, Place, check_present, opened
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bookstand.pipeline.query import Query
+    from bookstand.pipeline.tables.query import Query
 
 TABLES = ("ledgers", "messages", "cursors", "acks", "delayed_buckets", "delayed_index")
 """Those that are exported if nothing else is said; there are ``entries`` and ``nodes`` besides."""
@@ -47,7 +47,7 @@ class Export:
     def __post_init__(self) -> None:
         Output(self.output)
         # Arrow comes with the tables.
-        from bookstand.pipeline.schemas import table_of
+        from bookstand.pipeline.tables.schemas import table_of
 
         for table in self.tables:
             table_of(table)
@@ -109,9 +109,9 @@ class Export:
 
 def _query(table: str, chosen: Sequence[str]) -> Query:
     """Everything, what is not in buckets as well; of ``chosen`` topics where the table has any."""
-    from bookstand.pipeline.query import query
-    from bookstand.pipeline.schemas import table_of
-    from bookstand.pipeline.wanted import ALL
+    from bookstand.pipeline.tables.predicate import ALL
+    from bookstand.pipeline.tables.query import query
+    from bookstand.pipeline.tables.schemas import table_of
 
     of_topics = chosen and "topic" in table_of(table).names
     return query(table, wanted=ALL.among("topic", chosen) if of_topics else ALL, unsealed=True)
@@ -122,8 +122,8 @@ def _write(file: Path | None, place: Place, asked: Query) -> tuple[int, list[str
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from bookstand.pipeline import tables
-    from bookstand.pipeline.schemas import ERROR
+    from bookstand.pipeline.tables import tables
+    from bookstand.pipeline.tables.schemas import ERROR
 
     rows = 0
     problems: dict[str, None] = {}

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bookstand.disk.disks import Disks
-from bookstand.disk.importing import import_disks
+from bookstand.disk.importer.run import import_disks
 from bookstand.errors import IncorrectParameterError
-from bookstand.pipeline.input_state import place_state
-from bookstand.pipeline.places import BOOKIE, Place, check_present
-from bookstand.pipeline.publishing import Output
-from bookstand.pipeline.unit import Plan, Result, Unit, fingerprint
+from bookstand.pipeline.execution.input_state import place_state
+from bookstand.pipeline.execution.publish import Output
+from bookstand.pipeline.execution.unit import Plan, Result, Unit, fingerprint
+from bookstand.pipeline.tables.sources import BOOKIE, Place, check_present
 from bookstand.store import open as open_store
 from bookstand.store import temporary
 

@@ -1,8 +1,8 @@
 """``migrate-cursors``: cursors from Pulsar's forms to pages and markers, or back, in stores.
 
 Tasks look at every cursor, and say what it takes; what is in the form already is left alone. The change itself is
-:func:`bookstand.cursor.migrating.migrate_cursor`: a cursor has one form or the other, whenever it is stopped, and so
-none is migrated twice by a job that runs again.
+:func:`bookstand.cursor.store.migration.migrate_cursor`: a cursor has one form or the other, whenever it is stopped,
+and so none is migrated twice by a job that runs again.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bookstand.cursor.migrating import PAGES, SNAPSHOT, Migration, migrate_cursor
+from bookstand.cursor.store.migration import PAGES, SNAPSHOT, Migration, migrate_cursor
 from bookstand.errors import BookstandError, IncorrectParameterError
-from bookstand.ledger.managed import ManagedLedger
-from bookstand.pipeline.in_use import check_not_held, left_for
-from bookstand.pipeline.store_topics import each_topic, is_wanted, missing
-from bookstand.pipeline.unit import Plan, Result, Unit
+from bookstand.managed_ledger.managed_ledger import ManagedLedger
+from bookstand.pipeline.execution.unit import Plan, Result, Unit
+from bookstand.pipeline.jobs.busy_cursors import check_not_held, left_for
+from bookstand.pipeline.jobs.topics import each_topic, is_wanted, missing
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.store import Store
 from bookstand.store import open as open_store

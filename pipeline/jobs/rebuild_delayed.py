@@ -14,28 +14,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bookstand.delivery.indexes import Indexes
-from bookstand.disk.cursors import DiskCursor
-from bookstand.disk.cursors import cursor as cursor_of
-from bookstand.disk.delayed import waiting
-from bookstand.disk.metadata_dump import MetadataDump
-from bookstand.disk.topics import DiskTopic
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+from bookstand.disk.metadata.dump import MetadataDump
+from bookstand.disk.topics.cursors import DiskCursor
+from bookstand.disk.topics.cursors import cursor as cursor_of
+from bookstand.disk.topics.delayed import waiting
+from bookstand.disk.topics.topics import DiskTopic
 from bookstand.errors import BookstandError, IncorrectParameterError, StoreDamagedError
-from bookstand.ledger.topic_name import cursor_node_of
-from bookstand.pipeline import delayed_rows, store_changes
-from bookstand.pipeline.bucket_changes import (
-    ENTRY_LIMIT,
-    change_of,
-    cursor_names,
-    stage,
-    standing,
-)
-from bookstand.pipeline.bucket_cutting import Cut, check_bucket, cut
-from bookstand.pipeline.input_state import file_state
-from bookstand.pipeline.one_topic import opened_topic
-from bookstand.pipeline.places import STORE, Place, local_path, opened
-from bookstand.pipeline.store_topics import each_topic, missing
-from bookstand.pipeline.unit import Packed, Part, Plan, Result, Unit
+from bookstand.managed_ledger.topic_name import cursor_node_of
+from bookstand.pipeline.execution import store_commit
+from bookstand.pipeline.execution.input_state import file_state
+from bookstand.pipeline.execution.unit import Packed, Part, Plan, Result, Unit
+from bookstand.pipeline.jobs.bucket_cutting import Cut, check_bucket, cut
+from bookstand.pipeline.jobs.bucket_staging import ENTRY_LIMIT, change_of, cursor_names, stage, standing
+from bookstand.pipeline.jobs.single_topic import opened_topic
+from bookstand.pipeline.jobs.topics import each_topic, missing
+from bookstand.pipeline.tables import delayed_rows
+from bookstand.pipeline.tables.sources import STORE, Place, local_path, opened
 
 _MANAGED_LEDGER = "pulsar/managed-ledger"
 
@@ -65,12 +60,12 @@ class RebuildDelayed:
 
     def __post_init__(self) -> None:
         self.cut.check()
-        store_changes.work(self.workplace)
+        store_commit.work(self.workplace)
         for table in self.table:
             local_path(table, "table")
 
     def work(self) -> Path | None:
-        return None if self.looking else store_changes.work(self.workplace)
+        return None if self.looking else store_commit.work(self.workplace)
 
     # -- plan --------------------------------------------------------------------------------------------------------
 
@@ -118,7 +113,7 @@ class RebuildDelayed:
         return found
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
-        return store_changes.done(self.name, units)
+        return store_commit.done(self.name, units)
 
     # -- do ----------------------------------------------------------------------------------------------------------
 
@@ -188,7 +183,7 @@ class RebuildDelayed:
     # -- commit ------------------------------------------------------------------------------------------------------
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
-        return store_changes.commit(self.name, done, change_of)
+        return store_commit.commit(self.name, done, change_of)
 
 
 def _check_local(topic: DiskTopic) -> None:

@@ -15,22 +15,22 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from bookstand.delivery.bucket_key import BucketKey
-from bookstand.delivery.indexes import Indexes, together
-from bookstand.delivery.snapshot import SnapshotDamagedError
-from bookstand.disk.cursors import cursor as cursor_of
-from bookstand.disk.delayed import DelayedIndex, DiskBucket
-from bookstand.disk.topics import DiskTopic
+from bookstand.delivery.tracker.bucket.key import BucketKey
+from bookstand.delivery.tracker.bucket.snapshot.codec import SnapshotDamagedError
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, together
+from bookstand.disk.topics.cursors import cursor as cursor_of
+from bookstand.disk.topics.delayed import DelayedIndex, DiskBucket
+from bookstand.disk.topics.topics import DiskTopic
 from bookstand.errors import StoreDamagedError, StoreInUseError
-from bookstand.ledger.topic_name import cursor_node_of
-from bookstand.pipeline import store_changes
-from bookstand.pipeline.bucket_changes import ENTRY_LIMIT, change_of, cursor_names, stage, standing
-from bookstand.pipeline.bucket_cutting import Bucket, Cut, check_bucket, cut
-from bookstand.pipeline.delayed_rows import in_order
-from bookstand.pipeline.in_use import check_not_held, left_for
-from bookstand.pipeline.one_topic import opened_topic
-from bookstand.pipeline.store_topics import each_topic, missing
-from bookstand.pipeline.unit import Plan, Result, Unit
+from bookstand.managed_ledger.topic_name import cursor_node_of
+from bookstand.pipeline.execution import store_commit
+from bookstand.pipeline.execution.unit import Plan, Result, Unit
+from bookstand.pipeline.jobs.bucket_cutting import Bucket, Cut, check_bucket, cut
+from bookstand.pipeline.jobs.bucket_staging import ENTRY_LIMIT, change_of, cursor_names, stage, standing
+from bookstand.pipeline.jobs.busy_cursors import check_not_held, left_for
+from bookstand.pipeline.jobs.single_topic import opened_topic
+from bookstand.pipeline.jobs.topics import each_topic, missing
+from bookstand.pipeline.tables.delayed_rows import in_order
 
 if TYPE_CHECKING:
     from bookstand.disk.store_source import StoreSource
@@ -58,7 +58,7 @@ class Recut:
         self.cut.check()
 
     def work(self) -> Path | None:
-        return None if self.looking else store_changes.work(self.workplace)
+        return None if self.looking else store_commit.work(self.workplace)
 
     def plan(self) -> Plan:
         units: list[Unit] = []
@@ -75,7 +75,7 @@ class Recut:
         return Plan(units, problems=tuple(problems))
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
-        return store_changes.done(self.name, units)
+        return store_commit.done(self.name, units)
 
     def preview(self) -> Recut:
         return replace(self, looking=True)
@@ -143,7 +143,7 @@ class Recut:
         """What is as it is to be stays untouched."""
         same = [result for _, result in done if not result.facts["versions"]]
         others = [(unit, result) for unit, result in done if result.facts["versions"]]
-        return [*same, *store_changes.commit(self.name, others, change_of)]
+        return [*same, *store_commit.commit(self.name, others, change_of)]
 
 
 class _Sum:

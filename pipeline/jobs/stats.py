@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pyroaring import BitMap64
 
-from bookstand.cursor.bitmaps import runs
-from bookstand.disk.content import content_of
-from bookstand.disk.cursors import DiskCursor, cursors
-from bookstand.disk.delayed import BROKERS_OWN, DelayedIndex, add, positions_of
-from bookstand.disk.topics import topics
-from bookstand.pipeline.jobs.survey import Survey
-from bookstand.pipeline.places import Place, opened
-from bookstand.pipeline.unit import Result
+from bookstand.cursor.state.bitmap_runs import runs
+from bookstand.disk.topics.cursors import DiskCursor, cursors
+from bookstand.disk.topics.delayed import BROKERS_OWN, DelayedIndex, add, positions_of
+from bookstand.disk.topics.ledger_kind import content_of
+from bookstand.disk.topics.topics import topics
+from bookstand.pipeline.execution.unit import Result
+from bookstand.pipeline.jobs.read_only import Survey
+from bookstand.pipeline.tables.sources import Place, opened
 
 if TYPE_CHECKING:
     from bookstand.disk.disks import Disks

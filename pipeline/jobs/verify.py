@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from bookstand.disk.cursors import cursors
 from bookstand.disk.damage import Damage
-from bookstand.disk.delayed import DelayedIndex
-from bookstand.disk.topics import topics
+from bookstand.disk.topics.cursors import cursors
+from bookstand.disk.topics.delayed import DelayedIndex
+from bookstand.disk.topics.topics import topics
 from bookstand.errors import StoreDamagedError
-from bookstand.pipeline.jobs.survey import Survey
-from bookstand.pipeline.places import STORE, Place, opened
-from bookstand.pipeline.unit import Result
+from bookstand.pipeline.execution.unit import Result
+from bookstand.pipeline.jobs.read_only import Survey
+from bookstand.pipeline.tables.sources import STORE, Place, opened
 from bookstand.storage.storage import open_storage
 from bookstand.storage.verify import verify
 

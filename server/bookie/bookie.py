@@ -6,9 +6,10 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.server.bookie import availability, codes, v2
-from bookstand.storage.copy_reading import CopyReads
-from bookstand.storage.state import MAX_BOOKIES
+from bookstand.server.bookie import availability
+from bookstand.server.bookie.protocol import codes, v2
+from bookstand.storage.format.ledger_state import MAX_BOOKIES
+from bookstand.storage.served.replica_reader import CopyReads
 from bookstand.storage.storage import Storage
 
 if TYPE_CHECKING:

@@ -10,18 +10,19 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from bookstand.errors import OutcomeUnknownError, StoreCrashedError
-from bookstand.server.bookie import adds, codes, figures, requests_v2, v2
-from bookstand.server.bookie.desk import Desk
-from bookstand.server.bookie.hooked import HookedAdd
-from bookstand.server.bookie.versions import FIRST_OCTET_OF_V3
+from bookstand.server.bookie import add_batches, metrics
+from bookstand.server.bookie.fault_path import HookedAdd
+from bookstand.server.bookie.protocol import codes, requests_v2, v2
+from bookstand.server.bookie.protocol.versions import FIRST_OCTET_OF_V3
+from bookstand.server.bookie.shared_state import Desk
 from bookstand.server.framing import LENGTH_BYTES, Buffers, FramedConnection, Run
-from bookstand.storage.copy_reading import CopyReads
-from bookstand.storage.copying import FenceCopy
 from bookstand.storage.hooks import SimulatedCrash
-from bookstand.storage.log import logger
+from bookstand.storage.logger import logger
+from bookstand.storage.served.replica_operations import FenceCopy
+from bookstand.storage.served.replica_reader import CopyReads
 
 if TYPE_CHECKING:
-    from bookstand.storage.changes import Operation
+    from bookstand.storage.commit.operations import Operation
 
 SMALLEST_RUN = 8
 """Of frames: where looking at them by the column pays."""
@@ -40,7 +41,7 @@ Refusal = Callable[[int], bytes]
 @cache
 def _requests_v3() -> ModuleType:
     """Loaded with the first request of that version: protobuf takes longer than all else that a bookie is made of."""
-    from bookstand.server.bookie import requests_v3
+    from bookstand.server.bookie.protocol import requests_v3
 
     return requests_v3
 
@@ -49,7 +50,7 @@ class BookieConnection(FramedConnection):
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk.scratch, desk.limits.frame_bytes - LENGTH_BYTES)
         self.desk = desk
-        self._gathering = adds.Gathering()
+        self._gathering = add_batches.Gathering()
         self._held = False
         # Reads whose time has come while the client does not read its answers.
         self._deferred: deque[tuple[float, Callable[[], None]]] = deque()
@@ -91,7 +92,7 @@ class BookieConnection(FramedConnection):
         was_reading = self._reading
         super()._hold_or_go_on()
         if was_reading and not self._reading and self._request_bytes >= self.desk.limits.connection_bytes:
-            self.desk.figures.limits[figures.REQUESTS_OF_ONE] += 1
+            self.desk.figures.limits[metrics.REQUESTS_OF_ONE] += 1
 
     def buffer_updated(self, nbytes: int) -> None:
         self.desk.figures.received += nbytes
@@ -102,7 +103,7 @@ class BookieConnection(FramedConnection):
         within = self.desk.hold(before, now)
         if not within and sum(now) > sum(before) and not self.closed:
             self.desk.figures.refused += 1
-            self.desk.figures.limits[figures.ALL] += 1
+            self.desk.figures.limits[metrics.ALL] += 1
             self.abort()
 
     def reject(self, head: bytes) -> bool | None:
@@ -118,7 +119,7 @@ class BookieConnection(FramedConnection):
             return False
         if answer is None:
             return None
-        self.desk.figures.limits[figures.FRAME] += 1
+        self.desk.figures.limits[metrics.FRAME] += 1
         self._arrived = monotonic()
         self.answer("add", codes.BAD_REQUEST, answer)
         return True
@@ -154,7 +155,7 @@ class BookieConnection(FramedConnection):
     def take(self, run: Run) -> int:
         if run.frames >= SMALLEST_RUN and not self.desk.hooked:
             # For those who send many at once: it takes as long to load as half of the server.
-            from bookstand.server.bookie.runs import adds_of
+            from bookstand.server.bookie.add_runs import adds_of
 
             together = adds_of(run)
             if together is not None and len(together.entry_ids) >= SMALLEST_RUN:
@@ -189,7 +190,13 @@ class BookieConnection(FramedConnection):
         self.send(answer)
 
     def gather(
-        self, ledger_id: int, master_key: bytes, recovery: bool, entry_id: int, stored: bytes, answer: adds.Answer
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        recovery: bool,
+        entry_id: int,
+        stored: bytes,
+        answer: add_batches.Answer,
     ) -> None:
         """An add, which goes off with the others of its ledger."""
         self._gathering.add(ledger_id, master_key, recovery, entry_id, stored, answer)
@@ -283,8 +290,8 @@ class BookieConnection(FramedConnection):
         """``ready`` is called when the ledger's LAC is higher, or the time is over; False: too many are waiting."""
         desk = self.desk
         for limit, waiting, most in (
-            (figures.POLLS_OF_ONE, self._polling, desk.limits.long_polls),
-            (figures.ALL_POLLS, desk.load.long_polls, desk.limits.server_long_polls),
+            (metrics.POLLS_OF_ONE, self._polling, desk.limits.long_polls),
+            (metrics.ALL_POLLS, desk.load.long_polls, desk.limits.server_long_polls),
         ):
             if waiting >= most:
                 desk.figures.limits[limit] += 1
@@ -353,7 +360,7 @@ class BookieConnection(FramedConnection):
         for gathered in self._gathering.take():
             self._add(gathered)
 
-    def _add(self, together: adds.Adds) -> None:
+    def _add(self, together: add_batches.Adds) -> None:
         count = len(together.entry_ids)
         if self._is_too_much(together.held_bytes):
             self.answer("add", codes.TOO_MANY_REQUESTS, together.answer(codes.TOO_MANY_REQUESTS), count)
@@ -361,7 +368,7 @@ class BookieConnection(FramedConnection):
         self._count_adds(together.held_bytes)
         self.desk.office.post((together.of(self.desk.bookie.number),), partial(self._added, together, self._arrived))
 
-    def _added(self, together: adds.Adds, arrived: float, error: BaseException | None) -> None:
+    def _added(self, together: add_batches.Adds, arrived: float, error: BaseException | None) -> None:
         self._count_adds(-together.held_bytes)
         if error is None:
             # Who waits for it hears of it first, as from the original.
@@ -379,7 +386,7 @@ class BookieConnection(FramedConnection):
         """Count and report a request that would exceed the limit of the server."""
         if self.desk.load.bytes + size <= self.desk.limits.server_bytes:
             return False
-        self.desk.figures.limits[figures.ALL] += 1
+        self.desk.figures.limits[metrics.ALL] += 1
         return True
 
     def _count_adds(self, size: int) -> None:

@@ -10,8 +10,8 @@ from itertools import islice
 
 from bookstand.errors import StoreDamagedError
 from bookstand.server.bookie.bookie import Bookie
-from bookstand.storage.copy_reading import CopyReads
-from bookstand.storage.keys import MAX_ENTRY_ID
+from bookstand.storage.format.schema import MAX_ENTRY_ID
+from bookstand.storage.served.replica_reader import CopyReads
 
 # How often to look for what others than the server's clients have confirmed.
 _LOOK_INTERVAL = 0.05

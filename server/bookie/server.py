@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from bookstand.errors import BookstandError, IncorrectParameterError
 from bookstand.server.bookie.bookie import Bookie, check_bookie
-from bookstand.server.bookie.desk import Desk, Limits, Load
-from bookstand.server.bookie.door import Door
-from bookstand.server.bookie.posting import PostOffice
+from bookstand.server.bookie.commit_bridge import PostOffice
+from bookstand.server.bookie.port import Door
+from bookstand.server.bookie.shared_state import Desk, Limits, Load
 from bookstand.server.framing import SCRATCH_BYTES
 from bookstand.storage.metrics import Sample
-from bookstand.storage.owners import Role
+from bookstand.storage.process.process_markers import Role
 from bookstand.storage.storage import Storage
 
 

@@ -13,14 +13,15 @@ from bookstand.errors import (
     NoSuchNodeError,
     StoreDamagedError,
 )
-from bookstand.server.zookeeper import kept
-from bookstand.server.zookeeper.protocol import Code, Op, ZooKeeperError
-from bookstand.server.zookeeper.records import Failed
+from bookstand.server.zookeeper import persistent_records
+from bookstand.server.zookeeper.protocol.protocol import Code, Op, ZooKeeperError
+from bookstand.server.zookeeper.protocol.records import Failed
 from bookstand.server.zookeeper.transaction import Change, Transaction
-from bookstand.server.zookeeper.writes import WRITES, MultiRefusedError, Writer, delete_if_unused, multi
-from bookstand.storage import keys, news, record
-from bookstand.storage.changes import Staging, TakesSpace
-from bookstand.storage.log import logger
+from bookstand.server.zookeeper.write_operations import WRITES, MultiRefusedError, Writer, delete_if_unused, multi
+from bookstand.storage.commit import change_feed
+from bookstand.storage.commit.operations import Staging, TakesSpace
+from bookstand.storage.format import schema, sealed_record
+from bookstand.storage.logger import logger
 
 
 class Outcome(NamedTuple):
@@ -36,7 +37,7 @@ class Outcome(NamedTuple):
 class OpenSession(NamedTuple):
     """A new session; result: (id, :class:`kept.Session`)."""
 
-    session: kept.Session
+    session: persistent_records.Session
 
 
 class CloseSession(NamedTuple):
@@ -100,13 +101,13 @@ class Batch:
 
     def apply(self, staging: Staging) -> list[Outcome]:
         staging.is_news = False
-        sealed = staging.get(keys.META, keys.META_SERVER)
+        sealed = staging.get(schema.META, schema.META_SERVER)
         if sealed is None:
             raise StoreDamagedError("the record of the ZooKeeper server is missing")
-        server = kept.parse_server(record.unseal(keys.META, keys.META_SERVER, sealed))
+        server = persistent_records.parse_server(sealed_record.unseal(schema.META, schema.META_SERVER, sealed))
         running = _Running(staging, server, self._now, self._ephemerals)
         outcomes = [running.outcome(write) for write in self.writes]
-        staging.put(keys.META, keys.META_SERVER, kept.pack_server(running.server))
+        staging.put(schema.META, schema.META_SERVER, persistent_records.pack_server(running.server))
         return outcomes
 
 
@@ -126,19 +127,23 @@ class Begin:
         self._first_session = first_session
 
     def apply(self, staging: Staging) -> None:
-        if staging.get(keys.META, keys.META_SERVER) is None:
-            staging.put(keys.META, keys.META_SERVER, kept.pack_server(kept.Server(0, self._first_session)))
-            for path, znode in kept.BUILT_IN.items():
-                key = keys.znode_key(path)
-                staging.put(keys.META, key, kept.pack_znode(key, znode))
-        if staging.get(keys.META, keys.META_NEWS) is None:
-            staging.put(keys.META, keys.META_NEWS, news.pack_total(0))
+        if staging.get(schema.META, schema.META_SERVER) is None:
+            staging.put(
+                schema.META,
+                schema.META_SERVER,
+                persistent_records.pack_server(persistent_records.Server(0, self._first_session)),
+            )
+            for path, znode in persistent_records.BUILT_IN.items():
+                key = schema.znode_key(path)
+                staging.put(schema.META, key, persistent_records.pack_znode(key, znode))
+        if staging.get(schema.META, schema.META_NEWS) is None:
+            staging.put(schema.META, schema.META_NEWS, change_feed.pack_total(0))
 
 
 class _Running:
     """One application of a batch."""
 
-    def __init__(self, staging: Staging, server: kept.Server, now: int, ephemerals: Ephemerals) -> None:
+    def __init__(self, staging: Staging, server: persistent_records.Server, now: int, ephemerals: Ephemerals) -> None:
         self.server = server
         self._staging = staging
         self._now = now
@@ -176,19 +181,19 @@ class _Running:
 
     def _check_session(self, transaction: Transaction, session_id: int) -> None:
         """It may have been closed by an earlier write."""
-        if transaction.staging.get(keys.META, kept.session_key(session_id)) is None:
+        if transaction.staging.get(schema.META, persistent_records.session_key(session_id)) is None:
             raise ZooKeeperError(Code.SESSION_EXPIRED, f"session {session_id:#x} is over")
 
-    def _open_session(self, transaction: Transaction, write: OpenSession) -> tuple[int, kept.Session]:
+    def _open_session(self, transaction: Transaction, write: OpenSession) -> tuple[int, persistent_records.Session]:
         session_id = self.server.next_session
         self.server = self.server._replace(next_session=session_id + 1)
-        key = kept.session_key(session_id)
-        transaction.staging.put(keys.META, key, kept.pack_session(key, write.session))
+        key = persistent_records.session_key(session_id)
+        transaction.staging.put(schema.META, key, persistent_records.pack_session(key, write.session))
         return session_id, write.session
 
     def _close_session(self, transaction: Transaction, write: CloseSession) -> int:
         session_id = write.session_id
-        transaction.staging.put(keys.META, kept.session_key(session_id), None)
+        transaction.staging.put(schema.META, persistent_records.session_key(session_id), None)
         owned = dict.fromkeys(self._ephemerals.get(session_id, ()), True)
         owned |= {path: there for (owner, path), there in self._owned.items() if owner == session_id}
         for path in sorted(path for path, there in owned.items() if there):

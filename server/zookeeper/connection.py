@@ -10,15 +10,16 @@ import asyncio
 from collections import deque
 
 from bookstand.server.framing import LENGTH_BYTES, Buffers, FramedConnection, Run, joined
-from bookstand.server.zookeeper import metrics, records
-from bookstand.server.zookeeper.protocol import MAX_FRAME, SYNC_CONNECTED, EventType
-from bookstand.server.zookeeper.words import WORDS
-from bookstand.storage.log import logger
+from bookstand.server.zookeeper import metrics
+from bookstand.server.zookeeper.four_letter_words import WORDS
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import MAX_FRAME, SYNC_CONNECTED, EventType
+from bookstand.storage.logger import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from bookstand.server.zookeeper.acls import Identity
-    from bookstand.server.zookeeper.rounds import Rounds
+    from bookstand.server.zookeeper.protocol.acls import Identity
+    from bookstand.server.zookeeper.request_rounds import Rounds
     from bookstand.server.zookeeper.sessions import Session
     from bookstand.server.zookeeper.state import State
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bookstand.server.framing import BUFFERS
-from bookstand.server.request_figures import RequestFigures
-from bookstand.server.zookeeper.protocol import Code, Op
+from bookstand.server.request_metrics import RequestFigures
+from bookstand.server.zookeeper.protocol.protocol import Code, Op
 from bookstand.storage.metrics import COUNTER, GAUGE, HISTOGRAM, Family, Sample
 
 TYPE_CHECKING = False

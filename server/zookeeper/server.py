@@ -11,18 +11,18 @@ from bookstand.ledger.client import COLLECTED_AT_ONCE, COLLECTION_GRACE_MILLIS
 from bookstand.server.framing import SCRATCH_BYTES
 from bookstand.server.zookeeper.batch import Begin, CloseSession, RemoveUnused
 from bookstand.server.zookeeper.connection import ZooKeeperConnection
-from bookstand.server.zookeeper.reading import StrangeError
-from bookstand.server.zookeeper.rounds import Rounds
+from bookstand.server.zookeeper.read_operations import StrangeError
+from bookstand.server.zookeeper.request_rounds import Rounds
 from bookstand.server.zookeeper.state import Left, State
-from bookstand.server.zookeeper.writes import is_unused
-from bookstand.storage.changes import Change
-from bookstand.storage.log import logger
+from bookstand.server.zookeeper.write_operations import is_unused
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.logger import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.storage.clock import Clock
     from bookstand.storage.metrics import Sample
-    from bookstand.storage.owners import Role
+    from bookstand.storage.process.process_markers import Role
     from bookstand.storage.storage import Storage
 
 DEFAULT_PORT = 2181

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from time import monotonic_ns
 
-from bookstand.server.zookeeper import kept
+from bookstand.server.zookeeper import persistent_records
 from bookstand.storage.clock import SystemClock
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ class Session:
 
     __slots__ = ("closing", "connection", "deadline", "id", "password", "timeout")
 
-    def __init__(self, session_id: int, kept_session: kept.Session, now: int) -> None:
+    def __init__(self, session_id: int, kept_session: persistent_records.Session, now: int) -> None:
         self.id = session_id
         self.timeout = kept_session.timeout
         self.password = kept_session.password
@@ -54,13 +54,13 @@ class Sessions:
         """Milliseconds of the time by which sessions end."""
         return monotonic_ns() // 1_000_000 if self._monotonic else self._clock.now()
 
-    def new(self, asked_timeout: int) -> kept.Session:
+    def new(self, asked_timeout: int) -> persistent_records.Session:
         """What a client gets that asks for a session."""
         least, most = self.limits
         timeout = min(max(asked_timeout, least), most)
-        return kept.Session(timeout, secrets.token_bytes(kept.PASSWORD_BYTES))
+        return persistent_records.Session(timeout, secrets.token_bytes(persistent_records.PASSWORD_BYTES))
 
-    def add(self, session_id: int, session: kept.Session) -> Session:
+    def add(self, session_id: int, session: persistent_records.Session) -> Session:
         live = self._by_id[session_id] = Session(session_id, session, self.now())
         return live
 

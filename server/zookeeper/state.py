@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 from bookstand.errors import BookstandError, StoreDamagedError
 from bookstand.server.framing import Held
-from bookstand.server.zookeeper import kept
-from bookstand.server.zookeeper.acls import allows
+from bookstand.server.zookeeper import persistent_records
 from bookstand.server.zookeeper.batch import Adopt, CloseSession, Outcome, Write
+from bookstand.server.zookeeper.foreign_writes import Others
 from bookstand.server.zookeeper.metrics import Metrics
-from bookstand.server.zookeeper.others import Others
-from bookstand.server.zookeeper.protocol import EventType, Permission
-from bookstand.server.zookeeper.reading import Tree
+from bookstand.server.zookeeper.protocol.acls import allows
+from bookstand.server.zookeeper.protocol.protocol import EventType, Permission
+from bookstand.server.zookeeper.read_operations import Tree
 from bookstand.server.zookeeper.sessions import Sessions
-from bookstand.server.zookeeper.survey import Survey, survey
+from bookstand.server.zookeeper.tree_scan import Survey, survey
 from bookstand.server.zookeeper.watches import Watches
-from bookstand.storage import keys
+from bookstand.storage.format import schema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ _MORE = {EventType.CREATED: 1, EventType.DELETED: -1}
 class Left(NamedTuple):
     """What a server has left in its store."""
 
-    server: kept.Server
+    server: persistent_records.Server
     survey: Survey
-    sessions: dict[int, kept.Session]
+    sessions: dict[int, persistent_records.Session]
 
 
 class State:
@@ -89,15 +89,15 @@ class State:
 
     def restored(self) -> Left:
         """What the store holds, however that came about. Takes its time."""
-        body = self.storage.meta(keys.META_SERVER)
+        body = self.storage.meta(schema.META_SERVER)
         if body is None:
             raise StoreDamagedError("the record of the ZooKeeper server is missing")
         sessions = {}
-        for key in self.storage.meta_keys(keys.META_SESSION):
+        for key in self.storage.meta_keys(schema.META_SESSION):
             session = self.storage.meta(key)
             if session is not None:
-                sessions[kept.session_of(key)] = kept.parse_session(key, session)
-        return Left(kept.parse_server(body), survey(self.storage), sessions)
+                sessions[persistent_records.session_of(key)] = persistent_records.parse_session(key, session)
+        return Left(persistent_records.parse_server(body), survey(self.storage), sessions)
 
     def restore(self, left: Left) -> None:
         """Go on from what the store holds. Sessions that are new here live from now on for as long as they said."""

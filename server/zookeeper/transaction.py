@@ -11,21 +11,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bookstand.errors import MetadataSerializationError, StoreDamagedError
-from bookstand.server.zookeeper import kept
-from bookstand.server.zookeeper.kept import Znode
-from bookstand.server.zookeeper.paths import ROOT, parent_of
-from bookstand.server.zookeeper.places import Place, place_of
-from bookstand.server.zookeeper.protocol import Code, EventType, ZooKeeperError
-from bookstand.storage import keys, metadata, record
-from bookstand.storage.changes import Staging
-from bookstand.storage.digest import master_key
-from bookstand.storage.entry_changes import CollectEntries
-from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger, UpdateLedger
-from bookstand.storage.state import NO_HOME_YET
+from bookstand.server.zookeeper import persistent_records
+from bookstand.server.zookeeper.persistent_records import Znode
+from bookstand.server.zookeeper.protocol.paths import ROOT, parent_of
+from bookstand.server.zookeeper.protocol.protocol import Code, EventType, ZooKeeperError
+from bookstand.server.zookeeper.value_location import Place, place_of
+from bookstand.storage.commit.entry_operations import CollectEntries
+from bookstand.storage.commit.ledger_operations import CreateLedger, DeleteLedger, UpdateLedger
+from bookstand.storage.commit.operations import Staging
+from bookstand.storage.format import ledger_metadata, schema, sealed_record
+from bookstand.storage.format.digest import master_key
+from bookstand.storage.format.ledger_state import NO_HOME_YET
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from bookstand.server.zookeeper.records import Acl, Stat
+    from bookstand.server.zookeeper.protocol.records import Acl, Stat
 
 
 class Change(NamedTuple):
@@ -33,8 +33,8 @@ class Change(NamedTuple):
 
     type: EventType
     path: str
-    acl: Sequence[Acl] = kept.OPEN_ACL
-    parent_acl: Sequence[Acl] = kept.OPEN_ACL
+    acl: Sequence[Acl] = persistent_records.OPEN_ACL
+    parent_acl: Sequence[Acl] = persistent_records.OPEN_ACL
 
 
 class Found(NamedTuple):
@@ -65,16 +65,16 @@ class Transaction:
 
     def find(self, path: str) -> Found | None:
         """The znode, as it is in the store."""
-        key = keys.znode_key(path)
+        key = schema.znode_key(path)
         place = place_of(path)
-        sealed = self.staging.get(keys.META, key)
+        sealed = self.staging.get(schema.META, key)
         value = self.staging.get(place.database, place.key)
-        seal = record.seal_of(value)
+        seal = sealed_record.seal_of(value)
         if sealed is None:
             if value is None:
                 return None
             return self._adopt_new(path, place, value)
-        znode = kept.unpack_znode(key, sealed)
+        znode = persistent_records.unpack_znode(key, sealed)
         if znode.has_record == (value is not None) and znode.seal == seal:
             if value is None:
                 return Found(znode, 0, 0)
@@ -88,13 +88,15 @@ class Transaction:
         return found
 
     def save(self, path: str, znode: Znode) -> None:
-        key = keys.znode_key(path)
-        self.staging.put(keys.META, key, kept.pack_znode(key, znode))
+        key = schema.znode_key(path)
+        self.staging.put(schema.META, key, persistent_records.pack_znode(key, znode))
 
     # -- what others have written ------------------------------------------------------------------------------------
 
     def _adopt_new(self, path: str, place: Place, value: bytes) -> Found:
-        znode = kept.new_znode(self.zxid, self.now)._replace(has_record=True, seal=record.seal_of(value))
+        znode = persistent_records.new_znode(self.zxid, self.now)._replace(
+            has_record=True, seal=sealed_record.seal_of(value)
+        )
         self._link(path, znode)
         return _found(znode, place, value)
 
@@ -105,7 +107,7 @@ class Transaction:
         changed = znode._replace(
             has_record=value is not None,
             null_value=False,
-            seal=record.seal_of(value),
+            seal=sealed_record.seal_of(value),
             mzxid=self.zxid,
             mtime=self.now,
         )
@@ -117,11 +119,11 @@ class Transaction:
 
     def _link(self, path: str, znode: Znode) -> None:
         """Put a new znode into the tree; parents that are missing come with it, and before it."""
-        parent_acl: Sequence[Acl] = kept.OPEN_ACL
+        parent_acl: Sequence[Acl] = persistent_records.OPEN_ACL
         if path != ROOT:
             above = parent_of(path)
             if self.find(above) is None:
-                self._link(above, kept.new_znode(self.zxid, self.now))
+                self._link(above, persistent_records.new_znode(self.zxid, self.now))
             parent = self.get(above).znode
             more = parent._replace(children=parent.children + 1, creates=parent.creates + 1, pzxid=self.zxid)
             self.save(above, more)
@@ -134,7 +136,7 @@ class Transaction:
             self.mortal.append(path)
 
     def _unlink(self, path: str, znode: Znode) -> None:
-        self.staging.put(keys.META, keys.znode_key(path), None)
+        self.staging.put(schema.META, schema.znode_key(path), None)
         above = parent_of(path)
         parent = self._as_kept(above)
         self.changes.append(Change(EventType.DELETED, path, znode.acl, parent.acl))
@@ -145,11 +147,11 @@ class Transaction:
     def _as_kept(self, path: str) -> Znode:
         """A znode that is there, whatever others have done to it: who has deleted it after all that was below it is
         found to have done so once that is gone."""
-        key = keys.znode_key(path)
-        sealed = self.staging.get(keys.META, key)
+        key = schema.znode_key(path)
+        sealed = self.staging.get(schema.META, key)
         if sealed is None:
             raise StoreDamagedError(f"what is kept of znode {path!r} is missing, but not what is below it")
-        return kept.unpack_znode(key, sealed)
+        return persistent_records.unpack_znode(key, sealed)
 
     def add(self, path: str, data: bytes | None, znode: Znode) -> Found:
         """A znode that is not there yet, below one that is."""
@@ -169,7 +171,7 @@ class Transaction:
         self._unlink(path, found.znode)
 
     def set_value(self, path: str, found: Found, data: bytes | None) -> Found:
-        version = kept.next_version(found.version)
+        version = persistent_records.next_version(found.version)
         if found.znode.has_record:
             seal = self._update_value(path, data, version)
         else:
@@ -189,7 +191,7 @@ class Transaction:
             self._put_node(place, data, version)
         else:
             self._create_ledger(path, place.ledger_id, data)
-        return record.seal_of(self.staging.get(place.database, place.key))
+        return sealed_record.seal_of(self.staging.get(place.database, place.key))
 
     def _update_value(self, path: str, data: bytes | None, version: int) -> int:
         place = place_of(path)
@@ -198,10 +200,10 @@ class Transaction:
         else:
             _check_metadata(path, place.ledger_id, data)
             UpdateLedger(place.ledger_id, data or b"", None).apply(self.staging)
-        return record.seal_of(self.staging.get(place.database, place.key))
+        return sealed_record.seal_of(self.staging.get(place.database, place.key))
 
     def _put_node(self, place: Place, data: bytes | None, version: int) -> None:
-        self.staging.put(place.database, place.key, record.seal_versioned(place.key, version, data or b""))
+        self.staging.put(place.database, place.key, sealed_record.seal_versioned(place.key, version, data or b""))
 
     def _create_ledger(self, path: str, ledger_id: int, data: bytes | None) -> None:
         found = _check_metadata(path, ledger_id, data)
@@ -213,10 +215,10 @@ class Transaction:
         CreateLedger(ledger_id, key, found.digest_type or "", data or b"", home=NO_HOME_YET).apply(self.staging)
 
 
-def _check_metadata(path: str, ledger_id: int, data: bytes | None) -> metadata.LedgerMetadata:
+def _check_metadata(path: str, ledger_id: int, data: bytes | None) -> ledger_metadata.LedgerMetadata:
     """A path of a ledger holds what a ledger can be opened with, or nothing."""
     try:
-        return metadata.parse(data or b"", ledger_id)
+        return ledger_metadata.parse(data or b"", ledger_id)
     except MetadataSerializationError as error:
         raise ZooKeeperError(Code.BAD_ARGUMENTS, f"{path!r} is ledger {ledger_id}: {error}") from error
 

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from enum import Flag, auto
 from typing import Generic, TypeVar
 
-from bookstand.server.zookeeper.paths import ROOT, ancestors_of, parent_of
-from bookstand.server.zookeeper.protocol import Code, EventType, WatcherType, ZooKeeperError
-from bookstand.server.zookeeper.records import Acl
+from bookstand.server.zookeeper.protocol.paths import ROOT, ancestors_of, parent_of
+from bookstand.server.zookeeper.protocol.protocol import Code, EventType, WatcherType, ZooKeeperError
+from bookstand.server.zookeeper.protocol.records import Acl
 from bookstand.server.zookeeper.transaction import Change
 
 W = TypeVar("W", bound=Hashable)

@@ -14,10 +14,10 @@ from benchmarks.baselines.acks import Sets, SortedRanges
 from benchmarks.cursor_legacy import snapshot
 from benchmarks.cursor_topics import FIRST_LEDGER, MEASURED, acknowledge, plant
 from benchmarks.measure import Sample, Series
-from bookstand.cursor import legacy
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.storage.position import Position
+from bookstand.cursor.format import position_info
+from bookstand.storage.format.position import Position
 
 LEDGERS = range(3)
 SMALL = CursorConfig(max_individual_ack_cache_bytes=20_000, flush_interval=1e9)
@@ -54,8 +54,8 @@ def test_a_topic_made_by_its_record_takes_acknowledgments(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("form", ["ranges", "long_arrays"])
-def test_the_snapshot_has_the_same_acknowledgments(form: legacy.Form) -> None:
-    state = legacy.read(snapshot(4, range(1, 30, 3), form)).state
+def test_the_snapshot_has_the_same_acknowledgments(form: position_info.Form) -> None:
+    state = position_info.read(snapshot(4, range(1, 30, 3), form)).state
     assert {ledger: list(acked) for ledger, acked in state.acked.items()} == {
         FIRST_LEDGER + number: list(range(1, 30, 3)) for number in range(4)
     }

@@ -13,8 +13,8 @@ from benchmarks.delayed_buckets import FIRST_DELAY, HOUR, NOW, in_order, origina
 from benchmarks.delayed_merging import write
 from benchmarks.measure import Sample, Series
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
-from bookstand.delivery.snapshot import seal
-from bookstand.ledger.framing import Message
+from bookstand.delivery.tracker.bucket.snapshot.codec import seal
+from bookstand.managed_ledger.message.format import Message
 from bookstand.proto.delayed_bucket_metadata_pb2 import SnapshotMetadata
 
 

@@ -9,7 +9,7 @@ import pytest
 import bookstand
 from benchmarks import fleet, rebuilding
 from benchmarks.baselines.rebuilding import one_process
-from bookstand.pipeline.local import LocalRunner
+from bookstand.pipeline.execution.local_runner import LocalRunner
 
 pytest.importorskip("pyarrow")
 

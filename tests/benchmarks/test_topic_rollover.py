@@ -7,7 +7,7 @@ from pathlib import Path
 
 import bookstand
 from benchmarks.topic_rollover import create_ledgers, plant
-from bookstand.ledger.topic_name import node_of
+from bookstand.managed_ledger.topic_name import node_of
 
 LIMITS = (Path(__file__).resolve().parents[2] / "docs" / "architecture.md").read_text().partition("\n## Limits\n")[2]
 

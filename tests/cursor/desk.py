@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import bookstand
-from bookstand.cursor import record
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.index import Index
-from bookstand.cursor.marker import Marker, decode_marker, node_loader
-from bookstand.cursor.page_ref import PageRef
-from bookstand.ledger.records import CursorInfo, decode_cursor_info, encode_cursor_info
-from bookstand.ledger.topic_name import cursor_node_of
-from bookstand.storage.position import EARLIEST, Position
+from bookstand.cursor.format import record
+from bookstand.cursor.format.checkpoint import Marker, decode_marker, node_loader
+from bookstand.cursor.format.page_index import Index
+from bookstand.cursor.format.page_ref import PageRef
+from bookstand.managed_ledger.records import CursorInfo, decode_cursor_info, encode_cursor_info
+from bookstand.managed_ledger.topic_name import cursor_node_of
+from bookstand.storage.format.position import EARLIEST, Position
 
 TOPIC = "orders"
 SUBSCRIPTION = "audit"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bookstand.storage import keys
-from bookstand.storage.changes import Change
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format import schema
 
 
 class _Flip:
@@ -22,24 +22,24 @@ class _Flip:
 def _flip(store: Any, database: bytes, key: bytes, bit: int) -> None:
     """Bits are counted from the first of the stored bytes; past the last one from the first again."""
     # What a sum of seals counts is what was written, not what became of it.
-    sums, keys.META_SUMS = keys.META_SUMS, {}
+    sums, schema.META_SUMS = schema.META_SUMS, {}
     try:
         store.storage.apply(Change(_Flip(database, key, bit)))
     finally:
-        keys.META_SUMS = sums
+        schema.META_SUMS = sums
 
 
 def flip_entry(store: Any, ledger_id: int, entry_id: int, bit: int = -1) -> None:
-    _flip(store, keys.ENTRIES, keys.ENTRY_KEY.pack(ledger_id, entry_id), bit)
+    _flip(store, schema.ENTRIES, schema.ENTRY_KEY.pack(ledger_id, entry_id), bit)
 
 
 def flip_node(store: Any, path: str, bit: int = -1) -> None:
-    _flip(store, keys.NODES, path.encode(), bit)
+    _flip(store, schema.NODES, path.encode(), bit)
 
 
 def flip_metadata(store: Any, ledger_id: int, bit: int = -1) -> None:
-    _flip(store, keys.LEDGERS, keys.LEDGER_KEY.pack(ledger_id), bit)
+    _flip(store, schema.LEDGERS, schema.LEDGER_KEY.pack(ledger_id), bit)
 
 
 def flip_state(store: Any, ledger_id: int, bit: int = -1) -> None:
-    _flip(store, keys.STATE, keys.LEDGER_KEY.pack(ledger_id), bit)
+    _flip(store, schema.STATE, schema.LEDGER_KEY.pack(ledger_id), bit)

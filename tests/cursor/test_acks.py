@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookstand import errors
-from bookstand.cursor.acks import LedgerAcks, bits_of, indexes_of
+from bookstand.cursor.state.ledger_acks import LedgerAcks, bits_of, indexes_of
 
 ENTRIES = st.integers(0, 40)
 BATCH = 8

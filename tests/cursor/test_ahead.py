@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import bookstand
 from bookstand.cursor.cursor import Cursor
 from bookstand.errors import ClientClosedError, LedgerError
-from bookstand.ledger.managed import UnreadableEntryError
-from bookstand.storage import keys
+from bookstand.managed_ledger.managed_ledger import UnreadableEntryError
+from bookstand.storage.format import schema
 from bookstand.testing import Faults
 from tests.kit import raw
 
@@ -34,7 +34,7 @@ def read(cursor: Cursor, count: int) -> list[int]:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What is asked of topics: the first and the last entry each time."""
-    from bookstand.ledger.managed import ManagedLedger
+    from bookstand.managed_ledger.managed_ledger import ManagedLedger
 
     seen: list[tuple[int, int]] = []
     real = ManagedLedger.read_run
@@ -87,7 +87,7 @@ def test_damage_behind_what_is_asked_for_is_told_when_it_is_asked_for(store_path
         last = topic.last_confirmed
         topic.close()
     with raw(store_path, write=True) as database:
-        entries, key = database(keys.ENTRIES), keys.ENTRY_KEY.pack(last.ledger_id, 5)
+        entries, key = database(schema.ENTRIES), schema.ENTRY_KEY.pack(last.ledger_id, 5)
         entries[key] = entries[key][:-1] + b"?"
     with bookstand.open(store_path) as store:
         cursor = Cursor.open(store.managed_ledger("orders"), "audit")

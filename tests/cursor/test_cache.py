@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 import bookstand
-from bookstand.cursor.acks import LedgerAcks
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.live import NoSuchPositionError
-from bookstand.cursor.pages import ResidentPages
-from bookstand.storage.position import Position
+from bookstand.cursor.state.cursor_state import NoSuchPositionError
+from bookstand.cursor.state.ledger_acks import LedgerAcks
+from bookstand.cursor.state.page_cache import ResidentPages
+from bookstand.storage.format.position import Position
 from tests.cursor.desk import NEVER, OLD_FORMS, Desk
 from tests.kit import PATIENCE
 
@@ -299,7 +299,7 @@ import bookstand
 from benchmarks.cursor_topics import FIRST_LEDGER, plant
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 
 path, kind, ledgers, limit = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 chance = random.Random(5)

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from bookstand.cursor.ranges import AckRange
+from bookstand.cursor.state.ranges import AckRange
 from bookstand.errors import BookstandError
-from bookstand.ledger.records import CursorInfo
-from bookstand.storage.position import Position
+from bookstand.managed_ledger.records import CursorInfo
+from bookstand.storage.format.position import Position
 from tests.kit import PATIENCE
 
 

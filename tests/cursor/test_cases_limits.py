@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from pyroaring import BitMap64
 
-from bookstand.cursor import legacy
 from bookstand.cursor.config import CursorConfig
-from bookstand.cursor.state import AckState
+from bookstand.cursor.format import position_info
+from bookstand.cursor.state.ack_snapshot import AckState
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 
 EVENS = range(0, 100, 2)
 ODDS = range(1, 100, 2)
@@ -26,7 +26,7 @@ def left_out(ranges=0, batches=0, *, form="ranges", max_ranges=None, max_batches
         {Position(1, entry): 1 for entry in range(batches)},
         {},
     )
-    written = legacy.write(state, "long_arrays" if form == "long arrays" else "ranges", max_ranges, max_batches)
+    written = position_info.write(state, "long_arrays" if form == "long arrays" else "ranges", max_ranges, max_batches)
     return written.ranges_left_out, written.batches_left_out
 
 

@@ -7,12 +7,12 @@ import json
 import pytest
 from pyroaring import BitMap64
 
-from bookstand.cursor import legacy, record
-from bookstand.cursor.page import decode_page, encode_page
-from bookstand.cursor.state import AckState
+from bookstand.cursor.format import position_info, record
+from bookstand.cursor.format.ack_page import decode_page, encode_page
+from bookstand.cursor.state.ack_snapshot import AckState
 from bookstand.errors import BookstandError, StoreCrashedError
-from bookstand.ledger.records import CursorInfo
-from bookstand.storage.position import Position
+from bookstand.managed_ledger.records import CursorInfo
+from bookstand.storage.format.position import Position
 from bookstand.testing import Faults, SimulatedCrash
 from tests.cursor.desk import FORMS, NEVER, OLD_FORMS, SUBSCRIPTION, ledgers_of
 from tests.kit import PATIENCE, eventually
@@ -36,7 +36,7 @@ def snapshot(mark_delete, acked=(), properties=None):
     """A state in Pulsar's form, with entries of one ledger."""
     ledger = mark_delete.ledger_id
     acked = {ledger: BitMap64(acked)} if acked else {}
-    return legacy.write(AckState(mark_delete, acked, {}, properties or {})).data
+    return position_info.write(AckState(mark_delete, acked, {}, properties or {})).data
 
 
 # -- properties ------------------------------------------------------------------------------------------------------
@@ -677,7 +677,7 @@ def test_case_67_the_old_form_and_back(desk, old, how):
     assert at.cursor.recovered_from.how == "marker"
     assert at.seen() == seen
     at.ack((18,)).result(PATIENCE)
-    state = legacy.read(at.stored()[-1]).state
+    state = position_info.read(at.stored()[-1]).state
     assert state.mark_delete == at.p[1]
     assert sum(map(len, state.acked.values())) == 6
     seen = at.seen()
@@ -690,7 +690,7 @@ def test_case_67_an_old_reader_delivers_again(desk):
     """Who does not know markers finds the mark-delete position in them, and nothing acknowledged beyond."""
     at, _ = three_ledgers(desk)
     at.cursor.mark_delete(at.p[1], {"a": 1}).result(PATIENCE)
-    state = legacy.read(at.stored()[-1]).state
+    state = position_info.read(at.stored()[-1]).state
     assert state.mark_delete == at.p[1]
     assert not any(state.acked.values())
     assert state.properties["a"] == 1
@@ -814,7 +814,7 @@ def test_acknowledgments_beyond_the_end_of_a_ledger_are_dropped(desk):
     at._open_store()
     at._open_topic()
     acked = {first: BitMap64([1, 7]), last: BitMap64([0, 2, 3])}
-    state = legacy.write(AckState(Position(first, -1), acked, {Position(last, 4): 1}, {})).data
+    state = position_info.write(AckState(Position(first, -1), acked, {Position(last, 4): 1}, {})).data
     at.plant(at.record._replace(cursor_ledger_id=at.plant_ledger([state])))
     at.open()
     assert at.acked() == [1, 3]

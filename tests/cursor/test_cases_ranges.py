@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pyroaring import BitMap64
 
-from bookstand.cursor import legacy
-from bookstand.cursor.ranges import RangeSet
-from bookstand.ledger.records import CursorInfo
-from bookstand.storage.position import Position
+from bookstand.cursor.format import position_info
+from bookstand.cursor.state.ranges import RangeSet
+from bookstand.managed_ledger.records import CursorInfo
+from bookstand.storage.format.position import Position
 
 LEDGERS = {1: 100, 3: 50, 5: 200, 10: 2, 20: 10}
 
@@ -23,7 +23,7 @@ def shown(ranges):
 
 def recovered(*ranges, mark_delete="1:0"):
     parts = [(*place(lower), *place(upper)) for lower, upper in ranges]
-    snapshot = legacy.from_parts(place(mark_delete), parts, [], {}, LEDGERS)
+    snapshot = position_info.from_parts(place(mark_delete), parts, [], {}, LEDGERS)
     assert snapshot.unsplit == frozenset()
     return shown(RangeSet(snapshot.state.acked).to_ranges())
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.cursor.chunks import CODEC_PROPERTY, Footer, footer_of, stored_at, unpacked
+from bookstand.cursor.format.chunked_snapshot import CODEC_PROPERTY, Footer, footer_of, stored_at, unpacked
 from bookstand.errors import MalformedAckStateError
-from bookstand.ledger import compression
+from bookstand.managed_ledger.message import compression
 
 UNHURRIED = settings(deadline=None)  # the machine may be busy
 

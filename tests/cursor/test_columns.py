@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.cursor.columns import ColumnError, pick, read_column, write_column
-from bookstand.proto import wire
+from bookstand.cursor.format.packed_column import ColumnError, pick, read_column, write_column
+from bookstand.proto import wire_format
 
 widths = st.sampled_from([0, 1, 2, 3, 4, 5, 8])
 
@@ -48,7 +48,7 @@ def test_equal_numbers_take_no_room():
 @pytest.mark.parametrize("width", [1, 8])
 def test_what_takes_more_than_64_bits_is_refused(width):
     data = bytearray([width])
-    wire.write_varint(data, 2**64 - 2)
+    wire_format.write_varint(data, 2**64 - 2)
     data += bytes(width) + b"\x02" + bytes(width - 1)
     assert pick(bytes(data), 0, 2, 0)[0] == 2**64 - 2
     with pytest.raises(ColumnError, match="more than 64 bits"):

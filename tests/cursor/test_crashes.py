@@ -11,7 +11,7 @@ import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.errors import NoSuchNodeError
-from bookstand.storage.position import EARLIEST, Position
+from bookstand.storage.format.position import EARLIEST, Position
 from bookstand.testing import every_crash
 
 PER_LEDGER = 3

@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.cursor.log import known_of
-from bookstand.storage.position import Position
+from bookstand.cursor.store.cursor_ledger import known_of
+from bookstand.storage.format.position import Position
 from tests.cursor.desk import FORMS, Desk
 from tests.cursor.flips import flip_entry, flip_metadata, flip_node, flip_state
 from tests.cursor.test_recovery import as_the_disks_tell

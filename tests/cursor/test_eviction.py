@@ -14,7 +14,7 @@ import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.errors import BookstandError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from bookstand.testing import Faults
 
 PATIENCE = 60

@@ -13,22 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.cursor import chunks, legacy
-from bookstand.cursor.acks import bits_of, indexes_of
-from bookstand.cursor.batches import decode_batches, encode_batches
-from bookstand.cursor.columns import write_column
-from bookstand.delivery import nack_record
-from bookstand.delivery.nack_record import Nacks
+from bookstand.cursor.format import chunked_snapshot, position_info
+from bookstand.cursor.format.packed_column import write_column
+from bookstand.cursor.format.partial_batches import decode_batches, encode_batches
+from bookstand.cursor.state.ledger_acks import bits_of, indexes_of
+from bookstand.delivery.nacks import record as nack_record
+from bookstand.delivery.nacks.record import Nacks
 from bookstand.errors import (
     ExpansionError,
     IncorrectParameterError,
     MalformedAckStateError,
     MalformedRecordError,
 )
-from bookstand.ledger import compression, records
-from bookstand.proto import acks, wire
+from bookstand.managed_ledger import records
+from bookstand.managed_ledger.message import compression
+from bookstand.proto import ack_messages, wire_format
 from bookstand.proto.expansion import DEFAULT, FREE_BYTES, MAX_BATCH_MESSAGES, ExpansionLimits
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def test_a_packed_snapshot_cannot_take_more_than_the_limits(codec: str) -> None:
         at_most(1),
         pytest.raises(MalformedAckStateError, match=r"expands to 2147483648 bytes or more, .* max_expanded_bytes"),
     ):
-        chunks.unpacked(stored, codec, limits.of(len(stored)))
+        chunked_snapshot.unpacked(stored, codec, limits.of(len(stored)))
 
 
 PARTS = {
@@ -74,10 +75,10 @@ def test_what_a_snapshot_unpacks_to_is_charged_for_all_that_is_in_it(part: str) 
     stored = packed("ZSTD", data)
     assert len(stored) < FREE_BYTES // 1000
     expansion = DEFAULT.of(len(stored))
-    plain = chunks.unpacked(stored, "ZSTD", expansion)
+    plain = chunked_snapshot.unpacked(stored, "ZSTD", expansion)
     assert plain == data
     with at_most(32), pytest.raises(MalformedAckStateError, match=r"the state of a cursor expands to .* max_expan"):
-        legacy.read(plain, None, expansion)
+        position_info.read(plain, None, expansion)
 
 
 def test_a_record_of_a_topic_cannot_unpack_to_millions_of_ledgers() -> None:
@@ -93,12 +94,12 @@ def test_a_record_of_a_topic_cannot_unpack_to_millions_of_ledgers() -> None:
 
 
 def test_ranges_in_a_record_are_within_the_limits_or_rejected() -> None:
-    wide = legacy.from_parts(Position(3, 1), [(4, -1, 4, (1 << 33) - 1)], [], {})
+    wide = position_info.from_parts(Position(3, 1), [(4, -1, 4, (1 << 33) - 1)], [], {})
     assert len(wide.state.acked[4]) == 1 << 33
     with at_most(1), pytest.raises(MalformedAckStateError, match=r"blocks of entries expands to .* max_expan"):
-        legacy.from_parts(Position(3, 1), [(4, 0, 4, 1 << 62)], [], {})
+        position_info.from_parts(Position(3, 1), [(4, 0, 4, 1 << 62)], [], {})
     with pytest.raises(MalformedAckStateError, match="max_expanded_bytes"):
-        legacy.from_parts(Position(3, 1), [(4, -1, 4, 1 << 33)], [], {}, limits=ExpansionLimits(1 << 20))
+        position_info.from_parts(Position(3, 1), [(4, -1, 4, 1 << 33)], [], {}, limits=ExpansionLimits(1 << 20))
 
 
 # -- sets of batch indexes ---------------------------------------------------------------------------------------------
@@ -107,22 +108,22 @@ def test_ranges_in_a_record_are_within_the_limits_or_rejected() -> None:
 @given(st.integers(0, 1 << 300))
 def test_indexes_and_words_of_a_set(bits: int) -> None:
     assert indexes_of(bits) == [index for index in range(bits.bit_length()) if bits >> index & 1]
-    assert acks.words_of(bits) == [bits >> at & (1 << 64) - 1 for at in range(0, bits.bit_length(), 64)]
+    assert ack_messages.words_of(bits) == [bits >> at & (1 << 64) - 1 for at in range(0, bits.bit_length(), 64)]
 
 
 def test_sets_of_millions_of_bits_take_linear_time() -> None:
     bits = 1 << (MAX_BATCH_MESSAGES - 1) | 1
     began = time.process_time()
     assert indexes_of(bits) == [0, MAX_BATCH_MESSAGES - 1]
-    chunk = acks.write_batch(3, 4, bits)
-    assert acks.read_batch(chunk) == (3, 4, bits)
+    chunk = ack_messages.write_batch(3, 4, bits)
+    assert ack_messages.read_batch(chunk) == (3, 4, bits)
     # Shifting the number for each bit would take an hour.
     assert time.process_time() - began < 20
 
 
 def test_a_batch_has_a_limited_number_of_messages() -> None:
-    with pytest.raises(wire.WireError, match=f"has {MAX_BATCH_MESSAGES + 64} bits, but a batch up to"):
-        acks.read_batch(acks.write_batch(3, 4, 1 << MAX_BATCH_MESSAGES))
+    with pytest.raises(wire_format.WireError, match=f"has {MAX_BATCH_MESSAGES + 64} bits, but a batch up to"):
+        ack_messages.read_batch(ack_messages.write_batch(3, 4, 1 << MAX_BATCH_MESSAGES))
     with at_most(1), pytest.raises(IncorrectParameterError, match="batch_size must be an integer from 1 to"):
         bits_of([0], 1 << 40)
 
@@ -151,13 +152,13 @@ def test_many_equal_sets_take_bytes_and_a_few_cannot_stand_for_many() -> None:
 def test_a_run_cannot_stand_for_billions_of_negative_acknowledgments() -> None:
     body = bytearray()
     for field, number in ((1, 12345), (2, 5)):
-        wire.write_number(body, field, number)
+        wire_format.write_number(body, field, number)
     run = bytearray()
-    wire.write_varint(run, 0)
-    wire.write_varint(run, (1 << 31) - 1)
-    wire.write_bytes(body, 3, run)
+    wire_format.write_varint(run, 0)
+    wire_format.write_varint(run, (1 << 31) - 1)
+    wire_format.write_bytes(body, 3, run)
     record = bytearray()
-    wire.write_bytes(record, 1, body)
+    wire_format.write_bytes(record, 1, body)
     with (
         at_most(1),
         pytest.raises(MalformedRecordError, match=r"entry 7:0 .* of 2147483648 negative acknowledgments expan"),

@@ -15,11 +15,11 @@ from pyroaring import BitMap64
 
 import bookstand
 from benchmarks.cursor_topics import FIRST_LEDGER, NEVER, plant
-from bookstand.cursor import legacy
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.state import AckState
-from bookstand.storage.position import Position
+from bookstand.cursor.format import position_info
+from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.storage.format.position import Position
 
 LEDGERS = 100
 RANGES = 50_000
@@ -86,7 +86,7 @@ def test_the_old_form_keeps_the_lowest_and_says_that_it_does_not_keep_all(
 
 def test_as_ranges_they_are_too_large_for_any_entry(topic: Any, acked: dict[int, BitMap64]) -> None:
     state = AckState(START, acked, {}, {})
-    kept = legacy.write(state, "ranges", OLD_LIMIT)
+    kept = position_info.write(state, "ranges", OLD_LIMIT)
     assert kept.ranges_left_out == LEDGERS * RANGES - OLD_LIMIT
     limit = topic.client.max_entry_bytes
     assert len(kept.data) < limit < 2 * len(kept.data)

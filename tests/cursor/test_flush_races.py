@@ -14,7 +14,7 @@ import pytest
 import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.subscription import SubscriptionConfig
+from bookstand.delivery.subscription.subscription import SubscriptionConfig
 from bookstand.errors import WriteOnReadOnlyError
 from bookstand.testing import Faults
 from tests.cursor.desk import NEVER, SUBSCRIPTION, Desk

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bookstand import errors
-from bookstand.cursor import index as module
 from bookstand.cursor.errors import CursorDamagedError
-from bookstand.cursor.index import Index, Prepared
-from bookstand.cursor.node import (
+from bookstand.cursor.format import page_index as module
+from bookstand.cursor.format.index_node import (
     INNER_ITEMS,
     LEAF_ITEMS,
     NodeRef,
@@ -25,8 +24,9 @@ from bookstand.cursor.node import (
     encode_leaf,
     find_in_leaf,
 )
-from bookstand.cursor.page_ref import PageRef
-from bookstand.proto import wire
+from bookstand.cursor.format.page_index import Index, Prepared
+from bookstand.cursor.format.page_ref import PageRef
+from bookstand.proto import wire_format
 from tests.cursor.damage import damaged
 
 Stored = dict[int, list[bytes]]
@@ -371,7 +371,7 @@ def test_another_root_is_refused(root):
 def root_of(*numbers: int) -> bytes:
     out = bytearray()
     for number in numbers:
-        wire.write_varint(out, number)
+        wire_format.write_varint(out, number)
     return bytes(out)
 
 

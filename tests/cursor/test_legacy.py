@@ -16,13 +16,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from bookstand.cursor import bitmaps, legacy
-from bookstand.cursor.state import AckState
+from bookstand.cursor.format import position_info
+from bookstand.cursor.state import bitmap_runs
+from bookstand.cursor.state.ack_snapshot import AckState
 from bookstand.errors import IncorrectParameterError, MalformedAckStateError
-from bookstand.ledger.records import CursorInfo
-from bookstand.proto import acks, acks_bulk, wire
+from bookstand.managed_ledger.records import CursorInfo
+from bookstand.proto import ack_messages, ack_messages_vectorized, wire_format
 from bookstand.proto import ml_data_formats_pb2 as formats
-from bookstand.storage.position import LATEST, Position
+from bookstand.storage.format.position import LATEST, Position
 from tests.cursor.oracle import plain
 
 UNHURRIED = settings(deadline=None)  # the machine may be busy
@@ -67,26 +68,26 @@ GOLDEN_LONGS = bytes.fromhex("08031001320408031018")
 def test_golden_vectors() -> None:
     golden = state((3, 1), {3: [3, 4]})
     for data in (GOLDEN_RANGES, GOLDEN_LONGS, bytes.fromhex("080310013206080310181000")):
-        assert legacy.read(data) == (golden, frozenset())
-    assert legacy.write(golden) == (GOLDEN_RANGES, 0, 0)
+        assert position_info.read(data) == (golden, frozenset())
+    assert position_info.write(golden) == (GOLDEN_RANGES, 0, 0)
     # Without the zero words that Pulsar may have at the end.
-    assert legacy.write(golden, "long_arrays") == (GOLDEN_LONGS, 0, 0)
+    assert position_info.write(golden, "long_arrays") == (GOLDEN_LONGS, 0, 0)
 
 
 def test_words_may_be_packed() -> None:
-    assert legacy.read(bytes.fromhex("0803100132050803120118")).state == state((3, 1), {3: [3, 4]})
+    assert position_info.read(bytes.fromhex("0803100132050803120118")).state == state((3, 1), {3: [3, 4]})
     packed = bytes.fromhex("080310012a0d0a04080310021205ff01808001")
-    assert legacy.read(packed).state.batches == {Position(3, 2): 0xFF | 0x4000 << 64}
+    assert position_info.read(packed).state.batches == {Position(3, 2): 0xFF | 0x4000 << 64}
 
 
 def test_ranges_win_over_words() -> None:
-    assert legacy.read(GOLDEN_LONGS + GOLDEN_RANGES[4:]).state == state((3, 1), {3: [3, 4]})
+    assert position_info.read(GOLDEN_LONGS + GOLDEN_RANGES[4:]).state == state((3, 1), {3: [3, 4]})
     words = bytes.fromhex("320408071018")
-    assert legacy.read(GOLDEN_RANGES + words).state == state((3, 1), {3: [3, 4]})
+    assert position_info.read(GOLDEN_RANGES + words).state == state((3, 1), {3: [3, 4]})
 
 
 def test_batches_have_the_bits_that_are_not_acknowledged() -> None:
-    data = legacy.write(state((3, 1), batches={(3, 2): 0b101})).data
+    data = position_info.write(state((3, 1), batches={(3, 2): 0b101})).data
     assert data.hex() == "080310012a080a04080310021005"
     (one,) = formats.PositionInfo.FromString(data).batchedEntryDeletionIndexInfo
     assert list(one.deleteSet) == [5]
@@ -101,12 +102,12 @@ def test_what_the_mark_delete_position_has_passed_does_not_count() -> None:
     for ledger, entry in ((4, 50), (5, 10), (5, 11), (6, 0)):
         position = formats.NestedPositionInfo(ledgerId=ledger, entryId=entry)
         info.batchedEntryDeletionIndexInfo.add(position=position, deleteSet=[1])
-    found = legacy.read(info.SerializeToString()).state
+    found = position_info.read(info.SerializeToString()).state
     assert found == state((5, 10), {5: [11, 12, 21], 6: [0]}, {(5, 11): 1, (6, 0): 1})
     longs = formats.PositionInfo(ledgerId=5, entryId=10)
     longs.individualDeletedMessageRanges.add(key=4, values=[-1])
     longs.individualDeletedMessageRanges.add(key=5, values=[0b11 << 10])
-    assert legacy.read(longs.SerializeToString()).state == state((5, 10), {5: [11]})
+    assert position_info.read(longs.SerializeToString()).state == state((5, 10), {5: [11]})
 
 
 LEDGERS = {1: 100, 3: 50, 5: 200, 10: 2, 20: 10}
@@ -115,7 +116,7 @@ LEDGERS = {1: 100, 3: 50, 5: 200, 10: 2, 20: 10}
 def crossing(*ranges: tuple[int, int, int, int]) -> bytes:
     data = bytearray(bytes.fromhex("08001000"))
     for one in ranges:
-        wire.write_bytes(data, 3, acks.write_range(one))
+        wire_format.write_bytes(data, 3, ack_messages.write_range(one))
     return bytes(data)
 
 
@@ -134,22 +135,22 @@ def crossing(*ranges: tuple[int, int, int, int]) -> bytes:
 def test_ranges_from_one_ledger_into_another_are_split(
     ranges: list[tuple[int, int, int, int]], expected: dict[int, Any]
 ) -> None:
-    found = legacy.read(crossing(*ranges), LEDGERS)
+    found = position_info.read(crossing(*ranges), LEDGERS)
     assert found == (state((0, 0), expected), frozenset())
 
 
 def test_a_lower_ledger_that_nobody_knows_is_told() -> None:
-    found = legacy.read(crossing((2, 7, 5, 1), (7, 0, 10, 0)), LEDGERS)
+    found = position_info.read(crossing((2, 7, 5, 1), (7, 0, 10, 0)), LEDGERS)
     assert found.unsplit == {2, 7}
     assert found.state == state((0, 0), {3: range(50), 5: range(2), 10: [0]})
-    assert legacy.read(crossing((2, 7, 5, 1))).state == state((0, 0), {5: range(2)})
-    assert legacy.read(crossing((9, 7, 5, 1)), LEDGERS) == (state((0, 0)), frozenset()), "the wrong way round"
+    assert position_info.read(crossing((2, 7, 5, 1))).state == state((0, 0), {5: range(2)})
+    assert position_info.read(crossing((9, 7, 5, 1)), LEDGERS) == (state((0, 0)), frozenset()), "the wrong way round"
 
 
 def test_a_cursors_record_holds_the_same() -> None:
     info = CursorInfo(-1, Position(0, 0), ((1, 10, 3, 0),), (("a", 1),), None, ((0, 0, 1), (3, 1, 6)))
     assert info.mark_delete is not None
-    found = legacy.from_parts(info.mark_delete, info.ranges, info.batches, dict(info.properties), LEDGERS)
+    found = position_info.from_parts(info.mark_delete, info.ranges, info.batches, dict(info.properties), LEDGERS)
     assert found.state == state((0, 0), {1: range(11, 100), 3: [0]}, {(3, 1): 6}, {"a": 1})
 
 
@@ -157,17 +158,17 @@ def test_a_cursors_record_holds_the_same() -> None:
 
 
 @pytest.mark.parametrize("form", ["ranges", "long_arrays"])
-def test_the_limit_is_exact_and_the_lowest_are_kept(form: legacy.Form) -> None:
+def test_the_limit_is_exact_and_the_lowest_are_kept(form: position_info.Form) -> None:
     odd = state((1, -1), {1: range(1, 16, 2), 2: [0, 5]}, {(1, 4): 1, (1, 2): 3, (2, 2): 7})
-    assert len(legacy.read(legacy.write(odd, form, 10).data).state.acked[2]) == 2
-    assert legacy.write(odd, form, 10, 3)[1:] == (0, 0)
-    written = legacy.write(odd, form, 5, 2)
+    assert len(position_info.read(position_info.write(odd, form, 10).data).state.acked[2]) == 2
+    assert position_info.write(odd, form, 10, 3)[1:] == (0, 0)
+    written = position_info.write(odd, form, 5, 2)
     assert written[1:] == (5, 1)
-    found = legacy.read(written.data).state
+    found = position_info.read(written.data).state
     assert found == state((1, -1), {1: [1, 3, 5, 7, 9]}, {(1, 2): 3, (1, 4): 1})
-    assert legacy.write(odd, form, 9)[1:] == (1, 0)
-    assert legacy.read(legacy.write(odd, form, 9).data).state.acked[2] == BitMap64([0])
-    nothing = legacy.write(odd, form, 0, 0)
+    assert position_info.write(odd, form, 9)[1:] == (1, 0)
+    assert position_info.read(position_info.write(odd, form, 9).data).state.acked[2] == BitMap64([0])
+    nothing = position_info.write(odd, form, 0, 0)
     assert nothing == (bytes.fromhex("080110" + "ff" * 9 + "01"), 10, 3)
     assert list(odd.acked[1]) == list(range(1, 16, 2)), "the state itself is as it was"
 
@@ -175,24 +176,24 @@ def test_the_limit_is_exact_and_the_lowest_are_kept(form: legacy.Form) -> None:
 def test_the_limit_counts_ranges_in_words_too() -> None:
     """Case 30: three ranges of fifty, and room for a hundred ranges."""
     whole = state((1, 0), {ledger: range(50) for ledger in (2, 3, 4)})
-    written = legacy.write(whole, "long_arrays", 100)
-    assert legacy.read(written.data).state == whole
+    written = position_info.write(whole, "long_arrays", 100)
+    assert position_info.read(written.data).state == whole
 
 
 def test_words_are_for_low_entries() -> None:
     with pytest.raises(IncorrectParameterError, match="too high"):
-        legacy.write(state((1, 0), {1: [1 << 31]}), "long_arrays")
+        position_info.write(state((1, 0), {1: [1 << 31]}), "long_arrays")
     with pytest.raises(IncorrectParameterError, match="no form"):
-        legacy.write(state((1, 0)), "bits")  # type: ignore[arg-type]
+        position_info.write(state((1, 0)), "bits")  # type: ignore[arg-type]
 
 
 def test_the_highest_entries_there_can_be() -> None:
     top = (1 << 63) - 1
     high = state((1, 0), {1: [1 << 40, top], top: [top]})
-    assert legacy.read(legacy.write(high).data).state == high
+    assert position_info.read(position_info.write(high).data).state == high
     for mark_delete in (LATEST, Position(1, top)):
         ranges = [(1, -1, 1, 5), (1, top - 1, 1, top), (top, -1, top, 3), (top, top, top, top)]
-        found = legacy.from_parts(mark_delete, ranges, (), {})
+        found = position_info.from_parts(mark_delete, ranges, (), {})
         assert found.state == state(mark_delete, {} if mark_delete == LATEST else {top: range(4)})
 
 
@@ -229,23 +230,23 @@ COUNTS = st.dictionaries(st.integers(0, 6), st.integers(0, 160), max_size=6)
 @given(snapshots(), COUNTS)
 def test_it_reads_as_protobuf_does(info: Any, ledgers: dict[int, int]) -> None:
     data = info.SerializeToString()
-    assert as_plain(legacy.read(data, ledgers).state) == plain(data, ledgers)
+    assert as_plain(position_info.read(data, ledgers).state) == plain(data, ledgers)
 
 
 @UNHURRIED
 @given(snapshots(), st.randoms(use_true_random=False), COUNTS)
 def test_fields_may_come_in_any_order_and_among_unknown_ones(info: Any, chance: Any, ledgers: dict[int, int]) -> None:
     parts = [b"\xa2\x06\x02hi", b"\xa0\x06\x81\x00", b"\xa5\x06four", b"\xa1\x06eight..."]
-    for key, number, chunk in wire.fields(info.SerializeToString()):
+    for key, number, chunk in wire_format.fields(info.SerializeToString()):
         out = bytearray()
-        if key & 7 == wire.BYTES:
-            wire.write_bytes(out, key >> 3, chunk)
+        if key & 7 == wire_format.BYTES:
+            wire_format.write_bytes(out, key >> 3, chunk)
         else:
-            wire.write_number(out, key >> 3, number)
+            wire_format.write_number(out, key >> 3, number)
         parts.append(bytes(out))
     chance.shuffle(parts)
     data = b"".join(parts)
-    assert as_plain(legacy.read(data, ledgers).state) == plain(data, ledgers)
+    assert as_plain(position_info.read(data, ledgers).state) == plain(data, ledgers)
 
 
 @UNHURRIED
@@ -261,7 +262,7 @@ def test_mutated_snapshots_read_as_protobuf_does_or_raise_our_error(data: bytes,
         variants += [bytes(mutated), bytes(mutated[:cut]), bytes(mutated) + b"more"]
     for one in variants:
         try:
-            found = legacy.read(one).state
+            found = position_info.read(one).state
         except MalformedAckStateError:
             continue
         try:
@@ -283,25 +284,25 @@ STATES = st.builds(
 
 @UNHURRIED
 @given(STATES, st.sampled_from(["ranges", "long_arrays"]))
-def test_what_is_written_reads_back_here_and_there(given_state: AckState, form: legacy.Form) -> None:
-    data = legacy.write(given_state, form).data
-    assert legacy.read(data).state == given_state
+def test_what_is_written_reads_back_here_and_there(given_state: AckState, form: position_info.Form) -> None:
+    data = position_info.write(given_state, form).data
+    assert position_info.read(data).state == given_state
     assert plain(data) == as_plain(given_state)
     assert formats.PositionInfo.FromString(data).SerializeToString() == data
 
 
 @UNHURRIED
 @given(STATES, st.integers(0, 12), st.sampled_from(["ranges", "long_arrays"]))
-def test_the_limit_keeps_a_prefix(given_state: AckState, limit: int, form: legacy.Form) -> None:
+def test_the_limit_keeps_a_prefix(given_state: AckState, limit: int, form: position_info.Form) -> None:
     everything = [tuple(one) for one in rows(given_state)]
-    written = legacy.write(given_state, form, limit)
-    found = [tuple(one) for one in rows(legacy.read(written.data).state)]
+    written = position_info.write(given_state, form, limit)
+    found = [tuple(one) for one in rows(position_info.read(written.data).state)]
     assert found == everything[:limit]
     assert written.ranges_left_out == len(everything) - len(found)
 
 
 def rows(one: AckState) -> list[list[int]]:
-    data = legacy.write(one).data
+    data = position_info.write(one).data
     return [
         [r.lowerEndpoint.ledgerId, r.lowerEndpoint.entryId, r.upperEndpoint.ledgerId, r.upperEndpoint.entryId]
         for r in formats.PositionInfo.FromString(data).individualDeletedMessages
@@ -321,23 +322,23 @@ def alternating(count: int) -> Any:
 
 def test_many_ranges_are_fast() -> None:
     """Five million take some seconds; a tenth of them has a tenth of a generous minute."""
-    data = bytes.fromhex("08031001") + acks_bulk.write_ranges(alternating(500_000), 3)
+    data = bytes.fromhex("08031001") + ack_messages_vectorized.write_ranges(alternating(500_000), 3)
     began = time.process_time()
-    found = legacy.read(data).state
+    found = position_info.read(data).state
     assert sum(map(len, found.acked.values())) == 500_000
-    assert legacy.write(found).data == data
-    again = legacy.write(found, "long_arrays").data
-    assert legacy.read(again).state == found
+    assert position_info.write(found).data == data
+    again = position_info.write(found, "long_arrays").data
+    assert position_info.read(again).state == found
     assert time.process_time() - began < 6
 
 
 def test_odd_shapes_among_many_do_not_slow_it_down() -> None:
     odd = bytearray()
     for number in range(20_000):
-        one = acks.write_range((7, number * 2, 7, number * 2 + 1))
-        wire.write_bytes(odd, 3, one + (b"\xa0\x06\x01" if number % 2 else b""))
+        one = ack_messages.write_range((7, number * 2, 7, number * 2 + 1))
+        wire_format.write_bytes(odd, 3, one + (b"\xa0\x06\x01" if number % 2 else b""))
     began = time.process_time()
-    found = legacy.read(bytes.fromhex("08031001") + bytes(odd)).state
+    found = position_info.read(bytes.fromhex("08031001") + bytes(odd)).state
     assert len(found.acked[7]) == 20_000
     assert time.process_time() - began < 5
 
@@ -345,13 +346,13 @@ def test_odd_shapes_among_many_do_not_slow_it_down() -> None:
 def test_a_small_snapshot_cannot_take_all_memory() -> None:
     top = (1 << 63) - 1
     with pytest.raises(MalformedAckStateError, match="blocks of entries"):
-        legacy.read(crossing((1, -1, 1, top)))
+        position_info.read(crossing((1, -1, 1, top)))
     with pytest.raises(MalformedAckStateError, match="blocks of entries"):
-        legacy.read(crossing(*[(ledger, -1, ledger, 1 << 32) for ledger in range(1, 20)]))
+        position_info.read(crossing(*[(ledger, -1, ledger, 1 << 32) for ledger in range(1, 20)]))
     # Some billions in one go are no trouble.
-    wide = legacy.read(crossing((1, 0, 1, 1 << 33))).state
+    wide = position_info.read(crossing((1, 0, 1, 1 << 33))).state
     assert len(wide.acked[1]) == 1 << 33
-    assert legacy.read(legacy.write(wide).data).state == wide
+    assert position_info.read(position_info.write(wide).data).state == wide
 
 
 @UNHURRIED
@@ -361,9 +362,9 @@ def test_runs(pairs: list[tuple[int, int]]) -> None:
     bitmap = BitMap64()
     firsts = np.array([first for first, _ in pairs], dtype=np.int64)
     lasts = firsts + np.array([more for _, more in pairs], dtype=np.int64)
-    bitmaps.add_runs(bitmap, firsts, lasts)
+    bitmap_runs.add_runs(bitmap, firsts, lasts)
     assert set(bitmap) == expected
-    found_firsts, found_lasts = bitmaps.runs(bitmap)
+    found_firsts, found_lasts = bitmap_runs.runs(bitmap)
     found = [entry for f, e in zip(found_firsts, found_lasts, strict=True) for entry in range(int(f), int(e) + 1)]
     assert found == sorted(expected)
     assert all(found_firsts[1:] > found_lasts[:-1] + 1)
@@ -372,12 +373,12 @@ def test_runs(pairs: list[tuple[int, int]]) -> None:
 @pytest.mark.parametrize("edge", [1 << 22, 1 << 32])
 def test_runs_and_words_over_the_edge_of_a_window(edge: int) -> None:
     bitmap = BitMap64([5, edge - 2, edge - 1, edge, edge + 1, edge + 70])
-    firsts, lasts = bitmaps.runs(bitmap)
+    firsts, lasts = bitmap_runs.runs(bitmap)
     assert firsts.tolist() == [5, edge - 2, edge + 70]
     assert lasts.tolist() == [5, edge + 1, edge + 70]
-    if edge < bitmaps.MAX_IN_WORDS:
+    if edge < bitmap_runs.MAX_IN_WORDS:
         again = BitMap64()
-        bitmaps.add_words(again, bitmaps.words(bitmap))
+        bitmap_runs.add_words(again, bitmap_runs.words(bitmap))
         assert again == bitmap
 
 
@@ -404,7 +405,7 @@ BROKEN = {
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_is_broken_is_named(what: str) -> None:
     with pytest.raises(MalformedAckStateError) as raised:
-        legacy.read(BROKEN[what])
+        position_info.read(BROKEN[what])
     assert what.strip() in str(raised.value)
 
 
@@ -413,6 +414,6 @@ def test_what_is_broken_is_named(what: str) -> None:
 def test_any_bytes_raise_only_our_error(data: bytes) -> None:
     for one in (data, GOLDEN_RANGES + data, GOLDEN_LONGS + data):
         try:
-            legacy.read(one)
+            position_info.read(one)
         except MalformedAckStateError:
             pass

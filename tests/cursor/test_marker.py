@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookstand import errors
-from bookstand.cursor import record
 from bookstand.cursor.errors import CursorDamagedError, ReservedPropertyError
-from bookstand.cursor.index import Index, Prepared
-from bookstand.cursor.marker import (
+from bookstand.cursor.format import record
+from bookstand.cursor.format.checkpoint import (
     check_marker,
     decode_marker,
     decode_nodes,
@@ -22,8 +21,9 @@ from bookstand.cursor.marker import (
     room_for_nodes,
     state_size,
 )
+from bookstand.cursor.format.page_index import Index, Prepared
 from bookstand.proto import cursor_record_pb2, ml_data_formats_pb2
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.cursor.damage import damaged, sealed_again
 from tests.cursor.test_index import filled
 

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bookstand
-from bookstand.cursor import record
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.migrating import PAGES, SNAPSHOT, migrate_cursor, migrate_cursors
+from bookstand.cursor.format import record
+from bookstand.cursor.store.migration import PAGES, SNAPSHOT, migrate_cursor, migrate_cursors
 from bookstand.errors import (
     IllegalOperationError,
     IncorrectParameterError,
@@ -24,9 +24,9 @@ from bookstand.errors import (
     StoreDamagedError,
     WriteOnReadOnlyError,
 )
-from bookstand.ledger.records import decode_cursor_info
-from bookstand.ledger.topic_name import cursor_node_of
-from bookstand.storage.position import Position
+from bookstand.managed_ledger.records import decode_cursor_info
+from bookstand.managed_ledger.topic_name import cursor_node_of
+from bookstand.storage.format.position import Position
 from tests.cursor.desk import SUBSCRIPTION, TOPIC, Desk
 from tests.delivery.bucket_kit import MEMORY
 from tests.kit import change_entry, data_file

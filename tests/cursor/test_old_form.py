@@ -165,8 +165,8 @@ def test_of_an_entry_that_has_both_ranges_and_words_the_ranges_count(
 
 def plant(store: Any, ledger_id: int) -> None:
     """Have the cursor's record refer to another ledger."""
-    from bookstand.ledger.records import decode_cursor_info, encode_cursor_info
-    from bookstand.ledger.topic_name import cursor_node_of
+    from bookstand.managed_ledger.records import decode_cursor_info, encode_cursor_info
+    from bookstand.managed_ledger.topic_name import cursor_node_of
 
     node = cursor_node_of("orders", SUBSCRIPTION)
     info = decode_cursor_info(store.nodes.get(node)[0])

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bookstand.cursor.acks import LedgerAcks
-from bookstand.cursor.pages import ResidentPages
+from bookstand.cursor.state.ledger_acks import LedgerAcks
+from bookstand.cursor.state.page_cache import ResidentPages
 
 LIMIT = 40_000
 

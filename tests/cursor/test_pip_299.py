@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bookstand.cursor import legacy
 from bookstand.cursor.config import CursorConfig
+from bookstand.cursor.format import position_info
 from bookstand.errors import BookstandError
-from bookstand.ledger.records import LedgerInfo, ManagedLedgerInfo, encode_ledger_info
-from bookstand.ledger.topic_name import node_of
+from bookstand.managed_ledger.records import LedgerInfo, ManagedLedgerInfo, encode_ledger_info
+from bookstand.managed_ledger.topic_name import node_of
 from bookstand.proto import ml_data_formats_pb2 as formats
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.cursor.desk import TOPIC
 from tests.kit import PATIENCE
 
@@ -42,8 +42,8 @@ def test_two_acknowledgments_in_five_thousand_ledgers(desk, form):
     assert at.cursor.mark_delete_position == at.p[0]
     assert len(at.cursor.acked_ranges()) == 1
     assert not at.cursor.paused
-    ranges = legacy.write(
-        legacy.from_parts(at.start, [(*at.start, *at.p[0]), (*at.p[-2], *at.p[-1])], [], {}).state
+    ranges = position_info.write(
+        position_info.from_parts(at.start, [(*at.start, *at.p[0]), (*at.p[-2], *at.p[-1])], [], {}).state
     ).data
     stored = formats.PositionInfo.FromString(ranges).individualDeletedMessages
     assert len(stored) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookstand.cursor import record
+from bookstand.cursor.format import record
 from tests.kit import PATIENCE
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from bookstand.cursor.ranges import AckRange, RangeSet
-from bookstand.storage.position import Position
+from bookstand.cursor.state.ranges import AckRange, RangeSet
+from bookstand.storage.format.position import Position
 from tests.replay.rangesets import PlainRanges, apply, shown
 
 UNHURRIED = settings(deadline=None)  # the machine may be busy

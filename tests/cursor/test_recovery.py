@@ -7,13 +7,13 @@ import random
 
 import pytest
 
-from bookstand.cursor import record
 from bookstand.cursor.cursor import Cursor
-from bookstand.disk.cursors import cursor as cursor_of
+from bookstand.cursor.format import record
 from bookstand.disk.store_source import StoreSource
-from bookstand.disk.topics import topic as topic_of
+from bookstand.disk.topics.cursors import cursor as cursor_of
+from bookstand.disk.topics.topics import topic as topic_of
 from bookstand.errors import BookstandError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.cursor.desk import OLD_FORMS, SUBSCRIPTION, TOPIC, Desk, ledgers_of
 from tests.cursor.flips import flip_entry, flip_metadata, flip_node, flip_state
 from tests.kit import PATIENCE

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 import bookstand
-from bookstand.cursor import throttle as throttle_module
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.live import NoSuchPositionError
-from bookstand.cursor.log import CursorFencedError
-from bookstand.cursor.throttle import Throttle
+from bookstand.cursor.state.cursor_state import NoSuchPositionError
+from bookstand.cursor.store import flush_scheduler as throttle_module
+from bookstand.cursor.store.cursor_ledger import CursorFencedError
+from bookstand.cursor.store.flush_scheduler import Throttle
 from bookstand.errors import BookstandError, ReadError, StoreCrashedError
-from bookstand.ledger.managed import ManagedLedger
-from bookstand.storage.position import Position
+from bookstand.managed_ledger.managed_ledger import ManagedLedger
+from bookstand.storage.format.position import Position
 from bookstand.store import Store
 from bookstand.testing import Faults
 from tests.kit import PATIENCE

@@ -13,14 +13,14 @@ import numpy as np
 import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.bucket_home import CursorHome
-from bookstand.delivery.bucket_key import BucketKey, BucketLabels, bucket_key, read_properties
-from bookstand.delivery.bucket_tracker import BucketDelayedTracker
 from bookstand.delivery.config import LEAST_WRITES, DelayedDeliveryConfig
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot import seal
-from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
-from bookstand.storage.position import Position
+from bookstand.delivery.tracker.bucket.key import BucketKey, BucketLabels, bucket_key, read_properties
+from bookstand.delivery.tracker.bucket.registry import CursorHome
+from bookstand.delivery.tracker.bucket.snapshot.codec import seal
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
+from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
+from bookstand.storage.format.position import Position
 from tests.delivery.kit import Bench
 
 TOPIC, SUBSCRIPTION = "persistent://public/default/t", "sub"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bookstand.delivery.in_memory import InMemoryDelayedTracker
-from bookstand.delivery.negative_acks import NegativeAcks
+from bookstand.delivery.nacks.tracker import NegativeAcks
 from bookstand.delivery.timer import ManualTimer
-from bookstand.storage.position import Position
+from bookstand.delivery.tracker.in_memory import InMemoryDelayedTracker
+from bookstand.storage.format.position import Position
 from bookstand.testing import VirtualClock
 
 MakeTracker = Callable[..., Any]

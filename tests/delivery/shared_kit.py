@@ -9,12 +9,12 @@ from typing import Any
 
 import bookstand
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.bucket_key import read_properties
 from bookstand.delivery.config import DelayedDeliveryConfig
-from bookstand.delivery.rebuilding import delay_of
-from bookstand.delivery.shared_index import BUILDER, SharedDelayedIndex, SubscriptionView
-from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
-from bookstand.storage.position import EARLIEST, LATEST, Position
+from bookstand.delivery.tracker.bucket.key import read_properties
+from bookstand.delivery.tracker.bucket.rebuild import delay_of
+from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
+from bookstand.delivery.tracker.shared_index import BUILDER, SharedDelayedIndex, SubscriptionView
+from bookstand.storage.format.position import EARLIEST, LATEST, Position
 from tests.delivery.bucket_kit import CURSOR, MEMORY, TOPIC, config_of
 from tests.delivery.kit import Bench, Still
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import bookstand
 from bookstand.cursor.config import CursorConfig
-from bookstand.delivery.subscription import ReceivedMessage, Subscription, SubscriptionConfig
+from bookstand.delivery.subscription.subscription import ReceivedMessage, Subscription, SubscriptionConfig
 from bookstand.delivery.topic import Topic, TopicConfig
 from bookstand.errors import BookstandError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from bookstand.testing import VirtualClock
 
 TOPIC, SUBSCRIPTION = "persistent://public/default/t", "sub"

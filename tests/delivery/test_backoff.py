@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.delivery.backoff import MultiplierRedeliveryBackoff
+from bookstand.delivery.subscription.backoff import MultiplierRedeliveryBackoff
 from bookstand.errors import IncorrectParameterError
 
 

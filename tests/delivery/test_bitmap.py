@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from bookstand.delivery.bitmap import read_bitmap, write_bitmaps
+from bookstand.delivery.tracker.bucket.snapshot.bitmap import read_bitmap, write_bitmaps
 
 PAGE = 1 << 16
 

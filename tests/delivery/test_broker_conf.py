@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import bookstand
 from bookstand import BrokerConf, CursorConfig, TopicConfig
 from bookstand.errors import IncorrectParameterError
-from bookstand.ledger.broker_conf import CURSOR, SETTINGS, TOPIC, parse_properties
+from bookstand.managed_ledger.broker_conf import CURSOR, SETTINGS, TOPIC, parse_properties
 
 PACKAGE = "org.apache.pulsar.broker.delayed"
 EXCERPT = f"""

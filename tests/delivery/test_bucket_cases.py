@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bookstand.delivery import bucket_metrics
-from bookstand.delivery.bucket_metrics import Operations
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
-from bookstand.delivery.merging import Run, least_writes, two_smallest
-from bookstand.storage.position import Position
+from bookstand.delivery.tracker.bucket import metrics
+from bookstand.delivery.tracker.bucket.merge_policy import Run, least_writes, two_smallest
+from bookstand.delivery.tracker.bucket.metrics import Operations
+from bookstand.storage.format.position import Position
 from tests.delivery.bucket_kit import BucketBench, config_of, positions, seq
 
 WAIVED = {
@@ -603,8 +603,8 @@ def test_case_48_figures_are_cumulative() -> None:
         }
 
     for millis in (200, 300):
-        operations.began(bucket_metrics.CREATE)
-        operations.succeeded(bucket_metrics.CREATE, millis)
+        operations.began(metrics.CREATE)
+        operations.succeeded(metrics.CREATE, millis)
     wanted = {
         ("bucket_op_count_total", "all", "create"): 2,
         ("bucket_op_count_total", "succeed", "create"): 2,
@@ -618,8 +618,8 @@ def test_case_48_figures_are_cumulative() -> None:
     assert {one: value for one, value in first.items() if one in wanted} == wanted
     assert not any(value for one, value in first.items() if one not in wanted)
     assert scraped() == first
-    operations.began(bucket_metrics.CREATE)
-    operations.succeeded(bucket_metrics.CREATE, 100)
+    operations.began(metrics.CREATE)
+    operations.succeeded(metrics.CREATE, 100)
     assert scraped()["bucket_op_latency_ms_count", "create"] == 3
     assert scraped()["bucket_op_latency_ms_sum", "create"] == 600
     assert scraped()["bucket_op_latency_ms_bucket", "create", "50.0"] == 0

@@ -12,16 +12,16 @@ import pytest
 
 import bookstand
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.bucket_home import CursorHome
-from bookstand.delivery.bucket_key import BucketLabels, read_properties
-from bookstand.delivery.bucket_tracker import BucketDelayedTracker
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
-from bookstand.delivery.rebuilding import reader_of
-from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
 from bookstand.delivery.timer import ManualTimer
+from bookstand.delivery.tracker.bucket.key import BucketLabels, read_properties
+from bookstand.delivery.tracker.bucket.rebuild import reader_of
+from bookstand.delivery.tracker.bucket.registry import CursorHome
+from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
+from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 from bookstand.errors import NoSuchNodeError
-from bookstand.ledger.framing import Message
-from bookstand.storage.position import EARLIEST, Position
+from bookstand.managed_ledger.message.format import Message
+from bookstand.storage.format.position import EARLIEST, Position
 from bookstand.testing import VirtualClock, every_crash
 from tests.delivery.bucket_kit import CURSOR, SUBSCRIPTION, TOPIC, config_of
 

@@ -20,7 +20,7 @@ from bookstand.errors import (
     UnexpectedConditionError,
     WriteError,
 )
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from bookstand.testing import Faults
 from tests.delivery.bucket_kit import BucketBench, config_of, positions, seq
 from tests.kit import fill

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.delivery.bucket_tracker import BucketDelayedTracker
 from bookstand.delivery.config import LEAST_WRITES, MERGE_POLICIES, TWO_SMALLEST
-from bookstand.delivery.shared_index import SharedDelayedIndex
 from bookstand.delivery.topic_config import TopicConfig
+from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
+from bookstand.delivery.tracker.shared_index import SharedDelayedIndex
 from bookstand.errors import BookieHandleNotAvailableError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from bookstand.testing import Faults
 from tests.delivery.bucket_kit import BucketBench, config_of
 from tests.delivery.subscription_kit import MEMORY, Desk, topic_config

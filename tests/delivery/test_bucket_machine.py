@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bookstand.delivery.bucket_key import BucketKey
 from bookstand.delivery.config import MERGE_POLICIES
+from bookstand.delivery.tracker.bucket.key import BucketKey
 from bookstand.errors import BookieHandleNotAvailableError, NoSuchLedgerError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from bookstand.testing import Faults, SimulatedCrash
 from tests.delivery.bucket_kit import MEMORY, BucketBench, Message, config_of
 

@@ -16,9 +16,9 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 import bookstand
-from bookstand.delivery.bucket_metrics import BOUNDS, FAMILIES, OPERATION_TYPES, STATES, Operations
-from bookstand.delivery.shared_index import BUILDER
 from bookstand.delivery.topic_config import TopicConfig
+from bookstand.delivery.tracker.bucket.metrics import BOUNDS, FAMILIES, OPERATION_TYPES, STATES, Operations
+from bookstand.delivery.tracker.shared_index import BUILDER
 from bookstand.errors import BookieHandleNotAvailableError
 from bookstand.testing import Faults
 from tests.kit import ROOT

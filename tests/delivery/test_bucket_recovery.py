@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.bucket_home import CursorHome
-from bookstand.delivery.bucket_key import PREFIX, BucketKey, BucketLabels, bucket_key
-from bookstand.delivery.bucket_recovery import apart_from
-from bookstand.delivery.bucket_tracker import BucketDelayedTracker
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.rebuilding import reader_of
-from bookstand.delivery.snapshot import seal
+from bookstand.delivery.tracker.bucket.key import PREFIX, BucketKey, BucketLabels, bucket_key
+from bookstand.delivery.tracker.bucket.rebuild import reader_of
+from bookstand.delivery.tracker.bucket.recovery import apart_from
+from bookstand.delivery.tracker.bucket.registry import CursorHome
+from bookstand.delivery.tracker.bucket.snapshot.codec import seal
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 from bookstand.errors import (
     BookieHandleNotAvailableError,
     DigestMismatchError,
@@ -26,7 +26,7 @@ from bookstand.errors import (
     ReadError,
     StoreDamagedError,
 )
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from bookstand.testing import Faults
 from tests.delivery.bucket_kit import CURSOR, TOPIC, BucketBench, config_of, positions, seq
 

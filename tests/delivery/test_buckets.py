@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.delivery.bucket_key import BucketKey
-from bookstand.delivery.buckets import Bucket, Buckets
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
-from bookstand.storage.position import Position
+from bookstand.delivery.tracker.bucket.bucket_list import Bucket, Buckets
+from bookstand.delivery.tracker.bucket.key import BucketKey
+from bookstand.storage.format.position import Position
 from tests.delivery.bucket_kit import BucketBench, config_of, positions, seq
 
 Desk = Callable[..., BucketBench]

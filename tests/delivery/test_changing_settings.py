@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import bookstand
 from bookstand.cursor.config import CURSOR_WHILE_OPEN, CursorConfig, WhileOpen
 from bookstand.delivery.config import DELAYED_WHILE_OPEN, DelayedDeliveryConfig
-from bookstand.delivery.received import ReceivedMessage
+from bookstand.delivery.message.received_message import ReceivedMessage
 from bookstand.delivery.topic_config import (
     SUBSCRIPTION_WHILE_OPEN,
     TOPIC_WHILE_OPEN,
@@ -674,16 +674,16 @@ def test_new_limits_of_the_cursors_ledger(desk: Desk) -> None:
 
 @acts(CursorConfig, "flush_commit_bytes")
 def test_a_new_size_of_commits(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bookstand.cursor import log
+    from bookstand.cursor.store import cursor_ledger
 
     sizes: list[int] = []
-    append = log.append
+    append = cursor_ledger.append
 
     def noting(writer: Any, entries: Any, commit_bytes: int) -> None:
         sizes.append(commit_bytes)
         append(writer, entries, commit_bytes)
 
-    monkeypatch.setattr(log, "append", noting)
+    monkeypatch.setattr(cursor_ledger, "append", noting)
     change_cursor(desk, flush_commit_bytes=12_345)
     desk.publish("a")
     desk.consume()

@@ -11,11 +11,11 @@ import pytest
 
 import bookstand
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.bucket_home import CursorHome
-from bookstand.delivery.bucket_key import BucketLabels, bucket_key, read_properties
-from bookstand.delivery.rescheduled import PROPERTY
-from bookstand.delivery.shared_index import BUILDER
-from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
+from bookstand.delivery.tracker.bucket.key import BucketLabels, bucket_key, read_properties
+from bookstand.delivery.tracker.bucket.registry import CursorHome
+from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
+from bookstand.delivery.tracker.reschedule_log import PROPERTY
+from bookstand.delivery.tracker.shared_index import BUILDER
 from bookstand.errors import BookieHandleNotAvailableError, LedgerFencedError, NoSuchNodeError, WriteOnReadOnlyError
 from bookstand.testing import Faults, SimulatedCrash, VirtualClock, every_crash
 from tests.delivery.subscription_kit import START, SUBSCRIPTION, TOPIC, Desk, subscription_config, topic_config

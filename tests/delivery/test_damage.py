@@ -14,7 +14,7 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.delivery.topic import Topic
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
 from bookstand.errors import NoSuchNodeError, StoreDamagedError
-from bookstand.ledger.topic_name import cursor_node_of, node_of
+from bookstand.managed_ledger.topic_name import cursor_node_of, node_of
 from bookstand.store import Store
 from bookstand.testing import VirtualClock
 from tests.delivery.subscription_kit import START, SUBSCRIPTION, TOPIC, Desk, subscription_config, topic_config

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bookstand
-from bookstand.delivery.received import ReceivedMessage
+from bookstand.delivery.message.received_message import ReceivedMessage
 from bookstand.errors import DigestMismatchError, ReadError, StoreDamagedError
-from bookstand.ledger.framing import batch_alike, join
-from bookstand.ledger.managed import TopicDamagedError, UnreadableEntryError
-from bookstand.ledger.message import MessageMetadata
-from bookstand.storage import keys
-from bookstand.storage.position import Position
-from bookstand.testing.faults import Faults
+from bookstand.managed_ledger.managed_ledger import TopicDamagedError, UnreadableEntryError
+from bookstand.managed_ledger.message.format import batch_alike, join
+from bookstand.managed_ledger.message.metadata import MessageMetadata
+from bookstand.storage.format import schema
+from bookstand.storage.format.position import Position
+from bookstand.testing.faults.faults import Faults
 from tests.delivery.subscription_kit import (
     CURSOR,
     MODES,
@@ -450,7 +450,7 @@ def test_a_store_opened_read_only_raises_the_same(store_path: Path) -> None:
 
 def damage_record(path: Path, database: bytes, ledger_id: int, change: Change) -> None:
     with raw(path, write=True) as databases:
-        records, key = databases(database), keys.LEDGER_KEY.pack(ledger_id)
+        records, key = databases(database), schema.LEDGER_KEY.pack(ledger_id)
         changed = change(records[key])
         if changed is None:
             del records[key]
@@ -461,7 +461,7 @@ def damage_record(path: Path, database: bytes, ledger_id: int, change: Change) -
 @pytest.mark.parametrize("skips", [False, True])
 @pytest.mark.parametrize(
     ("database", "change"),
-    [(keys.LEDGERS, flipped), (keys.LEDGERS, missing), (keys.STATE, flipped)],
+    [(schema.LEDGERS, flipped), (schema.LEDGERS, missing), (schema.STATE, flipped)],
 )
 def test_a_ledger_whose_records_are_damaged_is_raised_once_as_a_whole_and_the_others_are_delivered(
     store_path: Path, database: bytes, change: Change, skips: bool
@@ -493,7 +493,7 @@ def test_a_ledger_whose_state_is_missing_is_delivered_as_far_as_its_entries_are_
         positions = desk.publish(*range(13))
         desk.topic.close()
         desk.store.close()
-        damage_record(store_path, keys.STATE, positions[5].ledger_id, missing)
+        damage_record(store_path, schema.STATE, positions[5].ledger_id, missing)
         change_entry(store_path, *positions[7], missing)
         desk._open()
         assert received(desk) == ([str(n) for n in range(13) if n != 7], [positions[7]])
@@ -503,7 +503,7 @@ def test_a_last_ledger_that_cannot_be_recovered_is_named_with_a_way_on(store_pat
     with Desk(store_path) as desk:
         positions = desk.publish(*range(7))
         desk.store.close()
-        damage_record(store_path, keys.LEDGERS, positions[-1].ledger_id, flipped)
+        damage_record(store_path, schema.LEDGERS, positions[-1].ledger_id, flipped)
         with bookstand.open(store_path) as store, pytest.raises(TopicDamagedError) as raised:
             store.topic(TOPIC)
         for part in (TOPIC, f"ledger, {positions[-1].ledger_id},", "bookstand verify", "bookstand repair"):

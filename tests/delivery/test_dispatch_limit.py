@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bookstand.cursor.config import CursorConfig
-from bookstand.delivery.subscription import ReceivedMessage
+from bookstand.delivery.subscription.subscription import ReceivedMessage
 from tests.delivery.subscription_kit import (
     MODES,
     Desk,

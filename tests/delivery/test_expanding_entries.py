@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookstand import ExpansionLimits
-from bookstand.delivery.dead_letters import BROKEN
-from bookstand.delivery.received import ReceivedMessage
+from bookstand.delivery.message.received_message import ReceivedMessage
+from bookstand.delivery.subscription.dead_letters import BROKEN
 from bookstand.errors import IncorrectParameterError, MalformedMessageError
-from bookstand.ledger import compression, framing
-from bookstand.ledger.framing import Message, batch_alike, frame, join, open_message
+from bookstand.managed_ledger.message import compression, format
+from bookstand.managed_ledger.message.format import Message, batch_alike, frame, join, open_message
 from bookstand.proto.expansion import MESSAGE_BYTES
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.delivery.subscription_kit import MEMORY, MODES, START, Desk, subscription_config, topic_config, words
 
 CODECS = list(compression.NUMBERS)
@@ -29,7 +29,7 @@ SMALL = ExpansionLimits(max_expanded_bytes=11 * MESSAGE_BYTES - 1)
 def expanding(codec: str, count: int) -> bytes:
     """An entry of a compressed batch of many equal messages: each is its size, and its metadata with its size."""
     message = b"\0\0\0\2\x18\0"
-    like = framing.Message(batch_alike([b""], publish_time=START, compression=codec)).metadata
+    like = format.Message(batch_alike([b""], publish_time=START, compression=codec)).metadata
     metadata = like._replace(num_messages_in_batch=count, uncompressed_size=count * len(message))
     return join(metadata, compression.pack(codec, message * count))
 
@@ -150,7 +150,7 @@ def test_what_pulsar_sends_is_within_the_limits(codec: str) -> None:
 
 def test_as_many_messages_as_an_entry_has_room_for_are_within_the_limits() -> None:
     least = len(batch_alike([b""] * 1000, publish_time=START)) // 1000
-    framing.take_batch((5 << 20) // least, 5 << 20, ExpansionLimits().of(5 << 20))
+    format.take_batch((5 << 20) // least, 5 << 20, ExpansionLimits().of(5 << 20))
 
 
 @pytest.mark.parametrize("codec", ["NONE", "ZSTD"])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bookstand.delivery.handed_out import HandedOut
-from bookstand.delivery.message_id import members_of
-from bookstand.storage.position import Position
+from bookstand.delivery.message.message_id import members_of
+from bookstand.delivery.subscription.unacked import HandedOut
+from bookstand.storage.format.position import Position
 
 BATCH = Position(3, 7)
 CONSUMER: Any = object()

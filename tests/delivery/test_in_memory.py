@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bookstand.delivery.in_memory import InMemoryDelayedTracker
 from bookstand.delivery.timer import ThreadTimer
+from bookstand.delivery.tracker.in_memory import InMemoryDelayedTracker
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from bookstand.testing import VirtualClock
 from tests.delivery.kit import Bench
 

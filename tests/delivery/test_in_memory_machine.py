@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.delivery.kit import Bench, InMemoryModel, width_of
 
 TICKS = st.sampled_from([1, 2, 3, 8, 100, 1000])

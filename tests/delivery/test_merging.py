@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookstand.delivery.config import MERGE_POLICIES, TWO_SMALLEST
-from bookstand.delivery.merging import CHOICES, Run, blocks_to_merge, least_writes, two_smallest
+from bookstand.delivery.tracker.bucket.merge_policy import CHOICES, Run, blocks_to_merge, least_writes, two_smallest
 
 runs = st.lists(
     st.builds(Run, st.integers(0, 6), st.one_of(st.none(), st.integers(0, 5)), st.integers(0, 3)),

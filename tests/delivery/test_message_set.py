@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.delivery.message_id import Member, MessageId
-from bookstand.delivery.message_set import (
+from bookstand.delivery.message.message_id import Member, MessageId
+from bookstand.delivery.message.message_set import (
     WIDTHS,
     MessageSet,
     RedeliveryCounts,
@@ -18,7 +18,7 @@ from bookstand.delivery.message_set import (
     message_of,
 )
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 
 INDEXES = st.one_of(st.integers(-1, 20), st.sampled_from([1_023, 1_024, 70_000, (1 << 25) - 1]))
 ENTRIES = st.one_of(st.integers(0, 5), st.sampled_from([65_535, 65_536, (1 << 38) - 1]))

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.delivery.message_set import WIDTHS, RedeliveryCounts
-from bookstand.delivery.nack_log import node_of, replay
-from bookstand.delivery.nack_record import (
+from bookstand.delivery.message.message_set import WIDTHS, RedeliveryCounts
+from bookstand.delivery.nacks.log import node_of, replay
+from bookstand.delivery.nacks.pending import Nacked, NackTimes
+from bookstand.delivery.nacks.record import (
     SMALLEST_LIMIT,
     Given,
     Nacks,
@@ -20,8 +21,7 @@ from bookstand.delivery.nack_record import (
     encode_nacks,
     nacks_of,
 )
-from bookstand.delivery.nacked import Nacked, NackTimes
-from bookstand.delivery.precision import LowBits
+from bookstand.delivery.time_index.precision import LowBits
 from bookstand.errors import IncorrectParameterError, MalformedRecordError
 
 LARGEST = (1 << 63) - 1

@@ -11,11 +11,11 @@ from threading import Event, Lock, Thread
 import numpy as np
 import pytest
 
-from bookstand.delivery.backoff import MultiplierRedeliveryBackoff
-from bookstand.delivery.negative_acks import AT_ONCE, RETRY_MILLIS, NegativeAcks
-from bookstand.delivery.tracker import TrackerClosedError
+from bookstand.delivery.nacks.tracker import AT_ONCE, RETRY_MILLIS, NegativeAcks
+from bookstand.delivery.subscription.backoff import MultiplierRedeliveryBackoff
+from bookstand.delivery.tracker.protocol import TrackerClosedError
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from bookstand.testing import VirtualClock
 from tests.delivery.kit import Nacks
 

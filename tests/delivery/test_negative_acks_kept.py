@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import bookstand
-from bookstand.delivery.nack_log import forget, node_of
-from bookstand.delivery.nack_record import encode_nacks, nacks_of
-from bookstand.delivery.negative_acks import NegativeAcks
+from bookstand.delivery.nacks.log import forget, node_of
+from bookstand.delivery.nacks.record import encode_nacks, nacks_of
+from bookstand.delivery.nacks.tracker import NegativeAcks
 from bookstand.errors import (
     BookstandError,
     LedgerFencedError,

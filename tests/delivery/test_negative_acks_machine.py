@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import bookstand
-from bookstand.delivery.negative_acks import NegativeAcks
-from bookstand.storage.position import Position
+from bookstand.delivery.nacks.tracker import NegativeAcks
+from bookstand.storage.format.position import Position
 from tests.delivery.kit import NackModel, Nacks
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.delivery import order
-from bookstand.delivery.order import is_run, runs_in_order
-from bookstand.delivery.precision import MAX_TIME, MIN_TIME, LowBits
+from bookstand.delivery.time_index import run_detection
+from bookstand.delivery.time_index.precision import MAX_TIME, MIN_TIME, LowBits
+from bookstand.delivery.time_index.run_detection import is_run, runs_in_order
 from tests.delivery.time_model import Triple
 
 MAX = (1 << 63) - 1
@@ -107,7 +107,7 @@ def test_no_message_is_lost_and_none_invented(
             time, ledger, entry = time + step // 3, ledger + (step == 5), 0 if step == 5 else entry + 1
             rows.append((time, ledger, entry))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, "_LONG", 2)
+        patch.setattr(run_detection, "_LONG", 2)
         found = runs(rows, bits, round_up)
     if found is None:
         return

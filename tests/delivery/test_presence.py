@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from bookstand.delivery import presence as presence_module
-from bookstand.delivery.presence import Presence
+from bookstand.delivery.message import position_set as presence_module
+from bookstand.delivery.message.position_set import Presence
 from tests.kit import ROOT
 
 edges = [(1 << 16) - 1, 1 << 16, (1 << 32) - 1, 1 << 32, (1 << 33) + 5, (1 << 63) - 1]
@@ -105,7 +105,7 @@ def test_pages_come_and_go_beyond_one_bitmap(monkeypatch: pytest.MonkeyPatch) ->
 MEASURE = """
 import gc, sys
 import numpy as np
-from bookstand.delivery.presence import Presence
+from bookstand.delivery.message.position_set import Presence
 
 def private():
     with open("/proc/self/status") as status:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.delivery.rebuilding import deliver_at_time
+from bookstand.delivery.tracker.bucket.rebuild import deliver_at_time
 from bookstand.errors import MalformedMessageError
-from bookstand.ledger.framing import Message, frame
-from bookstand.ledger.message import BrokerEntryMetadata
+from bookstand.managed_ledger.message.format import Message, frame
+from bookstand.managed_ledger.message.metadata import BrokerEntryMetadata
 from bookstand.proto.pulsar_message_pb2 import MessageMetadata
 
 

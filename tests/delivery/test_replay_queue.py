@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.cursor.pausing import Admission
-from bookstand.delivery.message_id import Member, position_of
-from bookstand.delivery.replay_queue import ReplayQueue
-from bookstand.storage.position import Position
+from bookstand.cursor.dispatch_pause import Admission
+from bookstand.delivery.message.message_id import Member, position_of
+from bookstand.delivery.subscription.replay_queue import ReplayQueue
+from bookstand.storage.format.position import Position
 
 POSITIONS = st.builds(Position, st.integers(0, 3), st.integers(0, 5))
 MESSAGES = st.one_of(POSITIONS, st.builds(Member, st.integers(0, 3), st.integers(0, 5), st.integers(0, 2)))

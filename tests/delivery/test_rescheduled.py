@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bookstand.delivery import rescheduled
-from bookstand.delivery.rescheduled import PROPERTY
+from bookstand.delivery.tracker import reschedule_log
+from bookstand.delivery.tracker.reschedule_log import PROPERTY
 from bookstand.errors import IncorrectParameterError
 from bookstand.testing import Faults
 from tests.delivery.bucket_kit import BucketBench, config_of, seq
@@ -141,7 +141,7 @@ def test_clearing_takes_all_of_it(bench: BucketBench) -> None:
 def test_the_ledger_does_not_grow_with_the_number_of_changes(
     bench: BucketBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rescheduled, "_FEW", 100)
+    monkeypatch.setattr(reschedule_log, "_FEW", 100)
     bench.add((1, 1, 5000), (1, 2, 5000))
     ledgers = set()
     for time in range(300):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bookstand.delivery import rows_alike, snapshot
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot import encode_segment
+from bookstand.delivery.tracker.bucket.snapshot import codec, uniform_rows
+from bookstand.delivery.tracker.bucket.snapshot.codec import encode_segment
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 
 NOW = 1_700_000_000_000
 Row = tuple[int, int, int]
@@ -37,17 +37,17 @@ def told(decoded: tuple[Indexes, np.ndarray] | None) -> tuple[list[Row], list[in
 @given(segments())
 @example([(NOW + one, 300, one) for one in range(0, 1 << 22, 1 << 14)])
 def test_what_is_read_is_what_was_written(rows: list[Row]) -> None:
-    found = told(rows_alike.decode(encoded(rows)))
+    found = told(uniform_rows.decode(encoded(rows)))
     if found is not None:
-        assert found == told(snapshot._decode_rows(encoded(rows)))
+        assert found == told(codec._decode_rows(encoded(rows)))
         assert found[0] == rows
 
 
 @pytest.mark.parametrize("ledger_id", [0, 127, 128, 16_384, 1 << 21, 1 << 27, (1 << 33) + 5])
 def test_what_pulsar_writes_is_alike(ledger_id: int) -> None:
     rows = [(NOW + 1_000 * number, ledger_id, 37 * number % 50_000) for number in range(300)]
-    assert told(rows_alike.decode(encoded(rows))) == told(snapshot._decode_rows(encoded(rows)))
-    assert rows_alike.decode(encoded(rows)) is not None
+    assert told(uniform_rows.decode(encoded(rows))) == told(codec._decode_rows(encoded(rows)))
+    assert uniform_rows.decode(encoded(rows)) is not None
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_pulsar_writes_is_alike(ledger_id: int) -> None:
     ],
 )
 def test_what_is_not_alike_is_left_alone(rows: list[Row]) -> None:
-    assert rows_alike.decode(encoded(rows)) is None
+    assert uniform_rows.decode(encoded(rows)) is None
 
 
 def test_every_flipped_bit_is_read_as_any_row_or_not_at_all() -> None:
@@ -71,10 +71,10 @@ def test_every_flipped_bit_is_read_as_any_row_or_not_at_all() -> None:
     for place in range(8 * len(stored)):
         flipped = bytearray(stored)
         flipped[place // 8] ^= 1 << place % 8
-        found = told(rows_alike.decode(bytes(flipped)))
+        found = told(uniform_rows.decode(bytes(flipped)))
         if found is not None:
             alike += 1
-            assert found == told(snapshot._decode_rows(bytes(flipped)))
+            assert found == told(codec._decode_rows(bytes(flipped)))
     # Those of the numbers that may differ: four groups of a time, an entry id, and of a ledger both.
     assert alike > 100
 
@@ -84,7 +84,7 @@ def test_what_is_cut_short_is_left_alone_unless_it_ends_with_a_row(size: int) ->
     data = encoded([(NOW, 300, 5), (NOW + 1, 301, 200)])
     assert len(data) == 29
     whole = {14: 1, 29: 2}
-    found = rows_alike.decode(data[:size])
+    found = uniform_rows.decode(data[:size])
     assert (found is not None) is (size in whole or size > 29)
     assert found is None or found[0].size == whole[min(size, 29)]
 
@@ -92,5 +92,5 @@ def test_what_is_cut_short_is_left_alone_unless_it_ends_with_a_row(size: int) ->
 def test_bytes_of_all_kinds_are_left_alone() -> None:
     chance = np.random.default_rng(7)
     for size in range(200):
-        assert rows_alike.decode(chance.bytes(size)) is None
-        assert rows_alike.decode(b"\x0a\x06\x08" + bytes(size)) is None
+        assert uniform_rows.decode(chance.bytes(size)) is None
+        assert uniform_rows.decode(b"\x0a\x06\x08" + bytes(size)) is None

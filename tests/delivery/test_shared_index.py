@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bookstand.delivery.rebuilding import reader_of
-from bookstand.delivery.shared_index import BUILDER
-from bookstand.delivery.tracker import TrackerClosedError
+from bookstand.delivery.tracker.bucket.rebuild import reader_of
+from bookstand.delivery.tracker.protocol import TrackerClosedError
+from bookstand.delivery.tracker.shared_index import BUILDER
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.delivery.bucket_kit import config_of
 from tests.delivery.shared_kit import Desk
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.delivery.bucket_key import read_properties
-from bookstand.delivery.bucket_tracker import BucketDelayedTracker
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
-from bookstand.delivery.rebuilding import delay_of
-from bookstand.delivery.shared_index import BUILDER, SharedDelayedIndex
-from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
-from bookstand.ledger.framing import Message
-from bookstand.storage.position import EARLIEST, Position
+from bookstand.delivery.tracker.bucket.key import read_properties
+from bookstand.delivery.tracker.bucket.rebuild import delay_of
+from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
+from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
+from bookstand.delivery.tracker.shared_index import BUILDER, SharedDelayedIndex
+from bookstand.managed_ledger.message.format import Message
+from bookstand.storage.format.position import EARLIEST, Position
 from bookstand.testing import every_crash
 from tests.delivery.bucket_kit import CURSOR, TOPIC, config_of
 from tests.delivery.kit import Still

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.delivery.bucket_kit import config_of
 from tests.delivery.shared_kit import Desk, Subscriber
 

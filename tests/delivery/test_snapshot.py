@@ -16,10 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
-from bookstand.delivery import snapshot
-from bookstand.delivery.hash_order import hash_map_order
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot import (
+from bookstand.delivery.tracker.bucket.snapshot import codec
+from bookstand.delivery.tracker.bucket.snapshot.codec import (
     SegmentMetadata,
     SnapshotDamagedError,
     SnapshotMetadata,
@@ -33,11 +31,13 @@ from bookstand.delivery.snapshot import (
     encode_segment_metadata,
     seal,
 )
-from bookstand.delivery.snapshot_rows import sorted_rows
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+from bookstand.delivery.tracker.bucket.snapshot.java_hash_order import hash_map_order
+from bookstand.delivery.tracker.bucket.snapshot.rows import sorted_rows
 from bookstand.errors import BookstandError, EntryTooLargeError, IncorrectParameterError, StoreDamagedError
 from bookstand.proto import delayed_bucket_metadata_pb2 as metadata_pb2
 from bookstand.proto import delayed_bucket_segment_pb2 as segment_pb2
-from bookstand.proto import wire
+from bookstand.proto import wire_format
 
 UNHURRIED = settings(deadline=None)  # the machine may be busy
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -120,7 +120,7 @@ def cut_plainly(times: Sequence[int], step: int, most: int) -> list[int]:
     ends: list[int] = []
     start = 0
     for at in range(1, len(times) + 1):
-        upper = wire.int64(unsigned(times[start] + step - 1))
+        upper = wire_format.int64(unsigned(times[start] + step - 1))
         if at == len(times) or times[at] > upper or (most != -1 and at - start >= most):
             ends.append(at)
             start = at
@@ -174,26 +174,28 @@ def odd_segments(draw: st.DrawFn) -> bytes:
     """Segments in any shape that protobuf allows: fields in any order, given twice, unknown, with longer numbers."""
     out = bytearray()
     for _ in range(draw(st.integers(0, 4))):
-        fields = [(number, wire.VARINT) for number in (1, 2, 3)]
-        fields += draw(st.lists(st.tuples(st.integers(1, 5), st.sampled_from([wire.VARINT, wire.BYTES])), max_size=2))
+        fields = [(number, wire_format.VARINT) for number in (1, 2, 3)]
+        fields += draw(
+            st.lists(st.tuples(st.integers(1, 5), st.sampled_from([wire_format.VARINT, wire_format.BYTES])), max_size=2)
+        )
         fields = draw(st.permutations(fields))
         if draw(st.integers(0, 5)) == 0:
             fields.pop()
         index = bytearray()
         for number, kind in fields:
-            if kind == wire.VARINT:
-                wire.write_varint(index, wire.tag(number, kind))
+            if kind == wire_format.VARINT:
+                wire_format.write_varint(index, wire_format.tag(number, kind))
                 varint = bytearray()
-                wire.write_varint(varint, draw(NUMBERS))
+                wire_format.write_varint(varint, draw(NUMBERS))
                 if len(varint) < 9 and draw(st.booleans()):
                     varint[-1] |= 0x80
                     varint.append(0)
                 index += varint
             else:
-                wire.write_bytes(index, number, draw(st.binary(max_size=3)))
+                wire_format.write_bytes(index, number, draw(st.binary(max_size=3)))
         if draw(st.integers(0, 5)) == 0:
-            wire.write_bytes(out, 9, b"unknown")
-        wire.write_bytes(out, 1, index)
+            wire_format.write_bytes(out, 9, b"unknown")
+        wire_format.write_bytes(out, 1, index)
     return bytes(out)
 
 
@@ -209,7 +211,7 @@ def test_a_segment_in_any_shape_is_read_as_protobuf_does(data: bytes) -> None:
         with pytest.raises(SnapshotDamagedError, match="ledger 7, entry 3"):
             decode_segment(data, "ledger 7, entry 3")
         return
-    expected = [tuple(map(wire.int64, (one.timestamp, one.ledger_id, one.entry_id))) for one in message.indexes]
+    expected = [tuple(map(wire_format.int64, (one.timestamp, one.ledger_id, one.entry_id))) for one in message.indexes]
     assert rows_of(decode_segment(data)) == expected
 
 
@@ -320,19 +322,19 @@ def sealed_plainly(rows: Sequence[Row], step: int, most: int) -> list[bytes]:
             bitmap = BitMap([row[2] for row in segment if row[1] == ledger_id and row[2] < 1 << 32])
             bitmap.run_optimize()
             pair = bytearray()
-            wire.write_number(pair, 1, ledger_id)
-            wire.write_bytes(pair, 2, bitmap.serialize())
-            wire.write_bytes(body, 1, pair)
-        wire.write_number(body, 2, segment[-1][0])
-        wire.write_number(body, 3, segment[0][0])
+            wire_format.write_number(pair, 1, ledger_id)
+            wire_format.write_bytes(pair, 2, bitmap.serialize())
+            wire_format.write_bytes(body, 1, pair)
+        wire_format.write_number(body, 2, segment[-1][0])
+        wire_format.write_number(body, 3, segment[0][0])
         for ledger_id in sorted({row[1] for row in segment if row[2] >= 1 << 32}):
             high = BitMap64([row[2] for row in segment if row[1] == ledger_id and row[2] >= 1 << 32])
             high.run_optimize()
             pair = bytearray()
-            wire.write_number(pair, 1, ledger_id)
-            wire.write_bytes(pair, 2, high.serialize())
-            wire.write_bytes(body, 1000, pair)
-        wire.write_bytes(metadata, 1, body)
+            wire_format.write_number(pair, 1, ledger_id)
+            wire_format.write_bytes(pair, 2, high.serialize())
+            wire_format.write_bytes(body, 1000, pair)
+        wire_format.write_bytes(metadata, 1, body)
     return [bytes(metadata), *(message_of(one).SerializeToString() for one in segments)]
 
 
@@ -487,8 +489,8 @@ def test_metadata_is_written_and_read_as_protobuf_does(segments: list[SegmentMet
 def test_a_reader_that_knows_pulsars_fields_only_passes_over_ours() -> None:
     """The schema of the original is ours without the fields from 1000 up."""
     sealed = seal(indexes_of([(NOW, 1, 1), (NOW, 1, 1 << 40), (NOW, 2, 1 << 40)]), 10, entry_limit=1_000)
-    (segment,) = (chunk for _, _, chunk in wire.fields(sealed.entries[0]))
-    known = {key >> 3 for key, _, _ in wire.fields(segment) if key >> 3 < 1000}
+    (segment,) = (chunk for _, _, chunk in wire_format.fields(sealed.entries[0]))
+    known = {key >> 3 for key, _, _ in wire_format.fields(segment) if key >> 3 < 1000}
     assert known == {1, 2, 3}
     (segment_read,) = decode_metadata(sealed.entries[0]).metadata_list
     assert list(segment_read.delayed_index_bit_map) == [1]
@@ -629,5 +631,5 @@ def test_metadata_of_one_segment_that_no_entry_holds_is_refused() -> None:
 
 
 def test_what_is_raised_is_ours() -> None:
-    for name in re.findall(r"class (\w+Error)\(", Path(snapshot.__file__).read_text()):
-        assert issubclass(getattr(snapshot, name), BookstandError)
+    for name in re.findall(r"class (\w+Error)\(", Path(codec.__file__).read_text()):
+        assert issubclass(getattr(codec, name), BookstandError)

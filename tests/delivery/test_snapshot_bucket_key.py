@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.delivery.bucket_key import (
+from bookstand.delivery.tracker.bucket.key import (
     BucketKey,
     BucketLabels,
     MalformedBucketPropertyError,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import bookstand
-from bookstand.delivery.bucket_key import BucketKey, BucketLabels, bucket_key
-from bookstand.delivery.shared_index import BUILDER
-from bookstand.ledger.topic_name import cursor_node_of
+from bookstand.delivery.tracker.bucket.key import BucketKey, BucketLabels, bucket_key
+from bookstand.delivery.tracker.shared_index import BUILDER
+from bookstand.managed_ledger.topic_name import cursor_node_of
 from tests.delivery.bucket_kit import SUBSCRIPTION, TOPIC, BucketBench, config_of, seq
 from tests.delivery.shared_kit import Desk
 

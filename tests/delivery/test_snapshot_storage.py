@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from pyroaring import BitMap, BitMap64
 
-from bookstand.delivery.bitmap import write_bitmap
-from bookstand.delivery.bucket_key import BucketLabels, bucket_key, read_labels
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot import (
+from bookstand.delivery.tracker.bucket.key import BucketLabels, bucket_key, read_labels
+from bookstand.delivery.tracker.bucket.snapshot.bitmap import write_bitmap
+from bookstand.delivery.tracker.bucket.snapshot.codec import (
     SegmentMetadata,
     Snapshot,
     SnapshotDamagedError,
@@ -24,7 +23,8 @@ from bookstand.delivery.snapshot import (
     encode_segment_metadata,
     seal,
 )
-from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
 from bookstand.errors import (
     ClientClosedError,
     EntryTooLargeError,

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from bookstand.delivery.backoff import MultiplierRedeliveryBackoff
+from bookstand.delivery.subscription.backoff import MultiplierRedeliveryBackoff
 from bookstand.errors import ClientClosedError, IncorrectParameterError, LedgerFencedError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.delivery.subscription_kit import (
     MODES,
     NACK_BUCKET,

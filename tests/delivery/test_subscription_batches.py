@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.ledger.framing import join
-from bookstand.ledger.managed import UnreadableEntryError
-from bookstand.ledger.message import MessageMetadata
+from bookstand.managed_ledger.managed_ledger import UnreadableEntryError
+from bookstand.managed_ledger.message.format import join
+from bookstand.managed_ledger.message.metadata import MessageMetadata
 from tests.delivery.subscription_kit import MEMORY, MODES, Desk, topic_config, words
 from tests.kit import change_entry
 

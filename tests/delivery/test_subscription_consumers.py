@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from bookstand.delivery.subscription import ReceivedMessage
+from bookstand.delivery.subscription.subscription import ReceivedMessage
 from bookstand.errors import ClientClosedError, LedgerFencedError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.delivery.subscription_kit import (
     MODES,
     Desk,

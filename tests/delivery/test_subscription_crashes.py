@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.delivery.bucket_key import read_properties
-from bookstand.delivery.subscription import ReceivedMessage, Subscription
+from bookstand.delivery.subscription.subscription import ReceivedMessage, Subscription
 from bookstand.delivery.topic import Topic
-from bookstand.storage.position import Position
+from bookstand.delivery.tracker.bucket.key import read_properties
+from bookstand.storage.format.position import Position
 from bookstand.testing import VirtualClock, every_crash
 from tests.delivery.subscription_kit import MEMORY, MODES, START, SUBSCRIPTION, TOPIC, subscription_config, topic_config
 from tests.kit import Program
@@ -184,7 +184,7 @@ def test_all_of_it_happens(mode: str, tmp_path: Path) -> None:
 LOOP = """
 import sys
 import bookstand
-from bookstand.delivery.subscription import SubscriptionConfig
+from bookstand.delivery.subscription.subscription import SubscriptionConfig
 from tests.delivery.subscription_kit import topic_config
 
 path, mode, number = sys.argv[1], sys.argv[2], int(sys.argv[3])

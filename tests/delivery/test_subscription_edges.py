@@ -11,15 +11,15 @@ import pytest
 import bookstand
 from bookstand import SubscriptionConfig, TopicConfig
 from bookstand.cursor.config import CursorConfig
-from bookstand.delivery.dead_letters import BROKEN
-from bookstand.delivery.in_memory import InMemoryDelayedTracker
-from bookstand.delivery.nack_log import nack_name
-from bookstand.delivery.subscription import Subscription
-from bookstand.delivery.time_runs import TimeRuns
+from bookstand.delivery.nacks.log import nack_name
+from bookstand.delivery.subscription.dead_letters import BROKEN
+from bookstand.delivery.subscription.subscription import Subscription
 from bookstand.delivery.topic import Topic
+from bookstand.delivery.tracker.bucket.time_sorted import TimeRuns
+from bookstand.delivery.tracker.in_memory import InMemoryDelayedTracker
 from bookstand.errors import MalformedMessageError, ReadError
-from bookstand.ledger.framing import join
-from bookstand.ledger.message import MessageMetadata
+from bookstand.managed_ledger.message.format import join
+from bookstand.managed_ledger.message.metadata import MessageMetadata
 from bookstand.store import Store
 from bookstand.testing import Faults, VirtualClock
 

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bookstand.delivery.consumer import Consumer
-from bookstand.delivery.received import ReceivedMessage
+from bookstand.delivery.message.received_message import ReceivedMessage
+from bookstand.delivery.subscription.consumer import Consumer
 from bookstand.delivery.topic_config import SubscriptionConfig
-from bookstand.storage.position import EARLIEST, Position
+from bookstand.storage.format.position import EARLIEST, Position
 from tests.delivery.subscription_kit import MEMORY, MODES, Desk, subscription_config, topic_config
 from tests.kit import Faults
 

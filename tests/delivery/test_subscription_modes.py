@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bookstand
-from bookstand.delivery.bucket_key import read_properties
-from bookstand.delivery.rescheduled import PROPERTY
-from bookstand.storage.position import Position
+from bookstand.delivery.tracker.bucket.key import read_properties
+from bookstand.delivery.tracker.reschedule_log import PROPERTY
+from bookstand.storage.format.position import Position
 from bookstand.testing import Faults, SimulatedCrash
 from tests.delivery.subscription_kit import MODES, START, TOPIC, Desk, subscription_config, topic_config
 

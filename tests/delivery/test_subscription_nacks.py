@@ -14,10 +14,10 @@ import pytest
 
 import bookstand
 from bookstand import MultiplierRedeliveryBackoff
-from bookstand.delivery import nack_log
-from bookstand.delivery.nack_log import nack_name, node_of
+from bookstand.delivery.nacks import log
+from bookstand.delivery.nacks.log import nack_name, node_of
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.delivery.subscription_kit import (
     MODES,
     NACK_BUCKET,
@@ -49,7 +49,7 @@ def open_desk(store_path: Path) -> Iterator[Callable[..., Desk]]:
 
 
 def is_logged(desk: Desk) -> bool:
-    return nack_log.exists(desk.store, nack_name(TOPIC, SUBSCRIPTION))
+    return log.exists(desk.store, nack_name(TOPIC, SUBSCRIPTION))
 
 
 def batch(desk: Desk, text: str, **options: Any) -> list[Any]:
@@ -176,8 +176,8 @@ def test_many_messages_nacked_twice_return_once(
     open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than are remembered one by one, and more than are looked at together."""
-    monkeypatch.setattr("bookstand.delivery.nacked._MANY_MOVED", 30)
-    monkeypatch.setattr("bookstand.delivery.nacked._PAGE", 16)
+    monkeypatch.setattr("bookstand.delivery.nacks.pending._MANY_MOVED", 30)
+    monkeypatch.setattr("bookstand.delivery.nacks.pending._PAGE", 16)
     desk = open_desk(negative_ack_precision_bits=0)
     desk.topic.publish_many(letters("x" * 100))
     messages = [*desk.drain(), *(one for _ in range(10) for one in batch(desk, "yyyyyyyyyy"))]
@@ -243,7 +243,7 @@ def test_redeliveries_before_a_restart_count_for_dead_letters(
     open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, compacted: bool
 ) -> None:
     if compacted:
-        monkeypatch.setattr("bookstand.delivery.nack_log.COMPACT_BYTES", 1)
+        monkeypatch.setattr("bookstand.delivery.nacks.log.COMPACT_BYTES", 1)
     desk = open_desk(max_redeliveries=2, durable_nacks=True, nack_delay=1_000)
     a, b = batch(desk, "ab")
     desk.sub.ack(b).result()

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from bookstand.delivery.received import ReceivedMessage
+from bookstand.delivery.message.received_message import ReceivedMessage
 from bookstand.delivery.topic_config import SubscriptionConfig
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.delivery.subscription_kit import MEMORY, Desk, subscription_config, topic_config
 
 SHORTEST = 100

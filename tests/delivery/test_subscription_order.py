@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import bookstand
 from bookstand.cursor.config import CursorConfig
-from bookstand.delivery.subscription import ConsumerBusyError, ReceivedMessage
+from bookstand.delivery.subscription.subscription import ConsumerBusyError, ReceivedMessage
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.position import EARLIEST
+from bookstand.storage.format.position import EARLIEST
 from bookstand.testing import VirtualClock
 from tests.delivery.subscription_kit import (
     CURSOR,

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bookstand.delivery import blocks, sealed, time_index
-from bookstand.delivery.time_index import Segment, TimeIndex
+from bookstand.delivery.time_index import block_codec, sealed_part
+from bookstand.delivery.time_index import index as time_index
+from bookstand.delivery.time_index.index import Segment, TimeIndex
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 
 MAX = (1 << 63) - 1
 START = 1_700_000_000_000
@@ -318,7 +319,7 @@ def test_half_of_all_entries_takes_bits() -> None:
 CHILD = """
 import ctypes, gc, sys
 import numpy as np
-from bookstand.delivery.time_index import TimeIndex
+from bookstand.delivery.time_index.index import TimeIndex
 
 def private():
     gc.collect()
@@ -370,7 +371,7 @@ def test_memory_is_told_as_the_system_sees_it(what: str) -> None:
 
 
 def test_a_pop_opens_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealed, "_BLOCK", 256)
+    monkeypatch.setattr(sealed_part, "_BLOCK", 256)
     monkeypatch.setattr(time_index, "_STAGED", 1 << 14)
     index = TimeIndex(10)
     for first in range(0, 1 << 16, 1 << 12):
@@ -378,8 +379,8 @@ def test_a_pop_opens_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(index) == 1 << 16
     assert sum(len(part._data) for part in index._sealed) >= 256
     opened: list[bytes] = []
-    decode = blocks.decode
-    monkeypatch.setattr(blocks, "decode", lambda data: opened.append(data) or decode(data))
+    decode = block_codec.decode
+    monkeypatch.setattr(block_codec, "decode", lambda data: opened.append(data) or decode(data))
     assert index.pop_due(START - 1024).triples() == []
     assert opened == []
     for second in range(20):

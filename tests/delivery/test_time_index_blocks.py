@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.delivery import blocks
+from bookstand.delivery.time_index import block_codec
 
 gaps = st.one_of(st.integers(2, 5), st.sampled_from([64, 65, 66, 67, 255, 256, 257, 1 << 16, 1 << 32, 1 << 50]))
 lengths = st.one_of(st.integers(1, 3), st.sampled_from([100, 255, 256, 1 << 16, 1 << 33]))
@@ -20,7 +20,7 @@ lengths = st.one_of(st.integers(1, 3), st.sampled_from([100, 255, 256, 1 << 16, 
 def test_runs(runs: list[tuple[int, int]]) -> None:
     starts = np.array(list(accumulate([0, *(length + gap for (_, length), (gap, _) in pairwise(runs))])))
     ends = starts + np.array([length for _, length in runs])
-    decoded = blocks.decode(blocks.encode(starts, ends))
+    decoded = block_codec.decode(block_codec.encode(starts, ends))
     assert decoded[0].tolist() == starts.tolist()
     assert decoded[1].tolist() == ends.tolist()
 
@@ -29,7 +29,7 @@ def test_runs(runs: list[tuple[int, int]]) -> None:
 @given(st.lists(st.one_of(st.just(1), gaps), max_size=80))
 def test_numbers(distances: list[int]) -> None:
     numbers = np.array(list(accumulate([0, *distances])))
-    starts, ends = blocks.decode(blocks.encode(numbers, None))
+    starts, ends = block_codec.decode(block_codec.encode(numbers, None))
     decoded = [
         number for start, end in zip(starts.tolist(), ends.tolist(), strict=True) for number in range(start, end)
     ]
@@ -47,10 +47,10 @@ def test_numbers(distances: list[int]) -> None:
     ids=["u16 gaps", "u8 gaps", "bits", "bits with gaps cut out"],
 )
 def test_bytes_for_a_number(numbers: np.ndarray, most: float) -> None:
-    data = blocks.encode(numbers, None)
+    data = block_codec.encode(numbers, None)
     assert len(data) <= most * len(numbers)
-    assert np.array_equal(blocks.decode(data)[0], numbers)
+    assert np.array_equal(block_codec.decode(data)[0], numbers)
 
 
 def test_a_long_run_is_small() -> None:
-    assert len(blocks.encode(np.array([0]), np.array([1 << 40]))) < 50
+    assert len(block_codec.encode(np.array([0]), np.array([1 << 40]))) < 50

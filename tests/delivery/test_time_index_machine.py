@@ -17,8 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from bookstand.delivery import sealed, time_index
-from bookstand.delivery.time_index import TimeIndex
+from bookstand.delivery.time_index import index, sealed_part
+from bookstand.delivery.time_index.index import TimeIndex
 from tests.delivery.time_model import TimeModel, Triple, batches, entries, ledgers, near, times
 
 limits = st.one_of(st.none(), st.integers(0, 12))
@@ -126,17 +126,17 @@ class Machine(RuleBasedStateMachine):
 
 def small(monkeypatch: pytest.MonkeyPatch, hot: int, few: int) -> None:
     """Thresholds that so few messages as here reach."""
-    monkeypatch.setattr(sealed, "_BLOCK", 4)
-    monkeypatch.setattr(time_index, "_HOT_BITMAPS", hot)
-    monkeypatch.setattr(time_index, "_STAGED", 32)
-    monkeypatch.setattr(time_index, "_FEW", few)
-    monkeypatch.setattr(time_index, "_TIER", 2)
-    monkeypatch.setattr(time_index, "_MAX_ARRIVALS", 20)
-    monkeypatch.setattr(time_index, "_PIECE", 7)
-    monkeypatch.setattr(time_index, "_HANDLES", 2)
-    monkeypatch.setattr(time_index, "_HANDFUL", 3)
-    monkeypatch.setattr(time_index, "_SAMPLED", 8)
-    monkeypatch.setattr(time_index, "_SAMPLE", 4)
+    monkeypatch.setattr(sealed_part, "_BLOCK", 4)
+    monkeypatch.setattr(index, "_HOT_BITMAPS", hot)
+    monkeypatch.setattr(index, "_STAGED", 32)
+    monkeypatch.setattr(index, "_FEW", few)
+    monkeypatch.setattr(index, "_TIER", 2)
+    monkeypatch.setattr(index, "_MAX_ARRIVALS", 20)
+    monkeypatch.setattr(index, "_PIECE", 7)
+    monkeypatch.setattr(index, "_HANDLES", 2)
+    monkeypatch.setattr(index, "_HANDFUL", 3)
+    monkeypatch.setattr(index, "_SAMPLED", 8)
+    monkeypatch.setattr(index, "_SAMPLE", 4)
 
 
 @pytest.mark.parametrize(("hot", "few"), [(1, 0), (4, 3), (4096, 64)], ids=["sealed", "mixed", "hot"])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.delivery.precision import relative
-from bookstand.delivery.time_index import TimeIndex
+from bookstand.delivery.time_index.index import TimeIndex
+from bookstand.delivery.time_index.precision import relative
 from bookstand.errors import IncorrectParameterError
 from bookstand.testing.clock import VirtualClock
 

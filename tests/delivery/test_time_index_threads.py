@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from bookstand.delivery import time_index
-from bookstand.delivery.time_index import TimeIndex
+from bookstand.delivery.time_index import index as time_index
+from bookstand.delivery.time_index.index import TimeIndex
 
 EACH = 400
 

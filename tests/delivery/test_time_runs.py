@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.delivery import time_runs
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.time_runs import TimeRuns
+from bookstand.delivery.tracker.bucket import time_sorted
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+from bookstand.delivery.tracker.bucket.time_sorted import TimeRuns
 
 Message = tuple[int, int, int]
 times = st.integers(0, 30)
@@ -40,9 +40,9 @@ def rows(found: Indexes) -> list[Message]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few messages are many."""
-    monkeypatch.setattr(time_runs, "_FRONT", 12)
-    monkeypatch.setattr(time_runs, "_LEAST", 3)
-    monkeypatch.setattr(time_runs, "_SMALL", 8)
+    monkeypatch.setattr(time_sorted, "_FRONT", 12)
+    monkeypatch.setattr(time_sorted, "_LEAST", 3)
+    monkeypatch.setattr(time_sorted, "_SMALL", 8)
 
 
 @given(steps)
@@ -93,7 +93,7 @@ def test_they_give_the_earliest_first(steps: list[tuple]) -> None:
 
 
 def test_little_by_little_makes_no_more_runs_than_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_runs, "_SMALL", 1 << 12)
+    monkeypatch.setattr(time_sorted, "_SMALL", 1 << 12)
     runs = TimeRuns()
     for number in range(500):
         runs.add(number % 7, 1, number)

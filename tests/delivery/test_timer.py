@@ -13,7 +13,7 @@ import pytest
 
 from bookstand.delivery import timer as timers
 from bookstand.delivery.timer import Alarm, ClockTimer, ManualTimer, ThreadTimer, timer_for
-from bookstand.delivery.wakeup import alarm_time
+from bookstand.delivery.tracker.wakeup import alarm_time
 from bookstand.storage.clock import SystemClock
 from bookstand.testing import VirtualClock
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.delivery.shared_index import BUILDER
+from bookstand.delivery.tracker.shared_index import BUILDER
 from bookstand.errors import (
     BookstandError,
     ClientClosedError,
@@ -20,8 +20,8 @@ from bookstand.errors import (
     LedgerFencedError,
     NoSuchNodeError,
 )
-from bookstand.ledger.framing import Message
-from bookstand.storage.position import EARLIEST, Position
+from bookstand.managed_ledger.message.format import Message
+from bookstand.storage.format.position import EARLIEST, Position
 from tests.delivery.subscription_kit import (
     CURSOR,
     MODES,

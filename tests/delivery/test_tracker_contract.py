@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bookstand.delivery.tracker import DelayedTracker, TrackerClosedError
+from bookstand.delivery.tracker.protocol import DelayedTracker, TrackerClosedError
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.delivery.bucket_kit import in_buckets
 from tests.delivery.kit import TRACKERS, Bench
 from tests.delivery.shared_kit import in_shared_index

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from bookstand.demo import plan
-from bookstand.demo.books import Books
-from bookstand.demo.result import Found, problems
-from bookstand.demo.telling import (
+from bookstand.demo import workload
+from bookstand.demo.accounting import Books
+from bookstand.demo.check import Found, problems
+from bookstand.demo.progress_pipe import (
     ACKNOWLEDGING,
     DELIVERED,
     DURABLE,
@@ -131,7 +131,7 @@ def test_failed_once_comes_once_more() -> None:
 
 def test_dead_letters() -> None:
     messages = 1_000
-    (poison,) = plan.poison(messages)
+    (poison,) = workload.poison(messages)
     others = [number for number in range(messages) if number != poison]
     story = Story(messages).publish().deliver(*range(messages)).acknowledge(*others).nack(poison)
     assert story.problems([poison]) == []

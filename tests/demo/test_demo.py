@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 import bookstand
-from bookstand.demo import life, plan, run
-from bookstand.demo.books import Books
-from bookstand.demo.result import inspect
+from bookstand.demo import main, workload
+from bookstand.demo import process as life
+from bookstand.demo.accounting import Books
+from bookstand.demo.check import inspect
 from bookstand.demo.worker import topic_config
 from tests.kit import PATIENCE
 
@@ -64,7 +65,7 @@ def test_it_runs_without_a_terminal(tmp_path: Path) -> None:
     delivered, again = (int(rows[name][2].replace(",", "")) for name in ("delivered", "of these again"))
     assert delivered - again == 20_000
     # Each of those that cannot be handled comes three times, each of the others that fail twice.
-    assert again >= 2 * 20 + sum(map(plan.fails_at_first, range(20_000))) - 20
+    assert again >= 2 * 20 + sum(map(workload.fails_at_first, range(20_000))) - 20
     assert re.search(r"^verify: 0 problems in \d+ ledgers, [\d,]+ entries$", done.stdout, re.MULTILINE)
     assert "OK: nothing is lost" in done.stdout
 
@@ -75,7 +76,7 @@ def test_it_fits_a_terminal(tmp_path: Path, columns: int, colour: bool) -> None:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     more = {} if colour else {"NO_COLOR": "1"}
     process = subprocess.Popen(
-        command(run.FEWEST),
+        command(main.FEWEST),
         cwd=tmp_path,
         env=environment(tmp_path, **more),
         stdin=theirs,
@@ -122,7 +123,7 @@ def test_a_process_that_fails_is_a_failure(tmp_path: Path, capfd: pytest.Capture
     (tmp_path / "store").write_text("no folder")
     says = "FAILED: the process that works ended with 1: .*/store is not a folder, so it is no store"
     with pytest.raises(SystemExit, match=says):
-        life.Life(str(tmp_path / "store"), Books(run.FEWEST)).live(lambda _: False)
+        life.Life(str(tmp_path / "store"), Books(main.FEWEST)).live(lambda _: False)
     assert capfd.readouterr().err == ""
 
 
@@ -138,27 +139,27 @@ def test_a_full_disk_is_named(small_disk: Path) -> None:
 def test_a_process_that_hangs_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(life, "_PATIENCE", 0.0)
     with pytest.raises(SystemExit, match="nothing was delivered"):
-        life.Life(str(tmp_path / "store"), Books(run.FEWEST)).live(lambda _: False)
+        life.Life(str(tmp_path / "store"), Books(main.FEWEST)).live(lambda _: False)
 
 
 def test_a_store_that_lost_a_message_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first one is in the topic, and was acknowledged by somebody who did not get it."""
     path = str(tmp_path / "store")
     with bookstand.open(path) as store:
-        topic = store.topic(plan.TOPIC, topic_config(run.FEWEST))
-        topic.cursor(plan.SUBSCRIPTION).ack(topic.publish(plan.payload(0))).result()
-    assert run.run(path, run.FEWEST).exit_code == 1
+        topic = store.topic(workload.TOPIC, topic_config(main.FEWEST))
+        topic.cursor(workload.SUBSCRIPTION).ack(topic.publish(workload.payload(0))).result()
+    assert main.run(path, main.FEWEST).exit_code == 1
     assert "FAILED: 1 are lost." in capsys.readouterr().out
 
 
 def test_what_is_found_in_the_store(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
     with bookstand.open(path) as store:
-        topic = store.topic(plan.TOPIC, topic_config(run.FEWEST))
-        topic.publish_many(map(plan.payload, range(7)))
-        topic.subscription(plan.SUBSCRIPTION)
-        store.topic(f"{plan.TOPIC}-{plan.SUBSCRIPTION}-DLQ").publish(plan.payload(503))
-    found = inspect(path, run.FEWEST)
+        topic = store.topic(workload.TOPIC, topic_config(main.FEWEST))
+        topic.publish_many(map(workload.payload, range(7)))
+        topic.subscription(workload.SUBSCRIPTION)
+        store.topic(f"{workload.TOPIC}-{workload.SUBSCRIPTION}-DLQ").publish(workload.payload(503))
+    found = inspect(path, main.FEWEST)
     assert (found.dead_letters, found.backlog, found.report.ok) == ([503], 7, True)
 
 
@@ -168,7 +169,7 @@ import sys
 sys.modules["rich.box"] = None
 import bookstand
 try:
-    import bookstand.demo.run
+    import bookstand.demo.main
 except bookstand.errors.MissingExtraError as missing:
     assert "bookstand[cli]" in str(missing)
 else:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bookstand.disk.disks import Disks
-from bookstand.storage.batch import encode_entries
-from bookstand.storage.digest import digest_for
+from bookstand.storage.format.digest import digest_for
+from bookstand.storage.format.entry_batch import encode_entries
 from tests.disk.made import Bookie
 
 _FILE_BYTES = 16 << 20

@@ -9,20 +9,20 @@ from pathlib import Path
 
 from bookstand import Store
 from bookstand.disk.disks import Disks
-from bookstand.disk.metadata_dump import MetadataDump, Node, ledger_path
+from bookstand.disk.metadata.dump import MetadataDump, Node, ledger_path
 from bookstand.errors import LedgerError
-from bookstand.ledger.reader import LedgerReader
-from bookstand.ledger.records import (
+from bookstand.ledger.handles.reader import LedgerReader
+from bookstand.managed_ledger.records import (
     CursorInfo,
     LedgerInfo,
     ManagedLedgerInfo,
     encode_cursor_info,
     encode_ledger_info,
 )
-from bookstand.ledger.topic_name import cursor_node_of, ledger_labels, node_of
-from bookstand.storage.digest import digest_for
-from bookstand.storage.entry import decode
-from bookstand.storage.metadata import CLOSED, OPEN, LedgerMetadata, serialize
+from bookstand.managed_ledger.topic_name import cursor_node_of, ledger_labels, node_of
+from bookstand.storage.format.digest import digest_for
+from bookstand.storage.format.entry_codec import decode
+from bookstand.storage.format.ledger_metadata import CLOSED, OPEN, LedgerMetadata, serialize
 from tests.disk.made import Bookie, entries
 
 CRC32C = digest_for("crc32c", b"")

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import bookstand
 from bookstand import Store
 from bookstand.disk.disks import Disks
-from bookstand.disk.exporting import ExportReport
-from bookstand.disk.importing import ImportReport, import_disks
-from bookstand.storage.metadata import CLOSED
-from bookstand.storage.state import LedgerState
+from bookstand.disk.exporter.run import ExportReport
+from bookstand.disk.importer.run import ImportReport, import_disks
+from bookstand.storage.format.ledger_metadata import CLOSED
+from bookstand.storage.format.ledger_state import LedgerState
 from tests.disk.full_store import stored_entries
 
 LENGTH = struct.Struct(">i")

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import bookstand
-from bookstand.disk.export_staging import UNFINISHED
-from bookstand.disk.exporting import export_topics
+from bookstand.disk.exporter.run import export_topics
+from bookstand.disk.exporter.staging import UNFINISHED
 from bookstand.errors import BookstandError, DiskFullError
 from tests.disk.exports import bytes_below
 from tests.disk.full_store import PACKED

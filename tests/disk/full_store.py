@@ -12,13 +12,13 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.topic import Topic
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
-from bookstand.ledger.records import decode_ledger_info, encode_ledger_info
-from bookstand.ledger.topic_name import node_of
-from bookstand.storage.changes import Change
-from bookstand.storage.digest import DIGEST_NAMES, master_key
-from bookstand.storage.entry_changes import Fence, SetExplicitLac
-from bookstand.storage.metadata import CLOSED, IN_RECOVERY
-from bookstand.storage.position import Position
+from bookstand.managed_ledger.records import decode_ledger_info, encode_ledger_info
+from bookstand.managed_ledger.topic_name import node_of
+from bookstand.storage.commit.entry_operations import Fence, SetExplicitLac
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format.digest import DIGEST_NAMES, master_key
+from bookstand.storage.format.ledger_metadata import CLOSED, IN_RECOVERY
+from bookstand.storage.format.position import Position
 
 PLAIN = "persistent://acme/orders/plain"
 ODD = "persistent://acme/orders/odd name+ü%2F:x"

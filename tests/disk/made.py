@@ -6,8 +6,8 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from bookstand.storage.digest import Digest
-from bookstand.storage.entry import encode, encode_explicit_lac
+from bookstand.storage.format.digest import Digest
+from bookstand.storage.format.entry_codec import encode, encode_explicit_lac
 
 LENGTH = struct.Struct(">i")
 IDS = struct.Struct(">qq")

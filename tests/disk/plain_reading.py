@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bookstand.disk import entry_log, journal
-from bookstand.disk.block import GOOD, UNCHECKED, Block, Digests, KnownDigests
 from bookstand.disk.damage import Damage
-from bookstand.storage.digest import digest_for
-from bookstand.storage.entry import HEADER, HEADER_BYTES
+from bookstand.disk.format import entry_log, journal
+from bookstand.disk.format.entry_block import GOOD, UNCHECKED, Block, Digests, KnownDigests
+from bookstand.storage.format.digest import digest_for
+from bookstand.storage.format.entry_codec import HEADER, HEADER_BYTES
 from tests.disk.made import entries, explicit_lac, fence, ledger_key
 
 LENGTH = struct.Struct(">i")

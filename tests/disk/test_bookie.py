@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.disk.bookie import BookieDisk, Mark, find_bookies, read_cookie, read_index, read_last_mark
+from bookstand.disk.bookies.discovery import BookieDisk, Mark, find_bookies, read_cookie, read_index, read_last_mark
 from bookstand.disk.damage import Damage
 from bookstand.errors import IncorrectParameterError, MalformedError, StoreAccessError
-from bookstand.ledger.cookie import Cookie, parse
-from bookstand.storage.digest import master_key
+from bookstand.ledger.cluster.cookie import Cookie, parse
+from bookstand.storage.format.digest import master_key
 from tests.disk.recordings import RECORDINGS, truth
 
 Unpacked = Callable[[str], Path]

@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.disk.block import GOOD, UNCHECKED, Digests, KnownDigests, TryAll
-from bookstand.disk.bookie import find_bookies
-from bookstand.disk.catalog import Catalog
+from bookstand.disk.bookies.copy_catalog import Catalog
+from bookstand.disk.bookies.discovery import find_bookies
+from bookstand.disk.bookies.disk_ledger import DiskLedger
+from bookstand.disk.bookies.external_sort import Sorter
 from bookstand.disk.damage import Damage
-from bookstand.disk.disk_ledger import DiskLedger
-from bookstand.disk.runs import Sorter
+from bookstand.disk.format.entry_block import GOOD, UNCHECKED, Digests, KnownDigests, TryAll
 from bookstand.errors import DiskFullError, IllegalOperationError
-from bookstand.storage.digest import digest_for, master_key
-from bookstand.storage.entry import encode
-from bookstand.storage.metadata import LedgerMetadata
+from bookstand.storage.format.digest import digest_for, master_key
+from bookstand.storage.format.entry_codec import encode
+from bookstand.storage.format.ledger_metadata import LedgerMetadata
 from tests.disk.catalog_memory import generate, measured_apart
 from tests.disk.made import Bookie, entries, explicit_lac, fence, ledger_key
 
@@ -255,7 +255,7 @@ def test_what_matches_no_digest_is_left_out_where_others_do(tmp_path: Path) -> N
 
 
 def test_ledgers_that_are_merged_in_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookstand.disk.catalog.Sorter", partial(Sorter, run_rows=700, merged_rows=256))
+    monkeypatch.setattr("bookstand.disk.bookies.copy_catalog.Sorter", partial(Sorter, run_rows=700, merged_rows=256))
     made = {ledger: entries(CRC32C, ledger, [b"%d" % ledger] * 1300) for ledger in (1, 2, 5)}
     flipped = made[5][700][:-1] + b"x"
     first, second = ([entry for ledger in made for entry in made[ledger][part::2]] for part in (0, 1))

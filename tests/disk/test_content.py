@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.cursor import legacy
-from bookstand.cursor.state import AckState
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot import seal
-from bookstand.disk import content, cursors, topics
-from bookstand.disk.content import Content, Group, by_entries, by_labels, groups
-from bookstand.disk.cursors import LedgerState
+from bookstand.cursor.format import position_info
+from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.delivery.tracker.bucket.snapshot.codec import seal
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.disk.disks import Disks
-from bookstand.ledger.framing import frame
-from bookstand.ledger.topic_name import ledger_labels
-from bookstand.storage.position import Position
+from bookstand.disk.topics import cursors, ledger_kind, topics
+from bookstand.disk.topics.cursors import LedgerState
+from bookstand.disk.topics.ledger_kind import Content, Group, by_entries, by_labels, groups
+from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.topic_name import ledger_labels
+from bookstand.storage.format.position import Position
 from tests.disk.cluster import TOPIC, Cluster
 from tests.disk.recordings import RECORDINGS, dump_path, truth
 from tests.disk.recordings import settings as recorded_settings
@@ -61,15 +61,22 @@ def test_kinds_by_entries_are_those_of_the_labels(hidden: Hidden) -> None:
         if ledger_id in said:
             told = said[ledger_id]
             kind = by_entries(disks.ledger(ledger_id), exists)
-            assert kind == (content.OTHER if told is None else told.kind), ledger_id
+            assert kind == (ledger_kind.OTHER if told is None else told.kind), ledger_id
             seen.add(kind)
-    everything = {content.TOPIC, content.CURSOR, content.BUCKET, content.OTHER, content.SCHEMA, content.COMPACTED}
+    everything = {
+        ledger_kind.TOPIC,
+        ledger_kind.CURSOR,
+        ledger_kind.BUCKET,
+        ledger_kind.OTHER,
+        ledger_kind.SCHEMA,
+        ledger_kind.COMPACTED,
+    }
     # What each recording has: in b no cursor kept its ledger, d has no schema, e nothing but Pulsar's.
     without = {
-        "b": {content.CURSOR},
-        "d": {content.SCHEMA, content.COMPACTED},
-        "e": {content.OTHER, content.SCHEMA, content.COMPACTED},
-        "f": {content.CURSOR, content.SCHEMA, content.COMPACTED},
+        "b": {ledger_kind.CURSOR},
+        "d": {ledger_kind.SCHEMA, ledger_kind.COMPACTED},
+        "e": {ledger_kind.OTHER, ledger_kind.SCHEMA, ledger_kind.COMPACTED},
+        "f": {ledger_kind.CURSOR, ledger_kind.SCHEMA, ledger_kind.COMPACTED},
     }
     assert seen == everything - without.get(name, set())
 
@@ -88,7 +95,7 @@ def test_groups_are_of_one_topic(hidden: Hidden) -> None:
     assert topics_found >= {
         ledger_id
         for ledger_id, told in said.items()
-        if told is not None and told.kind == content.TOPIC and ledger_id in set(disks.ledger_ids)
+        if told is not None and told.kind == ledger_kind.TOPIC and ledger_id in set(disks.ledger_ids)
     }
 
 
@@ -134,26 +141,26 @@ def test_a_group_reads_like_a_topic(hidden: Hidden) -> None:
 
 def test_recorded_names(unpacked: Callable[[str], Path]) -> None:
     with Disks.open([unpacked("a")], dump_path("a")) as disks:
-        found = [content.content_of(disks.ledger(ledger_id), lambda _: True) for ledger_id in disks.ledger_ids]
+        found = [ledger_kind.content_of(disks.ledger(ledger_id), lambda _: True) for ledger_id in disks.ledger_ids]
         kinds: dict[str, set[tuple[str, str]]] = {}
         for one in found:
             if one.labelled:
                 kinds.setdefault(one.kind, set()).add((one.topic, one.cursor))
         names = {line["topic"] for line in truth("a", "topics")}
         subscriptions = {(line["topic"], line["subscription"]) for line in truth("a", "cursors")}
-        assert {topic for topic, _ in kinds[content.TOPIC]} <= names
-        assert kinds[content.CURSOR] <= subscriptions
-        assert ("persistent://acme/orders/odd name+ü%2F:x", "sub/1 ü%+") in kinds[content.CURSOR]
-        assert {topic for topic, _ in kinds[content.BUCKET]} == {"persistent://acme/orders/delayed"}
-        assert kinds[content.SCHEMA] == {("acme/orders/schema", "")}
-        assert kinds[content.COMPACTED] == {("persistent://acme/orders/compacted", "")}
+        assert {topic for topic, _ in kinds[ledger_kind.TOPIC]} <= names
+        assert kinds[ledger_kind.CURSOR] <= subscriptions
+        assert ("persistent://acme/orders/odd name+ü%2F:x", "sub/1 ü%+") in kinds[ledger_kind.CURSOR]
+        assert {topic for topic, _ in kinds[ledger_kind.BUCKET]} == {"persistent://acme/orders/delayed"}
+        assert kinds[ledger_kind.SCHEMA] == {("acme/orders/schema", "")}
+        assert kinds[ledger_kind.COMPACTED] == {("persistent://acme/orders/compacted", "")}
 
 
 # -- made ledgers ----------------------------------------------------------------------------------------------------
 
 
 def snapshot(ledger_id: int, entry_id: int = 0) -> bytes:
-    return legacy.write(AckState(Position(ledger_id, entry_id), {}, {}, {})).data
+    return position_info.write(AckState(Position(ledger_id, entry_id), {}, {}, {})).data
 
 
 def bucket(*ledger_ids: int) -> list[bytes]:
@@ -201,8 +208,8 @@ def test_numbers_that_are_no_ledgers_make_no_cursor(tmp_path: Path) -> None:
     cluster.ledger(21, [snapshot(1)])
     with cluster.open(metadata=False) as disks:
         exists = set(disks.ledger_ids).__contains__
-        assert by_entries(disks.ledger(20), exists) == content.OTHER
-        assert by_entries(disks.ledger(21), exists) == content.CURSOR
+        assert by_entries(disks.ledger(20), exists) == ledger_kind.OTHER
+        assert by_entries(disks.ledger(21), exists) == ledger_kind.CURSOR
 
 
 def test_a_damaged_beginning(tmp_path: Path) -> None:
@@ -213,7 +220,7 @@ def test_a_damaged_beginning(tmp_path: Path) -> None:
     with cluster.open() as disks:
         exists = set(disks.ledger_ids).__contains__
         found = [by_entries(disks.ledger(ledger_id), exists) for ledger_id in (1, 20, 21)]
-        assert found == [content.TOPIC, content.CURSOR, content.EMPTY]
+        assert found == [ledger_kind.TOPIC, ledger_kind.CURSOR, ledger_kind.EMPTY]
 
 
 def test_a_cursor_in_chunks(tmp_path: Path) -> None:
@@ -223,16 +230,16 @@ def test_a_cursor_in_chunks(tmp_path: Path) -> None:
     cluster.ledger(1, MESSAGES)
     cluster.ledger(20, [whole[:1], whole[1:], footer])
     with cluster.open() as disks:
-        assert by_entries(disks.ledger(20), set(disks.ledger_ids).__contains__) == content.CURSOR
+        assert by_entries(disks.ledger(20), set(disks.ledger_ids).__contains__) == ledger_kind.CURSOR
         assert groups(disks) == [Group([1], [20], [])]
 
 
 def test_labels() -> None:
     topic = ledger_labels("acme/orders/persistent/odd+name%2F")
-    assert by_labels(topic) == Content(content.TOPIC, "persistent://acme/orders/odd name/", "", True)
+    assert by_labels(topic) == Content(ledger_kind.TOPIC, "persistent://acme/orders/odd name/", "", True)
     cursor = ledger_labels("acme/orders/persistent/t", "sub%2F1")
-    assert by_labels(cursor) == Content(content.CURSOR, "persistent://acme/orders/t", "sub/1", True)
-    assert by_labels(ledger_labels(TOPIC)) == Content(content.TOPIC, TOPIC, "", True)
+    assert by_labels(cursor) == Content(ledger_kind.CURSOR, "persistent://acme/orders/t", "sub/1", True)
+    assert by_labels(ledger_labels(TOPIC)) == Content(ledger_kind.TOPIC, TOPIC, "", True)
     for nothing in ({}, {"application": b"pulsar"}, {"application": b"other", "component": b"managed-ledger"}):
         assert by_labels(nothing) is None
     odd = {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": b"\xff persistent://"}

@@ -13,19 +13,20 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 import bookstand
-from bookstand.cursor import legacy, record, recovery
-from bookstand.cursor.chunks import CODEC_PROPERTY
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.state import AckState
-from bookstand.disk import content, cursors, topics
-from bookstand.disk.cursors import DiskCursor, LedgerState
+from bookstand.cursor.format import position_info, record
+from bookstand.cursor.format.chunked_snapshot import CODEC_PROPERTY
+from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.store import recovery
 from bookstand.disk.disks import Disks
-from bookstand.ledger import compression
-from bookstand.ledger.framing import frame
-from bookstand.ledger.records import CursorInfo
-from bookstand.ledger.topic_name import ledger_labels
-from bookstand.storage.position import Position
+from bookstand.disk.topics import cursors, ledger_kind, topics
+from bookstand.disk.topics.cursors import DiskCursor, LedgerState
+from bookstand.managed_ledger.message import compression
+from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.records import CursorInfo
+from bookstand.managed_ledger.topic_name import ledger_labels
+from bookstand.storage.format.position import Position
 from tests.disk.cluster import TOPIC, Change, Cluster
 from tests.disk.recordings import RECORDINGS, dump_path, truth
 
@@ -129,7 +130,7 @@ def state(entry_id: int, **more: Any) -> AckState:
 
 
 def snapshot(entry_id: int, **more: Any) -> bytes:
-    return legacy.write(state(entry_id, **more)).data
+    return position_info.write(state(entry_id, **more)).data
 
 
 def of(cluster: Cluster, info: CursorInfo, **opening: Any) -> tuple[DiskCursor, list[Any]]:
@@ -167,7 +168,7 @@ def test_the_last_entry_counts(cluster: Cluster) -> None:
 def test_of_an_entry_that_has_both_ranges_and_words_the_ranges_count(cluster: Cluster) -> None:
     ranges = snapshot(2, acked={4: BitMap64([1, 2, 7])})
     head = snapshot(2)
-    words = legacy.write(state(2, acked={4: BitMap64([5]), 6: BitMap64([3])}), "long_arrays").data
+    words = position_info.write(state(2, acked={4: BitMap64([5]), 6: BitMap64([3])}), "long_arrays").data
     both = ranges + words.removeprefix(head)
     cluster.ledger(CURSOR_LEDGER, [both], custom=LABELS)
     cursor, damage = of(cluster, IN_LEDGER)
@@ -356,7 +357,7 @@ def test_pages_and_a_marker(tmp_path: Path) -> None:
         assert cursor.source.how == recovery.MARKER
         assert cursor.state == latest
         assert cursor.skipped == ()
-        assert content.by_entries(disks.ledger(cursor.ledger_id), set(disks.ledger_ids).__contains__) == "cursor"
+        assert ledger_kind.by_entries(disks.ledger(cursor.ledger_id), set(disks.ledger_ids).__contains__) == "cursor"
 
 
 @pytest.mark.parametrize("wanted", [(LAST_MARKER,), (LAST_MARKER, PAGE_OF_LAST)])
@@ -398,7 +399,7 @@ def test_a_damaged_page_costs_its_own_ledger_alone(tmp_path: Path, wanted: int) 
 def test_pages_and_a_marker_without_metadata(tmp_path: Path, wanted: tuple[int, ...]) -> None:
     cluster, earlier, latest = kept(tmp_path, damaged(*wanted))
     with cluster.open(metadata=False) as disks:
-        (group,) = [group for group in content.groups(disks) if group.cursors]
+        (group,) = [group for group in ledger_kind.groups(disks) if group.cursors]
         topic = topics.grouped(disks, group)
         assert len(group.ledgers) > 2
         found = cursors.in_ledger(disks.ledger(group.cursors[-1]), topic.entry_counts)

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from pyroaring import BitMap64
 
-from bookstand.delivery.bucket_key import BucketLabels, bucket_key, custom_metadata
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot import decode_metadata, seal
-from bookstand.disk import cursors, delayed, topics
-from bookstand.disk.delayed import DelayedIndex
+from bookstand.delivery.tracker.bucket.key import BucketLabels, bucket_key, custom_metadata
+from bookstand.delivery.tracker.bucket.snapshot.codec import decode_metadata, seal
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.disk.disks import Disks
-from bookstand.ledger.framing import frame
-from bookstand.ledger.records import CursorInfo
-from bookstand.storage.position import Position
+from bookstand.disk.topics import cursors, delayed, topics
+from bookstand.disk.topics.delayed import DelayedIndex
+from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.records import CursorInfo
+from bookstand.storage.format.position import Position
 from tests.disk.cluster import TOPIC, Cluster
 from tests.disk.recordings import RECORDINGS, dump_path, truth
 

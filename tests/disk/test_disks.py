@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from bookstand.disk.disks import DiskLedger, Disks
-from bookstand.disk.metadata_dump import MetadataDump, Node, ledger_path
+from bookstand.disk.metadata.dump import MetadataDump, Node, ledger_path
 from bookstand.errors import IllegalOperationError, IncorrectParameterError, NoSuchLedgerError
-from bookstand.storage.digest import digest_for, master_key
-from bookstand.storage.metadata import LedgerMetadata, serialize
+from bookstand.storage.format.digest import digest_for, master_key
+from bookstand.storage.format.ledger_metadata import LedgerMetadata, serialize
 from tests.disk.made import Bookie, entries, ledger_key
 from tests.disk.recordings import RECORDINGS, dump_path, truth
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from bookstand.disk import entry_log, files
-from bookstand.disk.block import GOOD, NO_DIGEST, UNCHECKED, KnownDigests, TryAll
 from bookstand.disk.damage import Damage
-from bookstand.disk.entry_log import LogHeader
-from bookstand.storage.digest import digest_for
-from bookstand.storage.entry import HEADER
+from bookstand.disk.format import entry_log, tolerant_file
+from bookstand.disk.format.entry_block import GOOD, NO_DIGEST, UNCHECKED, KnownDigests, TryAll
+from bookstand.disk.format.entry_log import LogHeader
+from bookstand.storage.format.digest import digest_for
+from bookstand.storage.format.entry_codec import HEADER
 from tests.disk import plain_reading
 from tests.disk.made import entries
 from tests.disk.plain_reading import LENGTH, LOG_HEADER, full_log, read_log, records_of
@@ -173,7 +173,7 @@ def test_what_a_wrong_length_reaches_over_is_not_loaded(tmp_path: Path, monkeypa
         return true_pread(descriptor, count, offset)
 
     true_pread = os.pread
-    monkeypatch.setattr(files.os, "pread", pread)
+    monkeypatch.setattr(tolerant_file.os, "pread", pread)
     damage: list[Damage] = []
     found = plain_reading.rows(entry_log.read(path, KnownDigests({7: ("crc32c", b"")}), damage.append))
     assert [row.entry_id for row in found] == [0, 1, 2]
@@ -210,7 +210,7 @@ def test_work_grows_with_the_file_and_not_faster(tmp_path: Path, monkeypatch: py
         read += len(data)
         return data
 
-    monkeypatch.setattr(files.os, "pread", pread)
+    monkeypatch.setattr(tolerant_file.os, "pread", pread)
     path = tmp_path / "log"
     costs = []
     for count in (500, 1_000, 2_000):
@@ -241,7 +241,7 @@ def test_what_the_disk_does_not_give_is_damage(tmp_path: Path, monkeypatch: pyte
             raise OSError(errno.EIO, "Input/output error")
         return true_pread(descriptor, count, offset)
 
-    monkeypatch.setattr(files.os, "pread", pread)
+    monkeypatch.setattr(tolerant_file.os, "pread", pread)
     damage.clear()
     found = plain_reading.rows(entry_log.read(path, KnownDigests({3: ("crc32c", b"")}), damage.append))
     page = 20_000 // 4096 * 4096

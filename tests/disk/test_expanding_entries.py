@@ -10,16 +10,16 @@ import pytest
 
 import bookstand
 from bookstand import ExpansionLimits
-from bookstand.disk import entry_log
 from bookstand.disk.damage import Damage
-from bookstand.disk.index_file import IndexFile
-from bookstand.disk.messages import DiskMessage, joined
+from bookstand.disk.format import entry_log
+from bookstand.disk.format.index_file import IndexFile
 from bookstand.disk.store_source import StoreSource
-from bookstand.disk.topics import topic
+from bookstand.disk.topics.messages import DiskMessage, joined
+from bookstand.disk.topics.topics import topic
 from bookstand.errors import ExpansionError
-from bookstand.ledger.framing import batch_alike, frame
+from bookstand.managed_ledger.message.format import batch_alike, frame
 from bookstand.proto.expansion import DEFAULT, MESSAGE_BYTES
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.delivery.test_expanding_entries import expanding
 
 TOPIC = "persistent://public/default/t"

@@ -11,17 +11,19 @@ import pytest
 
 import bookstand
 from bookstand import Store
-from bookstand.cursor import record, recovery
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.disk import cursors, exported_cursors, topics
-from bookstand.disk.cursors import DiskCursor
-from bookstand.disk.exporting import ExportReport, export_topics
-from bookstand.disk.importing import import_disks
-from bookstand.ledger.compression import NUMBERS
-from bookstand.ledger.records import decode_cursor_info
-from bookstand.ledger.topic_name import cursor_node_of
-from bookstand.storage.position import Position
+from bookstand.cursor.format import record
+from bookstand.cursor.store import recovery
+from bookstand.disk.exporter import cursors as exported_cursors
+from bookstand.disk.exporter.run import ExportReport, export_topics
+from bookstand.disk.importer.run import import_disks
+from bookstand.disk.topics import cursors, topics
+from bookstand.disk.topics.cursors import DiskCursor
+from bookstand.managed_ledger.message.compression import NUMBERS
+from bookstand.managed_ledger.records import decode_cursor_info
+from bookstand.managed_ledger.topic_name import cursor_node_of
+from bookstand.storage.format.position import Position
 from tests.disk.cluster import TOPIC, Cluster
 from tests.disk.exports import imported, opened
 from tests.disk.full_store import Acked, acked_of

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pytest
 
 import bookstand
-from bookstand.disk import cursors, topics
 from bookstand.disk.disks import Disks
-from bookstand.disk.exporting import ExportReport, export_topics
-from bookstand.disk.importing import import_disks
+from bookstand.disk.exporter.run import ExportReport, export_topics
+from bookstand.disk.importer.run import import_disks
+from bookstand.disk.topics import cursors, topics
 from tests.disk.exports import opened
 from tests.disk.recordings import RECORDINGS, dump_path, recording
 from tests.replay import disk_cursors, disk_delayed, disk_ledgers, disk_topics

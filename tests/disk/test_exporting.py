@@ -16,17 +16,18 @@ from pyroaring import BitMap64
 
 import bookstand
 from bookstand import Store
-from bookstand.cursor import recovery
+from bookstand.cursor.store import recovery
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
-from bookstand.disk import cursors, delayed, journal, topics
-from bookstand.disk.block import KnownDigests
-from bookstand.disk.bookie import read_cookie, read_last_mark
+from bookstand.disk.bookies.discovery import read_cookie, read_last_mark
 from bookstand.disk.damage import Damage
 from bookstand.disk.disks import Disks
-from bookstand.disk.entry_log_writer import LARGEST_LOG, EntryLogWriter
-from bookstand.disk.exporting import ExportReport, export_topics
-from bookstand.disk.importing import IMPORT_NODE
-from bookstand.disk.metadata_dump import ledger_id_of
+from bookstand.disk.exporter.run import ExportReport, export_topics
+from bookstand.disk.format import journal
+from bookstand.disk.format.entry_block import KnownDigests
+from bookstand.disk.format.entry_log_writer import LARGEST_LOG, EntryLogWriter
+from bookstand.disk.importer.run import IMPORT_NODE
+from bookstand.disk.metadata.dump import ledger_id_of
+from bookstand.disk.topics import cursors, delayed, topics
 from bookstand.errors import (
     IllegalOperationError,
     IncorrectParameterError,
@@ -34,14 +35,14 @@ from bookstand.errors import (
     NoSuchNodeError,
     StoreError,
 )
-from bookstand.ledger.records import decode_cursor_info, encode_cursor_info
-from bookstand.ledger.topic_name import cursor_node_of, node_of
-from bookstand.storage.changes import Change
-from bookstand.storage.digest import DIGEST_NAMES, digest_for, master_key
-from bookstand.storage.entry import encode
-from bookstand.storage.entry_changes import SetExplicitLac
-from bookstand.storage.metadata import CLOSED
-from bookstand.storage.position import Position
+from bookstand.managed_ledger.records import decode_cursor_info, encode_cursor_info
+from bookstand.managed_ledger.topic_name import cursor_node_of, node_of
+from bookstand.storage.commit.entry_operations import SetExplicitLac
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format.digest import DIGEST_NAMES, digest_for, master_key
+from bookstand.storage.format.entry_codec import encode
+from bookstand.storage.format.ledger_metadata import CLOSED
+from bookstand.storage.format.position import Position
 from tests.disk.exports import (
     LENGTH,
     LOG_HEADER_BYTES,

@@ -13,12 +13,12 @@ import pytest
 
 import bookstand
 from bookstand import Store
-from bookstand.disk.export_staging import UNFINISHED
-from bookstand.disk.exporting import export_topics
+from bookstand.disk.exporter.run import export_topics
+from bookstand.disk.exporter.staging import UNFINISHED
 from bookstand.errors import DiskFullError, NotEnoughBookiesError, StoreError, StoreInUseError
-from bookstand.storage.changes import Change
-from bookstand.storage.digest import master_key
-from bookstand.storage.entry_changes import Fence
+from bookstand.storage.commit.entry_operations import Fence
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format.digest import master_key
 from tests.disk.exports import bytes_below, imported, same_ledgers
 from tests.disk.failing_exports import Case, Ended
 from tests.disk.full_store import ODD, PAGED, PLAIN, FullStore

@@ -11,11 +11,11 @@ import pytest
 import bookstand
 from bookstand import Store
 from bookstand.disk.damage import Damage
-from bookstand.disk.exporting import ExportReport, export_topics
-from bookstand.disk.importing import import_disks
+from bookstand.disk.exporter.run import ExportReport, export_topics
+from bookstand.disk.importer.run import import_disks
 from bookstand.errors import StoreDamagedError
-from bookstand.ledger.records import LedgerInfo, decode_cursor_info, decode_ledger_info, encode_ledger_info
-from bookstand.ledger.topic_name import cursor_node_of, node_of
+from bookstand.managed_ledger.records import LedgerInfo, decode_cursor_info, decode_ledger_info, encode_ledger_info
+from bookstand.managed_ledger.topic_name import cursor_node_of, node_of
 from tests.disk.exports import entries_of, ledger_of, opened
 from tests.disk.full_store import ODD, PLAIN, FullStore
 from tests.kit import change_entry, raw

@@ -32,7 +32,7 @@ EXPORT = """
 import json, sys
 import bookstand
 from benchmarks.disk_import import Peak
-from bookstand.disk.exporting import export_topics
+from bookstand.disk.exporter.run import export_topics
 
 with bookstand.open(sys.argv[1], read_only=True) as store:
     # What it loads is in memory from now on.

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.disk.extent import Extent, Held, Ranges, extent, survey
-from bookstand.storage.metadata import LedgerMetadata
+from bookstand.disk.bookies.ledger_end import Extent, Held, Ranges, extent, survey
+from bookstand.storage.format.ledger_metadata import LedgerMetadata
 
 UNHURRIED = settings(deadline=None)
 

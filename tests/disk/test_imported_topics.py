@@ -16,18 +16,19 @@ import pytest
 from pyroaring import BitMap64
 
 import bookstand
-from bookstand.cursor import record, recovery
-from bookstand.delivery.bucket_tracker import BucketDelayedTracker
+from bookstand.cursor.format import record
+from bookstand.cursor.store import recovery
 from bookstand.delivery.topic_config import TopicConfig
-from bookstand.disk import cursors, delayed, topics
+from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 from bookstand.disk.disks import Disks
-from bookstand.disk.importing import ImportReport, import_disks
+from bookstand.disk.importer.run import ImportReport, import_disks
+from bookstand.disk.topics import cursors, delayed, topics
 from bookstand.errors import NoSuchEntryError, NoSuchLedgerOnBookieError
-from bookstand.ledger.framing import Message
-from bookstand.ledger.records import decode_cursor_info
-from bookstand.ledger.topic_name import cursor_node_of
-from bookstand.storage.digest import master_key
-from bookstand.storage.position import Position
+from bookstand.managed_ledger.message.format import Message
+from bookstand.managed_ledger.records import decode_cursor_info
+from bookstand.managed_ledger.topic_name import cursor_node_of
+from bookstand.storage.format.digest import master_key
+from bookstand.storage.format.position import Position
 from bookstand.store import Store
 from bookstand.testing.clock import VirtualClock
 from tests.disk.recordings import RECORDINGS, dump_path, truth

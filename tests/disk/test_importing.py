@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import bookstand
 from benchmarks import disk_import
 from bookstand.disk.disks import Disks
-from bookstand.disk.importing import (
+from bookstand.disk.importer.run import (
     IMPORT_NODE,
     ImportConflictError,
     ImportReport,
     ImportUnfinishedError,
     import_disks,
 )
-from bookstand.disk.metadata_dump import MetadataDump, ledger_path
+from bookstand.disk.metadata.dump import MetadataDump, ledger_path
 from bookstand.errors import (
     IncorrectParameterError,
     NoSuchEntryError,
@@ -31,9 +31,9 @@ from bookstand.errors import (
     UnauthorizedAccessError,
     WriteOnReadOnlyError,
 )
-from bookstand.storage.digest import digest_for, master_key
-from bookstand.storage.entry import decode
-from bookstand.storage.metadata import CLOSED, IN_RECOVERY, MADE_UP, OPEN, LedgerMetadata, serialize
+from bookstand.storage.format.digest import digest_for, master_key
+from bookstand.storage.format.entry_codec import decode
+from bookstand.storage.format.ledger_metadata import CLOSED, IN_RECOVERY, MADE_UP, OPEN, LedgerMetadata, serialize
 from bookstand.store import Store
 from bookstand.testing import Faults
 from tests.disk.cluster import Cluster
@@ -176,8 +176,8 @@ def test_a_ledger_that_was_recovered_since(cluster: Cluster, target: Store) -> N
 
 def test_a_ledger_that_was_fenced_since(cluster: Cluster, target: Store) -> None:
     run(cluster, target)
-    from bookstand.storage.changes import Change
-    from bookstand.storage.entry_changes import Fence
+    from bookstand.storage.commit.entry_operations import Fence
+    from bookstand.storage.commit.operations import Change
 
     target.storage.apply(Change(Fence(5, master_key(b""))))
     unchanged_by(target, lambda: run(cluster, target), ImportConflictError, "ledger 5 stands otherwise: its fenced")
@@ -210,8 +210,8 @@ def test_a_deleted_ledger_makes_way(cluster: Cluster, target: Store) -> None:
 
 
 def test_a_fence_that_came_before_the_ledger(cluster: Cluster, target: Store) -> None:
-    from bookstand.storage.changes import Change
-    from bookstand.storage.entry_changes import Fence
+    from bookstand.storage.commit.entry_operations import Fence
+    from bookstand.storage.commit.operations import Change
 
     target.storage.apply(Change(Fence(3, master_key(b"whose"))))
     run(cluster, target)

@@ -10,13 +10,13 @@ import pytest
 
 import bookstand
 from bookstand.disk.disks import Disks
-from bookstand.disk.importing import IMPORT_NODE, ImportReport, import_disks
-from bookstand.disk.metadata_dump import MetadataDump
-from bookstand.ledger.framing import frame
-from bookstand.ledger.records import CursorInfo, encode_cursor_info
-from bookstand.ledger.topic_name import cursor_node_of
-from bookstand.storage.position import Position
-from bookstand.storage.state import LedgerState
+from bookstand.disk.importer.run import IMPORT_NODE, ImportReport, import_disks
+from bookstand.disk.metadata.dump import MetadataDump
+from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.records import CursorInfo, encode_cursor_info
+from bookstand.managed_ledger.topic_name import cursor_node_of
+from bookstand.storage.format.ledger_state import LedgerState
+from bookstand.storage.format.position import Position
 from bookstand.store import Store
 from bookstand.testing import every_crash
 from tests.disk.cluster import TOPIC, Cluster

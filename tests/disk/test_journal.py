@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bookstand.disk import journal
-from bookstand.disk.block import GOOD, NO_DIGEST, UNCHECKED, KnownDigests, TryAll
 from bookstand.disk.damage import Damage
-from bookstand.disk.journal import Special
-from bookstand.storage.digest import digest_for
+from bookstand.disk.format import journal
+from bookstand.disk.format.entry_block import GOOD, NO_DIGEST, UNCHECKED, KnownDigests, TryAll
+from bookstand.disk.format.journal import Special
+from bookstand.storage.format.digest import digest_for
 from tests.disk import plain_reading
 from tests.disk.made import entries, explicit_lac, fence, ledger_key
 from tests.disk.plain_reading import JOURNAL_HEADER, LENGTH, padded, read_journal, records_of

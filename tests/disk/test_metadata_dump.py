@@ -17,10 +17,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bookstand.disk.damage import Damage
-from bookstand.disk.metadata_dump import MetadataDump, Node, ledger_id_of, ledger_path, write_dump
+from bookstand.disk.metadata.dump import MetadataDump, Node, ledger_id_of, ledger_path, write_dump
 from bookstand.errors import IncorrectParameterError, NoSuchNodeError, StoreError
-from bookstand.ledger.records import CursorInfo, LedgerInfo, ManagedLedgerInfo, encode_cursor_info, encode_ledger_info
-from bookstand.storage.metadata import LedgerMetadata, serialize
+from bookstand.managed_ledger.records import (
+    CursorInfo,
+    LedgerInfo,
+    ManagedLedgerInfo,
+    encode_cursor_info,
+    encode_ledger_info,
+)
+from bookstand.storage.format.ledger_metadata import LedgerMetadata, serialize
 from tests.disk.recordings import RECORDINGS, dump_path, truth
 
 ODD_TOPIC = "persistent://acme/orders/odd name+ü%2F:x"
@@ -368,7 +374,7 @@ def test_a_dump_that_was_cut_short_is_read_as_far_as_it_goes(tmp_path: Path) -> 
 
 
 def test_a_line_without_end_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookstand.disk.dump_file._MAX_LINE", 1000)
+    monkeypatch.setattr("bookstand.disk.metadata.dump_file._MAX_LINE", 1000)
     path = write_lines(tmp_path / "dump.jsonl", line("/a"), b"x" * 3500 + b"\n", line("/b"))
     dump, damage = opened(path)
     assert list(dump.nodes) == ["/a", "/b"]
@@ -420,7 +426,7 @@ def test_a_folder_of_dumps(tmp_path: Path) -> None:
 
 
 def test_a_dump_from_a_pipe() -> None:
-    program = "import sys; from bookstand.disk.metadata_dump import MetadataDump as M; "
+    program = "import sys; from bookstand.disk.metadata.dump import MetadataDump as M; "
     program += "d = M.open('/dev/stdin', print); print(len(d.nodes), len(d.ledgers))"
     with subprocess.Popen(["cat", str(dump_path("a"))], stdout=subprocess.PIPE) as cat:
         answer = subprocess.run([sys.executable, "-c", program], stdin=cat.stdout, capture_output=True, check=True)

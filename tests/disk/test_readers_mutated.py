@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bookstand.disk import entry_log
-from bookstand.disk.block import Digests, TryAll
 from bookstand.disk.damage import Damage
-from bookstand.storage.digest import digest_for
+from bookstand.disk.format import entry_log
+from bookstand.disk.format.entry_block import Digests, TryAll
+from bookstand.storage.format.digest import digest_for
 from tests.disk import plain_reading
 from tests.disk.made import entries
 from tests.disk.plain_reading import KNOWN, OTHER_PASSWORD, PASSWORD, hold_against, read_journal, read_log

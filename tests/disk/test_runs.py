@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.disk.runs import Rows, Sorter, Table
+from bookstand.disk.bookies.external_sort import Rows, Sorter, Table
 from bookstand.errors import DiskFullError, IncorrectParameterError
 
 UNHURRIED = settings(deadline=None, max_examples=60)

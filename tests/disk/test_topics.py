@@ -16,18 +16,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.disk import topics
 from bookstand.disk.damage import Damage
 from bookstand.disk.disks import Disks
-from bookstand.disk.messages import DiskMessage, Whole, joined
-from bookstand.disk.topics import DiskTopic
+from bookstand.disk.topics import topics
+from bookstand.disk.topics.messages import DiskMessage, Whole, joined
+from bookstand.disk.topics.topics import DiskTopic
 from bookstand.errors import IncorrectParameterError
-from bookstand.ledger import compression
-from bookstand.ledger.framing import Message, batch, frame, join, single
-from bookstand.ledger.message import BrokerEntryMetadata, EncryptionKey
-from bookstand.ledger.records import LedgerInfo, ManagedLedgerInfo, encode_ledger_info
-from bookstand.ledger.topic_name import node_of
-from bookstand.storage.position import Position
+from bookstand.managed_ledger.message import compression
+from bookstand.managed_ledger.message.format import Message, batch, frame, join, single
+from bookstand.managed_ledger.message.metadata import BrokerEntryMetadata, EncryptionKey
+from bookstand.managed_ledger.records import LedgerInfo, ManagedLedgerInfo, encode_ledger_info
+from bookstand.managed_ledger.topic_name import node_of
+from bookstand.storage.format.position import Position
 from tests.disk.cluster import TOPIC, Cluster
 from tests.disk.recordings import RECORDINGS, dump_path, truth
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bookstand.tools.exit_codes import MEANINGS
+from bookstand.tools.cli.exit_codes import MEANINGS
 from bookstand.tools.main import COMMANDS
 from tests.tools.kit import lay_out, run
 

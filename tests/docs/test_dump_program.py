@@ -16,7 +16,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import ZnodeStat
 
 from bookstand.disk.damage import Damage
-from bookstand.disk.metadata_dump import MetadataDump, Node
+from bookstand.disk.metadata.dump import MetadataDump, Node
 from tests.disk.recordings import dump_path
 from tests.docs.steps import ROOT, blocks
 

@@ -12,9 +12,9 @@ import pytest
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.topic import Topic
-from bookstand.ledger.managed import ManagedLedger
+from bookstand.managed_ledger.managed_ledger import ManagedLedger
 from bookstand.store import Store
-from bookstand.tools.exit_codes import FINE
+from bookstand.tools.cli.exit_codes import FINE
 from tests.tools.kit import lay_out, run
 
 ROOT = Path(__file__).resolve().parents[2]

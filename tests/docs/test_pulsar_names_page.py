@@ -13,14 +13,14 @@ import pytest
 
 import bookstand
 from bookstand.cursor import metrics as cursor_metrics
-from bookstand.delivery import bucket_metrics
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST, DelayedDeliveryConfig
-from bookstand.ledger.broker_conf import SETTINGS
+from bookstand.delivery.tracker.bucket import metrics
+from bookstand.managed_ledger.broker_conf import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "pulsar-names.md").read_text()
 KNOWN: dict[str, dict[str, Any]] = json.loads((ROOT / "tests" / "data" / "pulsar_names.json").read_text())
-METRICS = {family.name for family in (*cursor_metrics.FAMILIES.values(), *bucket_metrics.FAMILIES)}
+METRICS = {family.name for family in (*cursor_metrics.FAMILIES.values(), *metrics.FAMILIES)}
 CONFIGS = {"topic": "TopicConfig", "cursor": "CursorConfig"}
 # A constructor's or a function's parameter stands in parentheses behind it.
 TARGET = re.compile(r"([\w.]+)(?:\((\w+)\))?")
@@ -102,8 +102,12 @@ def test_every_name_here_exists(row: Row) -> None:
 def test_a_name_that_does_not_exist_is_noticed() -> None:
     assert exists("TopicConfig.max_entries_per_ledger", "delivery/topic_config.py")
     assert not exists("TopicConfig.max_entry_per_ledger", "delivery/topic_config.py")
-    assert exists("BucketSnapshotStorage.create_bucket_snapshot(bucket_key)", "delivery/snapshot_storage.py")
-    assert not exists("BucketSnapshotStorage.create_bucket_snapshot(key)", "delivery/snapshot_storage.py")
+    assert exists(
+        "BucketSnapshotStorage.create_bucket_snapshot(bucket_key)", "delivery/tracker/bucket/snapshot/storage.py"
+    )
+    assert not exists(
+        "BucketSnapshotStorage.create_bucket_snapshot(key)", "delivery/tracker/bucket/snapshot/storage.py"
+    )
     assert exists("DelayedIndex.timestamp", "proto/delayed_bucket_segment.proto")
     assert not exists("DelayedIndex.time", "proto/delayed_bucket_segment.proto")
     assert exists("open(cluster)", "bookstand/store.py")

@@ -17,7 +17,7 @@ import pytest
 
 import bookstand
 import bookstand.testing
-from bookstand.proto.layout import Layout, Numbered
+from bookstand.proto.struct_layout import Layout, Numbered
 from tests.docs.steps import ROOT
 from website import errors, figures, generated, layouts, links, markup, messages, rooms, settings
 
@@ -26,9 +26,9 @@ FORMATS = (DOCS / "reference" / "formats.md").read_text()
 REFERENCE = "".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.md")))
 PAGES = sorted(DOCS.rglob("*.md"))
 # Rooms whose bytes are stored somewhere.
-STORED = ("proto", "storage", "ledger", "cursor", "delivery", "disk", "server.zookeeper")
+STORED = ("proto", "storage", "ledger", "managed_ledger", "cursor", "delivery", "disk", "server.zookeeper")
 # What these pack stays in memory.
-IN_MEMORY = {"delivery.blocks", "delivery.time_index", "storage.places"}
+IN_MEMORY = {"delivery.time_index.block_codec", "delivery.time_index.index", "storage.repair.record_index"}
 
 
 # -- the build ---------------------------------------------------------------------------------------------------------
@@ -94,9 +94,8 @@ def test_a_link_to_nowhere_ends_the_build(tmp_path: Path, broken: str) -> None:
 def stored_modules() -> Iterator[tuple[str, ModuleType]]:
     for room in STORED:
         package = importlib.import_module(f"bookstand.{room}")
-        for found in pkgutil.iter_modules(package.__path__):
-            name = f"{room}.{found.name}"
-            yield name, importlib.import_module(f"bookstand.{name}")
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            yield found.name.removeprefix("bookstand."), importlib.import_module(found.name)
 
 
 def all_layouts() -> list[tuple[str, Layout | Numbered]]:
@@ -128,8 +127,8 @@ def test_whatever_packs_several_fields_is_a_layout() -> None:
 
 
 def test_a_layout_is_drawn_with_all_of_its_fields() -> None:
-    page = layouts.layouts("storage.state")
-    from bookstand.storage.state import STATE
+    page = layouts.layouts("storage.format.ledger_state")
+    from bookstand.storage.format.ledger_state import STATE
 
     for name, _, _ in STATE.fields:
         assert page.count(name) >= 2, name
@@ -195,7 +194,7 @@ NEVER = [kind for kind in errors.classes() if "A store never raises it" in error
 
 def test_what_a_store_is_said_never_to_raise_is_raised_nowhere() -> None:
     assert len(NEVER) > 10
-    rooms_of_a_store = ("storage", "ledger", "cursor", "delivery", "disk", "pipeline", "tools")
+    rooms_of_a_store = ("storage", "ledger", "managed_ledger", "cursor", "delivery", "disk", "pipeline", "tools")
     source = "".join(path.read_text() for room in rooms_of_a_store for path in (ROOT / room).rglob("*.py"))
     assert [kind.__name__ for kind in NEVER if re.search(rf"\b{kind.__name__}\(", source)] == []
     with bookstand.temporary() as store, pytest.raises(bookstand.errors.IncorrectParameterError):
@@ -250,8 +249,10 @@ def test_links_out_of_the_pages_lead_to_sources() -> None:
     assert links.moved_into_docs("[a](docs/x.md#y) [b](examples/z.py) [c](https://d)") == (
         "[a](x.md#y) [b](../examples/z.py) [c](https://d)"
     )
-    assert links.to_sources("[a](../../storage/entry.py) [b](x.md)", "reference/formats.md") == (
+    assert links.to_sources("[a](../../storage/format/entry_codec.py) [b](x.md)", "reference/formats.md") == (
         "[a](../source/storage/entry.py.md) [b](x.md)"
     )
-    assert links.sources({"reference/formats.md": "[a](../../storage/entry.py) [b](../x.md)"}) == ["storage/entry.py"]
-    assert "```python\n" in links.source_page("storage/entry.py")
+    assert links.sources({"reference/formats.md": "[a](../../storage/format/entry_codec.py) [b](../x.md)"}) == [
+        "storage/format/entry_codec.py"
+    ]
+    assert "```python\n" in links.source_page("storage/format/entry_codec.py")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.interop.broker_seen import Place, SeenCursor, SeenStore, SeenTopic, expanded
 
 SHOWN = 5

@@ -18,9 +18,9 @@ import bookstand
 from bookstand import Store
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.topic_config import TopicConfig
-from bookstand.ledger.managed import ManagedLedger
-from bookstand.pipeline.session import session
-from bookstand.storage.position import Position
+from bookstand.managed_ledger.managed_ledger import ManagedLedger
+from bookstand.pipeline.spark.session import session
+from bookstand.storage.format.position import Position
 
 Place = tuple[int, int, int]
 """Ledger, entry, and which of its batch, or -1."""

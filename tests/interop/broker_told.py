@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.interop.broker_compare import (
     about_cursors,
     about_delayed,

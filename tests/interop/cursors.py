@@ -16,21 +16,21 @@ from typing import Any
 from pyroaring import BitMap64
 
 import bookstand
-from bookstand.cursor import legacy
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.record import MARKER_NAME
-from bookstand.cursor.state import AckState
-from bookstand.ledger.compression import NUMBERS
-from bookstand.ledger.managed import ManagedLedger
-from bookstand.ledger.records import (
+from bookstand.cursor.format import position_info
+from bookstand.cursor.format.record import MARKER_NAME
+from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.managed_ledger.managed_ledger import ManagedLedger
+from bookstand.managed_ledger.message.compression import NUMBERS
+from bookstand.managed_ledger.records import (
     CursorInfo,
     LedgerInfo,
     ManagedLedgerInfo,
     encode_cursor_info,
     encode_ledger_info,
 )
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.interop.java import request
 from tests.interop.questions import Question
 
@@ -165,9 +165,9 @@ def snapshots(rng: random.Random) -> Iterator[Question]:
     states = [*_extreme_states(), *(_some_state(rng) for _ in range(250))]
     for number, state in enumerate(states):
         acked = {ledger: set(bitmap) for ledger, bitmap in state.acked.items()}
-        forms: tuple[legacy.Form, ...] = ("ranges", "long_arrays")
+        forms: tuple[position_info.Form, ...] = ("ranges", "long_arrays")
         for form in forms:
-            data = legacy.write(state, form).data
+            data = position_info.write(state, form).data
             expected = {
                 "mark_delete": _position(state.mark_delete),
                 "ranges": _ranges(acked) if form == "ranges" else "",
@@ -181,7 +181,7 @@ def snapshots(rng: random.Random) -> Iterator[Question]:
     # Entries that no set of the original's can hold: it reads what stands there all the same.
     far = AckState(Position(3, 0), {3: BitMap64([1 << 31, LARGEST])}, {}, {})
     expected = {"ranges": _ranges({3: far.acked[3]}), "longs": ""}
-    yield Question("snapshot of far entries", request("position_info", bytes=legacy.write(far).data), expected)
+    yield Question("snapshot of far entries", request("position_info", bytes=position_info.write(far).data), expected)
 
 
 # -- records ---------------------------------------------------------------------------------------------------------

@@ -19,16 +19,16 @@ from typing import NamedTuple
 import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.bucket_home import CursorHome
-from bookstand.delivery.bucket_key import BucketLabels, bucket_key
-from bookstand.delivery.bucket_tracker import BucketDelayedTracker
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST, DelayedDeliveryConfig
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot import UNLIMITED, decode_metadata, seal
-from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
 from bookstand.delivery.timer import ManualTimer
+from bookstand.delivery.tracker.bucket.key import BucketLabels, bucket_key
+from bookstand.delivery.tracker.bucket.registry import CursorHome
+from bookstand.delivery.tracker.bucket.snapshot.codec import UNLIMITED, decode_metadata, seal
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
+from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
+from bookstand.ledger.handles.writer import LedgerWriter
 from bookstand.ledger.transaction import Transaction
-from bookstand.ledger.writer import LedgerWriter
 from bookstand.testing import VirtualClock
 from tests.interop.java import request
 from tests.interop.questions import Question

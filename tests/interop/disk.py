@@ -21,16 +21,16 @@ import bookstand
 from bookstand import Store
 from bookstand.cursor.cursor import Cursor
 from bookstand.disk.disks import Disks
-from bookstand.disk.entry_log_writer import EntryLogWriter
-from bookstand.disk.exporting import export_topics
-from bookstand.disk.importing import import_disks
-from bookstand.disk.metadata_dump import MetadataDump
-from bookstand.ledger.managed import ManagedLedger
-from bookstand.ledger.topic_name import ROOT, node_of
-from bookstand.storage.digest import digest_for, master_key
-from bookstand.storage.entry import encode
-from bookstand.storage.metadata import CLOSED, NO_ENTRY
-from bookstand.storage.position import Position
+from bookstand.disk.exporter.run import export_topics
+from bookstand.disk.format.entry_log_writer import EntryLogWriter
+from bookstand.disk.importer.run import import_disks
+from bookstand.disk.metadata.dump import MetadataDump
+from bookstand.managed_ledger.managed_ledger import ManagedLedger
+from bookstand.managed_ledger.topic_name import ROOT, node_of
+from bookstand.storage.format.digest import digest_for, master_key
+from bookstand.storage.format.entry_codec import encode
+from bookstand.storage.format.ledger_metadata import CLOSED, NO_ENTRY
+from bookstand.storage.format.position import Position
 from tests.disk.full_store import FullStore, stored_entries
 from tests.disk.recordings import dump_path, unpack
 from tests.interop.java import BUILD, request

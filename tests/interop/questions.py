@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 import bookstand
 from bookstand.errors import MetadataSerializationError
-from bookstand.storage.digest import DIGEST_NAMES, digest_for, master_key
-from bookstand.storage.entry import encode, encode_explicit_lac
-from bookstand.storage.metadata import CLOSED, STATES, LedgerMetadata, parse, serialize
+from bookstand.storage.format.digest import DIGEST_NAMES, digest_for, master_key
+from bookstand.storage.format.entry_codec import encode, encode_explicit_lac
+from bookstand.storage.format.ledger_metadata import CLOSED, STATES, LedgerMetadata, parse, serialize
 from bookstand.storage.storage import Storage, open_storage
 from tests.interop.java import request
 from tests.replay.samples import STRICTER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.interop.broker_compare import about_topic, dropped_tail
 from tests.interop.broker_seen import Place, SeenTopic
 

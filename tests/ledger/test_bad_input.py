@@ -18,7 +18,7 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage.batch import SMALLEST_BATCH
+from bookstand.storage.format.entry_batch import SMALLEST_BATCH
 from tests.kit import data_file, raw, refused, run_python
 
 # -- payloads --------------------------------------------------------------------------------------------------------

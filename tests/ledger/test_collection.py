@@ -10,7 +10,7 @@ import pytest
 
 import bookstand
 from bookstand.ledger.client import COLLECTED_AT_ONCE, COLLECTION_GRACE_MILLIS
-from bookstand.storage import keys
+from bookstand.storage.format import schema
 from bookstand.testing import Faults, VirtualClock
 
 GRACE = COLLECTION_GRACE_MILLIS / 1_000
@@ -23,7 +23,7 @@ def clock() -> VirtualClock:
 
 def left(store: Any) -> int:
     """How many deleted ledgers have something left."""
-    return len(list(store.storage.meta_keys(keys.META_DELETED)))
+    return len(list(store.storage.meta_keys(schema.META_DELETED)))
 
 
 def some_ledgers(store: Any, count: int) -> list[int]:
@@ -59,7 +59,7 @@ def test_the_next_deletion_after_a_while_collects(
     clock.advance(1)
     delete(store, third)
     assert left(store) == 2
-    assert store.storage.first_entry_from(first, 0, keys.MAX_ENTRY_ID) is None
+    assert store.storage.first_entry_from(first, 0, schema.MAX_ENTRY_ID) is None
 
 
 def test_transactions_collect_more_than_they_delete_and_not_all_at_once(
@@ -90,7 +90,7 @@ def test_a_topic_that_is_consumed_takes_no_more_and_more_space(
             subscription.ack_many(messages).result()
         topic.trim()
         clock.advance(GRACE / 10)
-        entries.append(sum(1 for _ in store.storage.keys_of(keys.ENTRIES)))
+        entries.append(sum(1 for _ in store.storage.keys_of(schema.ENTRIES)))
     assert max(entries[30:]) <= max(entries[:30]) + 500
     assert left(store) < 100
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.ledger.extent import Extent
-from bookstand.storage.position import EARLIEST, LATEST, Position
+from bookstand.managed_ledger.topic_extent import Extent
+from bookstand.storage.format.position import EARLIEST, LATEST, Position
 
 SERIES = st.dictionaries(st.integers(0, 30), st.integers(0, 4), max_size=8).map(lambda made: sorted(made.items()))
 POSITIONS = st.builds(Position, st.integers(-1, 31), st.integers(-1, 6)) | st.sampled_from([EARLIEST, LATEST])

@@ -23,9 +23,9 @@ from bookstand.errors import (
     MessageChecksumError,
     MissingExtraError,
 )
-from bookstand.ledger import compression
-from bookstand.ledger.framing import Message, batch, frame, frames, join, open_messages, single
-from bookstand.ledger.message import (
+from bookstand.managed_ledger.message import compression
+from bookstand.managed_ledger.message.format import Message, batch, frame, frames, join, open_messages, single
+from bookstand.managed_ledger.message.metadata import (
     SINGLE_MESSAGE_METADATA,
     BrokerEntryMetadata,
     MessageMetadata,

@@ -11,7 +11,7 @@ import pytest
 from bookstand import errors
 from tests.kit import PATIENCE, in_threads
 
-GATHERS = "ledger/adds.py", "ledger/writer.py", "ledger/writing.py"
+GATHERS = "ledger/handles/add_batch.py", "ledger/handles/writer.py", "ledger/handles/base_writer.py"
 CALLS = {
     "joining": lambda writer: writer.append_async(b"interrupted"),
     "waiting": lambda writer: writer.append(b"interrupted"),

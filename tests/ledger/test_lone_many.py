@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bookstand import errors
-from bookstand.storage.writing import Commits
+from bookstand.storage.commit.executor import Commits
 from tests.kit import PATIENCE
 
 MANY = [b"%d" % number for number in range(5)]

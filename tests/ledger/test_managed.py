@@ -12,18 +12,18 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.ledger import records
-from bookstand.ledger.framing import Message
-from bookstand.ledger.managed import (
+from bookstand.ledger.handles.writer import LedgerWriter
+from bookstand.managed_ledger import records
+from bookstand.managed_ledger.managed_ledger import (
     ManagedLedger,
     ManagedLedgerFencedError,
     ManagedLedgerTerminatedError,
     TopicDamagedError,
 )
-from bookstand.ledger.topic_name import cursor_node_of, node_of, parts_of
-from bookstand.ledger.writer import LedgerWriter
-from bookstand.storage.position import EARLIEST, LATEST, Position
-from bookstand.storage.writing import Commits
+from bookstand.managed_ledger.message.format import Message
+from bookstand.managed_ledger.topic_name import cursor_node_of, node_of, parts_of
+from bookstand.storage.commit.executor import Commits
+from bookstand.storage.format.position import EARLIEST, LATEST, Position
 from tests import kit
 
 

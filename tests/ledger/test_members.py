@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bookstand.errors import IncorrectParameterError, MalformedMessageError
-from bookstand.ledger.framing import Message, batch, batch_alike, single
-from bookstand.ledger.members import Single, joined, members, metadata_of
-from bookstand.ledger.message import SINGLE_MESSAGE_METADATA, SingleMessageMetadata
-from bookstand.ledger.sized import U32
+from bookstand.managed_ledger.message.batch_members import Single, joined, members, metadata_of
+from bookstand.managed_ledger.message.format import Message, batch, batch_alike, single
+from bookstand.managed_ledger.message.length_prefixed import U32
+from bookstand.managed_ledger.message.metadata import SINGLE_MESSAGE_METADATA, SingleMessageMetadata
 from bookstand.proto.pulsar_message_pb2 import SingleMessageMetadata as Theirs
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=6)

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookstand.errors import IncorrectParameterError, MalformedRecordError, MissingExtraError
-from bookstand.ledger import compression, records
-from bookstand.ledger.records import CursorInfo, LedgerInfo, ManagedLedgerInfo
+from bookstand.managed_ledger import records
+from bookstand.managed_ledger.message import compression
+from bookstand.managed_ledger.records import CursorInfo, LedgerInfo, ManagedLedgerInfo
 from bookstand.proto import ml_data_formats_pb2 as formats
 from bookstand.proto.expansion import ExpansionLimits
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 
 UNHURRIED = settings(deadline=None)  # the machine may be busy
 

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 
 INTERNAL_PREFIX = "#pulsar.internal."
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 
 LAST = (1 << 63) - 1
 

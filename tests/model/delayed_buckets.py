@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.model.delayed import LAST, Refused
 
 ATTEMPTS = 4

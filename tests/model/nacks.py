@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.model.delayed import Refused
 
 SHORTEST = 100

@@ -56,7 +56,19 @@ def shipped_in(wheel: Path) -> set[str]:
 
 def test_every_room_is_linked():
     assert [
-        *("cursor", "delivery", "disk", "ledger", "pipeline", "proto", "server", "storage", "testing", "tools"),
+        *(
+            "cursor",
+            "delivery",
+            "disk",
+            "ledger",
+            "managed_ledger",
+            "pipeline",
+            "proto",
+            "server",
+            "storage",
+            "testing",
+            "tools",
+        ),
     ] == ROOMS
     for room in ROOMS:
         link = ROOT / "bookstand" / room
@@ -91,7 +103,7 @@ import importlib.util, sys
 sys.path.insert(0, sys.argv[1])
 import bookstand
 assert bookstand.__file__.startswith(sys.argv[1]), bookstand.__file__
-for common in ("storage", "ledger", "proto", "cursor", "delivery", "disk", "pipeline", "server", "testing", "tools"):
+for common in "storage ledger managed_ledger proto cursor delivery disk pipeline server testing tools".split():
     assert importlib.util.find_spec(common) is None, common
 with bookstand.temporary() as store:
     writer = store.create_ledger()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyspark
 
-from bookstand.pipeline.java import java_home
+from bookstand.pipeline.spark.java import java_home
 from tests.kit import PATIENCE, ROOT
 
 _CLASS = Path(pyspark.__path__[0]) / "bin" / "spark-class"

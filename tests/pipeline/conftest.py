@@ -14,8 +14,8 @@ import pytest
 
 import bookstand
 from bookstand.disk.disks import Disks
-from bookstand.disk.importing import import_disks
-from bookstand.pipeline.places import BOOKIE, Place, bookies, stores
+from bookstand.disk.importer.run import import_disks
+from bookstand.pipeline.tables.sources import BOOKIE, Place, bookies, stores
 from tests.disk.recordings import dump_path, unpacked
 from tests.kit import ROOT
 
@@ -73,7 +73,7 @@ def connect_server() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Small, quick to start, and repeats a task whose process died."""
-    from bookstand.pipeline.session import QUICK, session
+    from bookstand.pipeline.spark.session import QUICK, session
 
     before = dict(os.environ)
     # The JVM gives it to workers. Other tests' processes are not to find what is not installed.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bookstand.pipeline.execution.unit import Result, Unit
 from bookstand.pipeline.jobs.export import Export
-from bookstand.pipeline.unit import Result, Unit
 
 
 def die() -> None:

@@ -223,7 +223,7 @@ def main(mode: str, folder: str, steps: str, *seeds: str) -> None:
 
 
 def _classic(folder: Path) -> Any:
-    from bookstand.pipeline.session import QUICK, session
+    from bookstand.pipeline.spark.session import QUICK, session
 
     spark = session("frames", "local[2]", QUICK, folder / "spark")
     spark.sparkContext.setLogLevel("OFF")
@@ -234,7 +234,7 @@ def _connected() -> Any:
     """A session of a Spark Connect server, which is started on this machine."""
     from pyspark.sql import SparkSession
 
-    from bookstand.pipeline.session import REQUIRED, register
+    from bookstand.pipeline.spark.session import REQUIRED, register
 
     builder = SparkSession.builder.remote("local[2]")
     for name, value in REQUIRED.items():

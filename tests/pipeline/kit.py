@@ -10,18 +10,18 @@ import numpy as np
 
 import bookstand
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.indexes import Indexes, distinct, together
-from bookstand.disk.cursors import cursor as cursor_of
-from bookstand.disk.delayed import DelayedIndex
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, distinct, together
 from bookstand.disk.disks import Disks
-from bookstand.disk.exporting import export_topics
-from bookstand.disk.importing import import_disks
-from bookstand.disk.metadata_dump import write_dump
-from bookstand.disk.topics import topic as topic_of
-from bookstand.ledger.framing import frame
-from bookstand.ledger.records import CursorInfo
-from bookstand.pipeline.places import STORE, Place, bookies, opened
-from bookstand.storage.position import Position
+from bookstand.disk.exporter.run import export_topics
+from bookstand.disk.importer.run import import_disks
+from bookstand.disk.metadata.dump import write_dump
+from bookstand.disk.topics.cursors import cursor as cursor_of
+from bookstand.disk.topics.delayed import DelayedIndex
+from bookstand.disk.topics.topics import topic as topic_of
+from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.records import CursorInfo
+from bookstand.pipeline.tables.sources import STORE, Place, bookies, opened
+from bookstand.storage.format.position import Position
 from tests.disk.cluster import Cluster
 from tests.kit import change_entry
 

@@ -12,12 +12,12 @@ import pytest
 
 import bookstand
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
-from bookstand.ledger.cookie import Cookie, serialize
-from bookstand.pipeline.command import FINE, WRONG_USE, main
-from bookstand.pipeline.places import BOOKIE, STORE, bookies, clusters, places
-from bookstand.pipeline.query import places_of, query
-from bookstand.pipeline.schemas import TABLES
-from bookstand.pipeline.tables import read
+from bookstand.ledger.cluster.cookie import Cookie, serialize
+from bookstand.pipeline.execution.cli import FINE, WRONG_USE, main
+from bookstand.pipeline.tables.query import places_of, query
+from bookstand.pipeline.tables.schemas import TABLES
+from bookstand.pipeline.tables.sources import BOOKIE, STORE, bookies, clusters, places
+from bookstand.pipeline.tables.tables import read
 from tests.disk.recordings import dump_path
 from tests.pipeline import kit
 

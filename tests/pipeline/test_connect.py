@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bookstand.errors import MissingExtraError
-from bookstand.pipeline.bucket_cutting import Cut
-from bookstand.pipeline.job import execute
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import execute
+from bookstand.pipeline.jobs.bucket_cutting import Cut
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
-from bookstand.pipeline.local import LocalRunner
-from bookstand.pipeline.places import stores
-from bookstand.pipeline.query import query
-from bookstand.pipeline.session import session
-from bookstand.pipeline.tables import read
+from bookstand.pipeline.spark.session import session
+from bookstand.pipeline.tables.query import query
+from bookstand.pipeline.tables.sources import stores
+from bookstand.pipeline.tables.tables import read
 from tests.kit import PATIENCE, own_environment
 from tests.pipeline import kit
 
@@ -31,12 +31,12 @@ SMALL = Cut(least=50, step_millis=100_000)
 
 _CLIENT = """
 import json, sys
-from bookstand.pipeline.bucket_cutting import Cut
-from bookstand.pipeline.command import main
-from bookstand.pipeline.job import execute
+from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.execution.cli import main
+from bookstand.pipeline.execution.protocol import execute
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
-from bookstand.pipeline.on_spark import SparkRunner
-from bookstand.pipeline.session import session
+from bookstand.pipeline.spark.runner import SparkRunner
+from bookstand.pipeline.spark.session import session
 
 url, store, parts, checkpoint = sys.argv[1:]
 spark = session("client", url)

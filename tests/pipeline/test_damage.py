@@ -14,23 +14,23 @@ import pytest
 from pyroaring import BitMap64
 
 import bookstand
-from bookstand.cursor import legacy
-from bookstand.cursor.state import AckState
-from bookstand.delivery.bucket_key import BucketKey
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot import seal
+from bookstand.cursor.format import position_info
+from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.delivery.tracker.bucket.key import BucketKey
+from bookstand.delivery.tracker.bucket.snapshot.codec import seal
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.errors import StoreDamagedError
-from bookstand.ledger.framing import frame
-from bookstand.ledger.records import CursorInfo
-from bookstand.ledger.topic_name import ledger_labels
-from bookstand.pipeline.batches import DamagedDataError
-from bookstand.pipeline.places import Place, bookies, stores
-from bookstand.pipeline.query import query
-from bookstand.pipeline.schemas import TABLES
-from bookstand.pipeline.tables import plan, read, rows
-from bookstand.storage.digest import digest_for
-from bookstand.storage.keys import ENTRY_KEY
-from bookstand.storage.position import Position
+from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.records import CursorInfo
+from bookstand.managed_ledger.topic_name import ledger_labels
+from bookstand.pipeline.tables.query import query
+from bookstand.pipeline.tables.record_batches import DamagedDataError
+from bookstand.pipeline.tables.schemas import TABLES
+from bookstand.pipeline.tables.sources import Place, bookies, stores
+from bookstand.pipeline.tables.tables import plan, read, rows
+from bookstand.storage.format.digest import digest_for
+from bookstand.storage.format.position import Position
+from bookstand.storage.format.schema import ENTRY_KEY
 from tests.disk.cluster import TOPIC, Cluster
 from tests.disk.made import Bookie, entries
 from tests.disk.recordings import dump_path, unpack
@@ -138,7 +138,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 def opened(cluster: Cluster, folder: Path) -> Place:
     """As a place, with its metadata in a dump."""
-    from bookstand.disk.metadata_dump import write_dump
+    from bookstand.disk.metadata.dump import write_dump
 
     cluster.open(metadata=False).close()
     write_dump(folder / "dump.jsonl", cluster.nodes.values())
@@ -175,8 +175,8 @@ def test_ledgers_and_entries_that_are_gone(cluster: Cluster, tmp_path: Path) -> 
 def test_of_an_entry_of_a_cursor_that_has_both_ranges_and_words_the_ranges_count(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    def snapshot(form: legacy.Form, *entry_ids: int) -> bytes:
-        return legacy.write(AckState(Position(3, 0), {3: BitMap64(entry_ids)}, {}, {}), form).data
+    def snapshot(form: position_info.Form, *entry_ids: int) -> bytes:
+        return position_info.write(AckState(Position(3, 0), {3: BitMap64(entry_ids)}, {}, {}), form).data
 
     both = snapshot("ranges", 2) + snapshot("long_arrays", 3, 4).removeprefix(snapshot("ranges"))
     cluster.topic({3: [frame(b"x", publish_time=1)] * 6})

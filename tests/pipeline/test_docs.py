@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.pipeline.query import OPTIONS
-from bookstand.pipeline.schemas import TABLES, Table
+from bookstand.pipeline.tables.query import OPTIONS
+from bookstand.pipeline.tables.schemas import TABLES, Table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
 _TABLES = re.compile(r"(?<=<!-- tables -->\n).*(?=<!-- end of tables -->)", re.DOTALL)

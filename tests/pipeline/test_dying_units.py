@@ -12,18 +12,18 @@ from typing import Any
 import pyarrow.parquet  # noqa: F401
 import pytest
 
-from bookstand.pipeline import job as jobs
-from bookstand.pipeline import tables
-from bookstand.pipeline.bucket_cutting import Cut
-from bookstand.pipeline.command import NOT_ALL, main
-from bookstand.pipeline.job import execute
+from bookstand.pipeline.execution import protocol as jobs
+from bookstand.pipeline.execution.cli import NOT_ALL, main
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import execute
+from bookstand.pipeline.execution.unit import Packed, Part, Result, Unit
+from bookstand.pipeline.execution.worker import Limits
+from bookstand.pipeline.jobs.bucket_cutting import Cut
 from bookstand.pipeline.jobs.export import Export
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
-from bookstand.pipeline.local import LocalRunner
-from bookstand.pipeline.on_spark import SparkRunner
-from bookstand.pipeline.places import STORE, Place
-from bookstand.pipeline.unit import Packed, Part, Result, Unit
-from bookstand.pipeline.worker import Limits
+from bookstand.pipeline.spark.runner import SparkRunner
+from bookstand.pipeline.tables import tables
+from bookstand.pipeline.tables.sources import STORE, Place
 from tests.pipeline import kit
 from tests.pipeline.dying import die, first_time
 from tests.soak import dying_units

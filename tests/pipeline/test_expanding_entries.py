@@ -14,11 +14,11 @@ from bookstand import ExpansionLimits
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.errors import IncorrectParameterError
-from bookstand.pipeline.batches import DamagedDataError
-from bookstand.pipeline.command import main
-from bookstand.pipeline.places import STORE, Place
-from bookstand.pipeline.query import checked_options, places_of, query
-from bookstand.pipeline.tables import read
+from bookstand.pipeline.execution.cli import main
+from bookstand.pipeline.tables.query import checked_options, places_of, query
+from bookstand.pipeline.tables.record_batches import DamagedDataError
+from bookstand.pipeline.tables.sources import STORE, Place
+from bookstand.pipeline.tables.tables import read
 from bookstand.proto.expansion import DEFAULT
 from tests.delivery.test_expanding_entries import expanding
 

@@ -12,24 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bookstand
-from bookstand.delivery.bucket_key import BucketKey
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot import seal
-from bookstand.disk.metadata_dump import write_dump
+from bookstand.delivery.tracker.bucket.key import BucketKey
+from bookstand.delivery.tracker.bucket.snapshot.codec import seal
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+from bookstand.disk.metadata.dump import write_dump
 from bookstand.errors import IncorrectParameterError
-from bookstand.ledger.framing import frame
-from bookstand.ledger.records import CursorInfo
-from bookstand.pipeline.bucket_cutting import Cut
-from bookstand.pipeline.filters import parse
-from bookstand.pipeline.job import execute
+from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.records import CursorInfo
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import execute
+from bookstand.pipeline.jobs.bucket_cutting import Cut
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
-from bookstand.pipeline.local import LocalRunner
-from bookstand.pipeline.places import STORE, Place, bookies, stores
-from bookstand.pipeline.query import query, query_of
-from bookstand.pipeline.schemas import CURSORS, ENTRIES, MESSAGES, TABLES, Table
-from bookstand.pipeline.tables import plan, read
-from bookstand.pipeline.wanted import ALL, HIGHEST, LOWEST, Wanted
-from bookstand.storage.position import Position
+from bookstand.pipeline.spark.pushdown import parse
+from bookstand.pipeline.tables.predicate import ALL, HIGHEST, LOWEST, Wanted
+from bookstand.pipeline.tables.query import query, query_of
+from bookstand.pipeline.tables.schemas import CURSORS, ENTRIES, MESSAGES, TABLES, Table
+from bookstand.pipeline.tables.sources import STORE, Place, bookies, stores
+from bookstand.pipeline.tables.tables import plan, read
+from bookstand.storage.format.position import Position
 from tests.disk.cluster import Cluster
 from tests.kit import change_entry
 from tests.pipeline import kit

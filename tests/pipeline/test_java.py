@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from bookstand.errors import MissingExtraError
-from bookstand.pipeline.java import java_home
+from bookstand.pipeline.spark.java import java_home
 
 SESSION = """
 import sys
-from bookstand.pipeline.session import QUICK, session
+from bookstand.pipeline.spark.session import QUICK, session
 spark = session("without Java", "local[1]", QUICK)
 spark.sql("CREATE TABLE numbers USING parquet AS SELECT * FROM range(5)")
 print(spark.table("numbers").count(), spark._jvm.System.getProperty("java.home"))
@@ -105,7 +105,7 @@ def test_a_missing_package_is_named(package: str, tmp_path: Path) -> None:
 import sys
 sys.modules[{package!r}] = None
 from bookstand.errors import MissingExtraError
-from bookstand.pipeline.session import session
+from bookstand.pipeline.spark.session import session
 try:
     session(folder={str(tmp_path)!r})
 except MissingExtraError as missing:
@@ -122,7 +122,7 @@ import sys
 sys.modules["pyarrow"] = None
 from bookstand.errors import MissingExtraError
 try:
-    import bookstand.pipeline.tables
+    import bookstand.pipeline.tables.tables
 except MissingExtraError as missing:
     assert "bookstand[spark]" in str(missing), missing
 else:

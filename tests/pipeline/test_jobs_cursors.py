@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.pipeline.bucket_cutting import Cut
-from bookstand.pipeline.job import execute
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import execute
+from bookstand.pipeline.jobs.bucket_cutting import Cut
 from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.recut import Recut
-from bookstand.pipeline.local import LocalRunner
 from tests.kit import Child, ChildRefusedError, change_entry
 from tests.pipeline import kit
 
@@ -175,8 +175,8 @@ def test_a_process_that_died_has_nothing_open(store: Path) -> None:
 
 
 def test_a_damaged_cursor_costs_no_other(store: Path) -> None:
-    from bookstand.ledger.records import decode_cursor_info
-    from bookstand.ledger.topic_name import cursor_node_of
+    from bookstand.managed_ledger.records import decode_cursor_info
+    from bookstand.managed_ledger.topic_name import cursor_node_of
 
     with bookstand.open(store, read_only=True) as opened:
         ledger_id = decode_cursor_info(opened.nodes.get(cursor_node_of(T1, "two"))[0]).cursor_ledger_id

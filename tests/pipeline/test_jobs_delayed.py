@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 import bookstand
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.topic_config import TopicConfig
-from bookstand.disk.delayed import DelayedIndex, delayed, time_of
 from bookstand.disk.disks import Disks
-from bookstand.disk.importing import import_disks
-from bookstand.disk.topics import topics
-from bookstand.pipeline.bucket_cutting import Cut, coarse
-from bookstand.pipeline.job import execute
+from bookstand.disk.importer.run import import_disks
+from bookstand.disk.topics.delayed import DelayedIndex, delayed, time_of
+from bookstand.disk.topics.topics import topics
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import execute
+from bookstand.pipeline.jobs.bucket_cutting import Cut, coarse
 from bookstand.pipeline.jobs.export import Export
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.recut import Recut
-from bookstand.pipeline.local import LocalRunner
-from bookstand.pipeline.places import STORE, Place, opened
+from bookstand.pipeline.tables.sources import STORE, Place, opened
 from bookstand.testing.clock import VirtualClock
 from tests.delivery.bucket_kit import MEMORY
 from tests.disk.recordings import RECORDINGS, dump_path, truth
@@ -209,7 +209,7 @@ def test_a_table_that_is_not_what_its_plan_saw_fails(store: Path, tmp_path: Path
     files[0].rename(tmp_path / "first")
     files[1].rename(files[0])
     (tmp_path / "first").rename(files[1])
-    from bookstand.pipeline.job import attempt
+    from bookstand.pipeline.execution.protocol import attempt
 
     result = attempt(job, plan.units[0], tmp_path)
     assert result.failure is not None
@@ -265,7 +265,7 @@ def test_buckets_that_cannot_be_read_stay_as_they_are(store: Path) -> None:
 
 
 def test_coarser_times_are_never_earlier() -> None:
-    from bookstand.delivery.indexes import Indexes
+    from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 
     largest = (1 << 63) - 1
     rows = Indexes.of([0, 1, 1023, 1024, largest - 1, largest], [1] * 6, range(6))

@@ -13,21 +13,21 @@ import pytest
 import bookstand
 from bookstand.cursor.cursor import Cursor
 from bookstand.disk.disks import Disks
-from bookstand.disk.importing import import_disks
+from bookstand.disk.importer.run import import_disks
 from bookstand.errors import StoreError, StoreInUseError
-from bookstand.ledger.topic_name import cursor_node_of
-from bookstand.pipeline import store_changes
-from bookstand.pipeline.bucket_cutting import Cut
-from bookstand.pipeline.job import attempt, execute
+from bookstand.managed_ledger.topic_name import cursor_node_of
+from bookstand.pipeline.execution import store_commit
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import attempt, execute
+from bookstand.pipeline.execution.publish import Output
+from bookstand.pipeline.jobs.bucket_cutting import Cut
 from bookstand.pipeline.jobs.export import Export
 from bookstand.pipeline.jobs.import_disks import Import
 from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.recut import Recut
-from bookstand.pipeline.local import LocalRunner
-from bookstand.pipeline.places import STORE, Place, bookies
-from bookstand.pipeline.publishing import Output
-from bookstand.storage.position import Position
+from bookstand.pipeline.tables.sources import STORE, Place, bookies
+from bookstand.storage.format.position import Position
 from tests.disk.recordings import dump_path
 from tests.kit import Program
 from tests.pipeline import kit
@@ -64,11 +64,11 @@ def test_an_import_is_what_a_single_process_imports_and_is_done_once(tmp_path: P
 _KILLED = """
 import os, sys
 from pathlib import Path
-from bookstand.pipeline import publishing
-from bookstand.pipeline.job import execute
+from bookstand.pipeline.execution import publish as publishing
+from bookstand.pipeline.execution.protocol import execute
 from bookstand.pipeline.jobs.import_disks import Import
-from bookstand.pipeline.local import LocalRunner
-from bookstand.pipeline.places import bookies
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.tables.sources import bookies
 from tests.pipeline.dying import dying_at
 
 folder, number, before = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "before"
@@ -188,11 +188,11 @@ def test_a_unit_that_two_have_done_is_published_once(tmp_path: Path) -> None:
 
 _KILLED_APPLYING = """
 import sys
-from bookstand.pipeline import store_changes
-from bookstand.pipeline.bucket_cutting import Cut
-from bookstand.pipeline.job import execute
+from bookstand.pipeline.execution import store_commit as store_changes
+from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.execution.protocol import execute
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
-from bookstand.pipeline.local import LocalRunner
+from bookstand.pipeline.execution.local_runner import LocalRunner
 from tests.pipeline.dying import dying_at
 
 path, number, before = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "before"
@@ -230,9 +230,9 @@ def test_a_change_is_applied_once_however_the_job_is_killed(tmp_path: Path, numb
 
 _KILLED_MIGRATING = """
 import sys
-from bookstand.pipeline.job import execute
+from bookstand.pipeline.execution.protocol import execute
 from bookstand.pipeline.jobs import migrate_cursors as jobs
-from bookstand.pipeline.local import LocalRunner
+from bookstand.pipeline.execution.local_runner import LocalRunner
 from tests.pipeline.dying import dying_at
 
 jobs.migrate_cursor = dying_at(int(sys.argv[2]), jobs.migrate_cursor, before=sys.argv[3] == "before")
@@ -370,4 +370,4 @@ def test_the_work_folder_is_as_before_afterwards(tmp_path: Path) -> None:
     (work / "of-somebody" / "else").mkdir(parents=True)
     assert execute(RebuildDelayed((str(path),), SMALL, workplace=str(work)), HERE).ok
     assert [str(one.relative_to(work)) for one in sorted(work.rglob("*"))] == ["of-somebody", "of-somebody/else"]
-    assert store_changes.work(str(work)) == work
+    assert store_commit.work(str(work)) == work

@@ -17,21 +17,21 @@ from hypothesis import strategies as st
 import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.disk.cursors import cursors
 from bookstand.disk.disks import Disks
-from bookstand.disk.importing import import_disks
-from bookstand.disk.topics import topics
-from bookstand.pipeline.bucket_cutting import Cut
-from bookstand.pipeline.command import FINE, NOT_ALL, WRONG_USE, main
-from bookstand.pipeline.job import execute
+from bookstand.disk.importer.run import import_disks
+from bookstand.disk.topics.cursors import cursors
+from bookstand.disk.topics.topics import topics
+from bookstand.pipeline.execution.cli import FINE, NOT_ALL, WRONG_USE, main
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import execute
+from bookstand.pipeline.jobs.bucket_cutting import Cut
 from bookstand.pipeline.jobs.export import TABLES, Export
 from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.stats import HOUR, Stats, added_up
 from bookstand.pipeline.jobs.verify import Verify
-from bookstand.pipeline.local import LocalRunner
-from bookstand.pipeline.places import STORE, Place, bookies, opened
-from bookstand.pipeline.schemas import table_of
+from bookstand.pipeline.tables.schemas import table_of
+from bookstand.pipeline.tables.sources import STORE, Place, bookies, opened
 from tests.delivery.bucket_kit import MEMORY
 from tests.disk.recordings import RECORDINGS, dump_path, recording
 from tests.kit import change_entry
@@ -301,7 +301,9 @@ def test_what_makes_no_sense_is_said(tmp_path: Path, arguments: list[str], capsy
 
 
 def test_no_job_loads_spark_before_it_is_asked_to() -> None:
-    program = "import sys, bookstand.pipeline.command as c; c.parser(); from bookstand.pipeline.jobs import (export, "
+    program = (
+        "import sys, bookstand.pipeline.execution.cli as c; c.parser(); from bookstand.pipeline.jobs import (export, "
+    )
     program += "import_disks, migrate_cursors, rebuild_delayed, recut, stats, verify); "
     program += "assert not {'pyspark', 'pyarrow', 'pandas', 'rich'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

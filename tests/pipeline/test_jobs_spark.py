@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bookstand.pipeline.bucket_cutting import Cut
-from bookstand.pipeline.command import FINE, main
-from bookstand.pipeline.job import execute
+from bookstand.pipeline.execution.cli import FINE, main
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import execute
+from bookstand.pipeline.execution.unit import Packed, Part, Plan, Result, Unit
+from bookstand.pipeline.jobs.bucket_cutting import Cut
 from bookstand.pipeline.jobs.export import Export
 from bookstand.pipeline.jobs.import_disks import Import
 from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
@@ -20,10 +22,8 @@ from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.recut import Recut
 from bookstand.pipeline.jobs.stats import Stats, added_up
 from bookstand.pipeline.jobs.verify import Verify
-from bookstand.pipeline.local import LocalRunner
-from bookstand.pipeline.on_spark import SparkRunner
-from bookstand.pipeline.places import STORE, Place, bookies
-from bookstand.pipeline.unit import Packed, Part, Plan, Result, Unit
+from bookstand.pipeline.spark.runner import SparkRunner
+from bookstand.pipeline.tables.sources import STORE, Place, bookies
 from tests.disk.recordings import dump_path
 from tests.pipeline import kit
 from tests.pipeline.dying import DyingExport

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bookstand.pipeline.job import execute
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import execute
 from bookstand.pipeline.jobs.export import Export
-from bookstand.pipeline.local import LocalRunner
-from bookstand.pipeline.places import STORE, Place
+from bookstand.pipeline.tables.sources import STORE, Place
 from tests.kit import PATIENCE, ROOT
 from tests.pipeline import kit
 
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.xdist_group("spark")
 _DRIVER = """
 import json, sys
 from pyspark.sql import SparkSession
-from bookstand.pipeline.job import execute
-from bookstand.pipeline.on_spark import SparkRunner
-from bookstand.pipeline.places import STORE, Place
-from bookstand.pipeline.session import QUICK, REQUIRED
+from bookstand.pipeline.execution.protocol import execute
+from bookstand.pipeline.spark.runner import SparkRunner
+from bookstand.pipeline.tables.sources import STORE, Place
+from bookstand.pipeline.spark.session import QUICK, REQUIRED
 from tests.pipeline.dying import SlowExport
 
 url, store, output, marks, local = sys.argv[1:]

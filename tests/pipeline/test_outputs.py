@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 
 import bookstand
 from bookstand.errors import BookstandError, IncorrectParameterError, StoreError, StoreNotFoundError
-from bookstand.pipeline.bucket_cutting import Cut
-from bookstand.pipeline.command import FINE, NOT_ALL, WRONG_USE, main
-from bookstand.pipeline.input_state import place_state
-from bookstand.pipeline.job import execute
+from bookstand.pipeline.execution.cli import FINE, NOT_ALL, WRONG_USE, main
+from bookstand.pipeline.execution.input_state import place_state
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import execute
+from bookstand.pipeline.execution.publish import Output
+from bookstand.pipeline.jobs.bucket_cutting import Cut
 from bookstand.pipeline.jobs.export import Export
 from bookstand.pipeline.jobs.import_disks import Import
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.verify import Verify
-from bookstand.pipeline.local import LocalRunner
-from bookstand.pipeline.places import STORE, Place, bookies, clusters, local_path, places, stores
-from bookstand.pipeline.publishing import Output
-from bookstand.pipeline.query import query
-from bookstand.pipeline.schemas import TABLES
-from bookstand.pipeline.tables import plan, rows
+from bookstand.pipeline.tables.query import query
+from bookstand.pipeline.tables.schemas import TABLES
+from bookstand.pipeline.tables.sources import STORE, Place, bookies, clusters, local_path, places, stores
+from bookstand.pipeline.tables.tables import plan, rows
 from tests.pipeline import kit
 
 HERE = LocalRunner()

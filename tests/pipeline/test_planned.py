@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.delivery.bucket_key import bucket_key
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot import seal
-from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
 from bookstand.delivery.topic_config import TopicConfig
+from bookstand.delivery.tracker.bucket.key import bucket_key
+from bookstand.delivery.tracker.bucket.snapshot.codec import seal
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
-from bookstand.pipeline.batches import DamagedDataError
-from bookstand.pipeline.parts import Part, wanted_parts
-from bookstand.pipeline.places import bookies, stores
-from bookstand.pipeline.query import Query, query
-from bookstand.pipeline.schemas import TABLES
-from bookstand.pipeline.tables import plan, plan_all, rows
-from bookstand.pipeline.wanted import Wanted
+from bookstand.pipeline.tables.partitioning import Part, wanted_parts
+from bookstand.pipeline.tables.predicate import Wanted
+from bookstand.pipeline.tables.query import Query, query
+from bookstand.pipeline.tables.record_batches import DamagedDataError
+from bookstand.pipeline.tables.schemas import TABLES
+from bookstand.pipeline.tables.sources import bookies, stores
+from bookstand.pipeline.tables.tables import plan, plan_all, rows
 from bookstand.testing.clock import VirtualClock
 
 NOW = 1_000_000

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from bookstand.disk import topics
 from bookstand.disk.disks import Disks
-from bookstand.disk.metadata_dump import MetadataDump, ledger_id_of
-from bookstand.pipeline.places import BOOKIE, STORE, Place, bookies
-from bookstand.pipeline.query import query
-from bookstand.pipeline.schemas import TABLES
-from bookstand.pipeline.tables import plan_all, read, rows
-from bookstand.pipeline.wanted import Wanted
-from bookstand.storage.position import Position
+from bookstand.disk.metadata.dump import MetadataDump, ledger_id_of
+from bookstand.disk.topics import topics
+from bookstand.pipeline.tables.predicate import Wanted
+from bookstand.pipeline.tables.query import query
+from bookstand.pipeline.tables.schemas import TABLES
+from bookstand.pipeline.tables.sources import BOOKIE, STORE, Place, bookies
+from bookstand.pipeline.tables.tables import plan_all, read, rows
+from bookstand.storage.format.position import Position
 from tests.disk.recordings import RECORDINGS, dump_path, truth
 from tests.disk.test_cursors import acked_of, batches_of
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 import bookstand
 from bookstand.errors import IncorrectParameterError
-from bookstand.pipeline.bucket_cutting import Cut
-from bookstand.pipeline.command import FINE, WRONG_USE, main
-from bookstand.pipeline.job import execute
+from bookstand.pipeline.execution.cli import FINE, WRONG_USE, main
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import execute
+from bookstand.pipeline.execution.run_directory import NAME, run_folder
+from bookstand.pipeline.jobs.bucket_cutting import Cut
 from bookstand.pipeline.jobs.export import Export
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.recut import Recut
-from bookstand.pipeline.local import LocalRunner
-from bookstand.pipeline.places import STORE, Place
-from bookstand.pipeline.run_folder import NAME, run_folder
+from bookstand.pipeline.tables.sources import STORE, Place
 from tests.delivery.bucket_kit import MEMORY
 from tests.kit import Program
 from tests.pipeline import kit
@@ -81,7 +81,7 @@ def test_other_files_in_a_work_folder_stay(files: dict[str, str], runs: list[str
 _HELD = """
 import sys
 from pathlib import Path
-from bookstand.pipeline.run_folder import run_folder
+from bookstand.pipeline.execution.run_directory import run_folder
 
 with run_folder(Path(sys.argv[1]), sys.argv[2]) as folder:
     (folder / "attempt").mkdir()
@@ -93,7 +93,7 @@ with run_folder(Path(sys.argv[1]), sys.argv[2]) as folder:
 _COME_AND_GO = """
 import sys
 from pathlib import Path
-from bookstand.pipeline.run_folder import run_folder
+from bookstand.pipeline.execution.run_directory import run_folder
 
 lost = 0
 print("ready", flush=True)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.pipeline.places import BOOKIE, STORE, Place
-from bookstand.pipeline.query import query
-from bookstand.pipeline.schemas import TABLES
-from bookstand.pipeline.tables import read
+from bookstand.pipeline.tables.query import query
+from bookstand.pipeline.tables.schemas import TABLES
+from bookstand.pipeline.tables.sources import BOOKIE, STORE, Place
+from bookstand.pipeline.tables.tables import read
 from tests.disk.recordings import dump_path
 from tests.kit import Child, eventually
 from tests.pipeline import kit
@@ -102,7 +102,7 @@ def test_errors_say_what_is_wrong(spark: Any, tmp_path: Path) -> None:
 
 
 def test_strict_reads_name_the_entry(spark: Any, tmp_path: Path) -> None:
-    from bookstand.storage.keys import ENTRY_KEY
+    from bookstand.storage.format.schema import ENTRY_KEY
     from tests.kit import raw
 
     with bookstand.open(tmp_path / "store") as store, store.create_ledger() as writer:

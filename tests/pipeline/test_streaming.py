@@ -13,9 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 import bookstand
 from bookstand.delivery.topic_config import TopicConfig
 from bookstand.errors import IncorrectParameterError
-from bookstand.pipeline.query import query_of
-from bookstand.pipeline.streaming import LedgerStream, streamed
-from bookstand.storage.position import Position
+from bookstand.pipeline.spark.streaming import LedgerStream, streamed
+from bookstand.pipeline.tables.query import query_of
+from bookstand.storage.format.position import Position
 
 Positions = list[tuple[int, int]]
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.pipeline.parts import Part, Range, bundled, divided
-from bookstand.pipeline.places import Place
-from bookstand.pipeline.query import query_of
-from bookstand.pipeline.schemas import ENTRIES, TABLES
-from bookstand.pipeline.wanted import Wanted
+from bookstand.pipeline.tables.partitioning import Part, Range, bundled, divided
+from bookstand.pipeline.tables.predicate import Wanted
+from bookstand.pipeline.tables.query import query_of
+from bookstand.pipeline.tables.schemas import ENTRIES, TABLES
+from bookstand.pipeline.tables.sources import Place
 
 NUMBERS = st.none() | st.integers(-3, 3)
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.pipeline.query import query
-from bookstand.pipeline.tables import read
-from bookstand.pipeline.worker import Limits, Lost, calls
+from bookstand.pipeline.execution.worker import Limits, Lost, calls
+from bookstand.pipeline.tables.query import query
+from bookstand.pipeline.tables.tables import read
 from tests.kit import Program, eventually
 from tests.soak.dying_units import WAYS, is_alive
 
@@ -129,9 +129,9 @@ def test_children_end_when_the_caller_wants_no_more() -> None:
 
 _KILLED = """
 import os, sys, time
-from bookstand.pipeline.query import query
-from bookstand.pipeline.tables import read
-from bookstand.pipeline.worker import calls
+from bookstand.pipeline.tables.query import query
+from bookstand.pipeline.tables.tables import read
+from bookstand.pipeline.execution.worker import calls
 for _ in calls(lambda number: (os.write(1, b"%d\\n" % os.getpid()), time.sleep(600)), [1, 2], 2):
     pass
 """

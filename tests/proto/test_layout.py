@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bookstand.cursor.columns import COLUMN, write_column
-from bookstand.disk import entry_log, index_file, journal
-from bookstand.proto.layout import Layout, is_code
-from bookstand.storage import entry, keys
-from bookstand.storage.digest import digest_for
+from bookstand.cursor.format.packed_column import COLUMN, write_column
+from bookstand.disk.format import entry_log, index_file, journal
+from bookstand.proto.struct_layout import Layout, is_code
+from bookstand.storage.format import entry_codec, schema
+from bookstand.storage.format.digest import digest_for
 
 
 def test_the_fields_at_the_beginning_are_packed_as_far_as_their_size_is_fixed() -> None:
@@ -32,9 +32,9 @@ def test_words_are_no_codes(size: str) -> None:
 
 
 def test_an_entry_has_its_fields_where_the_layout_has_them() -> None:
-    stored = entry.encode(digest_for("crc32c", b""), 1, 2, 3, 4, b"payload")
-    assert entry.LAYOUT.struct.unpack_from(stored) == (1, 2, 3, 4)
-    assert [name for name, _, _ in entry.LAYOUT.fields] == [
+    stored = entry_codec.encode(digest_for("crc32c", b""), 1, 2, 3, 4, b"payload")
+    assert entry_codec.LAYOUT.struct.unpack_from(stored) == (1, 2, 3, 4)
+    assert [name for name, _, _ in entry_codec.LAYOUT.fields] == [
         "ledger id",
         "entry id",
         "LAC",
@@ -42,14 +42,14 @@ def test_an_entry_has_its_fields_where_the_layout_has_them() -> None:
         "digest",
         "payload",
     ]
-    assert len(stored) == entry.LAYOUT.struct.size + 4 + len(b"payload")
+    assert len(stored) == entry_codec.LAYOUT.struct.size + 4 + len(b"payload")
 
 
 def test_a_deletion_s_key_begins_with_its_name() -> None:
-    key = keys.deletion(5, 7)
-    assert key.startswith(keys.META_DELETED)
-    assert len(key) == keys.DELETION.struct.size
-    assert keys.parse_deletion(key) == (5, 7)
+    key = schema.deletion(5, 7)
+    assert key.startswith(schema.META_DELETED)
+    assert len(key) == schema.DELETION.struct.size
+    assert schema.parse_deletion(key) == (5, 7)
 
 
 def test_a_log_and_a_journal_begin_with_their_headers() -> None:
@@ -62,7 +62,7 @@ def test_a_log_and_a_journal_begin_with_their_headers() -> None:
     assert journal.FENCE_RECORD.struct.unpack(journal.fence(7)) == (7, -0x2000)
     explicit = journal.explicit_lac(7, digest_for("crc32c", b""), 9)
     assert journal.LAC_RECORD.struct.unpack_from(explicit) == (7, -0x8000, 20)
-    assert entry.EXPLICIT_LAC.struct.unpack_from(explicit, journal.LAC_RECORD.struct.size) == (7, 9)
+    assert entry_codec.EXPLICIT_LAC.struct.unpack_from(explicit, journal.LAC_RECORD.struct.size) == (7, 9)
 
 
 def test_the_index_file_s_first_fields_are_fixed() -> None:

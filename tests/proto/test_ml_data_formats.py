@@ -10,11 +10,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.ledger.message import MESSAGE_METADATA, EncryptionKey, MessageMetadata
-from bookstand.proto import acks, acks_bulk, varints, wire
+from bookstand.managed_ledger.message.metadata import MESSAGE_METADATA, EncryptionKey, MessageMetadata
+from bookstand.proto import ack_messages, ack_messages_vectorized, varints, wire_format
 from bookstand.proto import ml_data_formats_pb2 as formats
 from bookstand.proto import pulsar_message_pb2 as messages
-from bookstand.proto.table import UNKNOWN
+from bookstand.proto.schema_codec import UNKNOWN
 
 UNHURRIED = settings(deadline=None)  # the machine may be busy
 
@@ -89,7 +89,7 @@ def test_golden_vectors() -> None:
     assert (one.lowerEndpoint.entryId, one.upperEndpoint.entryId) == (2, 4)
     longs = formats.PositionInfo.FromString(bytes.fromhex("08031001320408031018"))
     assert list(longs.individualDeletedMessageRanges[0].values) == [0b11000]
-    assert len(acks.write_position(3, -1)) == 2 + 1 + 10, "-1 takes ten bytes"
+    assert len(ack_messages.write_position(3, -1)) == 2 + 1 + 10, "-1 takes ten bytes"
 
 
 # -- tables against protobuf -----------------------------------------------------------------------------------------
@@ -171,9 +171,14 @@ def test_metadata_is_written_and_read_as_protobuf_does(metadata: MessageMetadata
 @given(METADATAS, st.integers(100, 1000), INT64, st.binary(max_size=5))
 def test_unknown_fields_are_kept(metadata: MessageMetadata, field: int, number: int, chunk: bytes) -> None:
     more = bytearray()
-    wire.write_number(more, field, number)
-    wire.write_bytes(more, field, chunk)
-    more += bytes([wire.tag(10, wire.FIXED64)]) + b"8 bytes." + bytes([wire.tag(10, wire.FIXED32)]) + b"four"
+    wire_format.write_number(more, field, number)
+    wire_format.write_bytes(more, field, chunk)
+    more += (
+        bytes([wire_format.tag(10, wire_format.FIXED64)])
+        + b"8 bytes."
+        + bytes([wire_format.tag(10, wire_format.FIXED32)])
+        + b"four"
+    )
     data = MESSAGE_METADATA.write(metadata) + bytes(more)
     values = MESSAGE_METADATA.read(data)
     assert values[UNKNOWN] == more
@@ -183,32 +188,32 @@ def test_unknown_fields_are_kept(metadata: MessageMetadata, field: int, number: 
 def test_repeated_numbers_may_be_packed() -> None:
     start = MESSAGE_METADATA.write(MessageMetadata("", 0, 0))
     packed = bytearray(start)
-    wire.write_bytes(packed, 31, b"\x01\x02\x81\x01")
+    wire_format.write_bytes(packed, 31, b"\x01\x02\x81\x01")
     assert MESSAGE_METADATA.read(bytes(packed))["compacted_batch_indexes"] == (1, 2, 129)
 
 
 @UNHURRIED
 @given(INT64, INT64, st.integers(0, 1 << 200))
 def test_batch_sets_are_written_and_read_as_protobuf_does(ledger: int, entry: int, unacked: int) -> None:
-    words = [word - (1 << 64) if word >> 63 else word for word in acks.words_of(unacked)]
+    words = [word - (1 << 64) if word >> 63 else word for word in ack_messages.words_of(unacked)]
     position = formats.NestedPositionInfo(ledgerId=ledger, entryId=entry)
     theirs = formats.BatchedEntryDeletionIndexInfo(position=position, deleteSet=words).SerializeToString()
-    assert acks.write_batch(ledger, entry, unacked) == theirs
-    assert acks.read_batch(theirs) == (ledger, entry, unacked)
+    assert ack_messages.write_batch(ledger, entry, unacked) == theirs
+    assert ack_messages.read_batch(theirs) == (ledger, entry, unacked)
 
 
 @UNHURRIED
 @given(st.lists(st.tuples(INT64, INT64, INT64, INT64), max_size=20), st.sampled_from([3, 4]))
-def test_many_ranges_are_written_and_read_as_one_by_one(ranges: list[acks.Range], field: int) -> None:
+def test_many_ranges_are_written_and_read_as_one_by_one(ranges: list[ack_messages.Range], field: int) -> None:
     singly = bytearray()
     for one in ranges:
-        wire.write_bytes(singly, field, acks.write_range(one))
+        wire_format.write_bytes(singly, field, ack_messages.write_range(one))
     rows = np.array(ranges, dtype=np.int64).reshape(-1, 4)
-    assert acks_bulk.write_ranges(rows, field) == singly
-    found, end = acks_bulk.read_ranges(b"\x08\x01" + bytes(singly) + b"\x08\x01", 2, field)
+    assert ack_messages_vectorized.write_ranges(rows, field) == singly
+    found, end = ack_messages_vectorized.read_ranges(b"\x08\x01" + bytes(singly) + b"\x08\x01", 2, field)
     assert [tuple(row) for row in found.tolist()] == ranges
     assert end == len(singly) + 2
-    assert [acks.read_range(chunk) for _, _, chunk in wire.fields(bytes(singly))] == ranges
+    assert [ack_messages.read_range(chunk) for _, _, chunk in wire_format.fields(bytes(singly))] == ranges
 
 
 SETS = st.lists(st.tuples(INT64, st.lists(UINT64, max_size=20)), max_size=6)
@@ -223,22 +228,22 @@ def test_words_are_written_and_read_as_protobuf_does(sets: list[tuple[int, list[
         theirs.individualDeletedMessageRanges.add(key=ledger, values=signed)
     data = theirs.SerializePartialToString()
     arrays = [(ledger, np.array(words, dtype=np.uint64)) for ledger, words in sets]
-    assert acks_bulk.write_longs(arrays, 6) == data
-    found, end = acks_bulk.read_longs(b"\x10\x01" + data + b"\x08\x01", 2, 6)
+    assert ack_messages_vectorized.write_longs(arrays, 6) == data
+    found, end = ack_messages_vectorized.read_longs(b"\x10\x01" + data + b"\x08\x01", 2, 6)
     assert [(key, words.tolist()) for key, words in found] == sets
     assert end == len(data) + 2
-    assert [acks.read_longs(chunk) for _, _, chunk in wire.fields(data)] == sets
+    assert [ack_messages.read_longs(chunk) for _, _, chunk in wire_format.fields(data)] == sets
 
 
 @UNHURRIED
 @given(SETS, st.data())
 def test_many_sets_end_before_an_odd_one(sets: list[tuple[int, list[int]]], draw: st.DataObject) -> None:
     arrays = [(ledger, np.array(words, dtype=np.uint64)) for ledger, words in sets]
-    good = acks_bulk.write_longs(arrays, 6)
+    good = ack_messages_vectorized.write_longs(arrays, 6)
     odd = draw.draw(
         st.sampled_from([b"\x32\x04\x10\x01\x08\x07", b"\x32\x05\x08\x07\x12\x01\x05", b"\x32\x09\x08\x07\x10\x05"])
     )
-    found, end = acks_bulk.read_longs(good + odd, 0, 6)
+    found, end = ack_messages_vectorized.read_longs(good + odd, 0, 6)
     assert ([(key, words.tolist()) for key, words in found], end) == (sets, len(good))
 
 
@@ -247,10 +252,10 @@ def test_many_sets_end_before_an_odd_one(sets: list[tuple[int, list[int]]], draw
 def test_words_may_be_packed(ledger: int, words: list[int]) -> None:
     chunk, out = bytearray(), bytearray()
     for word in words:
-        wire.write_varint(chunk, word)
-    wire.write_bytes(out, 2, chunk)
-    wire.write_number(out, 1, ledger)
-    key, found = acks_bulk.read_any_longs(bytes(out))
+        wire_format.write_varint(chunk, word)
+    wire_format.write_bytes(out, 2, chunk)
+    wire_format.write_number(out, 1, ledger)
+    key, found = ack_messages_vectorized.read_any_longs(bytes(out))
     assert (key, found.tolist()) == (ledger, words)
 
 
@@ -259,7 +264,7 @@ def test_words_may_be_packed(ledger: int, words: list[int]) -> None:
 def test_many_varints_are_as_one_by_one(numbers: list[int]) -> None:
     singly = bytearray()
     for number in numbers:
-        wire.write_varint(singly, number)
+        wire_format.write_varint(singly, number)
     table = np.array(numbers, dtype=np.uint64)
     assert varints.join(table) == singly
     data = np.frombuffer(bytes(singly) + b"\x80", dtype=np.uint8)

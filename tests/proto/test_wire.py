@@ -12,31 +12,31 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.proto import text, wire
+from bookstand.proto import text_format, wire_format
 from bookstand.proto.ledger_metadata_pb2 import LedgerMetadataFormat
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 def fields_of(data: bytes) -> list[tuple[int, int, bytes]]:
-    return list(wire.fields(data))
+    return list(wire_format.fields(data))
 
 
 @given(INT64)
 def test_a_varint_reads_back_and_is_as_long_as_protobufs(number: int) -> None:
     out = bytearray()
-    wire.write_varint(out, number)
-    value, end = wire.read_varint(bytes(out), 0, len(out))
-    assert (wire.int64(value), end) == (number, len(out))
+    wire_format.write_varint(out, number)
+    value, end = wire_format.read_varint(bytes(out), 0, len(out))
+    assert (wire_format.int64(value), end) == (number, len(out))
     message = LedgerMetadataFormat(cToken=number)
-    assert message.SerializePartialToString() == bytes([wire.tag(12, wire.VARINT)]) + bytes(out)
+    assert message.SerializePartialToString() == bytes([wire_format.tag(12, wire_format.VARINT)]) + bytes(out)
 
 
 @given(st.integers(0, (1 << 64) - 1))
 def test_int32_is_the_low_half_of_a_varint(number: int) -> None:
     out = bytearray()
-    wire.write_number(out, 1, number)
-    assert LedgerMetadataFormat.FromString(bytes(out) + REQUIRED).quorumSize == wire.int32(number)
+    wire_format.write_number(out, 1, number)
+    assert LedgerMetadataFormat.FromString(bytes(out) + REQUIRED).quorumSize == wire_format.int32(number)
 
 
 REQUIRED = bytes.fromhex("100018002801")
@@ -46,25 +46,42 @@ REQUIRED = bytes.fromhex("100018002801")
 @given(st.integers(1, (1 << 29) - 1), st.binary(max_size=40), INT64)
 def test_fields_come_back_as_written(field: int, chunk: bytes, number: int) -> None:
     out = bytearray()
-    wire.write_bytes(out, field, chunk)
-    wire.write_number(out, field, number)
+    wire_format.write_bytes(out, field, chunk)
+    wire_format.write_number(out, field, number)
     assert fields_of(bytes(out)) == [
-        (wire.tag(field, wire.BYTES), 0, chunk),
-        (wire.tag(field, wire.VARINT), number & (1 << 64) - 1, b""),
+        (wire_format.tag(field, wire_format.BYTES), 0, chunk),
+        (wire_format.tag(field, wire_format.VARINT), number & (1 << 64) - 1, b""),
     ]
 
 
 def test_fixed_width_fields_are_little_endian() -> None:
-    data = bytes([wire.tag(15, wire.FIXED32), 1, 2, 3, 4, wire.tag(1, wire.FIXED64), 1, 0, 0, 0, 0, 0, 0, 128])
+    data = bytes(
+        [
+            wire_format.tag(15, wire_format.FIXED32),
+            1,
+            2,
+            3,
+            4,
+            wire_format.tag(1, wire_format.FIXED64),
+            1,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            128,
+        ]
+    )
     assert fields_of(data) == [
-        (wire.tag(15, wire.FIXED32), 0x04030201, b""),
-        (wire.tag(1, wire.FIXED64), (1 << 63) + 1, b""),
+        (wire_format.tag(15, wire_format.FIXED32), 0x04030201, b""),
+        (wire_format.tag(1, wire_format.FIXED64), (1 << 63) + 1, b""),
     ]
 
 
 def test_only_the_given_stretch_is_read() -> None:
-    data = b"\xff" + bytes([wire.tag(2, wire.VARINT), 7]) + b"\xff"
-    assert list(wire.fields(data, 1, 3)) == [(wire.tag(2, wire.VARINT), 7, b"")]
+    data = b"\xff" + bytes([wire_format.tag(2, wire_format.VARINT), 7]) + b"\xff"
+    assert list(wire_format.fields(data, 1, 3)) == [(wire_format.tag(2, wire_format.VARINT), 7, b"")]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +101,7 @@ def test_only_the_given_stretch_is_read() -> None:
     ],
 )
 def test_damage_is_named(data: str, reason: str) -> None:
-    with pytest.raises(wire.WireError, match=reason):
+    with pytest.raises(wire_format.WireError, match=reason):
         fields_of(bytes.fromhex(data))
 
 
@@ -100,7 +117,7 @@ def test_what_protobuf_refuses_is_refused() -> None:
         try:
             fields_of(data)
             refusal = ""
-        except wire.WireError as error:
+        except wire_format.WireError as error:
             refusal = str(error)
         try:
             Empty.FromString(data)
@@ -128,10 +145,10 @@ def test_the_schema_has_a_package_of_its_own() -> None:
 
 @given(st.binary(max_size=60))
 def test_a_quoted_string_reads_back(data: bytes) -> None:
-    literal = text.quoted(data)
+    literal = text_format.quoted(data)
     assert literal.isascii()
     assert literal.isprintable()
-    assert text.TextReader(literal.encode()).string() == data
+    assert text_format.TextReader(literal.encode()).string() == data
 
 
 @pytest.mark.parametrize(
@@ -146,15 +163,15 @@ def test_a_quoted_string_reads_back(data: bytes) -> None:
     ],
 )
 def test_string_literals(literal: str, value: bytes) -> None:
-    assert text.TextReader(literal.encode()).string() == value
+    assert text_format.TextReader(literal.encode()).string() == value
 
 
 @pytest.mark.parametrize(
     "literal", ["", "a", '"', '"\\', '"\\"', '"\\x"', '"\\u12"', '"\\ud800"', '"\\U00110000"', '"\\q"']
 )
 def test_strings_that_are_none(literal: str) -> None:
-    with pytest.raises(wire.WireError):
-        text.TextReader(literal.encode()).string()
+    with pytest.raises(wire_format.WireError):
+        text_format.TextReader(literal.encode()).string()
 
 
 @pytest.mark.parametrize(
@@ -174,15 +191,15 @@ def test_strings_that_are_none(literal: str) -> None:
     ],
 )
 def test_numbers(literal: str, number: int) -> None:
-    assert text.TextReader(literal.encode()).integer() == number
+    assert text_format.TextReader(literal.encode()).integer() == number
 
 
 @pytest.mark.parametrize(
     "literal", ["", "-", "x", "0x", "0x0x1", "1e5", "1.5", "--1", "18446744073709551616", "9" * 5000]
 )
 def test_numbers_that_are_none(literal: str) -> None:
-    with pytest.raises(wire.WireError):
-        text.TextReader(literal.encode()).integer()
+    with pytest.raises(wire_format.WireError):
+        text_format.TextReader(literal.encode()).integer()
 
 
 @pytest.mark.parametrize(
@@ -190,12 +207,12 @@ def test_numbers_that_are_none(literal: str) -> None:
     [": 1 ", "{ a: 1 b { c: 'x', d: [1, -2] } e <f: g>; }", ': "x" "y"', ": [{a: 1}, <>]", ": word", ": []", ""],
 )
 def test_unknown_values_are_skipped(value: str) -> None:
-    reader = text.TextReader(value.encode())
+    reader = text_format.TextReader(value.encode())
     reader.skip_value()
     assert reader.at_fields_end()
 
 
 @pytest.mark.parametrize("value", [": )", "{ a: 1", ": [1", "{ 1: 2 }", "{" * 10, "{a" * 100_000])
 def test_unknown_values_that_are_damaged(value: str) -> None:
-    with pytest.raises(wire.WireError):
-        text.TextReader(value.encode()).skip_value()
+    with pytest.raises(wire_format.WireError):
+        text_format.TextReader(value.encode()).skip_value()

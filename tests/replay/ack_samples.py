@@ -15,14 +15,14 @@ import base64
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bookstand.cursor import legacy
-from bookstand.cursor.ranges import RangeSet
+from bookstand.cursor.format import position_info
+from bookstand.cursor.state.ranges import RangeSet
 from bookstand.errors import MalformedError
-from bookstand.ledger import records
+from bookstand.managed_ledger import records
 from bookstand.proto import ml_data_formats_pb2
 from tests.replay.outcome import Outcome
 
-FORMS: dict[str, legacy.Form] = {"ranges": "ranges", "long_array": "long_arrays"}
+FORMS: dict[str, position_info.Form] = {"ranges": "ranges", "long_array": "long_arrays"}
 
 Words = list[str]
 
@@ -38,7 +38,7 @@ def compare_snapshots(name: str, lines: list[dict[str, Any]]) -> Iterator[Outcom
 def _snapshot_differences(sample: dict[str, Any]) -> Iterator[str]:
     data, truth = base64.b64decode(sample["b64"]), sample["truth"]
     try:
-        state = legacy.read(data).state
+        state = position_info.read(data).state
     except MalformedError as error:
         yield f"refused: {error}"
         return
@@ -50,7 +50,7 @@ def _snapshot_differences(sample: dict[str, Any]) -> Iterator[str]:
     behind = {place: _bits(words) for place, words in batches.items() if place > tuple(truth["mark_delete"])}
     yield from _unequal("batch", {tuple(place): bits for place, bits in state.batches.items()}, behind)
     yield from _unequal("properties", state.properties, dict(truth["properties"]))
-    again = legacy.write(state, FORMS[sample["form"]]).data
+    again = position_info.write(state, FORMS[sample["form"]]).data
     yield from _unequal("written again", _meaning(again), _meaning(data))
 
 

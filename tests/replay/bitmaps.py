@@ -27,7 +27,8 @@ import numpy as np
 from pyroaring import BitMap, BitMap64
 
 import bookstand
-from bookstand.delivery.bitmap import (
+from bookstand.delivery.tracker.bucket.key import BucketLabels, bucket_key, parse_key
+from bookstand.delivery.tracker.bucket.snapshot.bitmap import (
     MalformedBitmapError,
     read_bitmap,
     read_bitmap_64,
@@ -35,9 +36,7 @@ from bookstand.delivery.bitmap import (
     write_bitmap_64,
     write_bitmaps,
 )
-from bookstand.delivery.bucket_key import BucketLabels, bucket_key, parse_key
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot import (
+from bookstand.delivery.tracker.bucket.snapshot.codec import (
     SegmentMetadata,
     SnapshotMetadata,
     decode_metadata,
@@ -46,10 +45,11 @@ from bookstand.delivery.snapshot import (
     encode_segment_metadata,
     seal,
 )
-from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
 from bookstand.errors import BookstandError
 from bookstand.ledger.defaults import LedgerDefaults
-from bookstand.proto import wire
+from bookstand.proto import wire_format
 from tests.replay.outcome import Outcome
 from tests.replay.traces import SUFFIXES, files_of, open_text
 
@@ -226,9 +226,11 @@ def _sealed_anew(sample: Sample, indexes: Indexes, entries: list[bytes]) -> Diff
 def _ledger_orders(metadata: bytes) -> list[list[int]]:
     """The ledgers of each segment in the order in which they stand there."""
     orders = []
-    for _, _, segment in wire.fields(metadata):
-        maps = [chunk for key, _, chunk in wire.fields(segment) if key == wire.tag(1, wire.BYTES)]
-        orders.append([wire.int64(number) for chunk in maps for key, number, _ in wire.fields(chunk) if key == 8])
+    for _, _, segment in wire_format.fields(metadata):
+        maps = [chunk for key, _, chunk in wire_format.fields(segment) if key == wire_format.tag(1, wire_format.BYTES)]
+        orders.append(
+            [wire_format.int64(number) for chunk in maps for key, number, _ in wire_format.fields(chunk) if key == 8]
+        )
     return orders
 
 

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from bookstand.storage.position import EARLIEST, LATEST, Position
+from bookstand.storage.format.position import EARLIEST, LATEST, Position
 from tests.replay.cursor_stands import MissingError, Planted, Stand, method, prefixed
 
 Place = tuple[int, int]

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-from bookstand.cursor import legacy
-from bookstand.cursor.live import MarkDeletingMarkedPositionError, NoSuchPositionError
+from bookstand.cursor.format import position_info
+from bookstand.cursor.state.cursor_state import MarkDeletingMarkedPositionError, NoSuchPositionError
 from bookstand.errors import (
     BookstandError,
     IncorrectParameterError,
@@ -23,9 +23,9 @@ from bookstand.errors import (
     MetadataVersionError,
     NotEnoughBookiesError,
 )
-from bookstand.proto.acks import LONG_PROPERTY, write_batch, write_range
-from bookstand.proto.wire import write_bytes, write_number
-from bookstand.storage.position import Position
+from bookstand.proto.ack_messages import LONG_PROPERTY, write_batch, write_range
+from bookstand.proto.wire_format import write_bytes, write_number
+from bookstand.storage.format.position import Position
 from tests.model import cursors as model
 
 NEVER = 1e9
@@ -263,7 +263,7 @@ class ModelStand:
 
     def _plant(self, record: model.Record, planted: Planted) -> None:
         assert planted.mark_delete is not None
-        found = legacy.from_parts(
+        found = position_info.from_parts(
             planted.mark_delete, planted.counting, planted.batches, dict(planted.properties), dict(self.ledgers())
         ).state
         record.stored = model.Stored(
@@ -467,14 +467,14 @@ class StoreStand:
         self.break_cursor_ledger(name)  # the record is not looked at before the next ledger
 
     def _record(self, name: str) -> tuple[Any, str]:
-        from bookstand.ledger.topic_name import cursor_node_of
-        from bookstand.storage.nodes import Nodes
+        from bookstand.managed_ledger.topic_name import cursor_node_of
+        from bookstand.storage.metadata_store import Nodes
 
         client = self._need_store()._client
         return Nodes(client.storage, client.check_usable, client.check_writable), cursor_node_of(TOPIC, name)
 
     def plant_ledger(self, name: str, entries: list[Planted], delete: bool) -> None:
-        from bookstand.ledger import records
+        from bookstand.managed_ledger import records
 
         store = self._need_store()
         with store.create_ledger() as ledger:
@@ -488,7 +488,7 @@ class StoreStand:
             store.delete_ledger(ledger.id)
 
     def plant_record(self, name: str, planted: Planted, cursor_properties: dict[str, str] | None) -> None:
-        from bookstand.ledger import records
+        from bookstand.managed_ledger import records
 
         nodes, path = self._record(name)
         info = records.decode_cursor_info(nodes.get(path)[0])._replace(

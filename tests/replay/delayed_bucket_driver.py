@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from bookstand.delivery.bucket_key import MalformedBucketPropertyError, parse_key
-from bookstand.storage.position import Position
+from bookstand.delivery.tracker.bucket.key import MalformedBucketPropertyError, parse_key
+from bookstand.storage.format.position import Position
 from tests.replay.delayed_driver import Driver
 from tests.replay.delayed_driver import goes_singly as goes_singly_of_all
 from tests.replay.delayed_driver import recorded as recorded_of_all

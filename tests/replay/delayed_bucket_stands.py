@@ -16,16 +16,16 @@ from typing import Any
 
 import bookstand
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.bucket_key import BucketKey, BucketLabels, read_properties
-from bookstand.delivery.bucket_tracker import BucketDelayedTracker
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.snapshot import SnapshotMetadata
-from bookstand.delivery.snapshot_storage import BucketSnapshotStorage
 from bookstand.delivery.timer import ManualTimer
+from bookstand.delivery.tracker.bucket.key import BucketKey, BucketLabels, read_properties
+from bookstand.delivery.tracker.bucket.snapshot.codec import SnapshotMetadata
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
+from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
+from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 from bookstand.errors import IncorrectParameterError, NoSuchEntryError, NoSuchLedgerError, ReadError, WriteError
+from bookstand.ledger.handles.writer import LedgerWriter
 from bookstand.ledger.transaction import Transaction
-from bookstand.ledger.writer import LedgerWriter
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.delivery.bucket_kit import CURSOR, SUBSCRIPTION, TOPIC, StandingHome, config_of
 from tests.model.delayed import Refused
 from tests.model.delayed_buckets import BucketsModel, Figures, Sealed

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.model.delayed import Refused
 from tests.replay.delayed_lockstep import MissingError
 from tests.replay.delayed_stands import Messages, Stand

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 from typing import Protocol
 
-from bookstand.delivery.bucket_key import PREFIX, read_properties
-from bookstand.storage.position import Position
+from bookstand.delivery.tracker.bucket.key import PREFIX, read_properties
+from bookstand.storage.format.position import Position
 from tests.model.delayed import LAST, Refused
 from tests.replay.delayed_original_buckets import OriginalBucket, Pieces, Place, as_hashed, choose, cut
 from tests.replay.delayed_original_storage import (

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from bookstand.delivery.bucket_key import BucketKey
-from bookstand.storage.position import Position
+from bookstand.delivery.tracker.bucket.key import BucketKey
+from bookstand.storage.format.position import Position
 from tests.model.delayed import LAST
 from tests.replay.delayed_original_storage import DONE, Index
 

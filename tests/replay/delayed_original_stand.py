@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.model.delayed import Refused
 from tests.replay.delayed_lockstep import Line
 from tests.replay.delayed_original import BITS, OriginalTracker

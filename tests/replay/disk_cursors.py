@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from pyroaring import BitMap64
 
-from bookstand.cursor.state import AckState
-from bookstand.disk.cursors import DiskCursor, cursor
+from bookstand.cursor.state.ack_snapshot import AckState
 from bookstand.disk.disks import Disks
-from bookstand.storage.position import Position
+from bookstand.disk.topics.cursors import DiskCursor, cursor
+from bookstand.storage.format.position import Position
 from tests.replay.disk_compare import differs, judged
 from tests.replay.disk_ends import CLOSED, Ends, TopicUpTo, bounds
 from tests.replay.disk_recordings import Recording

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import google_crc32c
 
-from bookstand.disk import entry_log, journal
-from bookstand.disk.block import GOOD, TryAll
 from bookstand.disk.damage import Damage
 from bookstand.disk.disks import Disks
+from bookstand.disk.format import entry_log, journal
+from bookstand.disk.format.entry_block import GOOD, TryAll
 from tests.replay.disk_compare import differs, judged
 from tests.replay.disk_recordings import DamagedFiles
 from tests.replay.outcome import Outcome

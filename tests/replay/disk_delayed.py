@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bookstand.disk.cursors import cursor
-from bookstand.disk.delayed import DelayedIndex, DiskSegment
+from bookstand.disk.topics.cursors import cursor
+from bookstand.disk.topics.delayed import DelayedIndex, DiskSegment
 from tests.replay.disk_compare import differs, fields, judged
 from tests.replay.disk_ends import TopicUpTo
 from tests.replay.disk_recordings import Recording

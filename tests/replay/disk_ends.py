@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from bookstand.disk.bookies.ledger_end import Extent
 from bookstand.disk.disks import DiskLedger, Disks, StoredEntry
-from bookstand.disk.extent import Extent
-from bookstand.disk.topics import DiskTopic
+from bookstand.disk.topics.topics import DiskTopic
 from tests.replay.disk_recordings import Recording
 
 AFTER_RESTART = ("ledgers-after-restart", "ledgers-after-restart-2")

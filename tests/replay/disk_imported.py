@@ -14,20 +14,20 @@ from pyroaring import BitMap64
 
 import bookstand
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.state import AckState
+from bookstand.cursor.state.ack_snapshot import AckState
 from bookstand.delivery.topic_config import TopicConfig
-from bookstand.disk.cursors import cursor
-from bookstand.disk.delayed import time_of
 from bookstand.disk.disks import Disks
-from bookstand.disk.importing import import_disks
-from bookstand.disk.messages import DiskMessage
-from bookstand.disk.topics import DiskTopic
+from bookstand.disk.importer.run import import_disks
+from bookstand.disk.topics.cursors import cursor
+from bookstand.disk.topics.delayed import time_of
+from bookstand.disk.topics.messages import DiskMessage
+from bookstand.disk.topics.topics import DiskTopic
 from bookstand.errors import NoSuchEntryError, NoSuchLedgerError
-from bookstand.ledger.reader import LedgerReader
-from bookstand.ledger.records import decode_cursor_info, decode_ledger_info
-from bookstand.ledger.topic_name import cursor_node_of, cursor_of, node_of
-from bookstand.storage.metadata import LedgerMetadata
-from bookstand.storage.position import Position
+from bookstand.ledger.handles.reader import LedgerReader
+from bookstand.managed_ledger.records import decode_cursor_info, decode_ledger_info
+from bookstand.managed_ledger.topic_name import cursor_node_of, cursor_of, node_of
+from bookstand.storage.format.ledger_metadata import LedgerMetadata
+from bookstand.storage.format.position import Position
 from bookstand.store import Store
 from bookstand.testing.clock import VirtualClock
 from tests.replay import disk_cursors, disk_delayed, disk_topics

@@ -13,8 +13,8 @@ from typing import Any
 
 from bookstand.disk.disks import DiskLedger, Disks
 from bookstand.errors import NoSuchLedgerError
-from bookstand.storage.digest import master_key
-from bookstand.storage.metadata import LedgerMetadata
+from bookstand.storage.format.digest import master_key
+from bookstand.storage.format.ledger_metadata import LedgerMetadata
 from tests.replay.disk_compare import EntryOf, base64_of, differs, entries, fields, judged
 from tests.replay.disk_ends import AFTER_RESTART, CLOSED, bounds
 from tests.replay.disk_recordings import Recording

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bookstand.disk.cursors import cursors
 from bookstand.disk.disks import Disks
-from bookstand.disk.messages import DiskMessage
-from bookstand.disk.topics import DiskTopic, topics
-from bookstand.ledger.compression import NAMES
-from bookstand.ledger.topic_name import cursor_of
-from bookstand.storage.position import Position
+from bookstand.disk.topics.cursors import cursors
+from bookstand.disk.topics.messages import DiskMessage
+from bookstand.disk.topics.topics import DiskTopic, topics
+from bookstand.managed_ledger.message.compression import NAMES
+from bookstand.managed_ledger.topic_name import cursor_of
+from bookstand.storage.format.position import Position
 from tests.replay.disk_compare import base64_of, differs, fields, judged, sha256
 from tests.replay.disk_ends import Ends, TopicUpTo
 from tests.replay.disk_recordings import Recording

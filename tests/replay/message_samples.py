@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bookstand.errors import MalformedMessageError
-from bookstand.ledger.compression import NAMES
-from bookstand.ledger.framing import Message, join
+from bookstand.managed_ledger.message.compression import NAMES
+from bookstand.managed_ledger.message.format import Message, join
 from tests.replay.outcome import Outcome
 
 BYTES_FIELDS = ("ordering_key", "schema_version", "encryption_param", "schema_id")

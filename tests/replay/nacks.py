@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bookstand.delivery.time_index import TimeIndex
+from bookstand.delivery.time_index.index import TimeIndex
 from bookstand.errors import IncorrectParameterError
 from tests.model.delayed import Refused
 from tests.replay import delayed_lockstep, nacks_driver

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Protocol
 
-from bookstand.delivery.backoff import MultiplierRedeliveryBackoff
-from bookstand.delivery.negative_acks import NegativeAcks
+from bookstand.delivery.nacks.tracker import NegativeAcks
+from bookstand.delivery.subscription.backoff import MultiplierRedeliveryBackoff
 from bookstand.delivery.timer import ManualTimer
-from bookstand.delivery.tracker import TrackerClosedError
+from bookstand.delivery.tracker.protocol import TrackerClosedError
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.model.delayed import Refused
 from tests.model.nacks import NacksModel
 from tests.replay.delayed_driver import refusal

@@ -14,9 +14,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bookstand.cursor.bitmaps import words
-from bookstand.cursor.ranges import AckRange, RangeSet
-from bookstand.storage.position import Position
+from bookstand.cursor.state.bitmap_runs import words
+from bookstand.cursor.state.ranges import AckRange, RangeSet
+from bookstand.storage.format.position import Position
 from tests.replay.outcome import Outcome
 
 RULE = "tree-across-ledgers"

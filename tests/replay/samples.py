@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from bookstand import errors
-from bookstand.storage import entry
-from bookstand.storage.digest import Digest, digest_for, master_key
-from bookstand.storage.metadata import LedgerMetadata, parse, serialize
+from bookstand.storage.format import entry_codec
+from bookstand.storage.format.digest import Digest, digest_for, master_key
+from bookstand.storage.format.ledger_metadata import LedgerMetadata, parse, serialize
 from tests.replay.outcome import Outcome
 
 STORE_CTIME = 1234
@@ -89,13 +89,13 @@ def _entry_differences(sample: dict[str, Any]) -> Iterator[str]:
     password, payload, stored = (_decoded(sample[key]) for key in ("password_b64", "payload_b64", "stored_b64"))
     digest = digest_for(sample["digest"], password)
     ledger_id, entry_id, lac = sample["ledger"], sample["entry"], sample["last_add_confirmed"]
-    ours = entry.encode(digest, ledger_id, entry_id, lac, sample["cumulative_length"], payload)
+    ours = entry_codec.encode(digest, ledger_id, entry_id, lac, sample["cumulative_length"], payload)
     yield from _unequal("stored bytes", ours, stored)
     key = master_key(password)
     yield from _unequal("master key", key.hex(), sample["master_key_hex"])
     frame = struct.pack(">I", V2_ADD | sample["v2_flags"]) + key + ours
     yield from _unequal("v2 add frame", struct.pack(">I", len(frame)) + frame, _decoded(sample["v2_add_frame_b64"]))
-    body = entry.encode_explicit_lac(digest, ledger_id, lac)
+    body = entry_codec.encode_explicit_lac(digest, ledger_id, lac)
     yield from _unequal("explicit LAC body", body, _decoded(sample["explicit_lac_body_b64"]))
     for row in sample["verify"]:
         what = f"{row['what']} {row.get('at', '')}".rstrip()
@@ -113,10 +113,10 @@ def _verified(digest: Digest, ledger_id: int, entry_id: int, data: bytes) -> tup
     """The answers of the two ways to verify an entry: as the one asked for, and as the newest one there is."""
 
     def whole() -> dict[str, int]:
-        return {"payload_length": len(entry.decode(digest, ledger_id, entry_id, data)[2])}
+        return {"payload_length": len(entry_codec.decode(digest, ledger_id, entry_id, data)[2])}
 
     def last_confirmed() -> dict[str, int]:
-        lac, length = entry.decode_last_confirmed(digest, ledger_id, data)
+        lac, length = entry_codec.decode_last_confirmed(digest, ledger_id, data)
         return {"last_add_confirmed": lac, "length": length}
 
     return _or_code(whole), _or_code(last_confirmed)

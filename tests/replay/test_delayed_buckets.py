@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bookstand.delivery.bucket_tracker import BucketDelayedTracker
+from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 from tests.replay import delayed, delayed_surprises
 from tests.replay.delayed import replay_scenario
 from tests.replay.delayed_bucket_driver import BucketDriver, marked

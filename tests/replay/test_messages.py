@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from bookstand.ledger.framing import join
-from bookstand.ledger.message import MessageMetadata
+from bookstand.managed_ledger.message.format import join
+from bookstand.managed_ledger.message.metadata import MessageMetadata
 from tests.replay import ack_samples, message_samples, messages, rangesets
 from tests.replay.__main__ import main
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.protocol import XID_EVENT
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import XID_EVENT
 from tests.replay import wire_zookeeper
 from tests.replay.outcome import Outcome
 

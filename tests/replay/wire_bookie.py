@@ -18,11 +18,11 @@ from typing import Any
 
 import bookstand
 from bookstand.proto import bookie_protocol_pb2 as messages
-from bookstand.server.bookie import codes
-from bookstand.server.bookie.desk import Limits
+from bookstand.server.bookie.protocol import codes
 from bookstand.server.bookie.server import BookieServer
+from bookstand.server.bookie.shared_state import Limits
 from bookstand.server.framing import LENGTH_BYTES
-from bookstand.server.running import Running
+from bookstand.server.loop_thread import Running
 from tests.replay.outcome import Outcome
 from tests.replay.wire_frames import Line, lines
 from tests.server.bookie.kit import Wire

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import bookstand
-from bookstand.server.running import Running
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.protocol import XID_EVENT, EventType, Op
+from bookstand.server.loop_thread import Running
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import XID_EVENT, EventType, Op
 from bookstand.server.zookeeper.server import ZooKeeperServer
 from bookstand.storage.clock import SystemClock
 from tests.replay.outcome import Outcome

@@ -9,7 +9,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from bookstand.server import serve
-from bookstand.server.serving import Server
+from bookstand.server.server import Server
 from tests.server.kit import connected, leave
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kazoo.client import KazooClient
 
-from bookstand.server.listening import address_of
-from bookstand.server.serving import Server
+from bookstand.server.bind_errors import address_of
+from bookstand.server.server import Server
 from tests.kit import PATIENCE
 from tests.server.bookie.kit import Wire
 

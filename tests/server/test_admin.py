@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from bookstand import errors
-from bookstand.server import endpoint, serve
-from bookstand.server.listening import address_of
-from bookstand.server.serving import Server
-from bookstand.server.zookeeper.protocol import EventType
+from bookstand.server import http_endpoint, serve
+from bookstand.server.bind_errors import address_of
+from bookstand.server.server import Server
+from bookstand.server.zookeeper.protocol.protocol import EventType
 from tests.kit import PATIENCE, eventually
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire
@@ -218,9 +218,9 @@ def test_a_stop_is_answered_when_watchers_have_been_notified(server: Server, ask
 
 
 def test_connections_that_say_nothing_are_bounded_and_make_room_when_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "MOST_CONNECTIONS", 3)
-    routes = {"/state": {"GET": lambda said: endpoint.as_json({})}}
-    with endpoint.Endpoint("test", ("127.0.0.1", 0), routes) as listening:
+    monkeypatch.setattr(http_endpoint, "MOST_CONNECTIONS", 3)
+    routes = {"/state": {"GET": lambda said: http_endpoint.as_json({})}}
+    with http_endpoint.Endpoint("test", ("127.0.0.1", 0), routes) as listening:
         address = address_of(listening.url.removeprefix("http://"))
         silent = [socket.create_connection(address, PATIENCE) for _ in range(3)]
         for each in silent:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import bookstand
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.protocol import Op
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import Op
 from tests.kit import own_environment
 from tests.server.bookie import kit
 from tests.server.bookie.kit import PATIENCE, Wire

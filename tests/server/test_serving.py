@@ -19,19 +19,19 @@ from kazoo.client import KazooClient
 
 import bookstand
 from bookstand import errors
-from bookstand.ledger.cluster import service_info
-from bookstand.ledger.cookie import parse as parse_cookie
-from bookstand.ledger.ledger_path import ledger_path
+from bookstand.ledger.cluster.cookie import parse as parse_cookie
+from bookstand.ledger.cluster.ledger_path import ledger_path
+from bookstand.ledger.cluster.paths import service_info
 from bookstand.server import serve
+from bookstand.server.bind_errors import address_of
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.listening import address_of
-from bookstand.server.running import Running
-from bookstand.server.serving import Server
+from bookstand.server.loop_thread import Running
+from bookstand.server.server import Server
 from bookstand.server.zookeeper.server import ZooKeeperServer
 from bookstand.storage.clock import SystemClock
-from bookstand.storage.digest import digest_for, master_key
-from bookstand.storage.entry import encode
-from bookstand.storage.metadata import CLOSED, LedgerMetadata, serialize
+from bookstand.storage.format.digest import digest_for, master_key
+from bookstand.storage.format.entry_codec import encode
+from bookstand.storage.format.ledger_metadata import CLOSED, LedgerMetadata, serialize
 from tests.kit import ChildRefusedError, eventually
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire

@@ -12,11 +12,11 @@ from kazoo.client import KazooClient
 
 from bookstand import errors
 from bookstand.server import cluster, serve
-from bookstand.server.listening import address_of
-from bookstand.server.serving import Server
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.kept import OPEN_ACL
-from bookstand.server.zookeeper.protocol import EventType, Op
+from bookstand.server.bind_errors import address_of
+from bookstand.server.server import Server
+from bookstand.server.zookeeper.persistent_records import OPEN_ACL
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import EventType, Op
 from tests.kit import eventually
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire, stored

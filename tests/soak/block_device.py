@@ -5,7 +5,7 @@ writes and flushes are logged (``block_device_process.py``). At a cut the device
 and any part of the others, by sectors of 512 bytes. Such images are mounted again, so that the kernel's own recovery of
 the file system comes first, and the store on them is checked with what had been acknowledged before the cut. Nothing
 here assumes what a file system does with writes, syncs and renames: this is the check of the assumptions in
-``bookstand.testing.crash_states``.
+``bookstand.testing.crash.states``.
 
 Needs Linux, root, ``/dev/fuse``, loop devices, and ``mkfs`` of the file system.
 """
@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bookstand.testing.crash_check import examine_store
+from bookstand.testing.crash.check import examine_store
 from tests.delivery import test_subscription_crashes
 from tests.delivery.subscription_kit import MODES
 from tests.kit import ROOT

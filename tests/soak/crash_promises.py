@@ -8,7 +8,7 @@ from typing import Any
 
 import bookstand
 from bookstand import errors
-from bookstand.storage import metadata as metadata_format
+from bookstand.storage.format import ledger_metadata as metadata_format
 from tests.soak.crash_work import JOINED, payload
 
 

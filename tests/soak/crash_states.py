@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bookstand.testing import observer
-from bookstand.testing.crash_lab import CrashFoundError, CrashLab
+from bookstand.testing.crash import syscall_recorder
+from bookstand.testing.crash.lab import CrashFoundError, CrashLab
 from tests.soak.crash_promises import check
 from tests.soak.crash_work import STEPS, Mixture
 from tests.soak.kinds import Done, Kind, KindUnavailableError
@@ -34,7 +34,7 @@ def round_of(seed: int) -> Done:
 
 
 def observed_round_of(seed: int) -> Done:
-    reason = observer.missing()
+    reason = syscall_recorder.missing()
     if reason is not None:
         raise KindUnavailableError(reason)
     return explore(workload_of(seed), "observed")

@@ -24,7 +24,7 @@ from typing import Any
 
 import bookstand
 from bookstand import errors
-from bookstand.testing.opening import watched_openings
+from bookstand.testing.crash.open_hook import watched_openings
 
 JOINED = "/joined"
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bookstand.errors import StoreFormatError
-from bookstand.storage.meta_page import parse_meta
+from bookstand.storage.lmdb.meta_page import parse_meta
 from tests.soak.kinds import Done, Kind
 from tests.storage import trials
 from tests.storage.trials import PAGE, Damage

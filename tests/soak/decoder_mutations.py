@@ -24,12 +24,21 @@ from typing import Any, NamedTuple
 
 import bookstand
 from bookstand.errors import BookstandError
-from bookstand.proto import text, wire
-from bookstand.storage import batch, entry, files, keys, metadata, metadata_message, record, state
-from bookstand.storage.digest import DIGEST_NAMES, digest_for
-from bookstand.storage.environment import check_format
-from bookstand.storage.owners import Survey
-from bookstand.storage.witness import Witness
+from bookstand.proto import text_format, wire_format
+from bookstand.storage.format import (
+    entry_batch,
+    entry_codec,
+    ledger_metadata,
+    ledger_metadata_binary,
+    ledger_state,
+    schema,
+    sealed_record,
+)
+from bookstand.storage.format.digest import DIGEST_NAMES, digest_for
+from bookstand.storage.lmdb.environment import check_format
+from bookstand.storage.process import data_files
+from bookstand.storage.process.process_markers import Survey
+from bookstand.storage.process.witness import Witness
 from tests.kit import own_environment, raw
 from tests.soak import disk_decoders, server_decoders, topic_decoders, zookeeper_decoders
 from tests.soak.decoder import Decoder
@@ -184,7 +193,7 @@ def mutated(rng: random.Random, samples: list[bytes]) -> bytes:
 LEDGER = 77
 ENTRY = 5
 PASSWORD = b"password"
-KEY = keys.LEDGER_KEY.pack(LEDGER)
+KEY = schema.LEDGER_KEY.pack(LEDGER)
 
 
 def decoders(seed: int, folder: Path) -> dict[str, Decoder]:
@@ -205,15 +214,17 @@ def _of_entries(rng: random.Random, name: str) -> dict[str, Decoder]:
     digest = digest_for(name, PASSWORD)
     sealed = name != "dummy"
     payloads = [rng.randbytes(size) for size in (0, 1, rng.randrange(2, 60), rng.randrange(60, 400))]
-    samples = [entry.encode(digest, LEDGER, ENTRY, 4, 1000, payload) for payload in payloads]
+    samples = [entry_codec.encode(digest, LEDGER, ENTRY, 4, 1000, payload) for payload in payloads]
 
     def encode(value: tuple[int, int, bytes]) -> bytes:
-        return entry.encode(digest, LEDGER, ENTRY, *value)
+        return entry_codec.encode(digest, LEDGER, ENTRY, *value)
 
     return {
-        f"entry, {name}": Decoder(samples, lambda data: entry.decode(digest, LEDGER, ENTRY, data), encode, sealed),
+        f"entry, {name}": Decoder(
+            samples, lambda data: entry_codec.decode(digest, LEDGER, ENTRY, data), encode, sealed
+        ),
         f"newest entry, {name}": Decoder(
-            samples, lambda data: entry.decode_last_confirmed(digest, LEDGER, data), digested=sealed, share=0.4
+            samples, lambda data: entry_codec.decode_last_confirmed(digest, LEDGER, data), digested=sealed, share=0.4
         ),
         f"batch of entries, {name}": _batch(rng, name, alike=False),
         f"batch of entries of one size, {name}": _batch(rng, name, alike=True),
@@ -223,15 +234,15 @@ def _of_entries(rng: random.Random, name: str) -> dict[str, Decoder]:
 def _batch(rng: random.Random, name: str, alike: bool) -> Decoder:
     """Many entries of which one is mutated: the way by columns must see all that the plain way sees."""
     digest = digest_for(name, PASSWORD)
-    count = batch.SMALLEST_BATCH + 3
+    count = entry_batch.SMALLEST_BATCH + 3
     size = rng.randrange(1, 60)
     payloads = [rng.randbytes(size if alike else rng.randrange(60)) for _ in range(count)]
-    good = [stored for _, stored in batch.encode_entries(digest, LEDGER, 0, -1, 0, payloads).pairs()]
+    good = [stored for _, stored in entry_batch.encode_entries(digest, LEDGER, 0, -1, 0, payloads).pairs()]
     place = rng.randrange(count)
 
     def decode(data: bytes) -> tuple[list[int], list[bytes]]:
-        lengths, found = batch.decode_entries(digest, LEDGER, 0, [*good[:place], data, *good[place + 1 :]])
-        plain = [entry.decode(digest, LEDGER, place, data)]
+        lengths, found = entry_batch.decode_entries(digest, LEDGER, 0, [*good[:place], data, *good[place + 1 :]])
+        plain = [entry_codec.decode(digest, LEDGER, place, data)]
         if (lengths[place], found[place]) != plain[0][1:] or list(found[:place]) != payloads[:place]:
             raise AssertionError("a batch reads as something else than its entries")
         return list(lengths), list(found)
@@ -242,53 +253,56 @@ def _batch(rng: random.Random, name: str, alike: bool) -> Decoder:
 
 def _of_records(rng: random.Random) -> dict[str, Decoder]:
     bodies = [rng.randbytes(size) for size in (0, 1, 8, rng.randrange(9, 100))]
-    sealed = [record.seal(KEY, body) for body in bodies]
-    versioned = [record.seal_versioned(KEY, version, body) for version, body in enumerate(bodies)]
+    sealed = [sealed_record.seal(KEY, body) for body in bodies]
+    versioned = [sealed_record.seal_versioned(KEY, version, body) for version, body in enumerate(bodies)]
     states = []
     for number in range(6):
-        one = state.LedgerState(number, rng.choice([None, rng.randbytes(20)]), rng.choice(["", *DIGEST_NAMES]))
+        one = ledger_state.LedgerState(number, rng.choice([None, rng.randbytes(20)]), rng.choice(["", *DIGEST_NAMES]))
         one.fenced, one.in_order = rng.random() < 0.5, rng.random() < 0.5
         one.count, one.last_entry, one.lac = rng.randrange(1 << 40), rng.randrange(-1, 1 << 40), rng.randrange(-1, 99)
         states.append(one.pack())
     return {
         "record": Decoder(
-            sealed, lambda data: record.unseal(keys.META, KEY, data), lambda body: record.seal(KEY, body), digested=True
+            sealed,
+            lambda data: sealed_record.unseal(schema.META, KEY, data),
+            lambda body: sealed_record.seal(KEY, body),
+            digested=True,
         ),
         "versioned record": Decoder(
             versioned,
-            lambda data: record.unseal_versioned(keys.NODES, KEY, data),
-            lambda value: record.seal_versioned(KEY, value[1], value[0]),
+            lambda data: sealed_record.unseal_versioned(schema.NODES, KEY, data),
+            lambda value: sealed_record.seal_versioned(KEY, value[1], value[0]),
             digested=True,
         ),
         # The seal put on what was mutated: what lies below it must hold by itself.
         "versioned record, sealed again": Decoder(
             [sealed_one[4:] for sealed_one in versioned],
-            lambda data: record.unseal_versioned(keys.NODES, KEY, record.seal(KEY, data)),
-            lambda value: record.VERSION.pack(value[1]) + value[0],
+            lambda data: sealed_record.unseal_versioned(schema.NODES, KEY, sealed_record.seal(KEY, data)),
+            lambda value: sealed_record.VERSION.pack(value[1]) + value[0],
         ),
         "ledger state": Decoder(
             states,
-            lambda data: state.unpack(LEDGER, data),
+            lambda data: ledger_state.unpack(LEDGER, data),
             lambda value: value.pack(),
             equal=lambda one, other: one.pack() == other.pack(),
         ),
         "key of an entry": Decoder(
-            [keys.ENTRY_KEY.pack(LEDGER, number) for number in (0, 5, keys.MAX_ENTRY_ID)],
-            keys.entry_of,
-            lambda ids: keys.ENTRY_KEY.pack(*ids),
+            [schema.ENTRY_KEY.pack(LEDGER, number) for number in (0, 5, schema.MAX_ENTRY_ID)],
+            schema.entry_of,
+            lambda ids: schema.ENTRY_KEY.pack(*ids),
             share=0.3,
         ),
         "key of a ledger": Decoder(
-            [KEY, keys.LEDGER_KEY.pack(keys.MAX_LEDGER_ID)],
-            lambda data: keys.ledger_of(keys.STATE, data),
-            keys.LEDGER_KEY.pack,
+            [KEY, schema.LEDGER_KEY.pack(schema.MAX_LEDGER_ID)],
+            lambda data: schema.ledger_of(schema.STATE, data),
+            schema.LEDGER_KEY.pack,
             share=0.3,
         ),
-        "key of a node": Decoder([b"/a/node", "/é/𐐀".encode()], keys.path_of, str.encode, share=0.3),
+        "key of a node": Decoder([b"/a/node", "/é/𐐀".encode()], schema.path_of, str.encode, share=0.3),
         "format record": Decoder(
-            [keys.FORMAT.pack(keys.FORMAT_VERSION)],
+            [schema.FORMAT.pack(schema.FORMAT_VERSION)],
             lambda data: check_format("store", data),
-            lambda _: keys.FORMAT.pack(keys.FORMAT_VERSION),
+            lambda _: schema.FORMAT.pack(schema.FORMAT_VERSION),
             share=0.2,
         ),
     }
@@ -296,10 +310,10 @@ def _of_records(rng: random.Random) -> dict[str, Decoder]:
 
 def _of_metadata(rng: random.Random) -> dict[str, Decoder]:
     found = {}
-    for version in metadata.FORMATS:
-        samples = [metadata.serialize(_some_metadata(rng, version)) for _ in range(8)]
+    for version in ledger_metadata.FORMATS:
+        samples = [ledger_metadata.serialize(_some_metadata(rng, version)) for _ in range(8)]
         found[f"ledger metadata, format {version}"] = Decoder(
-            samples, lambda data: metadata.parse(data, LEDGER, 12345), _rewritten, share=1.5
+            samples, lambda data: ledger_metadata.parse(data, LEDGER, 12345), _rewritten, share=1.5
         )
         if version > 1:
             # What BookKeeper writes behind the header, without it: no mutation is lost on the header.
@@ -307,26 +321,26 @@ def _of_metadata(rng: random.Random) -> dict[str, Decoder]:
             header = samples[0][:start]
             found[f"ledger metadata, body of format {version}"] = Decoder(
                 [sample[start:] for sample in samples],
-                lambda data, header=header: metadata.parse(header + data, LEDGER),
+                lambda data, header=header: ledger_metadata.parse(header + data, LEDGER),
                 lambda value, start=start: _rewritten(value)[start:],
                 share=2,
             )
     messages = [sample[sample.index(b"\n") + 1 :] for sample in samples]
     found["delimited message"] = Decoder(
-        messages, lambda data: _parts(metadata_message.read_delimited(data, 0)), refusals=ValueError
+        messages, lambda data: _parts(ledger_metadata_binary.read_delimited(data, 0)), refusals=ValueError
     )
     return found
 
 
-def _rewritten(value: metadata.LedgerMetadata) -> bytes:
-    return metadata.serialize(value)
+def _rewritten(value: ledger_metadata.LedgerMetadata) -> bytes:
+    return ledger_metadata.serialize(value)
 
 
-def _parts(message: metadata_message.Message) -> tuple[Any, ...]:
-    return tuple(getattr(message, name) for name in metadata_message.Message.__slots__)
+def _parts(message: ledger_metadata_binary.Message) -> tuple[Any, ...]:
+    return tuple(getattr(message, name) for name in ledger_metadata_binary.Message.__slots__)
 
 
-def _some_metadata(rng: random.Random, version: int) -> metadata.LedgerMetadata:
+def _some_metadata(rng: random.Random, version: int) -> ledger_metadata.LedgerMetadata:
     size = rng.randrange(1, 4)
     quorum = rng.randrange(1, size + 1)
     bookies = [f"bookie-{number}:3181" for number in range(size)]
@@ -342,7 +356,7 @@ def _some_metadata(rng: random.Random, version: int) -> metadata.LedgerMetadata:
         }
     if version == 3:
         more["ctoken"] = rng.randrange(-5, 1 << 62)
-    return metadata.LedgerMetadata(
+    return ledger_metadata.LedgerMetadata(
         LEDGER,
         ensemble_size=size,
         write_quorum_size=quorum,
@@ -359,69 +373,72 @@ def _some_metadata(rng: random.Random, version: int) -> metadata.LedgerMetadata:
 def _of_protobuf(rng: random.Random) -> dict[str, Decoder]:
     """``WireError`` is theirs; it becomes ``MetadataSerializationError`` where ledger metadata is parsed."""
     messages = [_message(_some_metadata(rng, 3)) for _ in range(6)]
-    texts = [metadata.serialize(_some_metadata(rng, 2)).partition(b"\n")[2] for _ in range(6)]
-    literals = [text.quoted(rng.randbytes(rng.randrange(30))).encode() for _ in range(6)]
+    texts = [ledger_metadata.serialize(_some_metadata(rng, 2)).partition(b"\n")[2] for _ in range(6)]
+    literals = [text_format.quoted(rng.randbytes(rng.randrange(30))).encode() for _ in range(6)]
     numbers = [b"0", b"-1", b"0x7fffffff", b"017", b"9223372036854775807u", b"18446744073709551615"]
     varints = []
     for number in (0, 1, 127, 128, rng.randrange(1 << 63), -1):
         out = bytearray()
-        wire.write_varint(out, number)
+        wire_format.write_varint(out, number)
         varints.append(bytes(out))
     return {
-        "fields of a message": Decoder(messages, _fields, _written_fields, refusals=wire.WireError),
+        "fields of a message": Decoder(messages, _fields, _written_fields, refusals=wire_format.WireError),
         "varint": Decoder(
-            varints, lambda data: wire.read_varint(data, 0, len(data))[0], _varint_of, refusals=wire.WireError
+            varints,
+            lambda data: wire_format.read_varint(data, 0, len(data))[0],
+            _varint_of,
+            refusals=wire_format.WireError,
         ),
-        "text of any message": Decoder(texts, _skipped, refusals=wire.WireError),
+        "text of any message": Decoder(texts, _skipped, refusals=wire_format.WireError),
         "string in text": Decoder(
             literals,
-            lambda data: text.TextReader(data).string(),
-            lambda value: text.quoted(value).encode(),
-            refusals=wire.WireError,
+            lambda data: text_format.TextReader(data).string(),
+            lambda value: text_format.quoted(value).encode(),
+            refusals=wire_format.WireError,
         ),
         "number in text": Decoder(
             numbers,
-            lambda data: text.TextReader(data).integer(),
+            lambda data: text_format.TextReader(data).integer(),
             lambda value: b"%d" % value,
-            refusals=wire.WireError,
+            refusals=wire_format.WireError,
             share=0.4,
         ),
     }
 
 
-def _message(of: metadata.LedgerMetadata) -> bytes:
+def _message(of: ledger_metadata.LedgerMetadata) -> bytes:
     """The message alone, without header and length."""
-    delimited = metadata.serialize(of).partition(b"\n")[2]
-    return delimited[wire.read_varint(delimited, 0, len(delimited))[1] :]
+    delimited = ledger_metadata.serialize(of).partition(b"\n")[2]
+    return delimited[wire_format.read_varint(delimited, 0, len(delimited))[1] :]
 
 
 def _varint_of(number: int) -> bytes:
     out = bytearray()
-    wire.write_varint(out, number)
+    wire_format.write_varint(out, number)
     return bytes(out)
 
 
 def _fields(data: bytes) -> list[tuple[int, int, bytes]]:
-    return list(wire.fields(data))
+    return list(wire_format.fields(data))
 
 
 def _written_fields(found: list[tuple[int, int, bytes]]) -> bytes:
     out = bytearray()
     for tag, number, chunk in found:
         kind = tag & 7
-        wire.write_varint(out, tag)
-        if kind == wire.VARINT:
-            wire.write_varint(out, number)
-        elif kind == wire.BYTES:
-            wire.write_varint(out, len(chunk))
+        wire_format.write_varint(out, tag)
+        if kind == wire_format.VARINT:
+            wire_format.write_varint(out, number)
+        elif kind == wire_format.BYTES:
+            wire_format.write_varint(out, len(chunk))
             out += chunk
         else:
-            out += number.to_bytes(8 if kind == wire.FIXED64 else 4, "little")
+            out += number.to_bytes(8 if kind == wire_format.FIXED64 else 4, "little")
     return bytes(out)
 
 
 def _skipped(data: bytes) -> None:
-    reader = text.TextReader(data)
+    reader = text_format.TextReader(data)
     while not reader.at_fields_end():
         reader.identifier()
         reader.skip_value()
@@ -433,7 +450,7 @@ def _of_files(rng: random.Random, folder: Path) -> dict[str, Decoder]:
 
     def slot_of(commit: int) -> bytes:
         number = slot.pack(commit)
-        return number + record.seal(b"", number)[:4]
+        return number + sealed_record.seal(b"", number)[:4]
 
     witnesses = [magic + slot_of(first) + slot_of(second) for first, second in ((2, 3), (4, 3), (0, 0), (1 << 40, 7))]
     witnesses.append(magic.ljust(32, b"\0"))
@@ -447,7 +464,7 @@ def _of_files(rng: random.Random, folder: Path) -> dict[str, Decoder]:
     with raw(whole) as databases:
         stored = [
             name + b"|" + key.hex().encode() + b"|" + value
-            for name in keys.DATABASES
+            for name in schema.DATABASES
             for key, value in databases(name).items()
         ]
     return {
@@ -512,7 +529,7 @@ class _Headed:
         changed[self._at : self._at + 4096] = data[:4096].ljust(4096, b"\0")
         file = self._folder / "data.mdb"
         file.write_bytes(changed)
-        gate = files.size_gate(str(self._folder), False)
+        gate = data_files.size_gate(str(self._folder), False)
         if file.stat().st_size > len(self._image):
             raise AssertionError(f"the file was made {file.stat().st_size} bytes long")
         return gate
@@ -558,7 +575,7 @@ class _Stored:
 
     def __call__(self, data: bytes) -> None:
         name, _, rest = data.partition(b"|")
-        name = name if name in keys.DATABASES else keys.DATABASES[len(data) % len(keys.DATABASES)]
+        name = name if name in schema.DATABASES else schema.DATABASES[len(data) % len(schema.DATABASES)]
         written_key, _, value = rest.partition(b"|")
         try:
             key = bytes.fromhex(written_key.decode())
@@ -567,10 +584,10 @@ class _Stored:
         shutil.rmtree(self._folder, ignore_errors=True)
         shutil.copytree(self._whole, self._folder)
         key, value = (key or b"\0")[:511], value[:2000]
-        sealed_again = len(data) % 2 == 0 and name != keys.ENTRIES and key != keys.META_FORMAT
+        sealed_again = len(data) % 2 == 0 and name != schema.ENTRIES and key != schema.META_FORMAT
         if sealed_again:
             # What lies below the seal must hold by itself.
-            value = record.seal(key, value[4:])
+            value = sealed_record.seal(key, value[4:])
         with raw(self._folder, write=True) as databases:
             databases(name)[key] = value
         with bookstand.open(self._folder, durability="none") as store:

@@ -20,25 +20,14 @@ from typing import Any, NamedTuple
 import lmdb
 
 from bookstand import errors
-from bookstand.ledger import client, handle, reader, recovery, transaction, writer, writing
-from bookstand.storage import (
-    backup,
-    batch,
-    changes,
-    entry,
-    entry_changes,
-    environment,
-    files,
-    keys,
-    ledger_changes,
-    node_changes,
-    owners,
-    record,
-    state,
-    storage,
-    witness,
-)
-from bookstand.storage import writing as commits
+from bookstand.ledger import client, transaction
+from bookstand.ledger.handles import base_writer, handle, reader, recovery, writer
+from bookstand.storage import backup, storage
+from bookstand.storage.commit import entry_operations, ledger_operations, node_operations, operations
+from bookstand.storage.commit import executor as commits
+from bookstand.storage.format import entry_batch, entry_codec, ledger_state, schema, sealed_record
+from bookstand.storage.lmdb import environment
+from bookstand.storage.process import data_files, process_markers, witness
 
 NAME = "BOOKSTAND_TEST_DEFECT"
 HITS = "BOOKSTAND_TEST_DEFECT_HITS"
@@ -232,7 +221,7 @@ def _force_does_not_wait(patches: Patches) -> None:
 
         return force
 
-    patches.replace(writing.Writer, "force", make)
+    patches.replace(base_writer.Writer, "force", make)
 
 
 @defect("an entry of a batch is lost", "storage", "of three entries or more in one commit the second is not written")
@@ -243,7 +232,7 @@ def _lost_entry(patches: Patches) -> None:
                 patches.hit()
                 first, _, *others = encoded.pairs()
                 kept = [first, *others]
-                encoded = batch.Encoded(kept.__iter__, encoded.first_key, len(kept), encoded.largest)
+                encoded = entry_batch.Encoded(kept.__iter__, encoded.first_key, len(kept), encoded.largest)
             real(self, encoded)
 
         return add
@@ -345,7 +334,7 @@ def _states_do_not_count(patches: Patches) -> None:
 
         return added
 
-    patches.replace(state, "added", make)
+    patches.replace(ledger_state, "added", make)
     patches.replace(commits, "added", make)
 
 
@@ -353,13 +342,13 @@ def _states_do_not_count(patches: Patches) -> None:
 def _no_sums(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
         def write_rest(self: Any) -> None:
-            sums = keys.META_SUMS
+            sums = schema.META_SUMS
             patches.hit()
-            keys.META_SUMS = {}
+            schema.META_SUMS = {}
             try:
                 real(self)
             finally:
-                keys.META_SUMS = sums
+                schema.META_SUMS = sums
 
         return write_rest
 
@@ -372,7 +361,7 @@ def _two_commits(patches: Patches) -> None:
         def commit(self: Any) -> None:
             if self._operations and any(self._appends.values()):
                 patches.hit()
-                results = self._client.storage.apply(changes.Change(*self._operations))
+                results = self._client.storage.apply(operations.Change(*self._operations))
                 for answer, result in zip(self._answers, results, strict=True):
                     answer.complete(result)
                 self._operations, self._answers = [], []
@@ -396,7 +385,7 @@ def _unsynced_files(patches: Patches, concerns: Callable[[str], bool]) -> None:
 
         return sync_file
 
-    patches.replace(files, "sync_file", make)
+    patches.replace(data_files, "sync_file", make)
 
 
 def _is_a_copy(path: str) -> bool:
@@ -424,7 +413,7 @@ def _compacted_unsynced(patches: Patches) -> None:
 
 @defect("folders are not synced", "files", "names of new files are not made durable")
 def _folders_unsynced(patches: Patches) -> None:
-    patches.replace(owners, "sync_folder", lambda real: lambda folder: patches.hit())
+    patches.replace(process_markers, "sync_folder", lambda real: lambda folder: patches.hit())
 
 
 @defect("a backup's name is not synced", "files", "a backup is confirmed before its name is on the disk")
@@ -439,17 +428,17 @@ def _backup_name_unsynced(patches: Patches) -> None:
 def _made_in_place(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
         def create_if_missing(path: str, create: bool, read_only: bool, durable: bool, hooks: Any = None) -> bool:
-            if files.has_data_file(path) or not create or read_only:
+            if data_files.has_data_file(path) or not create or read_only:
                 return bool(real(path, create, read_only, durable, hooks))
             patches.hit()
-            files._write_superblock(environment.data_file(path))
-            files.sync_file(environment.data_file(path))
-            owners.sync_folder(path)
+            data_files._write_superblock(environment.data_file(path))
+            data_files.sync_file(environment.data_file(path))
+            process_markers.sync_folder(path)
             return True
 
         return create_if_missing
 
-    patches.replace(files, "create_if_missing", make)
+    patches.replace(data_files, "create_if_missing", make)
 
 
 @defect("a short file is believed", "files", "nobody looks whether the data file is as long as its header says")
@@ -464,7 +453,7 @@ def _no_size_gate(patches: Patches) -> None:
 
         return size_gate
 
-    patches.replace(files, "size_gate", make)
+    patches.replace(data_files, "size_gate", make)
 
 
 @defect("trees are not looked at", "files", "a store that was not closed is opened like one that was")
@@ -478,7 +467,7 @@ def _no_structure_check(patches: Patches) -> None:
 
         return verify_structure
 
-    patches.replace(files, "verify_structure", make)
+    patches.replace(data_files, "verify_structure", make)
 
 
 @defect("no marker", "files", "a process that opens a store leaves no sign that it has it open")
@@ -494,7 +483,7 @@ def _no_marker(patches: Patches) -> None:
 
         forget = leave
 
-    patches.replace(owners, "Owner", lambda real: Nobody)
+    patches.replace(process_markers, "Owner", lambda real: Nobody)
 
 
 @defect("the witness is not written", "files", "commits are not witnessed")
@@ -532,7 +521,7 @@ def _compaction_asks_nobody(patches: Patches) -> None:
 
         return survey
 
-    patches.replace(owners, "Survey", make)
+    patches.replace(process_markers, "Survey", make)
 
 
 @defect(
@@ -576,7 +565,7 @@ def _admitting(patches: Patches, pretend: Callable[[Any, Any], tuple[str, Any] |
 
         return admit
 
-    patches.replace(entry_changes.AddEntries, "admit", make)
+    patches.replace(entry_operations.AddEntries, "admit", make)
 
 
 @defect("a fence is not looked at", "ledger", "entries are added to a ledger that is fenced")
@@ -611,7 +600,7 @@ def _adding(patches: Patches, position: int, wrong: Callable[[tuple[Any, ...]], 
 
         return create
 
-    patches.replace(entry_changes.AddEntries, "__init__", make)
+    patches.replace(entry_operations.AddEntries, "__init__", make)
 
 
 @defect("entries carry a wrong LAC", "ledger", "an entry says of itself that it is confirmed")
@@ -664,7 +653,7 @@ def _explicit_lac_of_another(patches: Patches) -> None:
 
         return apply
 
-    patches.replace(entry_changes.SetExplicitLac, "apply", make)
+    patches.replace(entry_operations.SetExplicitLac, "apply", make)
 
 
 @defect("entries of a deleted ledger reappear", "ledger", "a ledger is created over the entries of a deleted one")
@@ -679,28 +668,28 @@ def _entries_reappear(patches: Patches) -> None:
 
         return apply
 
-    patches.replace(ledger_changes.CreateLedger, "apply", make)
+    patches.replace(ledger_operations.CreateLedger, "apply", make)
 
 
 @defect("a digest is not looked at", "ledger", "whatever bytes lie in the store are given as the entry")
 def _no_digest_check(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
         def verified(digest: Any, ledger_id: int, stored: bytes, name: str) -> Any:
-            start = entry.HEADER_BYTES + digest.size
+            start = entry_codec.HEADER_BYTES + digest.size
             try:
                 return real(digest, ledger_id, stored, name)
             except errors.DigestMismatchError:
                 if len(stored) < start:
                     raise
             patches.hit()
-            _, entry_id, lac, length = entry.HEADER.unpack_from(stored)
+            _, entry_id, lac, length = entry_codec.HEADER.unpack_from(stored)
             return entry_id, lac, length, stored[start:]
 
         return verified
 
-    patches.replace(entry, "_verified", make)
+    patches.replace(entry_codec, "_verified", make)
     # The quick way for many entries leaves it to the plain one.
-    patches.replace(batch, "_decode_slice", lambda real: lambda *arguments: None)
+    patches.replace(entry_batch, "_decode_slice", lambda real: lambda *arguments: None)
 
 
 @defect("damage is told as absence", "ledger", "an entry whose digest does not match is said not to be there")
@@ -772,7 +761,7 @@ def _nodes_without_versions(patches: Patches) -> None:
 
         return apply
 
-    patches.replace(node_changes.PutNode, "apply", make)
+    patches.replace(node_operations.PutNode, "apply", make)
 
 
 @defect("nodes are removed without versions", "metadata", "a node is removed whatever version was expected")
@@ -786,7 +775,7 @@ def _removed_without_versions(patches: Patches) -> None:
 
         return apply
 
-    patches.replace(node_changes.DeleteNode, "apply", make)
+    patches.replace(node_operations.DeleteNode, "apply", make)
 
 
 @defect("seals are not looked at", "metadata", "a record whose checksum does not match is believed")
@@ -797,8 +786,8 @@ def _seals_not_looked_at(patches: Patches) -> None:
                 return bytes(real(database, key, sealed))
             except errors.StoreDamagedError:
                 patches.hit()
-                return sealed[record._CRC.size :]
+                return sealed[sealed_record._CRC.size :]
 
         return unseal
 
-    patches.replace(record, "unseal", make)
+    patches.replace(sealed_record, "unseal", make)

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from bookstand.delivery.topic_config import TopicConfig
-from bookstand.disk.delayed import delayed
-from bookstand.disk.topics import topic as topic_of
-from bookstand.pipeline.places import Place, opened, stores
-from bookstand.pipeline.query import query
-from bookstand.pipeline.tables import plan, rows
-from bookstand.storage.position import Position
-from bookstand.tools.report.collecting import collect
-from bookstand.tools.store_view import StoreView
+from bookstand.disk.topics.delayed import delayed
+from bookstand.disk.topics.topics import topic as topic_of
+from bookstand.pipeline.tables.query import query
+from bookstand.pipeline.tables.sources import Place, opened, stores
+from bookstand.pipeline.tables.tables import plan, rows
+from bookstand.storage.format.position import Position
+from bookstand.tools.report.collect import collect
+from bookstand.tools.view.store import StoreView
 from tests.delivery.subscription_kit import MEMORY, MODES, START, SUBSCRIPTION, TOPIC, Desk, topic_config
 from tests.soak.kinds import Done, Kind
 from tests.tools.kit import run

@@ -14,13 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bookstand.disk.block import Digests, TryAll
-from bookstand.disk.bookie_folder import read_last_mark
+from bookstand.disk.bookies.bookie_directory import read_last_mark
 from bookstand.disk.damage import Damage, Report
-from bookstand.disk.index_file import read_index
-from bookstand.disk.metadata_dump import MetadataDump
+from bookstand.disk.format.entry_block import Digests, TryAll
+from bookstand.disk.format.index_file import read_index
+from bookstand.disk.metadata.dump import MetadataDump
 from bookstand.errors import MalformedError
-from bookstand.ledger import cookie
+from bookstand.ledger.cluster import cookie
 from tests.disk import plain_reading
 from tests.disk.plain_reading import KNOWN, OTHER_PASSWORD, PASSWORD, Found
 from tests.disk.recordings import dump_path

@@ -26,13 +26,13 @@ from typing import NamedTuple, NoReturn
 
 import bookstand
 from bookstand.errors import BookstandError
-from bookstand.pipeline.job import Runner, execute
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import Runner, execute
+from bookstand.pipeline.execution.summary import Summary
+from bookstand.pipeline.execution.unit import Result, Unit
+from bookstand.pipeline.execution.worker import Limits
 from bookstand.pipeline.jobs.export import Export
-from bookstand.pipeline.local import LocalRunner
-from bookstand.pipeline.places import STORE, Place
-from bookstand.pipeline.summary import Summary
-from bookstand.pipeline.unit import Result, Unit
-from bookstand.pipeline.worker import Limits
+from bookstand.pipeline.tables.sources import STORE, Place
 from tests.delivery.subscription_kit import MEMORY
 from tests.soak.kinds import Done, Kind, KindUnavailableError
 
@@ -325,8 +325,8 @@ def one_round(seed: int) -> Done:
 def one_spark_round(seed: int) -> Done:
     """The same on Spark, where some units also kill the worker that runs them."""
     try:
-        from bookstand.pipeline.on_spark import SparkRunner
-        from bookstand.pipeline.session import QUICK, session
+        from bookstand.pipeline.spark.runner import SparkRunner
+        from bookstand.pipeline.spark.session import QUICK, session
 
         spark = session("dying units", "local[2,3]", QUICK)
     except (BookstandError, ImportError) as error:

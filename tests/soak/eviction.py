@@ -21,8 +21,8 @@ from pathlib import Path
 import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.live import MarkDeletingMarkedPositionError
-from bookstand.storage.position import Position
+from bookstand.cursor.state.cursor_state import MarkDeletingMarkedPositionError
+from bookstand.storage.format.position import Position
 from tests.kit import PATIENCE
 from tests.soak.kinds import Done, Kind
 

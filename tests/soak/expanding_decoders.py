@@ -13,19 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from bookstand.cursor import chunks, legacy
-from bookstand.delivery import nack_record, received, snapshot
-from bookstand.delivery.bitmap import read_bitmap, read_bitmap_64, write_bitmap, write_bitmap_64
-from bookstand.delivery.indexes import Indexes
-from bookstand.delivery.message_id import members_of
-from bookstand.delivery.rebuilding import deliver_at_time
+from bookstand.cursor.format import chunked_snapshot, position_info
+from bookstand.delivery.message import received_message
+from bookstand.delivery.message.message_id import members_of
+from bookstand.delivery.nacks import record
+from bookstand.delivery.tracker.bucket.rebuild import deliver_at_time
+from bookstand.delivery.tracker.bucket.snapshot import codec as snapshot
+from bookstand.delivery.tracker.bucket.snapshot.bitmap import read_bitmap, read_bitmap_64, write_bitmap, write_bitmap_64
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.disk.damage import Damage
-from bookstand.disk.messages import DiskMessage, joined
+from bookstand.disk.topics.messages import DiskMessage, joined
 from bookstand.errors import MalformedError, MalformedMessageError
-from bookstand.ledger import compression, framing, records
-from bookstand.ledger.topic_entries import TopicEntry
+from bookstand.managed_ledger import records
+from bookstand.managed_ledger.message import compression, format
+from bookstand.managed_ledger.topic_entries import TopicEntry
 from bookstand.proto.expansion import DEFAULT
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.soak import disk_decoders
 from tests.soak.decoder import Decoder
 
@@ -40,12 +43,12 @@ def _batches(rng: random.Random) -> list[bytes]:
     found = []
     for codec in compression.NUMBERS:
         for count in (1, 3, 40):
-            several = [framing.single(rng.randbytes(count % 7)) for _ in range(count)]
-            data = framing.batch(several, publish_time=12345, compression=codec)
-            one = framing.Message(data)
-            found += [data, framing.join(one.metadata, one.stored_payload, checksum=False)]
-        bare = framing.Message(framing.frame(bytes(5000), publish_time=12345, deliver_at=9, compression=codec))
-        found.append(framing.join(bare.metadata, bare.stored_payload, checksum=False))
+            several = [format.single(rng.randbytes(count % 7)) for _ in range(count)]
+            data = format.batch(several, publish_time=12345, compression=codec)
+            one = format.Message(data)
+            found += [data, format.join(one.metadata, one.stored_payload, checksum=False)]
+        bare = format.Message(format.frame(bytes(5000), publish_time=12345, deliver_at=9, compression=codec))
+        found.append(format.join(bare.metadata, bare.stored_payload, checksum=False))
     return found
 
 
@@ -54,11 +57,11 @@ def _of_messages(rng: random.Random) -> dict[str, Decoder]:
 
     def received_of(data: bytes) -> int:
         """A subscription's way to the messages of an entry."""
-        entry = received.opened(TopicEntry(Position(3, 4), data), {})
-        size = received.size_of_batch(entry)
+        entry = received_message.opened(TopicEntry(Position(3, 4), data), {})
+        size = received_message.size_of_batch(entry)
         if not size:
             return len(entry.payload)
-        found = received.messages_of(received.Members(entry, members_of(entry.position, range(size))))
+        found = received_message.messages_of(received_message.Members(entry, members_of(entry.position, range(size))))
         return sum(len(one.payload) + len(one.properties) for one in found)
 
     def of_disk(data: bytes) -> int:
@@ -117,12 +120,12 @@ def _of_buckets(rng: random.Random) -> dict[str, Decoder]:
 
 def _of_nacks(rng: random.Random) -> dict[str, Decoder]:
     ids = np.array(sorted(rng.sample(range(300), 90)), dtype=np.int64)
-    nacks = [nack_record.nacks_of(12345, 5, ids), nack_record.nacks_of(12345, 6, ids, 10, 3)]
-    samples = [*nack_record.encode_nacks(nacks, 5000), nack_record.encode_given(nack_record.Given(5, 6))]
+    nacks = [record.nacks_of(12345, 5, ids), record.nacks_of(12345, 6, ids, 10, 3)]
+    samples = [*record.encode_nacks(nacks, 5000), record.encode_given(record.Given(5, 6))]
 
     def listed(data: bytes) -> list[Any]:
-        found = nack_record.decode(data, "the record")
-        return [(one.time, one.ledger_id, nack_record.codes_in(one).tolist()) for one in found.nacks]
+        found = record.decode(data, "the record")
+        return [(one.time, one.ledger_id, record.codes_in(one).tolist()) for one in found.nacks]
 
     return {"negative acknowledgments": Decoder(samples, listed, share=SHARE)}
 
@@ -132,18 +135,18 @@ def _of_cursors(rng: random.Random) -> dict[str, Decoder]:
         7, Position(5, -1), tuple((5, 2 * number, 5, 2 * number + 1) for number in range(12)), batches=((6, 1, 5),)
     )
     plain = records.encode_cursor_info(info, None, 0)
-    data = legacy.write(legacy.from_parts(Position(5, 3), info.ranges, info.batches, {}).state).data
+    data = position_info.write(position_info.from_parts(Position(5, 3), info.ranges, info.batches, {}).state).data
 
     def state(stored: bytes) -> int:
         found = records.decode_cursor_info(stored)
         mark = found.mark_delete or Position(0, -1)
-        read = legacy.from_parts(mark, found.ranges, found.batches, {}, {5: 900, 6: 900})
+        read = position_info.from_parts(mark, found.ranges, found.batches, {}, {5: 900, 6: 900})
         return sum(map(len, read.state.acked.values()))
 
     def packed(codec: str) -> Callable[[bytes], int]:
         def decode(stored: bytes) -> int:
             expansion = DEFAULT.of(len(stored))
-            read = legacy.read(chunks.unpacked(stored, codec, expansion), {3: 900, 5: 900}, expansion)
+            read = position_info.read(chunked_snapshot.unpacked(stored, codec, expansion), {3: 900, 5: 900}, expansion)
             return sum(map(len, read.state.acked.values()))
 
         return decode

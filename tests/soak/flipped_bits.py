@@ -26,24 +26,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import bookstand
-from bookstand.cursor import record
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.index import Index
-from bookstand.cursor.marker import decode_marker, node_loader
-from bookstand.delivery.subscription import Subscription
+from bookstand.cursor.format import record
+from bookstand.cursor.format.checkpoint import decode_marker, node_loader
+from bookstand.cursor.format.page_index import Index
+from bookstand.delivery.subscription.subscription import Subscription
 from bookstand.delivery.topic import Topic
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
-from bookstand.disk.cursors import cursors as cursors_on_disk
-from bookstand.disk.delayed import DelayedIndex
-from bookstand.disk.topics import topic as topic_on_disk
+from bookstand.disk.topics.cursors import cursors as cursors_on_disk
+from bookstand.disk.topics.delayed import DelayedIndex
+from bookstand.disk.topics.topics import topic as topic_on_disk
 from bookstand.errors import BookstandError
-from bookstand.ledger.topic_name import node_of
-from bookstand.pipeline.places import STORE, Place, opened
-from bookstand.storage.position import Position
+from bookstand.managed_ledger.topic_name import node_of
+from bookstand.pipeline.tables.sources import STORE, Place, opened
+from bookstand.storage.format.position import Position
 from bookstand.store import Store
 from bookstand.testing import VirtualClock
-from bookstand.tools.exit_codes import DAMAGE
+from bookstand.tools.cli.exit_codes import DAMAGE
 from tests.kit import raw
 from tests.soak.kinds import Done, Kind, KindUnavailableError
 from tests.tools.kit import run
@@ -756,7 +756,7 @@ def one_round(seed: int) -> Done:
 def one_spark_round(seed: int) -> Done:
     """200 damaged stores in one read."""
     try:
-        from bookstand.pipeline.session import QUICK, session
+        from bookstand.pipeline.spark.session import QUICK, session
 
         spark = session("flips", "local[2]", QUICK)
     except BookstandError as error:

@@ -42,8 +42,11 @@ import bookstand
 from bookstand import errors
 from bookstand.cursor.config import CursorConfig
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
-from bookstand.ledger.writer import LedgerWriter
-from bookstand.storage import environment, forking, owners, pending, storage
+from bookstand.ledger.handles.writer import LedgerWriter
+from bookstand.storage import storage
+from bookstand.storage.commit import futures as pending
+from bookstand.storage.lmdb import environment
+from bookstand.storage.process import fork_guard, process_markers
 from tests.kit import own_environment
 from tests.soak.kinds import Done, Kind
 
@@ -72,13 +75,13 @@ def _remove_from(actions: list[Any], action: Any) -> Callable[[], None]:
 
 
 DEFECTS: dict[str, Callable[[], None]] = {
-    "inherited objects are used": _replace(forking, "_disabled", lambda kind, _: kind),
-    "folders' locks remain": _replace(owners.FolderLock, "_forked", _nothing),
-    "markers remain locked": _replace(owners._Held, "_forked", _nothing),
+    "inherited objects are used": _replace(fork_guard, "_disabled", lambda kind, _: kind),
+    "folders' locks remain": _replace(process_markers.FolderLock, "_forked", _nothing),
+    "markers remain locked": _replace(process_markers._Held, "_forked", _nothing),
     "temporary folders are removed": _replace(bookstand.temporary, "_forked", _nothing),
-    "inherited environments are open": _remove_from(forking._in_child, environment._disregard_parents),
-    "inherited stores are open": _remove_from(forking._in_child, storage._forget_parents),
-    "locks of the module remain": _remove_from(forking._in_child, pending._renew),
+    "inherited environments are open": _remove_from(fork_guard._in_child, environment._disregard_parents),
+    "inherited stores are open": _remove_from(fork_guard._in_child, storage._forget_parents),
+    "locks of the module remain": _remove_from(fork_guard._in_child, pending._renew),
 }
 
 # -- the parent's objects ----------------------------------------------------------------------------------------------

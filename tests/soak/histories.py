@@ -102,12 +102,12 @@ def load_all() -> None:
 _NEEDED = (
     "lmdb.verify",
     "numpy",
-    "bookstand.ledger.adv",
-    "bookstand.ledger.reader",
-    "bookstand.ledger.recovery",
+    "bookstand.ledger.handles.advanced_writer",
+    "bookstand.ledger.handles.reader",
+    "bookstand.ledger.handles.recovery",
     "bookstand.ledger.transaction",
-    "bookstand.ledger.writer",
-    "bookstand.storage.batch",
+    "bookstand.ledger.handles.writer",
+    "bookstand.storage.format.entry_batch",
     "bookstand.storage.verify",
 )
 

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bookstand.delivery.subscription import Subscription
-from bookstand.ledger.managed import ManagedLedger
-from bookstand.ledger.writing import Writer
-from bookstand.storage.committer import Committer
-from bookstand.storage.environment import Environment, Gate
-from bookstand.storage.guard import Guard
-from bookstand.storage.owners import FolderLock
+from bookstand.delivery.subscription.subscription import Subscription
+from bookstand.ledger.handles.base_writer import Writer
+from bookstand.managed_ledger.managed_ledger import ManagedLedger
+from bookstand.storage.commit.group_commit import Committer
+from bookstand.storage.lmdb.environment import Environment, Gate
+from bookstand.storage.process.interrupt_guard import Guard
+from bookstand.storage.process.process_markers import FolderLock
 from bookstand.storage.storage import Storage
 from tests.soak import interrupts, interrupts_process
 from tests.soak.kinds import Done, Kind

@@ -33,7 +33,7 @@ from typing import Any
 import bookstand
 from bookstand import SubscriptionConfig, TopicConfig
 from bookstand.errors import BookstandError, InterruptedOperationError, OutcomeUnknownError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from tests.kit import PATIENCE
 from tests.soak.interruption import Interruption
 from tests.soak.interrupts_sweeps import SWEEPS, sweep

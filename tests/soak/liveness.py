@@ -26,10 +26,10 @@ from typing import Any
 
 import bookstand
 from bookstand.cursor.config import CursorConfig
-from bookstand.delivery.subscription import ReceivedMessage
+from bookstand.delivery.subscription.subscription import ReceivedMessage
 from bookstand.delivery.topic_config import SubscriptionConfig
 from bookstand.errors import BookstandError
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 from bookstand.testing import VirtualClock
 from tests.delivery.subscription_kit import MEMORY, MODES, START, topic_config
 from tests.soak.kinds import Done, Kind

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from bookstand.storage.repair import NothingToSaveError
+from bookstand.storage.repair.repair import NothingToSaveError
 from tests.soak import damaged_files
 from tests.soak.kinds import Done, Kind
 from tests.storage.repairs import Store, check, repaired

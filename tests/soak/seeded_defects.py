@@ -97,11 +97,11 @@ def _pytest(file: str, without: str = "") -> Found:
 
 
 def _crash_states(step: str, recorder: str = "pages", witness: bool = False) -> Found:
-    from bookstand.testing import observer
+    from bookstand.testing.crash import syscall_recorder
     from tests.soak import crash_states
     from tests.soak.crash_work import STEPS, Mixture
 
-    if recorder == "observed" and (reason := observer.missing()) is not None:
+    if recorder == "observed" and (reason := syscall_recorder.missing()) is not None:
         raise KindUnavailableError(reason)
     workload = Mixture(sorted(STEPS).index(step), steps=6, only=step, witness=witness)
     return _done(crash_states.explore(workload, recorder, STATES))

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from bookstand.proto import bookie_protocol_pb2 as messages
-from bookstand.server.bookie import codes, v2
 from bookstand.server.bookie.bookie import Bookie
+from bookstand.server.bookie.commit_bridge import PostOffice
 from bookstand.server.bookie.connection import BookieConnection
-from bookstand.server.bookie.desk import Desk, Limits, Load
-from bookstand.server.bookie.posting import PostOffice
+from bookstand.server.bookie.protocol import codes, v2
+from bookstand.server.bookie.shared_state import Desk, Limits, Load
 from bookstand.server.framing import SCRATCH_BYTES, split
 from bookstand.storage.storage import open_storage
 from tests.server import test_framing

@@ -16,12 +16,12 @@ from unittest import mock
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, LessThan
 
 from bookstand.errors import BookstandError
-from bookstand.pipeline import on_spark
-from bookstand.pipeline.datasource import BookstandSource, Reader
-from bookstand.pipeline.job import attempt
-from bookstand.pipeline.on_spark import SparkRunner
-from bookstand.pipeline.session import QUICK, register, session
-from bookstand.pipeline.unit import Result
+from bookstand.pipeline.execution.protocol import attempt
+from bookstand.pipeline.execution.unit import Result
+from bookstand.pipeline.spark import runner
+from bookstand.pipeline.spark.datasource import BookstandSource, Reader
+from bookstand.pipeline.spark.runner import SparkRunner
+from bookstand.pipeline.spark.session import QUICK, register, session
 from tests.pipeline import frames
 from tests.soak import dying_units
 from tests.soak.dying_units import LIMITS, make_plan
@@ -69,7 +69,7 @@ def in_the_worker(job: Any, units: Any, work: Any, tag: str = "", **_: Any) -> I
 
 
 def units_end_workers(spark: Any, folder: Path) -> list[str]:
-    with mock.patch.object(on_spark, "attempt_each", in_the_worker):
+    with mock.patch.object(runner, "attempt_each", in_the_worker):
         plan = make_plan(folder, random.Random(0), 3, ["killed"], damaged=0)
         return dying_units.run(folder, plan, SparkRunner(spark, LIMITS))
 

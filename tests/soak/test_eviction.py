@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from bookstand.cursor import flushing, recovery
-from bookstand.cursor.acks import LedgerAcks
-from bookstand.cursor.bringing import Bringing
-from bookstand.cursor.page_ref import PageRef
-from bookstand.cursor.pages import ResidentPages
+from bookstand.cursor.format.page_ref import PageRef
+from bookstand.cursor.state.ledger_acks import LedgerAcks
+from bookstand.cursor.state.page_cache import ResidentPages
+from bookstand.cursor.store import flusher, recovery
+from bookstand.cursor.store.page_loader import Bringing
 from bookstand.errors import BookstandError
-from bookstand.ledger.handle import LedgerHandle
+from bookstand.ledger.handles.handle import LedgerHandle
 from tests.counts import Counts
 from tests.soak import eviction
 
@@ -42,12 +42,12 @@ def what_changed_during_a_flush_counts_as_stored(patch: pytest.MonkeyPatch) -> N
 
 
 def a_page_stays_behind_in_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
-    fill = flushing.Flushing._fill
+    fill = flusher.Flushing._fill
 
     def instead(self, writer, clean, *others):  # type: ignore[no-untyped-def]
         return fill(self, writer, clean[1:], *others)
 
-    patch.setattr(flushing.Flushing, "_fill", instead)
+    patch.setattr(flusher.Flushing, "_fill", instead)
 
 
 def pages_are_read_from_the_old_ledger(patch: pytest.MonkeyPatch) -> None:

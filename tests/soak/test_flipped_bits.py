@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.cursor import log as cursor_log
-from bookstand.cursor import opening
-from bookstand.cursor.log import CursorLog
-from bookstand.cursor.recovery import RecoveredFrom
-from bookstand.delivery.nack_log import NackLog
-from bookstand.delivery.nack_record import Record
-from bookstand.delivery.subscription import Subscription
+from bookstand.cursor.store import bootstrap
+from bookstand.cursor.store import cursor_ledger as cursor_log
+from bookstand.cursor.store.cursor_ledger import CursorLog
+from bookstand.cursor.store.recovery import RecoveredFrom
+from bookstand.delivery.nacks.log import NackLog
+from bookstand.delivery.nacks.record import Record
+from bookstand.delivery.subscription.subscription import Subscription
 from tests.counts import Counts
 from tests.soak import flipped_bits
 from tests.soak.flipped_bits import FORMS, Bench, chosen_bits, flip, sample_of
@@ -47,7 +47,7 @@ def damage_is_not_reported(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_cannot_be_read_counts_as_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(opening, "_beginning", lambda topic: topic.last_confirmed)
+    patch.setattr(bootstrap, "_beginning", lambda topic: topic.last_confirmed)
 
 
 def a_damaged_record_is_raised(patch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def a_damaged_record_is_raised(patch: pytest.MonkeyPatch) -> None:
     def instead(log: CursorLog) -> object:
         found = load(log)
         if log.damage is not None:
-            raise opening.IncorrectParameterError(log.damage)
+            raise bootstrap.IncorrectParameterError(log.damage)
         return found
 
     patch.setattr(CursorLog, "load", instead)

@@ -30,7 +30,7 @@ def test_the_campaign_notices_that_a_message_is_lost():
 
 def in_the_middle_of_a_commit(call, monkeypatch, kind=KeyboardInterrupt):
     """Interrupt the call between the beginning of LMDB's transaction and its commit."""
-    from bookstand.storage.writing import Writing
+    from bookstand.storage.commit.executor import Writing
 
     def stop(self):
         monkeypatch.undo()
@@ -195,7 +195,7 @@ def test_an_interrupted_leader_answers_those_who_wait(store, monkeypatch):
 
 def in_the_middle_of_a_commit_or_after(call, monkeypatch):
     """Whoever leads is interrupted, once."""
-    from bookstand.storage.writing import Writing
+    from bookstand.storage.commit.executor import Writing
 
     real, count = Writing.write_rest, iter(range(99))
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.pausing import Admission, OldFormAdmission, Pausing
-from bookstand.delivery.coming_again import ComingAgain
-from bookstand.delivery.coming_due import ComingDue
-from bookstand.delivery.coming_new import ComingNew
-from bookstand.delivery.in_memory import InMemoryDelayedTracker
+from bookstand.cursor.dispatch_pause import Admission, OldFormAdmission, Pausing
+from bookstand.delivery.dispatch.backlog_source import ComingNew
+from bookstand.delivery.dispatch.delayed_source import ComingDue
+from bookstand.delivery.dispatch.redelivery_source import ComingAgain
+from bookstand.delivery.tracker.in_memory import InMemoryDelayedTracker
 from tests.soak import liveness
 
 CASES = 10

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bookstand.delivery.subscription import Subscription
+from bookstand.delivery.subscription.subscription import Subscription
 from bookstand.ledger.client import COLLECTION_GRACE_MILLIS
 from tests.soak import topics, topics_machine
 from tests.soak.topics_process import SUBSCRIPTIONS

@@ -15,18 +15,19 @@ import numpy as np
 from pyroaring import BitMap64
 
 import bookstand
-from bookstand.cursor import chunks, legacy, marker, node, page, record
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.index import Index
-from bookstand.cursor.page_ref import PageRef
-from bookstand.cursor.state import AckState
+from bookstand.cursor.format import ack_page, checkpoint, chunked_snapshot, index_node, position_info, record
+from bookstand.cursor.format.page_index import Index
+from bookstand.cursor.format.page_ref import PageRef
+from bookstand.cursor.state.ack_snapshot import AckState
 from bookstand.errors import BookstandError
-from bookstand.ledger import compression, framing, message, records
-from bookstand.proto import acks, acks_bulk, wire
+from bookstand.managed_ledger import records
+from bookstand.managed_ledger.message import compression, format, metadata
+from bookstand.proto import ack_messages, ack_messages_vectorized, wire_format
 from bookstand.proto.expansion import ExpansionLimits
-from bookstand.proto.table import Table
-from bookstand.storage.position import Position
+from bookstand.proto.schema_codec import Table
+from bookstand.storage.format.position import Position
 from bookstand.testing import Faults
 from tests.soak.decoder import Decoder
 
@@ -73,20 +74,27 @@ def _some_state(rng: random.Random) -> AckState:
 def _of_acks(rng: random.Random) -> dict[str, Decoder]:
     places = [(rng.randrange(99), rng.randrange(-1, 1 << 40)) for _ in range(4)]
     ranges = [(*one, *other) for one, other in pairwise(places)]
-    batches = [acks.write_batch(*place, _some_bits(rng)) for place in places]
+    batches = [ack_messages.write_batch(*place, _some_bits(rng)) for place in places]
     longs = [np.array([rng.getrandbits(64) for _ in range(rng.randrange(1, 9))], np.uint64) for _ in places]
-    fields = [acks_bulk.write_longs([(ledger, words)], 6) for (ledger, _), words in zip(places, longs, strict=True)]
+    fields = [
+        ack_messages_vectorized.write_longs([(ledger, words)], 6)
+        for (ledger, _), words in zip(places, longs, strict=True)
+    ]
     many = np.array([(number % 9, number, number % 9, number + 2) for number in range(40)], np.int64)
-    theirs = partial(Decoder, refusals=wire.WireError, share=0.5)
+    theirs = partial(Decoder, refusals=wire_format.WireError, share=0.5)
     return {
         "position": theirs(
-            [acks.write_position(*one) for one in places], acks.read_position, _unpacked(acks.write_position)
+            [ack_messages.write_position(*one) for one in places],
+            ack_messages.read_position,
+            _unpacked(ack_messages.write_position),
         ),
-        "range": theirs([acks.write_range(one) for one in ranges], acks.read_range, acks.write_range),
-        "batch set": theirs(batches, acks.read_batch, _unpacked(acks.write_batch)),
+        "range": theirs(
+            [ack_messages.write_range(one) for one in ranges], ack_messages.read_range, ack_messages.write_range
+        ),
+        "batch set": theirs(batches, ack_messages.read_batch, _unpacked(ack_messages.write_batch)),
         "long array": theirs([_chunk_of(field) for field in fields], _longs, _written_longs),
         "many long arrays": theirs([b"".join(fields)], _many_longs),
-        "many ranges": theirs([acks_bulk.write_ranges(many, 3)], _many_ranges),
+        "many ranges": theirs([ack_messages_vectorized.write_ranges(many, 3)], _many_ranges),
     }
 
 
@@ -95,48 +103,48 @@ def _unpacked(write: Callable[..., bytes]) -> Callable[[Iterable[Any]], bytes]:
 
 
 def _chunk_of(field: bytes) -> bytes:
-    ((_, _, chunk),) = wire.fields(field)
+    ((_, _, chunk),) = wire_format.fields(field)
     return chunk
 
 
 def _longs(data: bytes) -> tuple[int, list[int]]:
     """By both ways, which must agree."""
-    plain = acks.read_longs(data)
-    ledger, words = acks_bulk.read_any_longs(data)
+    plain = ack_messages.read_longs(data)
+    ledger, words = ack_messages_vectorized.read_any_longs(data)
     if (ledger, words.tolist()) != plain:
         raise AssertionError(f"{plain} reads as {ledger}, {words.tolist()} where it is read with many")
     return plain
 
 
 def _written_longs(value: tuple[int, list[int]]) -> bytes:
-    return _chunk_of(acks_bulk.write_longs([(value[0], np.array(value[1], np.uint64))], 6))
+    return _chunk_of(ack_messages_vectorized.write_longs([(value[0], np.array(value[1], np.uint64))], 6))
 
 
 def _many_longs(data: bytes) -> None:
-    found, end = acks_bulk.read_longs(data, 0, 6)
-    plain = [acks.read_longs(chunk) for _, _, chunk in wire.fields(data[:end])]
+    found, end = ack_messages_vectorized.read_longs(data, 0, 6)
+    plain = [ack_messages.read_longs(chunk) for _, _, chunk in wire_format.fields(data[:end])]
     if [(ledger, words.tolist()) for ledger, words in found] != plain:
         raise AssertionError(f"{found} are read together, {plain} singly")
-    list(wire.fields(data))
+    list(wire_format.fields(data))
 
 
 def _many_ranges(data: bytes) -> None:
-    rows, end = acks_bulk.read_ranges(data, 0, 3)
-    plain = [acks.read_range(chunk) for _, _, chunk in wire.fields(data[:end])]
+    rows, end = ack_messages_vectorized.read_ranges(data, 0, 3)
+    plain = [ack_messages.read_range(chunk) for _, _, chunk in wire_format.fields(data[:end])]
     if list(map(tuple, rows.tolist())) != plain:
         raise AssertionError(f"{rows.tolist()} are read together, {plain} singly")
-    list(wire.fields(data))
+    list(wire_format.fields(data))
 
 
 def _of_snapshots(rng: random.Random) -> dict[str, Decoder]:
     states = [_some_state(rng) for _ in range(5)]
     entries = dict.fromkeys(range(3, 9), 400)
-    forms: tuple[legacy.Form, ...] = ("ranges", "long_arrays")
+    forms: tuple[position_info.Form, ...] = ("ranges", "long_arrays")
     found = {
         f"snapshot in {form}": Decoder(
-            [legacy.write(state, form).data for state in states],
-            lambda data: legacy.read(data, entries).state,
-            lambda state: legacy.write(state).data,
+            [position_info.write(state, form).data for state in states],
+            lambda data: position_info.read(data, entries).state,
+            lambda state: position_info.write(state).data,
             share=1.5,
         )
         for form in forms
@@ -145,13 +153,13 @@ def _of_snapshots(rng: random.Random) -> dict[str, Decoder]:
     for codec in compression.NUMBERS:
         packed = len(data).to_bytes(4, "big") + compression.pack(codec, data)
         found[f"snapshot, {codec}"] = Decoder(
-            [packed], lambda data, codec=codec: chunks.unpacked(data, codec, LIMITS.of(len(data))), share=0.3
+            [packed], lambda data, codec=codec: chunked_snapshot.unpacked(data, codec, LIMITS.of(len(data))), share=0.3
         )
     parts = [data[:20], data[20:]]
     footer = b'{"numParts": 2, "length": %d}' % len(data)
 
     def in_parts(mutated: bytes) -> bytes:
-        return chunks.stored_at([b"before", *parts, mutated].__getitem__, 3).data
+        return chunked_snapshot.stored_at([b"before", *parts, mutated].__getitem__, 3).data
 
     found["footer of chunks"] = Decoder([footer, data], in_parts, share=0.5)
     return found
@@ -202,35 +210,35 @@ def _of_topics(rng: random.Random) -> dict[str, Decoder]:
 
 
 def _of_messages(rng: random.Random) -> dict[str, Decoder]:
-    broker = message.BrokerEntryMetadata(broker_timestamp=12345, index=6)
-    several = [framing.single(rng.randbytes(9), properties={"key": "value"}) for _ in range(3)]
+    broker = metadata.BrokerEntryMetadata(broker_timestamp=12345, index=6)
+    several = [format.single(rng.randbytes(9), properties={"key": "value"}) for _ in range(3)]
     found = {}
     for codec in compression.NUMBERS:
         more = {"publish_time": 12345, "compression": codec, "properties": {"key": "value"}}
         samples = [
-            framing.frame(rng.randbytes(40), deliver_at=67890, **more),
-            framing.frame(b"x" * 200, broker_metadata=broker, partition_key="key", **more),
-            framing.batch(several, broker_metadata=broker, **more),
+            format.frame(rng.randbytes(40), deliver_at=67890, **more),
+            format.frame(b"x" * 200, broker_metadata=broker, partition_key="key", **more),
+            format.batch(several, broker_metadata=broker, **more),
         ]
         found[f"message, {codec}"] = Decoder(samples, _message, share=0.4)
         # Without the checksum that hides what lies below it.
         bare = [
-            framing.join((one := framing.Message(sample)).metadata, one.stored_payload, checksum=False)
+            format.join((one := format.Message(sample)).metadata, one.stored_payload, checksum=False)
             for sample in samples
         ]
         found[f"message without checksum, {codec}"] = Decoder(bare, _message, share=0.4)
-    checked = framing.frame(rng.randbytes(60), publish_time=12345)
+    checked = format.frame(rng.randbytes(60), publish_time=12345)
     magic = checked[:2]
     found["message under its checksum"] = Decoder(
-        [checked[2:]], lambda data: framing.Message(magic + data).check(), digested=True, share=0.5
+        [checked[2:]], lambda data: format.Message(magic + data).check(), digested=True, share=0.5
     )
     tables: dict[str, tuple[Table, Callable[..., Any], bytes]] = {
-        "metadata of a message": (message.MESSAGE_METADATA, message.MessageMetadata, _metadata_of(samples[0])),
-        "metadata of a broker": (message.BROKER_ENTRY_METADATA, message.BrokerEntryMetadata, b"\x08\x05\x10\x06"),
+        "metadata of a message": (metadata.MESSAGE_METADATA, metadata.MessageMetadata, _metadata_of(samples[0])),
+        "metadata of a broker": (metadata.BROKER_ENTRY_METADATA, metadata.BrokerEntryMetadata, b"\x08\x05\x10\x06"),
         "metadata of one in a batch": (
-            message.SINGLE_MESSAGE_METADATA,
-            message.SingleMessageMetadata,
-            message.SINGLE_MESSAGE_METADATA.write(several[0].metadata),
+            metadata.SINGLE_MESSAGE_METADATA,
+            metadata.SingleMessageMetadata,
+            metadata.SINGLE_MESSAGE_METADATA.write(several[0].metadata),
         ),
     }
     for name, (table, build, sample) in tables.items():
@@ -238,18 +246,18 @@ def _of_messages(rng: random.Random) -> dict[str, Decoder]:
             [sample],
             lambda data, table=table, build=build: build(**table.read(data)),
             table.write,
-            refusals=wire.WireError,
+            refusals=wire_format.WireError,
             share=0.5,
         )
     return found
 
 
 def _metadata_of(sample: bytes) -> bytes:
-    return message.MESSAGE_METADATA.write(framing.Message(sample).metadata)
+    return metadata.MESSAGE_METADATA.write(format.Message(sample).metadata)
 
 
 def _message(data: bytes) -> tuple[Any, ...]:
-    one = framing.Message(data)
+    one = format.Message(data)
     said = (one.broker_metadata, one.metadata, one.stored_payload, one.payload(LIMITS), list(one.messages(LIMITS)))
     one.check()
     return said
@@ -262,9 +270,9 @@ def _sealed_again(body: bytes) -> bytes:
     return body + google_crc32c.value(body).to_bytes(record.CRC_BYTES, "little")
 
 
-def _encoded_page(rng: random.Random, ledger_id: int = TOPIC_LEDGER, limit: int = 5000) -> page.EncodedPage:
+def _encoded_page(rng: random.Random, ledger_id: int = TOPIC_LEDGER, limit: int = 5000) -> ack_page.EncodedPage:
     batches = {400 + number: _some_bits(rng) for number in range(rng.randrange(1, 6))}
-    return page.encode_page(
+    return ack_page.encode_page(
         CURSOR, ledger_id, _some_entries(rng), batches, generation=4, mark_delete=Position(3, 5), limit=limit
     )
 
@@ -276,18 +284,21 @@ def _of_pages(rng: random.Random) -> dict[str, Decoder]:
     place = rng.randrange(len(divided.entries))
     end = record.tail(record.Identity(CURSOR, record.PAGE, 4, TOPIC_LEDGER, 0, 1))
 
-    def decode_part(data: bytes) -> page.Page:
+    def decode_part(data: bytes) -> ack_page.Page:
         parts = [*divided.entries[:place], data, *divided.entries[place + 1 :]]
-        return page.decode_page(CURSOR, TOPIC_LEDGER, parts_ref, parts)
+        return ack_page.decode_page(CURSOR, TOPIC_LEDGER, parts_ref, parts)
 
-    def decode_resealed(data: bytes) -> page.Page:
+    def decode_resealed(data: bytes) -> ack_page.Page:
         stored = _sealed_again(data + end)
         seal = google_crc32c.value(stored[-record.CRC_BYTES :])
-        return page.decode_page(CURSOR, TOPIC_LEDGER, ref._replace(size=len(stored), crc=seal), [stored])
+        return ack_page.decode_page(CURSOR, TOPIC_LEDGER, ref._replace(size=len(stored), crc=seal), [stored])
 
     return {
         "page": Decoder(
-            whole.entries, lambda data: page.decode_page(CURSOR, TOPIC_LEDGER, ref, [data]), digested=True, share=0.5
+            whole.entries,
+            lambda data: ack_page.decode_page(CURSOR, TOPIC_LEDGER, ref, [data]),
+            digested=True,
+            share=0.5,
         ),
         "part of a page": Decoder([divided.entries[place]], decode_part, digested=True, share=0.5),
         "page, sealed again": Decoder([whole.entries[0][: -len(end) - record.CRC_BYTES]], decode_resealed, share=1.5),
@@ -297,7 +308,7 @@ def _of_pages(rng: random.Random) -> dict[str, Decoder]:
         "record of a cursor's ledger, sealed again": Decoder(
             [whole.entries[0][: -record.CRC_BYTES]],
             lambda data: (record.identify(_sealed_again(data)), record.read_position(_sealed_again(data))),
-            refusals=(record.RecordError, wire.WireError, UnicodeDecodeError),
+            refusals=(record.RecordError, wire_format.WireError, UnicodeDecodeError),
             share=0.5,
         ),
     }
@@ -309,7 +320,7 @@ def _of_markers(rng: random.Random) -> dict[str, Decoder]:
         PageRef(number, 1, 4, rng.randrange(99), 0, rng.randrange(999), rng.getrandbits(32)) for number in range(120)
     ]
     prepared = Index.build(zip(ledgers, refs, strict=True)).prepare(120)
-    (stored,) = marker.encode_marker(
+    (stored,) = checkpoint.encode_marker(
         CURSOR,
         prepared,
         generation=4,
@@ -319,46 +330,46 @@ def _of_markers(rng: random.Random) -> dict[str, Decoder]:
         previous=17,
         page_entries=120,
     )
-    leaf = node.encode_leaf(ledgers[:50], refs[:50])
-    inner = node.encode_inner(
-        1, ledgers[:4], [node.NodeRef(number, number, rng.getrandbits(32)) for number in range(4)]
+    leaf = index_node.encode_leaf(ledgers[:50], refs[:50])
+    inner = index_node.encode_inner(
+        1, ledgers[:4], [index_node.NodeRef(number, number, rng.getrandbits(32)) for number in range(4)]
     )
     body = stored[: -record.CRC_BYTES]
 
     def in_index(root: bytes) -> list[tuple[int, PageRef]]:
-        load = marker.node_loader(CURSOR, {120: stored}.__getitem__)
+        load = checkpoint.node_loader(CURSOR, {120: stored}.__getitem__)
         return list(Index.read(root, load, cursor=CURSOR).items())
 
     return {
         "marker of a cursor": Decoder(
-            [stored], lambda data: marker.decode_marker(CURSOR, 120, data), digested=True, share=0.3
+            [stored], lambda data: checkpoint.decode_marker(CURSOR, 120, data), digested=True, share=0.3
         ),
         "marker of a cursor, sealed again": Decoder([body], _whole_marker, share=1.5),
         "root of an index": Decoder([prepared.root], in_index, refusals=(BookstandError, KeyError), share=0.5),
         "leaf of an index": Decoder(
-            [leaf], node.decode_leaf, lambda value: node.encode_leaf(*value), refusals=ValueError, share=0.6
+            [leaf], index_node.decode_leaf, lambda value: index_node.encode_leaf(*value), refusals=ValueError, share=0.6
         ),
         "inner node of an index": Decoder(
             [inner],
-            lambda data: node.decode_inner(data, 1),
-            lambda value: node.encode_inner(1, *value),
+            lambda data: index_node.decode_inner(data, 1),
+            lambda value: index_node.encode_inner(1, *value),
             refusals=ValueError,
             share=0.6,
         ),
     }
 
 
-def _whole_marker(data: bytes) -> tuple[marker.Marker, list[tuple[int, PageRef]]]:
+def _whole_marker(data: bytes) -> tuple[checkpoint.Marker, list[tuple[int, PageRef]]]:
     """The marker with its index, of which all nodes are in it."""
     stored = _sealed_again(data)
-    found = marker.decode_marker(CURSOR, 120, stored)
+    found = checkpoint.decode_marker(CURSOR, 120, stored)
 
     def read(entry_id: int) -> bytes:
         if entry_id != 120:
             raise bookstand.errors.NoSuchEntryError(f"there is no entry {entry_id}")
         return stored
 
-    return found, list(Index.read(found.root, marker.node_loader(CURSOR, read), cursor=CURSOR).items())
+    return found, list(Index.read(found.root, checkpoint.node_loader(CURSOR, read), cursor=CURSOR).items())
 
 
 # -- faults ----------------------------------------------------------------------------------------------------------

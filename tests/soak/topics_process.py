@@ -36,10 +36,10 @@ from contextlib import suppress
 from typing import Any
 
 import bookstand
+import bookstand.delivery.topic
 
 # Before anybody waits for it.
-import bookstand.delivery.bucket_tracker
-import bookstand.delivery.topic
+import bookstand.delivery.tracker.bucket.tracker
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
 from bookstand.errors import BookstandError, LedgerClosedError, LedgerFencedError
 from tests.kit import PATIENCE

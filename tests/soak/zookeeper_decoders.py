@@ -10,17 +10,18 @@ from typing import Any
 
 from bookstand.errors import MalformedError
 from bookstand.server.framing import SCRATCH_BYTES, split
-from bookstand.server.zookeeper import kept, records
+from bookstand.server.zookeeper import persistent_records
 from bookstand.server.zookeeper.batch import Begin
 from bookstand.server.zookeeper.connection import ZooKeeperConnection
-from bookstand.server.zookeeper.jute import BOOL, Codec, JuteError
-from bookstand.server.zookeeper.kept import OPEN_ACL
-from bookstand.server.zookeeper.protocol import MAX_FRAME, CreateMode, Op, WatchMode
-from bookstand.server.zookeeper.rounds import Rounds
+from bookstand.server.zookeeper.persistent_records import OPEN_ACL
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.jute import BOOL, Codec, JuteError
+from bookstand.server.zookeeper.protocol.protocol import MAX_FRAME, CreateMode, Op, WatchMode
+from bookstand.server.zookeeper.request_rounds import Rounds
 from bookstand.server.zookeeper.state import State
-from bookstand.storage import keys, record
-from bookstand.storage.changes import Change
 from bookstand.storage.clock import SystemClock
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format import schema, sealed_record
 from bookstand.storage.storage import open_storage
 from tests.server.test_framing import frames_of
 from tests.server.zookeeper.kit import multi_body
@@ -89,8 +90,10 @@ def _of_records(rng: random.Random) -> dict[str, Decoder]:
 
 
 def _of_what_is_kept(rng: random.Random) -> dict[str, Decoder]:
-    key, session_key = b"/a", kept.session_key(77)
-    znode = kept.new_znode(rng.randrange(99), 5, rng.choice((0, 77, kept.CONTAINER_OWNER, kept.ttl_owner(9))))
+    key, session_key = b"/a", persistent_records.session_key(77)
+    znode = persistent_records.new_znode(
+        rng.randrange(99), 5, rng.choice((0, 77, persistent_records.CONTAINER_OWNER, persistent_records.ttl_owner(9)))
+    )
     listed = znode._replace(acl=(records.Acl(1, "world", "anyone"),), children=3, seal=0xFFFFFFFF)
 
     def below(packed: bytes) -> bytes:
@@ -99,22 +102,28 @@ def _of_what_is_kept(rng: random.Random) -> dict[str, Decoder]:
 
     return {
         "znode": Decoder(
-            [below(kept.pack_znode(key, one)) for one in (znode, listed)],
-            lambda data: kept.parse_znode(key, data),
-            lambda value: below(kept.pack_znode(key, value)),
+            [below(persistent_records.pack_znode(key, one)) for one in (znode, listed)],
+            lambda data: persistent_records.parse_znode(key, data),
+            lambda value: below(persistent_records.pack_znode(key, value)),
         ),
         "znode under its seal": Decoder(
-            [kept.pack_znode(key, znode)], lambda data: record.unseal(keys.META, key, data), digested=True
+            [persistent_records.pack_znode(key, znode)],
+            lambda data: sealed_record.unseal(schema.META, key, data),
+            digested=True,
         ),
         "session": Decoder(
-            [below(kept.pack_session(session_key, kept.Session(30_000, rng.randbytes(16))))],
-            lambda data: kept.parse_session(session_key, data),
-            lambda value: below(kept.pack_session(session_key, value)),
+            [
+                below(
+                    persistent_records.pack_session(session_key, persistent_records.Session(30_000, rng.randbytes(16)))
+                )
+            ],
+            lambda data: persistent_records.parse_session(session_key, data),
+            lambda value: below(persistent_records.pack_session(session_key, value)),
         ),
         "server's record": Decoder(
-            [below(kept.pack_server(kept.Server(5, 1 << 56)))],
-            kept.parse_server,
-            lambda value: below(kept.pack_server(value)),
+            [below(persistent_records.pack_server(persistent_records.Server(5, 1 << 56)))],
+            persistent_records.parse_server,
+            lambda value: below(persistent_records.pack_server(value)),
         ),
     }
 

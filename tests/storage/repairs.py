@@ -14,8 +14,8 @@ import lmdb
 
 import bookstand
 from bookstand.errors import BookstandError
-from bookstand.ledger.handle import EntryLostError
-from bookstand.storage.repair import UNFINISHED, RepairReport, repair
+from bookstand.ledger.handles.handle import EntryLostError
+from bookstand.storage.repair.repair import UNFINISHED, RepairReport, repair
 from tests.kit import PATIENCE, own_environment
 from tests.soak import damaged_files
 from tests.storage import trials

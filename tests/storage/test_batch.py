@@ -11,8 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bookstand.errors import DigestMismatchError
-from bookstand.storage import entry
-from bookstand.storage.batch import (
+from bookstand.storage.format import entry_codec
+from bookstand.storage.format.digest import DIGEST_NAMES, digest_for
+from bookstand.storage.format.entry_batch import (
     LARGEST_COMMON_SIZE,
     LARGEST_SLICE,
     SMALLEST_BATCH,
@@ -20,8 +21,7 @@ from bookstand.storage.batch import (
     decode_entries,
     encode_entries,
 )
-from bookstand.storage.digest import DIGEST_NAMES, digest_for
-from bookstand.storage.keys import ENTRY_KEY
+from bookstand.storage.format.schema import ENTRY_KEY
 
 COUNTS = [
     1,
@@ -43,7 +43,7 @@ def one_by_one(name, ledger, first, lac, length, payloads):
     for entry_id, payload in enumerate(payloads, first):
         length += len(payload)
         keys.append(ENTRY_KEY.pack(ledger, entry_id))
-        stored.append(entry.encode(digest, ledger, entry_id, lac, length, payload))
+        stored.append(entry_codec.encode(digest, ledger, entry_id, lac, length, payload))
     return keys, stored
 
 
@@ -116,10 +116,10 @@ def test_entries_that_carry_any_last_add_confirmed(name, monkeypatch):
     payloads = some_payloads("equal", SMALLEST_BATCH)
     lacs = [-1, 0, 1, (1 << 60) - 1, (1 << 63) - 1]
     stored = [
-        entry.encode(digest, 3, entry_id, lacs[entry_id % len(lacs)], 33 * (entry_id + 1), payload)
+        entry_codec.encode(digest, 3, entry_id, lacs[entry_id % len(lacs)], 33 * (entry_id + 1), payload)
         for entry_id, payload in enumerate(payloads)
     ]
-    monkeypatch.setattr(entry, "decode", None)
+    monkeypatch.setattr(entry_codec, "decode", None)
     assert list(decode_entries(digest, 3, 0, stored)[1]) == payloads
 
 
@@ -233,7 +233,7 @@ def test_other_damage(name):
     digest = digest_for(name, PASSWORD)
     stored = stored_bytes(encode_entries(digest, 5, 100, 99, 0, some_payloads("equal", SMALLEST_BATCH)))
     good = list(stored)
-    another = entry.encode(digest, 6, 150, 99, 3, b"x" * 33)
+    another = entry_codec.encode(digest, 6, 150, 99, 3, b"x" * 33)
     changes = {
         "swapped": lambda some: [*some[:50], some[51], some[50], *some[52:]],
         "missing": lambda some: some[:50] + some[51:],

@@ -13,18 +13,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import bookstand
 from bookstand import errors
-from bookstand.storage import metadata as metadata_format
-from bookstand.storage.changes import Change
-from bookstand.storage.digest import digest_for, master_key
-from bookstand.storage.entry_changes import AddEntries, Fence
-from bookstand.storage.ledger_changes import (
+from bookstand.storage.commit.entry_operations import AddEntries, Fence
+from bookstand.storage.commit.ledger_operations import (
     CreateLedger,
     DeleteLedger,
     ReserveLedger,
     RestartLedgerIds,
     UpdateLedger,
 )
-from bookstand.storage.node_changes import DeleteNode, PutNode
+from bookstand.storage.commit.node_operations import DeleteNode, PutNode
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format import ledger_metadata as metadata_format
+from bookstand.storage.format.digest import digest_for, master_key
 from tests import kit
 
 PASSWORD = b"secret"

@@ -12,7 +12,7 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage.commit_marks import WRITERS_LISTED
+from bookstand.storage.commit.commit_marks import WRITERS_LISTED
 from tests.kit import PATIENCE, eventually, raw
 
 OTHER = """
@@ -204,7 +204,7 @@ def test_a_damaged_list_of_writers_is_reported(store_path):
 
 def test_the_store_is_reopened_under_the_lock_of_its_folder(store, store_path):
     """LMDB initializes its lock file while it opens: no other process may open the store meanwhile."""
-    from bookstand.storage import environment
+    from bookstand.storage.lmdb import environment
 
     held = []
     real = environment.lmdb.open

@@ -11,9 +11,9 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage.committer import Committer, Submission
+from bookstand.storage.commit.futures import pending_on
+from bookstand.storage.commit.group_commit import Committer, Submission
 from bookstand.storage.hooks import Hooks
-from bookstand.storage.pending import pending_on
 from tests.kit import PATIENCE, eventually, in_threads, refused
 
 
@@ -136,8 +136,8 @@ def test_those_who_were_answered_are_waited_for(committer, log, threads):
 
 
 def test_the_last_who_was_answered_lets_the_next_batch_go(committer, log, monkeypatch):
-    monkeypatch.setattr(bookstand.storage.committer, "RALLY", PATIENCE)
-    monkeypatch.setattr(bookstand.storage.committer, "WORTH_A_RALLY", -1.0)
+    monkeypatch.setattr(bookstand.storage.commit.group_commit, "RALLY", PATIENCE)
+    monkeypatch.setattr(bookstand.storage.commit.group_commit, "WORTH_A_RALLY", -1.0)
     in_threads(12, lambda index: [submit(committer, f"{index}-{number}").result() for number in range(50)])
     assert Counter(name for batch in log.batches for name in batch).total() == 600
     assert not committer._answered.waiting
@@ -155,7 +155,7 @@ def test_who_does_not_come_back_holds_nobody_up_for_long(committer, log):
 @pytest.mark.parametrize("leaves", [False, True])
 def test_nor_those_who_came_before_he_was_answered(committer, log, monkeypatch, leaves):
     """Whether the first of them goes on waiting, or has no time for that."""
-    monkeypatch.setattr(bookstand.storage.committer, "WORTH_A_RALLY", -1.0)
+    monkeypatch.setattr(bookstand.storage.commit.group_commit, "WORTH_A_RALLY", -1.0)
     log.go.clear()
     results = []
 
@@ -187,8 +187,8 @@ def test_nor_those_who_came_before_he_was_answered(committer, log, monkeypatch, 
 
 
 def test_a_callback_of_who_waited_and_then_led_may_wait_for_another_commit(committer, log, monkeypatch):
-    monkeypatch.setattr(bookstand.storage.committer, "RALLY", 2 * PATIENCE)
-    monkeypatch.setattr(bookstand.storage.committer, "WORTH_A_RALLY", -1.0)
+    monkeypatch.setattr(bookstand.storage.commit.group_commit, "RALLY", 2 * PATIENCE)
+    monkeypatch.setattr(bookstand.storage.commit.group_commit, "WORTH_A_RALLY", -1.0)
     log.go.clear()
     results = []
 
@@ -428,8 +428,8 @@ def test_a_callback_is_enough_for_the_background_to_commit(committer):
 
 def test_a_stored_change_needs_nobody_to_wait_for_it(open_store):
     """``submit`` alone is enough, whoever asks for the result and when."""
-    from bookstand.storage.changes import Change
-    from bookstand.storage.node_changes import PutNode
+    from bookstand.storage.commit.node_operations import PutNode
+    from bookstand.storage.commit.operations import Change
 
     store = open_store()
     pending = store.storage.submit(Change(PutNode("/a", b"1", None)))

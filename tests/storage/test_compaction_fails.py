@@ -9,8 +9,8 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage import files, owners
-from bookstand.storage.witness import Witness
+from bookstand.storage.process import data_files, process_markers
+from bookstand.storage.process.witness import Witness
 
 
 def failing(*_: object) -> None:
@@ -23,7 +23,7 @@ def test_the_folder_cannot_be_synced(store_path, monkeypatch):
     writer = store.create_ledger()
     writer.append(b"0")
     with monkeypatch.context() as patch:
-        patch.setattr(owners, "sync_folder", failing)
+        patch.setattr(process_markers, "sync_folder", failing)
         with pytest.raises(errors.BookstandError):
             store.compact()
     assert writer.append(b"1") == 1
@@ -43,7 +43,7 @@ def test_the_witness_outlives_a_failed_compaction(store_path, monkeypatch, in_us
     with bookstand.open(store_path, witness=in_use) as store:
         before = len(os.listdir("/proc/self/fd"))
         with monkeypatch.context() as patch:
-            patch.setattr(files, "sync_file", failing)
+            patch.setattr(data_files, "sync_file", failing)
             with pytest.raises(errors.BookstandError):
                 store.compact()
         assert len(os.listdir("/proc/self/fd")) == before

@@ -10,14 +10,14 @@ from typing import Any
 import lmdb
 import pytest
 
-from bookstand.storage import keys
-from bookstand.storage.changes import Change
-from bookstand.storage.copying import AddCopies, FenceCopy, TellCopyLac, highest_lac
-from bookstand.storage.digest import digest_for, master_key
-from bookstand.storage.entry import encode
-from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger
-from bookstand.storage.metadata import LedgerMetadata, serialize
-from bookstand.storage.state import NO_HOME_YET
+from bookstand.storage.commit.ledger_operations import CreateLedger, DeleteLedger
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format import schema
+from bookstand.storage.format.digest import digest_for, master_key
+from bookstand.storage.format.entry_codec import encode
+from bookstand.storage.format.ledger_metadata import LedgerMetadata, serialize
+from bookstand.storage.format.ledger_state import NO_HOME_YET
+from bookstand.storage.served.replica_operations import AddCopies, FenceCopy, TellCopyLac, highest_lac
 from tests.kit import refused
 
 DIGEST = digest_for("crc32c", b"")
@@ -101,7 +101,7 @@ def test_each_bookie_has_what_it_was_sent(open_store: Callable[..., Any], seed: 
 def test_a_ledger_of_one_bookie_needs_no_marks(storage: Any) -> None:
     add(storage, 2, 5, [entry(5, number) for number in range(10)])
     add(storage, 2, 5, [entry(5, 10)])
-    assert list(storage.keys_of(keys.COPIES)) == [keys.COPY_LEDGER.pack(5, 2)]
+    assert list(storage.keys_of(schema.COPIES)) == [schema.COPY_LEDGER.pack(5, 2)]
 
 
 def test_a_striped_ledger_is_whole_in_the_store(storage: Any) -> None:
@@ -209,7 +209,7 @@ def test_what_is_collected_is_gone_from_all_bookies(storage: Any, store: Any) ->
     assert len(has(storage, 3, 5)) == 100
     storage.collect(5)
     assert [knows(storage, bookie, 5) for bookie in BOOKIES] == [None] * 3
-    assert {key[:8] for key in storage.keys_of(keys.COPIES)} == {(6).to_bytes(8, "big")}
+    assert {key[:8] for key in storage.keys_of(schema.COPIES)} == {(6).to_bytes(8, "big")}
     assert not store.verify().problems
 
 
@@ -230,8 +230,8 @@ def test_a_store_from_before_there_were_servers(open_store: Callable[..., Any], 
     first = open_store()
     first.create_ledger().append(b"one")
     first.close()
-    environment = lmdb.open(str(store_path), max_dbs=len(keys.DATABASES), lib_version=0)
-    database = environment.open_db(keys.COPIES, create=False)
+    environment = lmdb.open(str(store_path), max_dbs=len(schema.DATABASES), lib_version=0)
+    database = environment.open_db(schema.COPIES, create=False)
     with environment.begin(write=True) as transaction:
         transaction.drop(database, delete=True)
     environment.close()
@@ -249,10 +249,10 @@ def test_a_store_from_before_there_were_servers(open_store: Callable[..., Any], 
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        (keys.COPY_ENTRY.pack(5, 2, 1), b"=", "is missing: the bookie was sent it"),
-        (keys.COPY_ENTRY.pack(5, 2, 0), b"?", "is no mark"),
-        (keys.COPY_ENTRY.pack(5, 2, 0), b"+" + bytes(40), "its bytes are those of another entry"),
-        (keys.COPY_LEDGER.pack(5, 2), b"", "checksum does not match"),
+        (schema.COPY_ENTRY.pack(5, 2, 1), b"=", "is missing: the bookie was sent it"),
+        (schema.COPY_ENTRY.pack(5, 2, 0), b"?", "is no mark"),
+        (schema.COPY_ENTRY.pack(5, 2, 0), b"+" + bytes(40), "its bytes are those of another entry"),
+        (schema.COPY_LEDGER.pack(5, 2), b"", "checksum does not match"),
         (b"odd", b"", "a key that can be none"),
     ],
 )
@@ -261,6 +261,6 @@ def test_damage_is_found(storage: Any, store: Any, key: bytes, value: bytes, tol
     with storage.committer.paused():
         environment = storage._environment
         transaction = environment._env.begin(None, None, True)
-        transaction.put(key, value, True, True, False, environment.databases[keys.COPIES])
+        transaction.put(key, value, True, True, False, environment.databases[schema.COPIES])
         transaction.commit()
     assert told in " ".join(problem.message for problem in store.verify().problems)

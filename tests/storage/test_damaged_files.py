@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.storage import keys
+from bookstand.storage.format import schema
 from tests import kit
 from tests.counts import Counts
 from tests.soak import damaged_files
@@ -136,12 +136,12 @@ def test_keys_out_of_their_order_do_not_lead_in_circles(memory_path: Path, where
     if where == "leaf":
         found = [key for page in pages if (key := key_of_an_entry(image, page, LEAF, 0))]
         # Neither the first leaf nor the last.
-        at = sorted(found, key=lambda at: bytes(image[at : at + keys.ENTRY_KEY.size]))[len(found) // 2]
-        damaged = keys.ENTRY_KEY.pack(0, 0)
+        at = sorted(found, key=lambda at: bytes(image[at : at + schema.ENTRY_KEY.size]))[len(found) // 2]
+        damaged = schema.ENTRY_KEY.pack(0, 0)
     else:
         (at,) = [key for page in pages if (key := key_of_an_entry(image, page, BRANCH, -1))]
-        damaged = keys.ENTRY_KEY.pack(1 << 50, 0)
-    image[at : at + keys.ENTRY_KEY.size] = damaged
+        damaged = schema.ENTRY_KEY.pack(1 << 50, 0)
+    image[at : at + schema.ENTRY_KEY.size] = damaged
     (path / "data.mdb").write_bytes(image)
     ended = kit.run_python(VERIFY, path, check)
     assert ended.returncode == 0, (ended.returncode, ended.stderr[-500:])
@@ -157,7 +157,7 @@ def key_of_an_entry(image: bytearray, page: int, kind: int, place: int) -> int |
         return None
     node = begin + struct.unpack_from("<H", image, begin + PAGE_HEADER + 2 * (place % nodes))[0]
     (key_size,) = struct.unpack_from("<H", image, node + 6)
-    return node + NODE_HEADER if key_size == keys.ENTRY_KEY.size else None
+    return node + NODE_HEADER if key_size == schema.ENTRY_KEY.size else None
 
 
 # How LMDB lays out its pages.

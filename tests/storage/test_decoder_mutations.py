@@ -11,7 +11,7 @@ import pytest
 
 import bookstand
 from bookstand.errors import BookstandError, StoreDamagedError
-from bookstand.storage import keys, record
+from bookstand.storage.format import schema, sealed_record
 from tests import kit
 from tests.counts import Counts
 from tests.soak import decoder_mutations
@@ -119,11 +119,11 @@ Use = Callable[[bookstand.Store], Any]
 def put(path: Path, key: bytes, body: bytes) -> None:
     """A sealed record of the store about itself."""
     with kit.raw(path, write=True) as databases:
-        databases(keys.META)[key] = record.seal(key, body)
+        databases(schema.META)[key] = sealed_record.seal(key, body)
 
 
 @pytest.mark.damaged
-@pytest.mark.parametrize("counter", [keys.META_NEXT_LEDGER, keys.META_NEXT_INCARNATION])
+@pytest.mark.parametrize("counter", [schema.META_NEXT_LEDGER, schema.META_NEXT_INCARNATION])
 @pytest.mark.parametrize("body", [b"", b"\x01", b"\xff" * 8, b"\x01" * 9, b"\xff" * 12])
 def test_a_counter_that_cannot_be_one(store_path: Path, counter: bytes, body: bytes) -> None:
     with bookstand.open(store_path) as store:
@@ -146,7 +146,7 @@ def test_a_counter_that_cannot_be_one(store_path: Path, counter: bytes, body: by
 def test_a_note_of_a_deletion_under_an_impossible_key(store_path: Path, use: Use, size: int) -> None:
     with bookstand.open(store_path) as store:
         store.create_ledger().append(b"x")
-    put(store_path, keys.META_DELETED + bytes(size), b"")
+    put(store_path, schema.META_DELETED + bytes(size), b"")
     with bookstand.open(store_path) as store:
         try:
             use(store)

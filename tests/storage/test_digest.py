@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.digest import DIGEST_NAMES, Digest, digest_for, digest_name, master_key
+from bookstand.storage.format.digest import DIGEST_NAMES, Digest, digest_for, digest_name, master_key
 
 HEADER = bytes.fromhex("00000000000000010000000000000000ffffffffffffffff0000000000000003")
 GOLDEN = {

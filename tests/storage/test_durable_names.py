@@ -9,10 +9,11 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.disk.dump_file import Node, write_dump
-from bookstand.disk.exporting import export_topics
-from bookstand.storage import backup, owners
-from bookstand.tools.report import writing
+from bookstand.disk.exporter.run import export_topics
+from bookstand.disk.metadata.dump_file import Node, write_dump
+from bookstand.storage import backup
+from bookstand.storage.process import process_markers
+from bookstand.tools.report import output
 from bookstand.tools.report.page import BEGINNING
 
 
@@ -105,7 +106,7 @@ def test_a_store_made_without_durability_is_durable_once_opened_with_it(tmp_path
 def test_nothing_is_committed_to_a_compacted_file_whose_name_is_not_durable(store, store_path, monkeypatch, failure):
     writer = store.create_ledger()
     writer.append(b"before")
-    real = owners.sync_folder
+    real = process_markers.sync_folder
     failing = [True]
     renamed = []
 
@@ -115,7 +116,7 @@ def test_nothing_is_committed_to_a_compacted_file_whose_name_is_not_durable(stor
         real(folder)
         renamed.append(folder)
 
-    monkeypatch.setattr(owners, "sync_folder", sync)
+    monkeypatch.setattr(process_markers, "sync_folder", sync)
     with pytest.raises((errors.StoreError, KeyboardInterrupt)):
         store.compact()
     if isinstance(failure, OSError):
@@ -162,7 +163,7 @@ def test_a_dump_is_durable(tmp_path, steps):
 
 
 def test_a_report_is_durable(tmp_path, steps):
-    writing.write(tmp_path / "report.html", BEGINNING)
+    output.write(tmp_path / "report.html", BEGINNING)
     named = place(steps, ("name", str(tmp_path / "report.html")))
     assert steps[named - 1][0] == "sync"
     assert steps[named + 1 :] == [("sync", str(tmp_path))]

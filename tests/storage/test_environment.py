@@ -12,7 +12,7 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage import environment
+from bookstand.storage.lmdb import environment
 from bookstand.storage.storage import open_storage
 from tests.kit import PATIENCE, Child, Program, data_file, eventually
 

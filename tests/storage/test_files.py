@@ -348,7 +348,7 @@ def test_a_probe_as_a_program(pristine, tmp_path):
 
     def probe(path):
         return subprocess.run(
-            [sys.executable, "-m", "bookstand.storage.probe", str(path)],
+            [sys.executable, "-m", "bookstand.storage.process.probe", str(path)],
             capture_output=True,
             text=True,
             timeout=PATIENCE,

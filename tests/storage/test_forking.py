@@ -8,8 +8,8 @@ import json
 
 import pytest
 
-from bookstand.storage import owners
-from bookstand.storage.forking import ProcessBound
+from bookstand.storage.process import process_markers
+from bookstand.storage.process.fork_guard import ProcessBound
 from tests.kit import PATIENCE, ROOT, Program
 
 # What runs in programs of their own: forking a process full of threads is what is tested, and not to be had in pytest.
@@ -534,7 +534,7 @@ def test_a_fork_in_the_middle_of_a_transaction(store_path):
 
 OWN_LOCKS = """
 import fcntl, gc
-from bookstand.storage import environment
+from bookstand.storage.lmdb import environment
 if sys.argv[2] == "freed":
     environment._keep_forever = lambda env: None
 store = bookstand.open(path)
@@ -592,7 +592,7 @@ def test_a_child_leaves_a_temporary_store_to_its_parent(store_path):
 
 
 OUTLIVING = """
-from bookstand.storage import owners
+from bookstand.storage.process import process_markers as owners
 store = bookstand.open(path)
 role = store.storage.take_role("bookies")
 lock = owners.FolderLock(path)
@@ -609,9 +609,9 @@ def test_locks_of_a_parent_end_with_it(store_path):
     """A child that outlives its parent neither keeps the folder locked nor makes the parent seem alive."""
     with Program(TOOLS + OUTLIVING, store_path) as program:
         program.wait_for_lines(1)
-        survey = owners.Survey(str(store_path))
+        survey = process_markers.Survey(str(store_path))
         assert (survey.writers, len(survey.died_writing)) == (0, 1)
-        owners.Role(str(store_path), "bookies").leave()
+        process_markers.Role(str(store_path), "bookies").leave()
         program.tell("go")
         program.finish()
 
@@ -745,7 +745,7 @@ BLOCKING = {"shut_gate", "Waiters", "Lock", "RLock", "Condition", "Event", "Sema
 
 def test_every_object_with_a_lock_is_bound_to_its_process():
     unbound = set()
-    for room in ("storage", "ledger", "cursor", "delivery", "server"):
+    for room in ("storage", "ledger", "managed_ledger", "cursor", "delivery", "server"):
         for file in sorted((ROOT / room).rglob("*.py")):
             module = ".".join(("bookstand", *file.relative_to(ROOT).with_suffix("").parts))
             for kind in ast.walk(ast.parse(file.read_text())):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookstand.storage.guard import Guard
+from bookstand.storage.process.interrupt_guard import Guard
 
 CHECKS = 20_000
 

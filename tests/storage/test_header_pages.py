@@ -17,7 +17,7 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage import meta_page
+from bookstand.storage.lmdb import meta_page
 from tests.kit import Program, data_file, eventually, raw
 from tests.storage import shim
 

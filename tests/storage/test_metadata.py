@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bookstand.errors import IncorrectParameterError, MetadataSerializationError
 from bookstand.proto.ledger_metadata_pb2 import LedgerMetadataFormat
-from bookstand.storage.metadata import STATES, LedgerMetadata, parse, serialize
+from bookstand.storage.format.ledger_metadata import STATES, LedgerMetadata, parse, serialize
 from tests.replay.outcome import Outcome
 from tests.replay.samples import compare_folder
 
@@ -387,12 +387,12 @@ def test_damage_gives_our_error_or_metadata_that_keeps_the_rules(format_version:
 def test_the_protobuf_runtime_is_not_imported() -> None:
     code = (
         "import sys; before = set(sys.modules)\n"
-        "import bookstand.storage.metadata as m\n"
+        "import bookstand.storage.format.ledger_metadata as m\n"
         "d = m.serialize(m.LedgerMetadata(1, ensemble_size=1, write_quorum_size=1, ack_quorum_size=1,"
         " ensembles=[(0, ['b'])], digest_type='crc32', password=b''))\n"
         "str(m.parse(d, 1))\n"
         "print(*sorted(set(sys.modules) - before))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
-    assert "bookstand.proto.wire" in loaded
-    assert not {"google.protobuf", "dataclasses", "bookstand.storage.metadata_text"} & set(loaded)
+    assert "bookstand.proto.wire_format" in loaded
+    assert not {"google.protobuf", "dataclasses", "bookstand.storage.format.ledger_metadata_text"} & set(loaded)

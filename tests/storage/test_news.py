@@ -9,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookstand import errors
-from bookstand.storage import keys, news, record
-from bookstand.storage.changes import Change
-from bookstand.storage.node_changes import DeleteNode, PutNode
+from bookstand.storage.commit import change_feed
+from bookstand.storage.commit.node_operations import DeleteNode, PutNode
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format import schema, sealed_record
 
 
 class Begin:
     """What a server does to a store that it is the first to serve."""
 
     def apply(self, staging: Any) -> None:
-        staging.put(keys.META, keys.META_NEWS, news.pack_total(0))
+        staging.put(schema.META, schema.META_NEWS, change_feed.pack_total(0))
 
 
 class Restore:
@@ -28,7 +29,7 @@ class Restore:
         self._record = key, value
 
     def apply(self, staging: Any) -> None:
-        staging.put(keys.META, *self._record)
+        staging.put(schema.META, *self._record)
 
 
 @pytest.fixture
@@ -42,18 +43,18 @@ def test_the_last_are_kept_by_their_numbers(commits: list[int]) -> None:
     kept: dict[bytes, bytes] = {}
     total = 0
     for count in commits:
-        changed = [(keys.NODES, b"/%d" % (total + number)) for number in range(count)]
-        for key, value in news.told(total, changed):
+        changed = [(schema.NODES, b"/%d" % (total + number)) for number in range(count)]
+        for key, value in change_feed.told(total, changed):
             if value is None:
                 del kept[key]
             else:
                 kept[key] = value
         total += count
-        assert news.unpack_total(kept[keys.META_NEWS]) == total
-        numbers = range(max(0, total - keys.NEWS_KEPT) + 1, total + 1)
-        assert sorted(kept.keys() - {keys.META_NEWS}) == [news.key_of(number) for number in numbers]
+        assert change_feed.unpack_total(kept[schema.META_NEWS]) == total
+        numbers = range(max(0, total - schema.NEWS_KEPT) + 1, total + 1)
+        assert sorted(kept.keys() - {schema.META_NEWS}) == [change_feed.key_of(number) for number in numbers]
         for number in (numbers[0], numbers[-1]):
-            assert news.unpack(number, kept[news.key_of(number)]) == (keys.NODES, b"/%d" % (number - 1))
+            assert change_feed.unpack(number, kept[change_feed.key_of(number)]) == (schema.NODES, b"/%d" % (number - 1))
 
 
 def test_every_change_is_named_once_a_commit(storage: Any, store: Any) -> None:
@@ -62,8 +63,8 @@ def test_every_change_is_named_once_a_commit(storage: Any, store: Any) -> None:
     storage.apply(Change(PutNode("/a", b"2", None), PutNode("/b", b"", None), PutNode("/a", b"3", None)))
     storage.apply(Change(DeleteNode("/b", None)))
     assert storage.news_total() == 5
-    ledger = keys.LEDGERS, keys.LEDGER_KEY.pack(ledger_id)
-    names = [(keys.NODES, b"/a"), ledger, (keys.NODES, b"/a"), (keys.NODES, b"/b"), (keys.NODES, b"/b")]
+    ledger = schema.LEDGERS, schema.LEDGER_KEY.pack(ledger_id)
+    names = [(schema.NODES, b"/a"), ledger, (schema.NODES, b"/a"), (schema.NODES, b"/b"), (schema.NODES, b"/b")]
     assert storage.news_since(0, 5) == names
     assert storage.news_since(4, 5) == names[4:]
     assert storage.news_since(5, 5) == []
@@ -84,10 +85,10 @@ def test_what_is_refused_is_no_news(storage: Any, store: Any) -> None:
 def test_a_damaged_name_is_none(storage: Any, store: Any, body: bytes) -> None:
     """Who looks for news has to look at everything then."""
     store.nodes.put("/a", b"1")
-    key = news.key_of(1)
-    for value in (record.seal(key, body), b"\0" * 4 + body):
+    key = change_feed.key_of(1)
+    for value in (sealed_record.seal(key, body), b"\0" * 4 + body):
         storage.apply(Change(Restore(key, value)))
         assert storage.news_since(0, 1) is None
         with pytest.raises(errors.StoreDamagedError, match="the name of change 1 is damaged"):
-            news.unpack(1, value)
+            change_feed.unpack(1, value)
     assert store.verify().problems

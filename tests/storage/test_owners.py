@@ -11,7 +11,7 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage import owners
+from bookstand.storage.process import process_markers
 from tests.kit import PATIENCE, ChildRefusedError, eventually, in_threads
 from tests.page_damage import spoil_free_list
 from tests.soak.interruption import Interruption
@@ -136,7 +136,7 @@ def test_the_folder_lock_lets_one_in_at_a_time(tmp_path):
 
     def enter(_):
         for _ in range(20):
-            with owners.FolderLock(str(tmp_path)):
+            with process_markers.FolderLock(str(tmp_path)):
                 inside.append(1)
                 most.append(len(inside))
                 inside.pop()
@@ -152,27 +152,27 @@ def test_the_folder_lock_lets_one_in_at_a_time(tmp_path):
 
 def test_a_survey(tmp_path):
     folder = str(tmp_path)
-    mine = owners.Owner(folder)
-    reading = owners.Owner(folder, read_only=True)
+    mine = process_markers.Owner(folder)
+    reading = process_markers.Owner(folder, read_only=True)
     (tmp_path / "open-1-dead").touch()
     (tmp_path / "read-1-dead").touch()
     (tmp_path / "unrelated").touch()
-    survey = owners.Survey(folder)
+    survey = process_markers.Survey(folder)
     assert (survey.writers, survey.readers) == (1, 1)
     assert survey.died_writing == [str(tmp_path / "open-1-dead")]
     assert survey.died_reading == [str(tmp_path / "read-1-dead")]
-    survey = owners.Survey(folder, besides=mine)
+    survey = process_markers.Survey(folder, besides=mine)
     assert (survey.writers, survey.readers) == (0, 1)
     reading.leave()
     mine.leave()
-    survey = owners.Survey(folder)
+    survey = process_markers.Survey(folder)
     assert (survey.writers, survey.readers) == (0, 0)
 
 
 def test_sync_folder(tmp_path):
-    owners.sync_folder(str(tmp_path))
+    process_markers.sync_folder(str(tmp_path))
     with pytest.raises(FileNotFoundError):
-        owners.sync_folder(str(tmp_path / "missing"))
+        process_markers.sync_folder(str(tmp_path / "missing"))
 
 
 def test_compaction_is_put_off_while_another_process_reads(open_store, child):
@@ -208,20 +208,20 @@ def test_the_folder_removed_under_an_open_store(store_path):
 def test_an_interruption_does_not_keep_the_lock_of_a_folder(tmp_path, monkeypatch, got):
     """Ctrl-C while the lock is waited for, or right after: nobody would release it."""
     before = len(os.listdir("/proc/self/fd"))
-    real = owners.fcntl.flock
+    real = process_markers.fcntl.flock
 
     def interrupted(file, how):
-        if got or how == owners.fcntl.LOCK_UN:
+        if got or how == process_markers.fcntl.LOCK_UN:
             real(file, how)
-        if how != owners.fcntl.LOCK_UN:
+        if how != process_markers.fcntl.LOCK_UN:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(owners.fcntl, "flock", interrupted)
-        with pytest.raises(KeyboardInterrupt), owners.FolderLock(str(tmp_path)):
+        patch.setattr(process_markers.fcntl, "flock", interrupted)
+        with pytest.raises(KeyboardInterrupt), process_markers.FolderLock(str(tmp_path)):
             raise AssertionError("interrupted before")
     assert len(os.listdir("/proc/self/fd")) == before
-    with owners.FolderLock(str(tmp_path)):
+    with process_markers.FolderLock(str(tmp_path)):
         pass
 
 
@@ -234,6 +234,6 @@ def test_an_interrupted_reopening_keeps_neither_the_folder_nor_the_gate(store_pa
             with suppress(KeyboardInterrupt), Interruption(number):
                 reopen()
             in_threads(1, lambda _: reopen())
-            with owners.FolderLock(str(store_path)):
+            with process_markers.FolderLock(str(store_path)):
                 pass
         assert store.create_ledger().append(b"a") == 0

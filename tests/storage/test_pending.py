@@ -10,7 +10,7 @@ import time
 import pytest
 
 from bookstand import errors
-from bookstand.storage.pending import Completion, Pending, completed, pending_on
+from bookstand.storage.commit.futures import Completion, Pending, completed, pending_on
 from tests.kit import PATIENCE, Faults, eventually, in_threads, refused
 
 # -- on their own ----------------------------------------------------------------------------------------------------

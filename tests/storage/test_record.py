@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookstand.errors import StoreDamagedError
-from bookstand.storage import record
+from bookstand.storage.format import sealed_record
 
 BODIES = st.binary(max_size=200)
 KEYS = st.binary(min_size=1, max_size=30)
@@ -15,40 +15,43 @@ KEYS = st.binary(min_size=1, max_size=30)
 
 @given(key=KEYS, body=BODIES)
 def test_roundtrip(key, body):
-    sealed = record.seal(key, body)
+    sealed = sealed_record.seal(key, body)
     assert len(sealed) == 4 + len(body)
-    assert record.unseal(b"meta", key, sealed) == body
+    assert sealed_record.unseal(b"meta", key, sealed) == body
 
 
 @given(key=KEYS, version=st.integers(-(1 << 63), (1 << 63) - 1), value=BODIES)
 def test_versioned_roundtrip(key, version, value):
-    assert record.unseal_versioned(b"nodes", key, record.seal_versioned(key, version, value)) == (value, version)
+    assert sealed_record.unseal_versioned(b"nodes", key, sealed_record.seal_versioned(key, version, value)) == (
+        value,
+        version,
+    )
 
 
 @pytest.mark.parametrize("body", [b"", b"a", b"some body"])
 def test_every_flipped_bit_is_found(body):
-    sealed = record.seal(b"key", body)
+    sealed = sealed_record.seal(b"key", body)
     for bit in range(8 * len(sealed)):
         flipped = bytearray(sealed)
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(StoreDamagedError):
-            record.unseal(b"meta", b"key", bytes(flipped))
+            sealed_record.unseal(b"meta", b"key", bytes(flipped))
 
 
 def test_every_cut_is_found():
-    sealed = record.seal_versioned(b"key", 3, b"some value")
+    sealed = sealed_record.seal_versioned(b"key", 3, b"some value")
     for size in range(len(sealed)):
         with pytest.raises(StoreDamagedError):
-            record.unseal_versioned(b"nodes", b"key", sealed[:size])
+            sealed_record.unseal_versioned(b"nodes", b"key", sealed[:size])
     # A right seal over too little.
     for size in range(8):
         with pytest.raises(StoreDamagedError, match="too short"):
-            record.unseal_versioned(b"nodes", b"key", record.seal(b"key", bytes(size)))
+            sealed_record.unseal_versioned(b"nodes", b"key", sealed_record.seal(b"key", bytes(size)))
 
 
 def test_the_value_of_another_key():
     with pytest.raises(StoreDamagedError):
-        record.unseal(b"meta", b"other", record.seal(b"key", b"body"))
+        sealed_record.unseal(b"meta", b"other", sealed_record.seal(b"key", b"body"))
 
 
 @pytest.mark.parametrize(
@@ -63,5 +66,5 @@ def test_the_value_of_another_key():
 )
 def test_the_message_names_the_record(database, key, name):
     with pytest.raises(StoreDamagedError) as caught:
-        record.unseal(database, key, b"xxxxyyyy")
+        sealed_record.unseal(database, key, b"xxxxyyyy")
     assert name in str(caught.value)

@@ -18,8 +18,8 @@ import google_crc32c
 import pytest
 
 import bookstand
-from bookstand.storage import keys
-from bookstand.testing.crash_lab import CrashLab
+from bookstand.storage.format import schema
+from bookstand.testing.crash.lab import CrashLab
 from tests.kit import Child, Program, raw
 from tests.soak.crash_work import Mixture
 from tests.storage import shim, trials
@@ -226,7 +226,7 @@ def test_crafted_header_pages_are_damage(tmp_path, memory_path, check):
     assert any(result["error"] for result in results)
 
 
-RECORDS = [*keys.META_RECORDS, keys.META_WRITERS]
+RECORDS = [*schema.META_RECORDS, schema.META_WRITERS]
 
 
 def crafted_bodies(rng):
@@ -254,7 +254,7 @@ def test_crafted_records_are_damage(memory_path, name):
     with raw(path, write=True) as database:
         database(b"meta")[name] = before
     assert outcomes <= {"fine", "StoreDamagedError", "StoreFormatError"}
-    assert "StoreDamagedError" in outcomes or name == keys.META_STORE_ID
+    assert "StoreDamagedError" in outcomes or name == schema.META_STORE_ID
     with bookstand.open(path) as store:
         assert store.nodes.get("/a") == (b"0", 0)
 

@@ -26,13 +26,13 @@ from bookstand.errors import (
     StoreInUseError,
     StoreNotFoundError,
 )
-from bookstand.storage import keys, record
-from bookstand.storage.meta_page import parse_meta
-from bookstand.storage.metadata import MADE_UP
-from bookstand.storage.places import Places
-from bookstand.storage.repair import UNFINISHED, Loss, NothingToSaveError, repair
-from bookstand.storage.salvage import Salvage
-from bookstand.storage.trees import Break, Spans
+from bookstand.storage.format import schema, sealed_record
+from bookstand.storage.format.ledger_metadata import MADE_UP
+from bookstand.storage.lmdb.meta_page import parse_meta
+from bookstand.storage.lmdb.tree_walk import Break, Spans
+from bookstand.storage.repair.record_index import Places
+from bookstand.storage.repair.repair import UNFINISHED, Loss, NothingToSaveError, repair
+from bookstand.storage.repair.salvage import Salvage
 from tests import kit
 from tests.kit import PATIENCE
 from tests.soak import damaged_files
@@ -99,7 +99,7 @@ def test_a_store_with_topics(tmp_path: Path) -> None:
     assert report.deleted_ledgers == 1
     assert contents(tmp_path / "new") == contents(tmp_path / "store")
     with kit.raw(tmp_path / "store") as before, kit.raw(tmp_path / "new") as after:
-        states = {key: before(b"state")[key] for key in map(keys.LEDGER_KEY.pack, range(7))}
+        states = {key: before(b"state")[key] for key in map(schema.LEDGER_KEY.pack, range(7))}
         assert {key: after(b"state")[key] for key in states} == states
 
 
@@ -131,11 +131,11 @@ def flipped(value: bytes) -> bytes:
 def test_entries_that_are_wrong(store: Store) -> None:
     damaged, new = store.copy()
     for entry_id, value in ((3, flipped), (4, flipped), (7, lambda stored: None), (9, lambda stored: b"short")):
-        change(damaged, b"entries", keys.ENTRY_KEY.pack(0, entry_id), value)
+        change(damaged, b"entries", schema.ENTRY_KEY.pack(0, entry_id), value)
     with kit.raw(damaged, write=True) as raw:
         entries = raw(b"entries")
         # Another one's bytes, right in themselves.
-        entries[keys.ENTRY_KEY.pack(0, 12)] = entries[keys.ENTRY_KEY.pack(0, 13)]
+        entries[schema.ENTRY_KEY.pack(0, 12)] = entries[schema.ENTRY_KEY.pack(0, 13)]
     report = repaired(damaged, new)
     assert [(loss.first_entry, loss.last_entry) for loss in report.losses] == [(3, 4), (7, 7), (9, 9), (12, 12)]
     assert {loss.ledger_id for loss in report.losses} == {0}
@@ -153,8 +153,8 @@ def test_entries_that_are_wrong(store: Store) -> None:
 def test_metadata_that_is_lost(store: Store, lose: Callable[[bytes], bytes | None]) -> None:
     """It is made up: closed where the ledger ended, with the digest and password of its entries."""
     damaged, new = store.copy()
-    change(damaged, b"ledgers", keys.LEDGER_KEY.pack(0), lose)
-    change(damaged, b"ledgers", keys.LEDGER_KEY.pack(LAST), lose)
+    change(damaged, b"ledgers", schema.LEDGER_KEY.pack(0), lose)
+    change(damaged, b"ledgers", schema.LEDGER_KEY.pack(LAST), lose)
     report = repaired(damaged, new)
     assert report.made_up == [0, LAST]
     assert {(loss.what, loss.ledger_id) for loss in report.losses if loss.ledger_id is not None} == {
@@ -173,7 +173,7 @@ def test_metadata_that_is_lost(store: Store, lose: Callable[[bytes], bytes | Non
 def test_a_state_that_is_lost(store: Store) -> None:
     damaged, new = store.copy()
     for ledger_id in (0, LAST):
-        change(damaged, b"state", keys.LEDGER_KEY.pack(ledger_id), flipped)
+        change(damaged, b"state", schema.LEDGER_KEY.pack(ledger_id), flipped)
     report = repaired(damaged, new)
     assert [(loss.what, loss.ledger_id) for loss in report.losses] == [("state", 0), ("state", LAST)]
     assert check(store, report, new) == SHAPE.entries + SHAPE.nodes
@@ -182,7 +182,7 @@ def test_a_state_that_is_lost(store: Store) -> None:
 def test_state_and_metadata_that_are_lost(store: Store) -> None:
     damaged, new = store.copy()
     for database in (b"state", b"ledgers"):
-        change(damaged, database, keys.LEDGER_KEY.pack(2), lambda sealed: None)
+        change(damaged, database, schema.LEDGER_KEY.pack(2), lambda sealed: None)
     report = repaired(damaged, new)
     assert {(loss.what, loss.ledger_id) for loss in report.losses} >= {("metadata", 2), ("state", 2)}
     assert report.made_up == [2]
@@ -194,7 +194,7 @@ def test_the_last_entries_of_an_open_ledger(store: Store) -> None:
     damaged, new = store.copy()
     last = SHAPE.ledgers[OPEN] - 1
     for entry_id in (last - 1, last):
-        change(damaged, b"entries", keys.ENTRY_KEY.pack(OPEN, entry_id), flipped)
+        change(damaged, b"entries", schema.ENTRY_KEY.pack(OPEN, entry_id), flipped)
     report = repaired(damaged, new)
     assert [loss.what for loss in report.losses] == ["entries", "metadata"]
     assert str(report.losses[1]) == (
@@ -223,13 +223,13 @@ def test_nodes_keep_their_versions(tmp_path: Path) -> None:
         assert after.nodes.get("/often") == (b"3", 3)
 
 
-@pytest.mark.parametrize("name", [*keys.META_SUMS.values(), keys.META_STORE_ID, keys.META_NEXT_LEDGER])
+@pytest.mark.parametrize("name", [*schema.META_SUMS.values(), schema.META_STORE_ID, schema.META_NEXT_LEDGER])
 def test_records_of_the_store_about_itself(store: Store, name: bytes) -> None:
     damaged, new = store.copy()
     change(damaged, b"meta", name, flipped)
     report = repaired(damaged, new)
     told = [loss.why for loss in report.losses if loss.what == "store"]
-    assert told[0] == f"{record.describe(b'meta', name)} is damaged"
+    assert told[0] == f"{sealed_record.describe(b'meta', name)} is damaged"
     assert check(store, report, new) == SHAPE.entries + SHAPE.nodes
 
 
@@ -242,7 +242,7 @@ def test_a_ledger_with_a_password_that_was_lost(tmp_path: Path) -> None:
         with before.create_ledger(digest="hmac", password=b"secret") as writer:
             writer.append_many([b"one", b"two", b"three"])
         change_later = writer.id
-    change(path, b"ledgers", keys.LEDGER_KEY.pack(change_later), flipped)
+    change(path, b"ledgers", schema.LEDGER_KEY.pack(change_later), flipped)
     report = repair(path, tmp_path / "without")
     assert report.unchecked == [0]
     assert report.entries == 3
@@ -255,7 +255,7 @@ def test_a_ledger_with_a_password_that_was_lost(tmp_path: Path) -> None:
         ]
         with pytest.raises(BookstandError):
             list(after.open_ledger(0, password=b"wrong", digest="hmac"))
-    change(path, b"state", keys.LEDGER_KEY.pack(0), flipped)
+    change(path, b"state", schema.LEDGER_KEY.pack(0), flipped)
     assert repair(path, tmp_path / "nothing", dry_run=True).entries == 0
     report = repair(path, tmp_path / "with", passwords=[b"other", b"secret"])
     assert (report.unchecked, report.entries) == ([], 3)
@@ -274,11 +274,11 @@ def test_entries_behind_gaps(tmp_path: Path) -> None:
         writer.write_async(12, b"entry 12")
         before.storage.flush()
     assert repaired(path, tmp_path / "whole").whole
-    change(path, b"entries", keys.ENTRY_KEY.pack(7, 10), flipped)
+    change(path, b"entries", schema.ENTRY_KEY.pack(7, 10), flipped)
     report = repaired(path, tmp_path / "new")
     assert [(loss.first_entry, loss.last_entry) for loss in report.losses] == [(10, 10)]
     with kit.raw(tmp_path / "new") as raw:
-        assert raw(b"entries")[keys.ENTRY_KEY.pack(7, 12)].endswith(b"entry 12")
+        assert raw(b"entries")[schema.ENTRY_KEY.pack(7, 12)].endswith(b"entry 12")
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -334,8 +334,8 @@ def test_a_header_that_is_lost_of_a_file_with_many_states(tmp_path: Path) -> Non
     with Salvage(str(path / "data.mdb")) as found:
         assert len(list(found._possible_roots())) > 300
         assert found.file.bytes_read < 4 * found.file.bytes
-        (often,) = (body for key, (body,) in found.sealed(keys.NODES) if key == b"/often")
-        assert often[record.VERSION.size :] == b"299"
+        (often,) = (body for key, (body,) in found.sealed(schema.NODES) if key == b"/often")
+        assert often[sealed_record.VERSION.size :] == b"299"
     assert repair(path, tmp_path / "new").entries == 300
 
 
@@ -369,7 +369,7 @@ def test_a_newer_format(store: Store) -> None:
 
     damaged, new = store.copy()
     make_newer(damaged)
-    with pytest.raises(StoreFormatError, match=f"format {keys.FORMAT_VERSION + 1}"):
+    with pytest.raises(StoreFormatError, match=f"format {schema.FORMAT_VERSION + 1}"):
         repair(damaged, new)
     assert not new.exists()
 
@@ -419,7 +419,7 @@ def test_what_is_found_elsewhere_takes_little_memory(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         with Salvage(str(path / "data.mdb")) as found:
-            entries = sum(1 for one in found.records(keys.ENTRIES) if one.elsewhere)
+            entries = sum(1 for one in found.records(schema.ENTRIES) if one.elsewhere)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -453,10 +453,10 @@ def test_records_that_are_gone_without_a_trace(store: Store) -> None:
 def test_an_end_that_only_damaged_entries_tell(store: Store) -> None:
     damaged, new = store.copy()
     last = SHAPE.ledgers[OPEN] - 1
-    change(damaged, b"state", keys.LEDGER_KEY.pack(OPEN), flipped)
+    change(damaged, b"state", schema.LEDGER_KEY.pack(OPEN), flipped)
     for entry_id in range(last - 3, last):
-        change(damaged, b"entries", keys.ENTRY_KEY.pack(OPEN, entry_id), lambda stored: None)
-    change(damaged, b"entries", keys.ENTRY_KEY.pack(OPEN, last), flipped)
+        change(damaged, b"entries", schema.ENTRY_KEY.pack(OPEN, entry_id), lambda stored: None)
+    change(damaged, b"entries", schema.ENTRY_KEY.pack(OPEN, last), flipped)
     report = repaired(damaged, new)
     assert report.lost_entries == 4
     check(store, report, new)
@@ -566,7 +566,7 @@ def test_a_store_that_is_written_to(store: Store) -> None:
 
 KILLED = """
 import os, signal, sys
-from bookstand.storage import repair, repair_copying
+from bookstand.storage.repair import repair, rebuild as repair_copying
 
 repair_copying._COMMIT_STEPS = 4
 
@@ -631,7 +631,7 @@ def test_entries_without_a_digest_tell_no_end(tmp_path: Path) -> None:
     def confirm_much(stored: bytes) -> bytes:
         return stored[:16] + (1 << 60).to_bytes(8, "big") + stored[24:]
 
-    change(path, b"entries", keys.ENTRY_KEY.pack(0, 3), confirm_much)
+    change(path, b"entries", schema.ENTRY_KEY.pack(0, 3), confirm_much)
     report = repair(path, tmp_path / "new")
     assert (report.entries, report.lost_entries) == (5, 0)
     with bookstand.open(tmp_path / "new") as after:

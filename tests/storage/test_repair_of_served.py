@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 import bookstand
-from bookstand.server.zookeeper import kept
-from bookstand.storage import copies, keys
-from bookstand.storage.changes import Change
-from bookstand.storage.copying import FenceCopy
-from bookstand.storage.ledger_changes import CreateLedger, DeleteLedger
-from bookstand.storage.repair import repair
-from bookstand.storage.restoring import RestoreMark, RestoreSealed
-from bookstand.storage.state import NO_HOME_YET
+from bookstand.server.zookeeper import persistent_records
+from bookstand.storage.commit.ledger_operations import CreateLedger, DeleteLedger
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.restore_operations import RestoreMark, RestoreSealed
+from bookstand.storage.format import schema
+from bookstand.storage.format.ledger_state import NO_HOME_YET
+from bookstand.storage.repair.repair import repair
+from bookstand.storage.served import bookie_replica
+from bookstand.storage.served.replica_operations import FenceCopy
 from tests import kit
 from tests.storage.test_copies import BOOKIES, KEY, METADATA, add, entry, has, knows
 from tests.storage.test_repair import change, flipped, repaired, root_of, zero_page
@@ -42,14 +43,18 @@ def served(tmp_path: Path) -> Path:
             add(storage, bookie, -1, [entry(-1, 3)])
         storage.apply(Change(FenceCopy(2, STRIPED, KEY)))
         storage.apply(Change(DeleteLedger(DELETED, 1)))
-        storage.apply(Change(*(RestoreSealed(keys.META, key, b"body of " + key) for key in SERVERS_KEYS)))
+        storage.apply(Change(*(RestoreSealed(schema.META, key, b"body of " + key) for key in SERVERS_KEYS)))
         for number in range(300):
             store.nodes.put(f"/n/{number}", b"value %d" % number)
     return path
 
 
-ZNODE = kept.new_znode(7, 1_700_000_000_000)._replace(has_record=True)
-SERVERS_KEYS = [keys.META_SERVER, kept.session_key(77), *(keys.znode_key(f"/n/{number}") for number in range(300))]
+ZNODE = persistent_records.new_znode(7, 1_700_000_000_000)._replace(has_record=True)
+SERVERS_KEYS = [
+    schema.META_SERVER,
+    persistent_records.session_key(77),
+    *(schema.znode_key(f"/n/{number}") for number in range(300)),
+]
 
 
 def sent(path: Path) -> Sent:
@@ -59,7 +64,7 @@ def sent(path: Path) -> Sent:
 
 def of_servers(path: Path) -> dict[bytes, bytes]:
     with kit.raw(path) as raw:
-        return {key: body for key, body in raw(keys.META).items() if key in SERVERS_KEYS}
+        return {key: body for key, body in raw(schema.META).items() if key in SERVERS_KEYS}
 
 
 def nodes(path: Path) -> dict[str, tuple[bytes, int]]:
@@ -81,7 +86,7 @@ def test_all_of_it_is_saved(served: Path, tmp_path: Path) -> None:
 
 
 def mark_key(bookie: int, ledger: int, number: int) -> bytes:
-    return keys.COPY_ENTRY.pack(ledger, bookie, number)
+    return schema.COPY_ENTRY.pack(ledger, bookie, number)
 
 
 @pytest.mark.parametrize("wrong", [b"?", b"", b"+short", b"+" + entry(MIXED, 2, b"of 2")])
@@ -89,7 +94,7 @@ def test_marks_that_are_damaged(served: Path, tmp_path: Path, wrong: bytes) -> N
     """The store's own entry takes the place of the bookie's; where the store has none it reads as lost."""
     before, new = sent(served), tmp_path / "new"
     for key in (mark_key(2, MIXED, 1), mark_key(2, -1, 3)):
-        change(served, keys.COPIES, key, lambda mark: wrong)
+        change(served, schema.COPIES, key, lambda mark: wrong)
     report = repaired(served, new)
     assert [str(loss) for loss in report.losses] == [
         "copy of ledger 6: entry 6:1 of bookie 2 is damaged: the store's own takes its place",
@@ -103,15 +108,15 @@ def test_marks_that_are_damaged(served: Path, tmp_path: Path, wrong: bytes) -> N
 
 
 def test_what_a_bookie_knows_is_damaged(served: Path, tmp_path: Path) -> None:
-    change(served, keys.COPIES, keys.COPY_LEDGER.pack(STRIPED, 2), flipped)
+    change(served, schema.COPIES, schema.COPY_LEDGER.pack(STRIPED, 2), flipped)
     report = repaired(served, tmp_path / "new")
     assert [str(loss) for loss in report.losses] == ["copy of ledger 5: what bookie 2 knows of ledger 5 is damaged"]
 
 
 def test_an_entry_that_is_lost_is_told_once(served: Path, tmp_path: Path) -> None:
     """However many bookies were sent it; to them it reads as lost."""
-    change(served, keys.ENTRIES, keys.ENTRY_KEY.pack(STRIPED, 4), lambda stored: None)
-    change(served, keys.STATE, keys.LEDGER_KEY.pack(STRIPED), lambda state: state)
+    change(served, schema.ENTRIES, schema.ENTRY_KEY.pack(STRIPED, 4), lambda stored: None)
+    change(served, schema.STATE, schema.LEDGER_KEY.pack(STRIPED), lambda state: state)
     report = repaired(served, tmp_path / "new")
     assert [(loss.what, loss.ledger_id, loss.first_entry) for loss in report.losses] == [("entries", STRIPED, 4)]
 
@@ -121,8 +126,8 @@ def test_a_broken_tree_of_copies(served: Path, tmp_path: Path) -> None:
     before, new = sent(served), tmp_path / "new"
     with bookstand.open(served) as store:
         store.compact()
-        store.storage.apply(Change(*(RestoreMark(mark_key(9, STRIPED, n), copies.ABSENT) for n in range(2000))))
-    zero_page(served, root_of(served, keys.COPIES))
+        store.storage.apply(Change(*(RestoreMark(mark_key(9, STRIPED, n), bookie_replica.ABSENT) for n in range(2000))))
+    zero_page(served, root_of(served, schema.COPIES))
     report = repaired(served, new)
     assert ["copies: page" in str(loss) for loss in report.losses] == [True]
     assert sent(new) == before
@@ -135,15 +140,15 @@ def test_znodes_are_not_taken_for_nodes(served: Path, tmp_path: Path) -> None:
         store.storage.apply(
             Change(
                 *(
-                    RestoreSealed(keys.META, key, kept.pack_znode(key, ZNODE)[4:])
+                    RestoreSealed(schema.META, key, persistent_records.pack_znode(key, ZNODE)[4:])
                     for key in SERVERS_KEYS
-                    if key.startswith(keys.META_ZNODE)
+                    if key.startswith(schema.META_ZNODE)
                 )
             )
         )
         store.compact()
     with_damage = of_servers(served)
-    zero_page(served, root_of(served, keys.NODES))
+    zero_page(served, root_of(served, schema.NODES))
     report = repaired(served, new)
     assert nodes(new) == before
     assert not report.losses
@@ -153,6 +158,6 @@ def test_znodes_are_not_taken_for_nodes(served: Path, tmp_path: Path) -> None:
 def test_a_store_without_copies(served: Path, tmp_path: Path) -> None:
     """Stores made before there were servers have none, and lack nothing."""
     with kit.raw(served, write=True) as raw:
-        raw(keys.COPIES).drop()
+        raw(schema.COPIES).drop()
     report = repair(served, tmp_path / "new")
     assert report.whole

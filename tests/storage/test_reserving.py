@@ -16,13 +16,13 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage import environment, reserving
-from bookstand.storage.files import structure_problem
-from bookstand.storage.meta_page import META_PAGES, SMALLEST_PAGE
-from bookstand.storage.pages import PageFile
-from bookstand.storage.repair import repair
-from bookstand.testing import observer
-from bookstand.testing.crash_lab import CrashLab
+from bookstand.storage.lmdb import environment, preallocation
+from bookstand.storage.lmdb.meta_page import META_PAGES, SMALLEST_PAGE
+from bookstand.storage.lmdb.pages import PageFile
+from bookstand.storage.process.data_files import structure_problem
+from bookstand.storage.repair.repair import repair
+from bookstand.testing.crash import syscall_recorder
+from bookstand.testing.crash.lab import CrashLab
 from tests.kit import Child, data_file, until_full
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -30,7 +30,7 @@ ENTRY = 4 * KIB
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="there is none on this system")
 
-ANYWHERE = "import random; from bookstand.storage import environment; environment.gains_at = lambda path: True"
+ANYWHERE = "import random; from bookstand.storage.lmdb import environment; environment.gains_at = lambda path: True"
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def reserve(path: Path) -> int:
 
 
 def most(path: Path) -> int:
-    return min(used(path) // 2, reserving.LARGEST)
+    return min(used(path) // 2, preallocation.LARGEST)
 
 
 def payload(number: int) -> bytes:
@@ -100,7 +100,7 @@ def check(path: Path, ledger_id: int, count: int) -> None:
 
 def test_a_small_store_has_none(store, store_path):
     writer = store.create_ledger()
-    while size(store_path) < 2 * reserving.SMALLEST - 16 * ENTRY:
+    while size(store_path) < 2 * preallocation.SMALLEST - 16 * ENTRY:
         fill(writer, 1)
         assert reserve(store_path) <= 0
 
@@ -115,15 +115,15 @@ def test_it_grows_with_the_store(store, store_path):
         ahead.append(reserve(store_path))
     first = next(index for index, one in enumerate(ahead) if one > 0)
     assert min(ahead[first:]) > 0
-    assert ahead[first] < reserving.LARGEST // 3
-    assert max(ahead) > reserving.LARGEST * 3 // 4
+    assert ahead[first] < preallocation.LARGEST // 3
+    assert max(ahead) > preallocation.LARGEST * 3 // 4
 
 
 def test_the_file_seldom_grows_and_has_its_blocks(store, store_path, monkeypatch):
     writer = store.create_ledger()
     fill(writer, 400)
-    looks, lengthen = [], reserving._lengthen
-    monkeypatch.setattr(reserving, "_lengthen", lambda *told: looks.append(told) or lengthen(*told))
+    looks, lengthen = [], preallocation._lengthen
+    monkeypatch.setattr(preallocation, "_lengthen", lambda *told: looks.append(told) or lengthen(*told))
     lengths = set()
     for _ in range(200):
         fill(writer, 1)
@@ -140,7 +140,7 @@ def test_the_file_seldom_grows_and_has_its_blocks(store, store_path, monkeypatch
 def test_it_is_looked_after_no_more_often_than_it_may_be_used_up(tmp_path, growth, most_looks):
     file = tmp_path / "data"
     file.write_bytes(bytes(4 * MIB))
-    reserve = reserving.Reserve(str(file), 4 * KIB)
+    reserve = preallocation.Reserve(str(file), 4 * KIB)
     last_page, looks = MIB // KIB - 1, 0
     for commit in range(1, 400):
         if commit >= reserve.next_look:
@@ -173,9 +173,9 @@ def test_nothing_is_kept_where_it_gains_nothing(open_store, store_path, monkeypa
 
 
 def test_where_it_gains(disk, memory_path):
-    assert reserving.gains_at(str(disk))
+    assert preallocation.gains_at(str(disk))
     if memory_path.is_relative_to("/dev/shm"):
-        assert not reserving.gains_at(str(memory_path))
+        assert not preallocation.gains_at(str(memory_path))
 
 
 # -- disks without room ----------------------------------------------------------------------------------------------
@@ -209,13 +209,13 @@ def test_a_share_of_what_is_free(store, store_path, monkeypatch):
 
     def free_bytes(descriptor):
         looks.append(descriptor)
-        return 60 * reserving.LARGEST
+        return 60 * preallocation.LARGEST
 
-    monkeypatch.setattr(reserving, "_free_bytes", free_bytes)
+    monkeypatch.setattr(preallocation, "_free_bytes", free_bytes)
     writer = store.create_ledger()
     while used(store_path) < 6 * MIB:
         fill(writer, 1)
-        assert reserve(store_path) < reserving.LARGEST
+        assert reserve(store_path) < preallocation.LARGEST
     # At the latest where what there was has been used up, and not before each commit.
     assert 2 < len(looks) < 30
 
@@ -294,7 +294,7 @@ def test_several_processes(store_path):
             process.send("[writer.append(random.Random(n).randbytes(4096)) for n in range(500)] and None")
         for process in children:
             process.receive()
-        assert 0 < reserve(store_path) <= reserving.LARGEST
+        assert 0 < reserve(store_path) <= preallocation.LARGEST
     finally:
         for process in children:
             process.close()
@@ -408,7 +408,7 @@ def growing(path, acknowledge):
     """Commits before, in and behind what is kept ahead, and some of them larger than it."""
     with (
         mock.patch.object(environment, "gains_at", return_value=True),
-        mock.patch.object(reserving, "SMALLEST", 8 * KIB),
+        mock.patch.object(preallocation, "SMALLEST", 8 * KIB),
         bookstand.open(path) as store,
     ):
         writer = store.create_ledger()
@@ -425,7 +425,7 @@ def keeps(store, acknowledged):
 @pytest.mark.parametrize("recorder", ["pages", "observed"])
 def test_power_cuts(recorder):
     """Also those that leave the zeros in part, and a length without them."""
-    if recorder == "observed" and (reason := observer.missing()) is not None:
+    if recorder == "observed" and (reason := syscall_recorder.missing()) is not None:
         pytest.skip(reason)
     with CrashLab() as lab:
         recording = lab.record(growing, recorder)
@@ -435,7 +435,7 @@ def test_power_cuts(recorder):
 
 
 def test_both_recorders_see_the_same():
-    if (reason := observer.missing()) is not None:
+    if (reason := syscall_recorder.missing()) is not None:
         pytest.skip(reason)
 
     def told(recorder):

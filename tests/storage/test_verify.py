@@ -14,10 +14,10 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage.changes import Change
-from bookstand.storage.digest import digest_for
-from bookstand.storage.entry import encode
-from bookstand.storage.entry_changes import CollectEntries
+from bookstand.storage.commit.entry_operations import CollectEntries
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format.digest import digest_for
+from bookstand.storage.format.entry_codec import encode
 from bookstand.storage.hooks import Hooks
 from tests import kit
 from tests.page_damage import spoil_free_list, zero_leaf

@@ -10,7 +10,7 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage.witness import Witness
+from bookstand.storage.process.witness import Witness
 from tests.kit import data_file
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.storage.position import Position
+from bookstand.storage.format.position import Position
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from bookstand.testing.faults import Faults
+from bookstand.testing.faults.faults import Faults
 from tests.testing.everything import everything
 everything(Path(sys.argv[1]), Faults.from_environment(), lambda *promise: print(*promise, flush=True))
 """

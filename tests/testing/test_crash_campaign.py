@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookstand.testing import observer
+from bookstand.testing.crash import syscall_recorder
 from tests.soak import crash_states
 from tests.soak.crash_work import STEPS
 
@@ -28,7 +28,7 @@ def test_power_cuts(seed, counts):
 
 @pytest.mark.parametrize("seed", OBSERVED_SEEDS, ids=name_of)
 def test_power_cuts_in_what_was_observed(seed, counts):
-    reason = observer.missing()
+    reason = syscall_recorder.missing()
     if reason is not None:
         pytest.skip(reason)
     done = crash_states.explore(crash_states.workload_of(seed), "observed", OBSERVED_STATES)

@@ -12,17 +12,11 @@ import pytest
 import bookstand
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.hooks import Hooks
-from bookstand.testing import crash_replay, observer
-from bookstand.testing import recording as kinds
-from bookstand.testing.crash_lab import (
-    CrashFoundError,
-    CrashLab,
-    RecordedCrashError,
-    RecordedCrashWarning,
-    every_crash,
-)
-from bookstand.testing.crash_replay import VARIABLE
-from bookstand.testing.recording import Operation, Recording
+from bookstand.testing.crash import recording as kinds
+from bookstand.testing.crash import replay, syscall_recorder
+from bookstand.testing.crash.lab import CrashFoundError, CrashLab, RecordedCrashError, RecordedCrashWarning, every_crash
+from bookstand.testing.crash.recording import Operation, Recording
+from bookstand.testing.crash.replay import VARIABLE
 from tests.soak.crash_promises import check as keeps_promises
 from tests.soak.crash_work import Mixture
 
@@ -33,12 +27,12 @@ IN_PLACE = ["simulated", "kill"]
 def nothing_to_repeat(monkeypatch, tmp_path):
     """And what is found on purpose is not kept."""
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(crash_replay, "private_folder", lambda: str(tmp_path))
+    monkeypatch.setattr(replay, "private_folder", lambda: str(tmp_path))
 
 
 @pytest.fixture
 def observing():
-    reason = observer.missing()
+    reason = syscall_recorder.missing()
     if reason is not None:
         pytest.skip(reason)
 
@@ -248,7 +242,7 @@ def test_a_store_that_ends_the_process_is_a_finding():
 
 @pytest.mark.parametrize("mode", ["images", *IN_PLACE])
 def test_what_is_told_has_no_frames_of_the_kit(mode):
-    kit = os.path.dirname(crash_replay.__file__)
+    kit = os.path.dirname(replay.__file__)
     found = found_by(lambda: every_crash(hasty, check, mode=mode))
     assert "in check" in found.problem
     assert kit not in found.problem

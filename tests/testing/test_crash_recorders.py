@@ -11,10 +11,10 @@ import pytest
 import bookstand
 from bookstand.errors import IllegalOperationError, IncorrectParameterError, StoreError
 from bookstand.storage.hooks import Hooks
-from bookstand.testing import observer
-from bookstand.testing import recording as kinds
-from bookstand.testing.crash_lab import CrashLab
-from bookstand.testing.page_recorder import PageRecorder
+from bookstand.testing.crash import recording as kinds
+from bookstand.testing.crash import syscall_recorder
+from bookstand.testing.crash.lab import CrashLab
+from bookstand.testing.crash.python_recorder import PageRecorder
 from tests.soak.crash_work import STEPS, Mixture
 
 STORE = "store"
@@ -22,7 +22,7 @@ STORE = "store"
 
 @pytest.fixture
 def observing():
-    reason = observer.missing()
+    reason = syscall_recorder.missing()
     if reason is not None:
         pytest.skip(reason)
 
@@ -86,7 +86,7 @@ def own_files(path, acknowledge):
 
 
 def test_replaying_what_was_observed_gives_the_files(tmp_path, observing):
-    recording = observer.record(everything_below, str(tmp_path), STORE)
+    recording = syscall_recorder.record(everything_below, str(tmp_path), STORE)
     assert recording.recorder == "observed"
     assert recording.acknowledged[-1] == "done"
     assert replayed(recording) == files_below(tmp_path)
@@ -219,7 +219,7 @@ def test_a_workload_that_no_other_process_can_import(observing):
 def test_without_a_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     if sys.platform.startswith("linux"):
-        assert "compiler" in observer.missing()
+        assert "compiler" in syscall_recorder.missing()
     with CrashLab() as lab, pytest.raises(IncorrectParameterError):
         lab.record(lone_appends, "observed")
     with CrashLab() as lab:

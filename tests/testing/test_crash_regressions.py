@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import bookstand
-from bookstand.testing.crash_lab import every_crash
+from bookstand.testing.crash.lab import every_crash
 
 
 def witnessed(path, acknowledge):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.testing import recording as kinds
-from bookstand.testing.crash_states import PAGE, SECTOR, Case, Tear, Walk, crash_states
-from bookstand.testing.recording import Operation, Recording
+from bookstand.testing.crash import recording as kinds
+from bookstand.testing.crash.recording import Operation, Recording
+from bookstand.testing.crash.states import PAGE, SECTOR, Case, Tear, Walk, crash_states
 
 OLD, NEW = b"o" * PAGE, b"n" * PAGE
 

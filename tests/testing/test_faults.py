@@ -14,7 +14,7 @@ import pytest
 import bookstand
 from bookstand import errors
 from bookstand.testing.clock import VirtualClock
-from bookstand.testing.faults import Faults, SimulatedCrash, UnfiredFaultsError
+from bookstand.testing.faults.faults import Faults, SimulatedCrash, UnfiredFaultsError
 from tests.kit import PATIENCE, code_of, eventually, in_threads, outcome, refused
 
 

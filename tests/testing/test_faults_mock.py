@@ -9,7 +9,7 @@ import pytest
 
 from bookstand import errors
 from bookstand.testing.clock import VirtualClock
-from bookstand.testing.faults import Faults
+from bookstand.testing.faults.faults import Faults
 from tests.kit import PATIENCE, code_of, corrupted, eventually, outcome, refused
 
 

@@ -13,8 +13,8 @@ import pytest
 import bookstand
 from bookstand import errors
 from bookstand.storage.hooks import POINTS, Hooks
-from bookstand.testing.faults import Faults, SimulatedCrash
-from bookstand.testing.points import BY_POINT, OPERATIONS
+from bookstand.testing.faults.failpoints import BY_POINT, OPERATIONS
+from bookstand.testing.faults.faults import Faults, SimulatedCrash
 from tests import kit
 from tests.testing.everything import PROGRAM, check, everything
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import bookstand
 from bookstand import errors
-from bookstand.testing.faults import Faults
-from bookstand.testing.points import OPERATIONS, POINTS
-from bookstand.testing.rules import TIMES, Rule, parse_rule
+from bookstand.testing.faults.failpoints import OPERATIONS, POINTS
+from bookstand.testing.faults.faults import Faults
+from bookstand.testing.faults.rules import TIMES, Rule, parse_rule
 from tests.kit import code_of, own_environment, refused
 
 
@@ -270,7 +270,7 @@ def test_a_replay_does_the_same(tmp_path: Path) -> None:
 
 
 def test_faults_need_neither_pytest_nor_hypothesis() -> None:
-    program = "import sys, bookstand.testing.faults; print(*sys.modules)"
+    program = "import sys, bookstand.testing.faults.faults; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, env=own_environment()
     )

@@ -37,7 +37,7 @@ def test_the_store_is_served(pytester: pytest.Pytester) -> None:
         from kazoo.client import KazooClient
 
         def test_no_server_is_loaded_for_those_who_have_none(bookstand_store):
-            assert "bookstand.server.serving" not in sys.modules
+            assert "bookstand.server.server" not in sys.modules
 
         @pytest.mark.bookstand_serve(bookies=2)
         def test_server(bookstand_server, bookstand_store):

@@ -17,10 +17,10 @@ import bookstand
 from bookstand import SubscriptionConfig, TopicConfig
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
-from bookstand.storage.environment import DATA_FILE
-from bookstand.storage.keys import META_STORE_ID
-from bookstand.storage.position import Position
-from bookstand.storage.record import seal
+from bookstand.storage.format.position import Position
+from bookstand.storage.format.schema import META_STORE_ID
+from bookstand.storage.format.sealed_record import seal
+from bookstand.storage.lmdb.environment import DATA_FILE
 from bookstand.testing.clock import VirtualClock
 from bookstand.tools.main import application
 from tests import kit

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bookstand.pipeline.command import JOBS
+from bookstand.pipeline.execution.cli import JOBS
 from bookstand.tools.main import COMMANDS
 from tests.kit import PATIENCE
 from tests.tools.child import environment

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.tools.exit_codes import FAILED, FINE, NOT_THERE, WRONG_ARGUMENTS
+from bookstand.tools.cli.exit_codes import FAILED, FINE, NOT_THERE, WRONG_ARGUMENTS
 from tests.tools.kit import run
 
 DUMP = ("--metadata", "metadata.jsonl.gz")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.tools.exit_codes import FINE
+from bookstand.tools.cli.exit_codes import FINE
 from tests.disk.recordings import RECORDINGS, dump_path
 from tests.tools.kit import run
 

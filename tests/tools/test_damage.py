@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import bookstand
-from bookstand.ledger.topic_name import cursor_node_of, node_of
-from bookstand.storage.keys import FORMAT_VERSION
-from bookstand.tools.exit_codes import DAMAGE, FINE, NOT_THERE
+from bookstand.managed_ledger.topic_name import cursor_node_of, node_of
+from bookstand.storage.format.schema import FORMAT_VERSION
+from bookstand.tools.cli.exit_codes import DAMAGE, FINE, NOT_THERE
 from tests import kit as stores
 from tests.disk.recordings import dump_path
 from tests.tools import kit

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import bookstand
-from bookstand.disk.exporting import export_topics
-from bookstand.tools.exit_codes import DAMAGE, FINE
+from bookstand.disk.exporter.run import export_topics
+from bookstand.tools.cli.exit_codes import DAMAGE, FINE
 from tests.disk.recordings import DAMAGED, truth
 from tests.replay.disk_damaged import KINDS, LENGTH, entries_in, ids_at, state_of_journal, state_of_log
 from tests.tools.kit import run

@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from bookstand.demo.run import FEWEST
-from bookstand.tools.exit_codes import FINE, WRONG_ARGUMENTS
+from bookstand.demo.main import FEWEST
+from bookstand.tools.cli.exit_codes import FINE, WRONG_ARGUMENTS
 from tests.tools.kit import run
 
 

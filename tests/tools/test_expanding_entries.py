@@ -8,7 +8,7 @@ import pytest
 
 import bookstand
 from bookstand import ExpansionLimits
-from bookstand.tools.exit_codes import DAMAGE, FINE, WRONG_ARGUMENTS
+from bookstand.tools.cli.exit_codes import DAMAGE, FINE, WRONG_ARGUMENTS
 from tests.delivery.test_expanding_entries import expanding
 from tests.tools.kit import run
 

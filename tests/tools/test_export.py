@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.ledger.topic_name import node_of
-from bookstand.tools.exit_codes import DAMAGE, FAILED, FINE, NOT_THERE, WRONG_ARGUMENTS
+from bookstand.managed_ledger.topic_name import node_of
+from bookstand.tools.cli.exit_codes import DAMAGE, FAILED, FINE, NOT_THERE, WRONG_ARGUMENTS
 from tests.disk.exports import bytes_below
 from tests.kit import PATIENCE, eventually, raw
 from tests.tools import child, kit

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bookstand.tools.exit_codes import FAILED
+from bookstand.tools.cli.exit_codes import FAILED
 from tests.packaging.test_imports import FIRST_APPEND, loaded_by
 
 ROOT = Path(__file__).resolve().parents[2]

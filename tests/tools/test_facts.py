@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bookstand.tools.exit_codes import DAMAGE, FINE
+from bookstand.tools.cli.exit_codes import DAMAGE, FINE
 from tests.tools.kit import LONG, ORDERS, PASSWORD, START, run
 
 DUMP = ("--metadata", "metadata.jsonl.gz")

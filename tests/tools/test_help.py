@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bookstand.tools.exit_codes import FINE, MEANINGS
+from bookstand.tools.cli.exit_codes import FINE, MEANINGS
 from bookstand.tools.main import COMMANDS, module_of
 from tests.tools.kit import run
 from tests.tools.snapshots import compare

@@ -17,13 +17,13 @@ import pytest
 
 import bookstand
 from bookstand.disk.disks import Disks
-from bookstand.disk.importing import import_disks
-from bookstand.storage.environment import data_file
-from bookstand.storage.state import LedgerState
+from bookstand.disk.importer.run import import_disks
+from bookstand.storage.format.ledger_state import LedgerState
+from bookstand.storage.lmdb.environment import data_file
 from bookstand.store import Store
 from bookstand.testing import every_crash
+from bookstand.tools.cli.exit_codes import DAMAGE, FAILED, FINE
 from bookstand.tools.commands import import_bookie
-from bookstand.tools.exit_codes import DAMAGE, FAILED, FINE
 from bookstand.tools.main import main
 from tests.disk.recordings import DAMAGED, RECORDINGS, dump_path, truth
 from tests.kit import PATIENCE

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bookstand.tools.exit_codes import DAMAGE, FINE, MEANINGS, NOT_THERE
+from bookstand.tools.cli.exit_codes import DAMAGE, FINE, MEANINGS, NOT_THERE
 from bookstand.tools.main import COMMANDS
 from tests.page_damage import spoil_free_list, zero_leaf
 from tests.tools import kit

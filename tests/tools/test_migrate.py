@@ -15,14 +15,14 @@ import pytest
 import bookstand
 from bookstand.cursor.cursor import Cursor
 from bookstand.disk.disks import Disks
-from bookstand.disk.importing import import_disks
-from bookstand.pipeline.bucket_cutting import Cut
-from bookstand.pipeline.job import execute
+from bookstand.disk.importer.run import import_disks
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import execute
+from bookstand.pipeline.jobs.bucket_cutting import Cut
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
-from bookstand.pipeline.local import LocalRunner
 from bookstand.store import Store
 from bookstand.testing import every_crash
-from bookstand.tools.exit_codes import DAMAGE, FAILED, FINE, NOT_THERE, WRONG_ARGUMENTS
+from bookstand.tools.cli.exit_codes import DAMAGE, FAILED, FINE, NOT_THERE, WRONG_ARGUMENTS
 from bookstand.tools.main import main
 from tests.disk.recordings import RECORDINGS, dump_path
 from tests.kit import Child, change_entry

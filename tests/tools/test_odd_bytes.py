@@ -11,8 +11,8 @@ import pytest
 
 import bookstand
 from bookstand.errors import StoreDamagedError
+from bookstand.tools.cli.exit_codes import FAILED, FINE, WRONG_ARGUMENTS
 from bookstand.tools.commands import ls
-from bookstand.tools.exit_codes import FAILED, FINE, WRONG_ARGUMENTS
 from tests.tools import kit
 from tests.tools.child import finished, start
 from tests.tools.kit import run

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import bookstand
-from bookstand.tools import output
-from bookstand.tools.output import Column
+from bookstand.tools.cli import output
+from bookstand.tools.cli.output import Column
 from tests.tools import kit
 from tests.tools.kit import run
 from tests.tools.snapshots import compare

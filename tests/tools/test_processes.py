@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bookstand.tools.exit_codes import FINE
+from bookstand.tools.cli.exit_codes import FINE
 from tests.kit import PATIENCE
 from tests.tools import kit
 from tests.tools.kit import run

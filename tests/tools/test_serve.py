@@ -17,8 +17,8 @@ import pytest
 from kazoo.client import KazooClient
 
 import bookstand
-from bookstand.server.listening import address_of
-from bookstand.tools.exit_codes import FAILED, FINE, WRONG_ARGUMENTS
+from bookstand.server.bind_errors import address_of
+from bookstand.tools.cli.exit_codes import FAILED, FINE, WRONG_ARGUMENTS
 from tests.kit import PATIENCE, eventually
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import bookstand
-from bookstand.pipeline.command import JOBS
-from bookstand.tools.exit_codes import FAILED, FINE, INTERRUPTED
+from bookstand.pipeline.execution.cli import JOBS
+from bookstand.tools.cli.exit_codes import FAILED, FINE, INTERRUPTED
 from bookstand.tools.main import COMMANDS, SPARK
 from tests.kit import PATIENCE
 from tests.tools.child import COMMAND, Terminal, environment, finished, start, without_control

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bookstand.storage.escapes import cell, json_text, script_json, visible
-from bookstand.tools import output
-from bookstand.tools.exit_codes import FINE, WRONG_ARGUMENTS
+from bookstand.storage.format.escapes import cell, json_text, script_json, visible
+from bookstand.tools.cli import output
+from bookstand.tools.cli.exit_codes import FINE, WRONG_ARGUMENTS
 from bookstand.tools.main import COMMANDS
-from bookstand.tools.report import drawing, page, tables
-from bookstand.tools.report import texts as report_texts
+from bookstand.tools.report import page, svg, tables
+from bookstand.tools.report import text as report_texts
 from tests.kit import ROOT
 from tests.soak import texts
 from tests.tools.child import Terminal, finished, start
@@ -85,7 +85,7 @@ MUTANTS: dict[str, tuple[str, list[tuple[Any, str]], str]] = {
     "lines": ("terminal", [(output, "visible")], "show {store} {entry}"),
     "JSON": ("terminal", [(output, "json_text")], "ls {store} --topics"),
     "tables of a page": ("page", [(report_texts, "visible"), (tables, "cell")], "report {store} --output page.html"),
-    "pictures": ("page", [(drawing, "visible")], "report {store} --output page.html"),
+    "pictures": ("page", [(svg, "visible")], "report {store} --output page.html"),
     "cells": ("cell", [(tables, "cell")], "report {store} --output page.html"),
 }
 """What is not escaped: kind of the problem that shows it, what it replaces, and a command that prints it."""
@@ -142,7 +142,7 @@ def test_payloads_as_they_are_do_not_go_to_a_terminal(place: texts.Place, tmp_pa
 
 
 def test_lines_are_printed_in_one_place() -> None:
-    """What prints past ``tools/output.py`` is not escaped."""
+    """What prints past ``tools/cli/output.py`` is not escaped."""
     printing = {
         f"{file.relative_to(ROOT)}:{node.lineno}"
         for room in ("tools", "pipeline", "bookstand/demo", "server")
@@ -153,5 +153,5 @@ def test_lines_are_printed_in_one_place() -> None:
     }
     places = {one.partition(":")[0] for one in printing}
     # The bytes of --raw, and jobs, which run without the rest of the command line: errors, an interruption, summaries.
-    assert places == {"tools/output.py", "tools/commands/cat.py", "pipeline/command.py"}, printing
-    assert len([one for one in printing if not one.startswith("tools/output.py")]) == 4, printing
+    assert places == {"tools/cli/output.py", "tools/commands/cat.py", "pipeline/execution/cli.py"}, printing
+    assert len([one for one in printing if not one.startswith("tools/cli/output.py")]) == 4, printing

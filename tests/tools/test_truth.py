@@ -12,7 +12,7 @@ from urllib.parse import unquote_plus
 
 import pytest
 
-from bookstand.tools.exit_codes import DAMAGE, FINE
+from bookstand.tools.cli.exit_codes import DAMAGE, FINE
 from tests.disk.recordings import RECORDINGS, dump_path, truth
 from tests.tools.kit import run
 
@@ -46,7 +46,7 @@ def place(request: pytest.FixtureRequest, unpacked: Callable[[str], Path]) -> Pl
 
 
 def millis(text: str) -> int:
-    from bookstand.tools.moments import millis_of
+    from bookstand.tools.cli.time_arguments import millis_of
 
     found = millis_of(text)
     assert found is not None

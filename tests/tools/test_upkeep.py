@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.storage.environment import data_file
-from bookstand.storage.pages import newest_commit
-from bookstand.tools import upgrading
+from bookstand.storage.lmdb.environment import data_file
+from bookstand.storage.lmdb.pages import newest_commit
+from bookstand.tools import store_upgrade
+from bookstand.tools.cli.exit_codes import DAMAGE, FAILED, FINE, INTERRUPTED, NOT_THERE, WRONG_ARGUMENTS
 from bookstand.tools.commands import upgrade
-from bookstand.tools.exit_codes import DAMAGE, FAILED, FINE, INTERRUPTED, NOT_THERE, WRONG_ARGUMENTS
 from tests.kit import PATIENCE
 from tests.page_damage import spoil_free_list, zero_leaf
 from tests.tools import kit
@@ -257,8 +257,8 @@ def another(own: Path) -> Iterator[Callable[[], None]]:
 def test_who_comes_while_it_looks_is_not_written_past(
     own: Path, monkeypatch: pytest.MonkeyPatch, another: Callable[[], None]
 ) -> None:
-    def looked(*arguments: Any) -> upgrading.UpgradeReport:
-        report = upgrading.look(*arguments)
+    def looked(*arguments: Any) -> store_upgrade.UpgradeReport:
+        report = store_upgrade.look(*arguments)
         another()
         return report
 
@@ -280,9 +280,9 @@ def test_a_cursor_that_another_process_may_have_is_left(own: Path, another: Call
 
 def test_a_cursor_is_left_to_who_comes_while_it_upgrades(own: Path, another: Callable[[], None]) -> None:
     with bookstand.open("old-store") as store:
-        found = upgrading.look(store, [kit.ORDERS])
+        found = store_upgrade.look(store, [kit.ORDERS])
         comes = iter([another])
-        report = upgrading.upgrade(store, found, lambda done, total: next(comes, lambda: None)())
+        report = store_upgrade.upgrade(store, found, lambda done, total: next(comes, lambda: None)())
     assert (len(found.cursors), report.cursors) == (1, [])
     assert [(one["cursor"], one["held"]) for one in report.left] == [("billing", True)]
 

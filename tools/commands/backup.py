@@ -15,10 +15,10 @@ import typer
 
 import bookstand
 from bookstand.storage.backup import copied_so_far
-from bookstand.storage.environment import data_file
-from bookstand.storage.pages import newest_commit
-from bookstand.tools import output
-from bookstand.tools.options import Json, StorePlace, store_at, watched
+from bookstand.storage.lmdb.environment import data_file
+from bookstand.storage.lmdb.pages import newest_commit
+from bookstand.tools.cli import output
+from bookstand.tools.cli.options import Json, StorePlace, store_at, watched
 
 EXAMPLES = (
     "bookstand backup my-store copy",

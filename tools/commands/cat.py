@@ -16,13 +16,13 @@ from typing import Annotated, Any
 
 import typer
 
-from bookstand.disk.disk_ledger import StoredEntry
+from bookstand.disk.bookies.disk_ledger import StoredEntry
 from bookstand.errors import IncorrectParameterError
-from bookstand.storage.position import Position
-from bookstand.tools import output
-from bookstand.tools.messages import message_facts, message_of, payload_facts, value_facts
-from bookstand.tools.options import Metadata, MoreDisks, Password, Place, damage_lines, looking_at
-from bookstand.tools.view import View, ledger_of, position_of
+from bookstand.storage.format.position import Position
+from bookstand.tools.cli import output
+from bookstand.tools.cli.options import Metadata, MoreDisks, Password, Place, damage_lines, looking_at
+from bookstand.tools.view.base import View, ledger_of, position_of
+from bookstand.tools.view.messages import message_facts, message_of, payload_facts, value_facts
 
 EXAMPLES = (
     "bookstand cat my-store 0 --first 2 --last 5",

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 
 import bookstand
-from bookstand.storage import owners
 from bookstand.storage.backup import copied_so_far, gain_of
-from bookstand.storage.environment import data_file
-from bookstand.tools import output
-from bookstand.tools.options import DryRun, Json, StorePlace, store_at, watched
-from bookstand.tools.output import Fact
+from bookstand.storage.lmdb.environment import data_file
+from bookstand.storage.process import process_markers
+from bookstand.tools.cli import output
+from bookstand.tools.cli.options import DryRun, Json, StorePlace, store_at, watched
+from bookstand.tools.cli.output import Fact
 
 EXAMPLES = (
     "bookstand compact my-store --dry-run",
@@ -35,7 +35,7 @@ _IN_USE = "another process has the store open: the file stays as large as it is"
 
 def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
     folder = store_at(store)
-    others = owners.Survey(folder)
+    others = process_markers.Survey(folder)
     in_use = bool(others.writers or others.readers)
     # A damaged page would end in the new file, or end the process.
     with bookstand.open(folder, create=False, read_only=dry_run, check="structure") as opened:

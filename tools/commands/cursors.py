@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bookstand.disk.cursors import DiskCursor
+from bookstand.disk.topics.cursors import DiskCursor
 from bookstand.errors import IncorrectParameterError, NoSuchNodeError
-from bookstand.storage.position import Position
-from bookstand.tools import output
-from bookstand.tools.options import Json, Metadata, MoreDisks, Password, Place, Topic, document, looking_at
-from bookstand.tools.output import Column, Fact, iso
-from bookstand.tools.view import View, position_of
+from bookstand.storage.format.position import Position
+from bookstand.tools.cli import output
+from bookstand.tools.cli.options import Json, Metadata, MoreDisks, Password, Place, Topic, document, looking_at
+from bookstand.tools.cli.output import Column, Fact, iso
+from bookstand.tools.view.base import View, position_of
 
 if TYPE_CHECKING:
-    from bookstand.tools.store_view import StoreView
+    from bookstand.tools.view.store import StoreView
 
 EXAMPLES = (
     "bookstand cursors my-store",
@@ -198,7 +198,7 @@ def _earlier(view: View, topic: str, cursor: str, marker: str) -> dict[str, Any]
 
 
 def _store(view: View) -> StoreView:
-    from bookstand.tools.store_view import StoreView
+    from bookstand.tools.view.store import StoreView
 
     if not isinstance(view, StoreView):
         raise IncorrectParameterError("earlier states of cursors are told of stores only")

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from bookstand.errors import NoSuchNodeError
-from bookstand.tools import output
-from bookstand.tools.moments import millis_of
-from bookstand.tools.options import Json, Metadata, MoreDisks, Now, Password, Place, Topic, document, looking_at
-from bookstand.tools.output import Column, counted, iso
-from bookstand.tools.waiting import Waiting, waiting
+from bookstand.tools.cli import output
+from bookstand.tools.cli.options import Json, Metadata, MoreDisks, Now, Password, Place, Topic, document, looking_at
+from bookstand.tools.cli.output import Column, counted, iso
+from bookstand.tools.cli.time_arguments import millis_of
+from bookstand.tools.view.delayed_summary import Waiting, waiting
 
 EXAMPLES = (
     "bookstand delayed my-store",

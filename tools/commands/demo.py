@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bookstand.demo import plan
-from bookstand.demo.run import FEWEST, in_a_folder_of_its_own
+from bookstand.demo import workload
+from bookstand.demo.main import FEWEST, in_a_folder_of_its_own
 from bookstand.errors import BookstandError
-from bookstand.tools import output
-from bookstand.tools.exit_codes import FAILED
-from bookstand.tools.options import Json
-from bookstand.tools.report import writing
-from bookstand.tools.report.collecting import collect
+from bookstand.tools.cli import output
+from bookstand.tools.cli.exit_codes import FAILED
+from bookstand.tools.cli.options import Json
+from bookstand.tools.report import output as report_file
+from bookstand.tools.report.collect import collect
 from bookstand.tools.report.page import page
-from bookstand.tools.target import open_view
+from bookstand.tools.view.targets import open_view
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,7 @@ EXAMPLES = (
 
 
 def run(
-    messages: Annotated[int, typer.Option(metavar="COUNT", min=FEWEST, help="How many messages.")] = plan.MESSAGES,
+    messages: Annotated[int, typer.Option(metavar="COUNT", min=FEWEST, help="How many messages.")] = workload.MESSAGES,
     report: Annotated[
         Path | None,
         typer.Option("--report", metavar="FILE", help="Write a report on the store as the power cut leaves it."),
@@ -45,7 +45,7 @@ def run(
     json: Json = False,
 ) -> None:
     if report is not None:
-        writing.check(report)
+        report_file.check(report)
     try:
         outcome = in_a_folder_of_its_own(
             messages, _beside() if json else None, None if report is None else partial(_report_on, file=report)
@@ -74,7 +74,7 @@ def run(
 def _report_on(path: str, file: Path) -> None:
     """With holes in what is acknowledged, messages that wait, and buckets: at the end there is nothing of that."""
     with open_view(path) as view:
-        writing.write(file, page(collect(view)))
+        report_file.write(file, page(collect(view)))
 
 
 def _beside() -> Console:

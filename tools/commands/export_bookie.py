@@ -15,14 +15,14 @@ from typing import Annotated, Any
 import typer
 
 import bookstand
-from bookstand.disk.entry_log_writer import LARGEST_LOG
-from bookstand.disk.exporting import ExportReport, export_topics
-from bookstand.tools import output
-from bookstand.tools.exit_codes import DAMAGE
-from bookstand.tools.findings import damage_facts, damage_line
-from bookstand.tools.options import DryRun, Json, StorePlace, Topics, progress_bar, some_ledgers, store_at
-from bookstand.tools.output import Column, counted
-from bookstand.tools.target import LIMITS, topics_meant
+from bookstand.disk.exporter.run import ExportReport, export_topics
+from bookstand.disk.format.entry_log_writer import LARGEST_LOG
+from bookstand.tools.cli import output
+from bookstand.tools.cli.damage_report import damage_facts, damage_line
+from bookstand.tools.cli.exit_codes import DAMAGE
+from bookstand.tools.cli.options import DryRun, Json, StorePlace, Topics, progress_bar, some_ledgers, store_at
+from bookstand.tools.cli.output import Column, counted
+from bookstand.tools.view.targets import LIMITS, topics_meant
 
 EXAMPLES = (
     "bookstand export-bookie my-store exported --dry-run",

@@ -18,17 +18,17 @@ import typer
 
 import bookstand
 from bookstand.disk.disks import Disks
-from bookstand.disk.import_plan import LeftOut
-from bookstand.disk.import_report import ImportReport
-from bookstand.disk.importing import import_disks
+from bookstand.disk.importer.plan import LeftOut
+from bookstand.disk.importer.report import ImportReport
+from bookstand.disk.importer.run import import_disks
 from bookstand.errors import NotAStoreError
-from bookstand.storage.environment import data_file
-from bookstand.tools import output
-from bookstand.tools.exit_codes import DAMAGE
-from bookstand.tools.findings import damage_facts, damage_line
-from bookstand.tools.options import DryRun, Json, Metadata, Password, progress_bar
-from bookstand.tools.output import counted
-from bookstand.tools.target import LIMITS, check_bookies, check_dump, dump_beside
+from bookstand.storage.lmdb.environment import data_file
+from bookstand.tools.cli import output
+from bookstand.tools.cli.damage_report import damage_facts, damage_line
+from bookstand.tools.cli.exit_codes import DAMAGE
+from bookstand.tools.cli.options import DryRun, Json, Metadata, Password, progress_bar
+from bookstand.tools.cli.output import counted
+from bookstand.tools.view.targets import LIMITS, check_bookies, check_dump, dump_beside
 
 EXAMPLES = (
     "bookstand import-bookie bookie copy --metadata metadata.jsonl.gz --dry-run",

@@ -13,13 +13,13 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.ledger.topic_name import fits
-from bookstand.tools import output
-from bookstand.tools.disk_view import DiskView
-from bookstand.tools.known import ledger_line, node_line
-from bookstand.tools.options import Json, Metadata, MoreDisks, Password, Place, damage_lines, document, looking_at
-from bookstand.tools.output import Column, counted, human
-from bookstand.tools.view import LedgerFacts, View
+from bookstand.managed_ledger.topic_name import fits
+from bookstand.tools.cli import output
+from bookstand.tools.cli.options import Json, Metadata, MoreDisks, Password, Place, damage_lines, document, looking_at
+from bookstand.tools.cli.output import Column, counted, human
+from bookstand.tools.view.base import LedgerFacts, View
+from bookstand.tools.view.bookies import DiskView
+from bookstand.tools.view.details import ledger_line, node_line
 
 EXAMPLES = (
     "bookstand ls my-store",

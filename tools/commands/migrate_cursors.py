@@ -12,13 +12,13 @@ from typing import Annotated
 
 import typer
 
-from bookstand.cursor.migrating import PAGES
+from bookstand.cursor.store.migration import PAGES
 from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
-from bookstand.tools import output
+from bookstand.tools.cli import output
+from bookstand.tools.cli.options import DryRun, Json, StorePlace, Topics, store_at
+from bookstand.tools.cli.output import Column, Row
 from bookstand.tools.migration import Cursors, TakeOver, became, run_job, show
-from bookstand.tools.options import DryRun, Json, StorePlace, Topics, store_at
-from bookstand.tools.output import Column, Row
-from bookstand.tools.target import LIMITS
+from bookstand.tools.view.targets import LIMITS
 
 EXAMPLES = (
     "bookstand migrate cursors my-store --to snapshot --dry-run",

@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
-from bookstand.pipeline.bucket_cutting import Cut, step_millis
+from bookstand.pipeline.jobs.bucket_cutting import Cut, step_millis
 from bookstand.pipeline.jobs.recut import Recut
-from bookstand.tools import output
+from bookstand.tools.cli import output
+from bookstand.tools.cli.options import DryRun, Json, StorePlace, Topics, store_at
+from bookstand.tools.cli.output import Column, Row
 from bookstand.tools.migration import Cursors, TakeOver, became, run_job, show
-from bookstand.tools.options import DryRun, Json, StorePlace, Topics, store_at
-from bookstand.tools.output import Column, Row
 
 EXAMPLES = (
     "bookstand migrate snapshots my-store --least 1000 --dry-run",

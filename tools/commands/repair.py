@@ -17,15 +17,15 @@ from typing import Annotated
 import typer
 
 from bookstand.disk.damage import Damage
-from bookstand.storage.environment import data_file
-from bookstand.storage.repair import Loss, RepairReport, repair
-from bookstand.storage.restoring import runs
-from bookstand.storage.salvage import Progress
-from bookstand.tools import output
-from bookstand.tools.exit_codes import DAMAGE
-from bookstand.tools.findings import damage_facts, damage_line
-from bookstand.tools.options import DryRun, Json, Password, StorePlace, progress_bar, some_ledgers, store_at
-from bookstand.tools.output import counted
+from bookstand.storage.commit.restore_operations import runs
+from bookstand.storage.lmdb.environment import data_file
+from bookstand.storage.repair.repair import Loss, RepairReport, repair
+from bookstand.storage.repair.salvage import Progress
+from bookstand.tools.cli import output
+from bookstand.tools.cli.damage_report import damage_facts, damage_line
+from bookstand.tools.cli.exit_codes import DAMAGE
+from bookstand.tools.cli.options import DryRun, Json, Password, StorePlace, progress_bar, some_ledgers, store_at
+from bookstand.tools.cli.output import counted
 
 EXAMPLES = (
     "bookstand repair my-store saved --dry-run",
@@ -85,7 +85,7 @@ def _part(progress: Progress | None, number: int, parts: int) -> Progress | None
 
 def _affected(new: str, report: RepairReport, passwords: list[bytes]) -> list[Damage]:
     """Topics, cursors and delayed messages of the new store that lack something; entries alone have been told."""
-    from bookstand.tools.store_view import StoreView
+    from bookstand.tools.view.store import StoreView
 
     with StoreView(Path(new), passwords) as view:
         told = {str(view.path), data_file(str(view.path))}

@@ -12,18 +12,18 @@ from typing import Annotated, Any
 import typer
 
 from bookstand.errors import StoreDamagedError
-from bookstand.tools import output
-from bookstand.tools.exit_codes import DAMAGE
-from bookstand.tools.findings import damage_facts, summary
-from bookstand.tools.moments import millis_of
-from bookstand.tools.options import Json, Metadata, MoreDisks, Now, Password, Place, looking_at
-from bookstand.tools.output import Fact, iso
-from bookstand.tools.report import scrape
-from bookstand.tools.report.collecting import collect, of_unreadable
-from bookstand.tools.report.facts import Delayed, Report, Subscription
+from bookstand.tools.cli import output
+from bookstand.tools.cli.damage_report import damage_facts, summary
+from bookstand.tools.cli.exit_codes import DAMAGE
+from bookstand.tools.cli.options import Json, Metadata, MoreDisks, Now, Password, Place, looking_at
+from bookstand.tools.cli.output import Fact, iso
+from bookstand.tools.cli.time_arguments import millis_of
+from bookstand.tools.report import metrics_scrape
+from bookstand.tools.report.collect import collect, of_unreadable
+from bookstand.tools.report.model import Delayed, Report, Subscription
+from bookstand.tools.report.output import check, default_name, write
 from bookstand.tools.report.page import page
-from bookstand.tools.report.writing import check, default_name, write
-from bookstand.tools.target import find
+from bookstand.tools.view.targets import find
 
 EXAMPLES = (
     "bookstand report my-store",
@@ -76,7 +76,7 @@ def run(
     target, now = find(path), millis_of(at)
     to = to or default_name(target.path)
     check(to)
-    caches = None if metrics is None else scrape.read(metrics)
+    caches = None if metrics is None else metrics_scrape.read(metrics)
     try:
         with looking_at(path, disk, metadata, password, json) as view:
             _write(collect(view, now, verify, caches), to, json)

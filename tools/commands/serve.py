@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.server.bookie.desk import LEAST_FRAME_BYTES, MOST_FRAME_BYTES, Limits
-from bookstand.server.listening import LOOPBACK
-from bookstand.server.serving import Server
+from bookstand.server.bind_errors import LOOPBACK
+from bookstand.server.bookie.shared_state import LEAST_FRAME_BYTES, MOST_FRAME_BYTES, Limits
+from bookstand.server.server import Server
 from bookstand.testing import environment
-from bookstand.tools import output
-from bookstand.tools.options import Json
+from bookstand.tools.cli import output
+from bookstand.tools.cli.options import Json
 
 if TYPE_CHECKING:
-    from bookstand.testing.faults import Faults
+    from bookstand.testing.faults.faults import Faults
 
 EXAMPLES = (
     "bookstand serve my-store --zookeeper 0",
@@ -118,7 +118,7 @@ def _hooks() -> Faults | None:
     """The faults that the environment has, mostly none: then the test kit is not loaded."""
     if environment.FAULTS not in os.environ:
         return None
-    from bookstand.testing.faults import Faults
+    from bookstand.testing.faults.faults import Faults
 
     return Faults.from_environment()
 

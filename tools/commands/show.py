@@ -12,10 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.tools import known, output
-from bookstand.tools.options import Json, Metadata, MoreDisks, Password, Place, document, looking_at
-from bookstand.tools.output import Column, Fact
-from bookstand.tools.view import View, ledger_of, position_of
+from bookstand.tools.cli import output
+from bookstand.tools.cli.options import Json, Metadata, MoreDisks, Password, Place, document, looking_at
+from bookstand.tools.cli.output import Column, Fact
+from bookstand.tools.view import details
+from bookstand.tools.view.base import View, ledger_of, position_of
 
 EXAMPLES = (
     "bookstand show my-store",
@@ -83,15 +84,15 @@ def run(
         raise IncorrectParameterError("show a node, or something else, not both")
     with looking_at(path, disk, metadata, password, json) as view:
         if node is not None:
-            _show(view, "node", known.node(view, node), json)
+            _show(view, "node", details.node(view, node), json)
         elif what is None:
-            _show(view, "about", known.about(view), json)
+            _show(view, "about", details.about(view), json)
         elif (position := position_of(what)) is not None:
-            _show(view, "entry", known.entry(view, position), json)
+            _show(view, "entry", details.entry(view, position), json)
         elif (ledger_id := ledger_of(what)) is not None:
-            _show(view, "ledger", known.ledger(view, ledger_id), json)
+            _show(view, "ledger", details.ledger(view, ledger_id), json)
         else:
-            _show(view, "topic", known.topic(view, view.find_topic(what)), json)
+            _show(view, "topic", details.topic(view, view.find_topic(what)), json)
 
 
 def _show(view: View, what: str, facts: dict[str, Any], json: bool) -> None:

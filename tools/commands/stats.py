@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from bookstand.tools import output
-from bookstand.tools.options import Json, Metadata, MoreDisks, Password, Place, document, looking_at
-from bookstand.tools.output import Column, Fact, human, iso
-from bookstand.tools.view import LedgerFacts, View
+from bookstand.tools.cli import output
+from bookstand.tools.cli.options import Json, Metadata, MoreDisks, Password, Place, document, looking_at
+from bookstand.tools.cli.output import Column, Fact, human, iso
+from bookstand.tools.view.base import LedgerFacts, View
 
 EXAMPLES = (
     "bookstand stats my-store",

@@ -15,13 +15,13 @@ import typer
 
 import bookstand
 from bookstand.errors import StoreInUseError
-from bookstand.storage import owners
-from bookstand.tools import output
-from bookstand.tools.exit_codes import FINE
+from bookstand.storage.process import process_markers
+from bookstand.tools.cli import output
+from bookstand.tools.cli.exit_codes import FINE
+from bookstand.tools.cli.options import DryRun, Json, StorePlace, progress_bar, some_ledgers, store_at
 from bookstand.tools.migration import code_of_left, left_line
-from bookstand.tools.options import DryRun, Json, StorePlace, progress_bar, some_ledgers, store_at
-from bookstand.tools.store_view import StoreView
-from bookstand.tools.upgrading import UpgradeReport, look, upgrade
+from bookstand.tools.store_upgrade import UpgradeReport, look, upgrade
+from bookstand.tools.view.store import StoreView
 
 EXAMPLES = (
     "bookstand upgrade my-store --dry-run",
@@ -32,7 +32,7 @@ EXAMPLES = (
 
 def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
     folder = store_at(store)
-    if not dry_run and owners.Survey(folder).writers:
+    if not dry_run and process_markers.Survey(folder).writers:
         raise StoreInUseError(f"store {folder} is being written to by another process")
     with StoreView(Path(folder)) as view, progress_bar("looking") as progress:
         report = look(view.store, view.topics(), progress)

@@ -13,13 +13,13 @@ import typer
 
 from bookstand.disk.damage import Damage
 from bookstand.errors import StoreDamagedError
-from bookstand.tools import output
-from bookstand.tools.exit_codes import DAMAGE, FINE
-from bookstand.tools.findings import amounts, damage_facts, damage_line
-from bookstand.tools.options import Json, Metadata, MoreDisks, Password, Place, progress_bar
-from bookstand.tools.output import counted
-from bookstand.tools.target import BOOKIE, STORE, find, open_view
-from bookstand.tools.view import Verdict
+from bookstand.tools.cli import output
+from bookstand.tools.cli.damage_report import amounts, damage_facts, damage_line
+from bookstand.tools.cli.exit_codes import DAMAGE, FINE
+from bookstand.tools.cli.options import Json, Metadata, MoreDisks, Password, Place, progress_bar
+from bookstand.tools.cli.output import counted
+from bookstand.tools.view.base import Verdict
+from bookstand.tools.view.targets import BOOKIE, STORE, find, open_view
 
 EXAMPLES = (
     "bookstand verify my-store",

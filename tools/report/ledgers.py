@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bookstand.tools.report.binning import step_for
-from bookstand.tools.view import LedgerFacts
+from bookstand.tools.report.histogram import step_for
+from bookstand.tools.view.base import LedgerFacts
 
 UNKNOWN = -1
 """Stands for a time or a number that nothing tells."""

@@ -17,17 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bookstand.errors import MissingExtraError
-from bookstand.storage.escapes import cell, script_json
-from bookstand.tools.findings import amounts
-from bookstand.tools.output import human, iso, size_and_bytes, time
-from bookstand.tools.report import tables, texts
-from bookstand.tools.report.facts import LedgerAcks, Report, Subscription
+from bookstand.storage.format.escapes import cell, script_json
+from bookstand.tools.cli.damage_report import amounts
+from bookstand.tools.cli.output import human, iso, size_and_bytes, time
+from bookstand.tools.report import tables
+from bookstand.tools.report import text as texts
+from bookstand.tools.report.model import LedgerAcks, Report, Subscription
 
 try:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
-    from bookstand.tools.report import drawing
+    from bookstand.tools.report import svg
 except ImportError as missing:
     raise MissingExtraError("reports need jinja2: pip install 'bookstand[cli]'") from missing
 
@@ -70,7 +71,7 @@ def page(report: Report) -> str:
         maps_left_out=len(report.subscriptions) - len(maps),
         kinds=report.ledgers.kinds(),
         heading=_heading(report),
-        ledgers_picture=drawing.ledgers(report.ledgers.grid(_COLUMNS)) if len(report.ledgers) >= _PICTURED else None,
+        ledgers_picture=svg.ledgers(report.ledgers.grid(_COLUMNS)) if len(report.ledgers) >= _PICTURED else None,
         due_pictures=_due_pictures(report),
         buckets_picture=_buckets_picture(report),
         measured=any(one.asked for one in report.subscriptions),
@@ -97,7 +98,7 @@ def _hash(text: str) -> str:
 
 def _visible(value: Any) -> Any:
     """What the template writes: our own HTML as it is, everything else as text that it then escapes."""
-    return value if isinstance(value, Markup) else drawing.visible(str(value))
+    return value if isinstance(value, Markup) else svg.visible(str(value))
 
 
 @cache
@@ -117,11 +118,11 @@ def _template() -> Any:
     )
     environment.filters |= {
         "cell": cell,
-        "count": drawing.count,
+        "count": svg.count,
         "amounts": amounts,
-        "counted": drawing.counted,
+        "counted": svg.counted,
         "human": human,
-        "share": drawing.share,
+        "share": svg.share,
         "shown": texts.shortened,
         "topic": texts.short_topic,
         "fact": _fact,
@@ -137,7 +138,7 @@ def _fact(value: Any, name: str) -> str:
     if name == "bytes":
         return size_and_bytes(value)
     if isinstance(value, int):
-        return drawing.count(value)
+        return svg.count(value)
     return texts.shortened(", ".join(value) if isinstance(value, list) else str(value), texts.SENTENCE)
 
 
@@ -204,16 +205,16 @@ def _due_pictures(report: Report) -> list[tuple[str, Markup]]:
     if report.times is None:
         return []
     some = [one for one in report.delayed if one.times is not None]
-    found = [("All subscriptions", drawing.due(report.times, report.at, "all subscriptions"))]
+    found = [("All subscriptions", svg.due(report.times, report.at, "all subscriptions"))]
     if len(some) == 1:
-        return [(drawing.whose_of(some[0].waiting), found[0][1])]
+        return [(svg.whose_of(some[0].waiting), found[0][1])]
     for one in sorted(some, key=lambda one: -one.waiting.messages)[:_PER_SUBSCRIPTION]:
         assert one.times is not None
-        title = drawing.whose_of(one.waiting)
-        found.append((title, drawing.due(one.times, report.at, title)))
+        title = svg.whose_of(one.waiting)
+        found.append((title, svg.due(one.times, report.at, title)))
     return found
 
 
 def _buckets_picture(report: Report) -> Markup | None:
     some = [one for one in report.delayed if any(bucket.segments for bucket in one.waiting.buckets)]
-    return drawing.buckets(some, report.at) if some else None
+    return svg.buckets(some, report.at) if some else None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from bookstand.storage.escapes import cell
-from bookstand.tools.known import node_line
-from bookstand.tools.report import texts
-from bookstand.tools.report.drawing import ledgers_of
-from bookstand.tools.report.facts import Report, Subscription
+from bookstand.storage.format.escapes import cell
+from bookstand.tools.report import text as texts
 from bookstand.tools.report.ledgers import UNKNOWN
-from bookstand.tools.report.texts import short_topic, shortened
+from bookstand.tools.report.model import Report, Subscription
+from bookstand.tools.report.svg import ledgers_of
+from bookstand.tools.report.text import short_topic, shortened
+from bookstand.tools.view.details import node_line
 
 LEDGERS, OTHERS = 10_000, 2_000
 """So many rows a table has at most, which keeps the page small. Which ones is said where it is not all."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.running import Running
+from bookstand.server.loop_thread import Running
 from tests.server.bookie.kit import Wire
 
 

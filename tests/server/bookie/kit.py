@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from bookstand.proto import bookie_protocol_pb2 as messages
-from bookstand.server.bookie.desk import Desk
 from bookstand.server.bookie.server import BookieServer
-from bookstand.storage import entry as layout
-from bookstand.storage.digest import Digest, digest_for, master_key
+from bookstand.server.bookie.shared_state import Desk
+from bookstand.storage.format import entry_codec as layout
+from bookstand.storage.format.digest import Digest, digest_for, master_key
 
 PATIENCE = 60.0
 """Seconds after which an answer is taken not to come; nothing depends on how fast it does."""

@@ -8,12 +8,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.server.bookie import codes
+from bookstand.server.bookie.add_runs import adds_of
 from bookstand.server.bookie.connection import SMALLEST_RUN
-from bookstand.server.bookie.runs import adds_of
-from bookstand.server.bookie.v3 import varint
+from bookstand.server.bookie.protocol import codes
+from bookstand.server.bookie.protocol.v3 import varint
 from bookstand.server.framing import Run, split
-from bookstand.storage.copying import highest_lac
+from bookstand.storage.served.replica_operations import highest_lac
 from tests.server.bookie import kit
 
 ids = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -11,7 +11,7 @@ import pytest
 import bookstand
 from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.faults import ServerFaults
+from bookstand.server.fault_rules import ServerFaults
 from bookstand.testing import Faults
 from tests.kit import refused
 from tests.server.bookie import kit

@@ -23,11 +23,11 @@ from bookstand.errors import IncorrectParameterError, StoreDamagedError
 from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.server.bookie import long_polls
 from bookstand.server.bookie.bookie import Bookie
-from bookstand.server.bookie.desk import Limits
 from bookstand.server.bookie.long_polls import LongPolls
 from bookstand.server.bookie.server import BookieServer
+from bookstand.server.bookie.shared_state import Limits
 from bookstand.server.framing import FramedConnection
-from bookstand.storage.copy_reading import CopyReads
+from bookstand.storage.served.replica_reader import CopyReads
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire, stored
 

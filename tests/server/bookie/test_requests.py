@@ -11,8 +11,8 @@ import pytest
 
 from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.running import Running
-from bookstand.storage.digest import digest_for
+from bookstand.server.loop_thread import Running
+from bookstand.storage.format.digest import digest_for
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire, stored
 

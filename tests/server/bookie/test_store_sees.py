@@ -10,12 +10,12 @@ import pytest
 
 from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.server.bookie.server import BookieServer
-from bookstand.storage.changes import Change
-from bookstand.storage.digest import digest_for, master_key
-from bookstand.storage.entry import encode
-from bookstand.storage.ledger_changes import CreateLedger, UpdateLedger
-from bookstand.storage.metadata import CLOSED, LedgerMetadata, serialize
-from bookstand.storage.state import NO_HOME_YET
+from bookstand.storage.commit.ledger_operations import CreateLedger, UpdateLedger
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format.digest import digest_for, master_key
+from bookstand.storage.format.entry_codec import encode
+from bookstand.storage.format.ledger_metadata import CLOSED, LedgerMetadata, serialize
+from bookstand.storage.format.ledger_state import NO_HOME_YET
 from tests.kit import refused
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire

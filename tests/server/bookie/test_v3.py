@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookstand.proto import bookie_protocol_pb2 as messages
-from bookstand.server.bookie import codes, v3
-from bookstand.server.bookie.v2 import MalformedRequestError
+from bookstand.server.bookie.protocol import codes, v3
+from bookstand.server.bookie.protocol.v2 import MalformedRequestError
 from tests.server.bookie import kit
 
 int64s = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([0, 1, 127, 128, 16383, 16384, -1]))

@@ -7,7 +7,7 @@ import sys
 
 import bookstand
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.faults import ServerFaults
+from bookstand.server.fault_rules import ServerFaults
 
 
 async def serve(path: str, bookies: int, faults: list[str]) -> None:

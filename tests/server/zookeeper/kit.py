@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bookstand.server.running import Running
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.jute import BOOL
-from bookstand.server.zookeeper.kept import OPEN_ACL
-from bookstand.server.zookeeper.protocol import XID_EVENT, CreateMode, Op
+from bookstand.server.loop_thread import Running
+from bookstand.server.zookeeper.persistent_records import OPEN_ACL
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.jute import BOOL
+from bookstand.server.zookeeper.protocol.protocol import XID_EVENT, CreateMode, Op
 from bookstand.server.zookeeper.server import ZooKeeperServer
 from bookstand.storage.clock import SystemClock
 from bookstand.storage.storage import Storage

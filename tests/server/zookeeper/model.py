@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookstand.server.zookeeper.protocol import Code, CreateMode, EventType, Op
+from bookstand.server.zookeeper.protocol.protocol import Code, CreateMode, EventType, Op
 
 Change = tuple[EventType, str]
 EPHEMERAL = (CreateMode.EPHEMERAL, CreateMode.EPHEMERAL_SEQUENTIAL)

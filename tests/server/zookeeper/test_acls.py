@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.acls import digest_identity
-from bookstand.server.zookeeper.kept import ALL, OPEN_ACL
-from bookstand.server.zookeeper.protocol import Code, Op, Permission
+from bookstand.server.zookeeper.persistent_records import ALL, OPEN_ACL
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.acls import digest_identity
+from bookstand.server.zookeeper.protocol.protocol import Code, Op, Permission
 from tests.server.zookeeper.kit import Client, ClosedError
 
 SECRET = b"user:secret"

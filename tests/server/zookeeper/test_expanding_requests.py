@@ -6,9 +6,9 @@ import tracemalloc
 
 import pytest
 
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.jute import JuteError
-from bookstand.server.zookeeper.protocol import MAX_FRAME, Op
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.jute import JuteError
+from bookstand.server.zookeeper.protocol.protocol import MAX_FRAME, Op
 
 
 def test_a_multi_of_as_many_operations_as_a_frame_has_room_for_takes_some_mebibytes() -> None:

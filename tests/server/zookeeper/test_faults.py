@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from bookstand import errors
-from bookstand.ledger.ledger_path import ledger_path
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.protocol import Code, CreateMode, Op
-from bookstand.storage import keys
-from bookstand.storage.metadata import serialize
+from bookstand.ledger.cluster.ledger_path import ledger_path
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import Code, CreateMode, Op
+from bookstand.storage.format import schema
+from bookstand.storage.format.ledger_metadata import serialize
 from bookstand.testing import Faults
 from tests import kit as store_kit
 from tests.server.zookeeper.kit import Client, ClosedError, Serving, clients, eventually
@@ -156,7 +156,7 @@ def test_damage_is_told_and_is_no_absence(open_store: Any, store_path: Path) -> 
         for path in ("/value", "/stat", "/fine"):
             client.create(path, b"x")
     with store_kit.raw(store_path, write=True) as database:
-        for name, key in ((keys.NODES, b"/value"), (keys.META, keys.znode_key("/stat"))):
+        for name, key in ((schema.NODES, b"/value"), (schema.META, schema.znode_key("/stat"))):
             found = database(name)[key]
             database(name)[key] = found[:-1] + bytes([found[-1] ^ 1])
     store = open_store()
@@ -181,9 +181,9 @@ def test_a_value_that_is_damaged_while_it_is_served(store: Any, client: Client, 
         """An operation that leaves a record as no server leaves it."""
 
         def apply(self, staging: Any) -> None:
-            staging.put(keys.NODES, b"/value", b"\0\0\0\0" + staging.get(keys.NODES, b"/value")[4:])
+            staging.put(schema.NODES, b"/value", b"\0\0\0\0" + staging.get(schema.NODES, b"/value")[4:])
 
-    from bookstand.storage.changes import Change
+    from bookstand.storage.commit.operations import Change
 
     store.storage.apply(Change(Damage()))
     assert client.get("/value") == Code.DATA_INCONSISTENCY

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.jute import BUFFER, INT, LONG, STRING, JuteError, vector
-from bookstand.server.zookeeper.protocol import Op
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.jute import BUFFER, INT, LONG, STRING, JuteError, vector
+from bookstand.server.zookeeper.protocol.protocol import Op
 from tests.replay.wire_frames import lines
 
 RECORDED = Path(__file__).resolve().parent.parent.parent / "data" / "wire"

@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from bookstand.server.zookeeper import connection, reading, records, requests, watches, words
-from bookstand.server.zookeeper.kept import OPEN_ACL
-from bookstand.server.zookeeper.protocol import MAX_FRAME, XID_AUTH, XID_SET_WATCHES, Code, Op, WatcherType, WatchMode
+from bookstand.server.zookeeper import connection, four_letter_words, read_operations, watches
+from bookstand.server.zookeeper.persistent_records import OPEN_ACL
+from bookstand.server.zookeeper.protocol import records, requests
+from bookstand.server.zookeeper.protocol.protocol import (
+    MAX_FRAME,
+    XID_AUTH,
+    XID_SET_WATCHES,
+    Code,
+    Op,
+    WatcherType,
+    WatchMode,
+)
 from tests.server.zookeeper.kit import PATIENCE, Client, ClosedError, Serving, eventually, multi_body
 from tests.server.zookeeper.test_robustness import connections, resident_bytes
 from tests.server.zookeeper.test_words import ask
@@ -175,7 +184,7 @@ def test_the_answer_of_a_multi_read_is_bounded(serving: Serving, connect: Callab
 def test_the_names_of_a_multi_read_are_bounded(
     serving: Serving, connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "ANSWER_BYTES", 100_000)
+    monkeypatch.setattr(read_operations, "ANSWER_BYTES", 100_000)
     monkeypatch.setattr(requests, "ANSWER_BYTES", 100_000)
     client = connect()
     client.create("/p")
@@ -295,7 +304,7 @@ def test_identities_of_a_connection_are_bounded(serving: Serving, connect: Calla
 def test_what_a_word_answers_is_bounded(
     serving: Serving, connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(words, "MOST_CHARACTERS", 1_000)
+    monkeypatch.setattr(four_letter_words, "MOST_CHARACTERS", 1_000)
     client = connect()
     for number in range(200):
         client.exists(f"/n{number:03d}", watch=True)

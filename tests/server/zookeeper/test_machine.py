@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import bookstand
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.kept import OPEN_ACL
-from bookstand.server.zookeeper.protocol import CreateMode, Op, WatchMode
+from bookstand.server.zookeeper.persistent_records import OPEN_ACL
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import CreateMode, Op, WatchMode
 from bookstand.testing import VirtualClock
 from tests.server.zookeeper.kit import Client, Serving, eventually
 from tests.server.zookeeper.model import Model, Refused, Watcher

@@ -11,18 +11,18 @@ import pytest
 
 from bookstand import errors
 from bookstand.ledger.client import COLLECTED_AT_ONCE
-from bookstand.ledger.ledger_path import ledger_path
-from bookstand.ledger.records import decode_ledger_info
-from bookstand.ledger.topic_name import cursor_node_of, node_of
-from bookstand.server.bookie.codes import NO_ENTRY, NO_LEDGER
+from bookstand.ledger.cluster.ledger_path import ledger_path
+from bookstand.managed_ledger.records import decode_ledger_info
+from bookstand.managed_ledger.topic_name import cursor_node_of, node_of
+from bookstand.server.bookie.protocol.codes import NO_ENTRY, NO_LEDGER
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.running import Running
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.kept import OPEN_ACL
-from bookstand.server.zookeeper.places import LEDGER_IDS
-from bookstand.server.zookeeper.protocol import Code, CreateMode, EventType, Op, WatchMode
-from bookstand.storage.digest import digest_for, master_key
-from bookstand.storage.metadata import LedgerMetadata, parse, serialize
+from bookstand.server.loop_thread import Running
+from bookstand.server.zookeeper.persistent_records import OPEN_ACL
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import Code, CreateMode, EventType, Op, WatchMode
+from bookstand.server.zookeeper.value_location import LEDGER_IDS
+from bookstand.storage.format.digest import digest_for, master_key
+from bookstand.storage.format.ledger_metadata import LedgerMetadata, parse, serialize
 from bookstand.testing import VirtualClock
 from tests.server.bookie.kit import Wire, stored, v2_add, v2_read
 from tests.server.zookeeper.kit import Client, Serving, clients, eventually

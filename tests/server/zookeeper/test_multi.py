@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.kept import OPEN_ACL
-from bookstand.server.zookeeper.protocol import Code, CreateMode, Op
+from bookstand.server.zookeeper.persistent_records import OPEN_ACL
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import Code, CreateMode, Op
 from tests.server.zookeeper.kit import Client
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from bookstand.ledger.ledger_path import ledger_path
-from bookstand.server.zookeeper import records, rounds
-from bookstand.server.zookeeper.kept import OPEN_ACL
-from bookstand.server.zookeeper.protocol import Code, EventType, Op, WatchMode
-from bookstand.storage import keys
-from bookstand.storage.changes import Change
-from bookstand.storage.node_changes import PutNode
+from bookstand.ledger.cluster.ledger_path import ledger_path
+from bookstand.server.zookeeper import request_rounds
+from bookstand.server.zookeeper.persistent_records import OPEN_ACL
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import Code, EventType, Op, WatchMode
+from bookstand.storage.commit.node_operations import PutNode
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format import schema
 from bookstand.testing import Faults
 from tests.server.zookeeper.kit import Client, Serving, clients
 
@@ -25,7 +26,7 @@ CREATED, DELETED, CHANGED = EventType.CREATED, EventType.DELETED, EventType.DATA
 def no_survey(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """From now on a look at the whole tree is a failure."""
     looks: list[Any] = []
-    monkeypatch.setattr(rounds, "survey", lambda storage: looks.append(storage))
+    monkeypatch.setattr(request_rounds, "survey", lambda storage: looks.append(storage))
     yield
     assert not looks
 
@@ -111,7 +112,7 @@ def test_a_tree_that_is_deleted_is_gone(store: Any, served: bool) -> None:
 
 def test_more_news_than_are_kept(store: Any, watcher: Client) -> None:
     """Then there is a look at everything; nothing is missed."""
-    count = keys.NEWS_KEPT + 100
+    count = schema.NEWS_KEPT + 100
     with store.transaction() as change:
         for number in range(count):
             change.put_node(f"/n/{number}", b"x")
@@ -119,15 +120,15 @@ def test_more_news_than_are_kept(store: Any, watcher: Client) -> None:
     assert len(watcher.children("/n")) == count
     store.nodes.put("/n/0", b"y")
     assert events(watcher, 1) == [(CHANGED, "/n/0")]
-    assert len(list(store.storage.meta_keys(keys.META_NEWS))) <= keys.NEWS_KEPT + 1
+    assert len(list(store.storage.meta_keys(schema.META_NEWS))) <= schema.NEWS_KEPT + 1
 
 
 def test_who_syncs_sees_what_was_written_before(store: Any, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while the server lets some time pass, for its last look at everything took long."""
-    monkeypatch.setattr(rounds, "LONG_LOOK", 0.0)
-    monkeypatch.setattr(rounds, "LOOK_SHARE", 1e-9)
+    monkeypatch.setattr(request_rounds, "LONG_LOOK", 0.0)
+    monkeypatch.setattr(request_rounds, "LOOK_SHARE", 1e-9)
     with store.transaction() as change:
-        for number in range(keys.NEWS_KEPT + 1):
+        for number in range(schema.NEWS_KEPT + 1):
             change.put_node(f"/n/{number}", b"x")
     assert client.call(Op.SYNC, "/") == "/"
     store.nodes.put("/late", b"x")
@@ -138,7 +139,7 @@ def test_who_syncs_sees_what_was_written_before(store: Any, client: Client, monk
 
 def test_a_store_that_was_never_served_keeps_no_news(store: Any) -> None:
     store.nodes.put("/a", b"x")
-    assert list(store.storage.meta_keys(keys.META_NEWS)) == []
+    assert list(store.storage.meta_keys(schema.META_NEWS)) == []
 
 
 def test_clients_are_served_while_others_write_all_the_time(

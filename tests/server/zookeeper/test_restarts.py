@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import bookstand
-from bookstand.server.zookeeper.protocol import CreateMode
+from bookstand.server.zookeeper.protocol.protocol import CreateMode
 from bookstand.testing import VirtualClock, every_crash
 from tests.server.zookeeper.kit import Client, ClosedError, Serving, clients
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from bookstand.server.zookeeper import connection, records, server
-from bookstand.server.zookeeper.kept import OPEN_ACL
-from bookstand.server.zookeeper.protocol import MAX_FRAME, Code, Op, WatchMode
+from bookstand.server.zookeeper import connection, server
+from bookstand.server.zookeeper.persistent_records import OPEN_ACL
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import MAX_FRAME, Code, Op, WatchMode
 from tests.server.zookeeper.kit import PATIENCE, Client, ClosedError, Serving, eventually
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bookstand.ledger.ledger_path import ledger_path
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.protocol import Code, CreateMode, Op
+from bookstand.ledger.cluster.ledger_path import ledger_path
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import Code, CreateMode, Op
 from bookstand.testing import VirtualClock
 from tests.server.zookeeper.kit import Client, ClosedError, Serving, clients, eventually
 
@@ -146,9 +146,9 @@ def test_a_client_that_has_seen_more_is_another_store_s(serving: Serving) -> Non
 
 def test_requests_sent_right_behind_the_greeting(serving: Serving) -> None:
     """They wait until there is a session."""
-    from bookstand.server.zookeeper import records
-    from bookstand.server.zookeeper.jute import BOOL
-    from bookstand.server.zookeeper.kept import OPEN_ACL
+    from bookstand.server.zookeeper.persistent_records import OPEN_ACL
+    from bookstand.server.zookeeper.protocol import records
+    from bookstand.server.zookeeper.protocol.jute import BOOL
 
     with Client(serving.port) as client:
         greeting = records.CONNECT_REQUEST.encode(records.ConnectRequest(0, 0, 10_000, 0, bytes(16)))
@@ -164,7 +164,7 @@ def test_requests_sent_right_behind_the_greeting(serving: Serving) -> None:
 
 def test_a_greeting_without_the_read_only_byte(serving: Serving) -> None:
     """Clients before 3.4 send none."""
-    from bookstand.server.zookeeper import records
+    from bookstand.server.zookeeper.protocol import records
 
     with Client(serving.port) as client:
         client.send_frame(records.CONNECT_REQUEST.encode(records.ConnectRequest(0, 0, 10_000, 0, None)))
@@ -195,8 +195,8 @@ def test_a_test_may_end_a_session_or_cut_its_connection(serving: Serving, connec
 
 def test_what_a_closed_session_has_asked_for_before_is_done(connect: Callable[..., Client]) -> None:
     """Many writes and the end, sent at once: all are answered, in order."""
-    from bookstand.server.zookeeper import records
-    from bookstand.server.zookeeper.kept import OPEN_ACL
+    from bookstand.server.zookeeper.persistent_records import OPEN_ACL
+    from bookstand.server.zookeeper.protocol import records
 
     client, other = connect(), connect()
     for number in range(50):

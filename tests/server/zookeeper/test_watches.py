@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from bookstand.server.zookeeper import kept, records
-from bookstand.server.zookeeper.acls import digest_identity
-from bookstand.server.zookeeper.protocol import (
+from bookstand.server.zookeeper import persistent_records
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.acls import digest_identity
+from bookstand.server.zookeeper.protocol.protocol import (
     Code,
     CreateMode,
     EventType,
@@ -249,7 +250,7 @@ def test_ephemerals_that_end_are_told(connect: Callable[..., Client]) -> None:
 
 SECRET = b"user:password"
 CREATE_ONLY = (records.Acl(int(Permission.CREATE | Permission.DELETE | Permission.WRITE), "world", "anyone"),)
-OF_USER = (records.Acl(kept.ALL, *digest_identity(SECRET)),)
+OF_USER = (records.Acl(persistent_records.ALL, *digest_identity(SECRET)),)
 
 
 def prove(client: Client) -> None:

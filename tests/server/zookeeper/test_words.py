@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.protocol import CreateMode, Op
-from bookstand.server.zookeeper.words import WORDS
+from bookstand.server.zookeeper.four_letter_words import WORDS
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import CreateMode, Op
 from tests.server.zookeeper.kit import PATIENCE, Client, Serving
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bookstand.server.zookeeper import records
-from bookstand.server.zookeeper.kept import OPEN_ACL
-from bookstand.server.zookeeper.protocol import Code, CreateMode, Op
+from bookstand.server.zookeeper.persistent_records import OPEN_ACL
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.protocol import Code, CreateMode, Op
 from bookstand.testing import VirtualClock
 from tests.server.zookeeper.kit import Client, ClosedError, Serving, eventually
 
@@ -118,7 +118,7 @@ def test_a_refused_write_uses_a_zxid(client: Client) -> None:
 
 
 def test_the_version_after_the_largest() -> None:
-    from bookstand.server.zookeeper.kept import next_version
+    from bookstand.server.zookeeper.persistent_records import next_version
 
     assert next_version(5) == 6
     assert next_version((1 << 31) - 1) == -(1 << 31)

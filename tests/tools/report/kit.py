@@ -12,10 +12,10 @@ from xml.etree.ElementTree import Element
 
 import html5lib
 
-from bookstand.tools.report.collecting import collect
-from bookstand.tools.report.facts import Report
+from bookstand.tools.report.collect import collect
+from bookstand.tools.report.model import Report
 from bookstand.tools.report.page import page
-from bookstand.tools.target import open_view
+from bookstand.tools.view.targets import open_view
 from tests.tools.kit import START
 
 NOW = START + 600_000

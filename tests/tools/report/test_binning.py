@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.tools.report.binning import RunsOnLine, TimeHistogram, step_for, steps
+from bookstand.tools.report.histogram import RunsOnLine, TimeHistogram, step_for, steps
 
 TIMES = st.one_of(
     st.integers(0, 1 << 45),

@@ -15,19 +15,19 @@ from pyroaring import BitMap64
 import bookstand
 from benchmarks.cursor_topics import MEASURED, acknowledge, plant
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.recovery import RECORD, RecoveredFrom
-from bookstand.cursor.state import AckState
-from bookstand.disk.cursors import DiskCursor
-from bookstand.disk.topics import DiskTopic
+from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.store.recovery import RECORD, RecoveredFrom
+from bookstand.disk.topics.cursors import DiskCursor
+from bookstand.disk.topics.topics import DiskTopic
 from bookstand.errors import IncorrectParameterError
-from bookstand.ledger.records import CursorInfo, ManagedLedgerInfo
-from bookstand.storage.position import Position
-from bookstand.tools.report import collecting, scrape
-from bookstand.tools.report.collecting import STRIPS, subscription
-from bookstand.tools.report.facts import LedgerAcks
+from bookstand.managed_ledger.records import CursorInfo, ManagedLedgerInfo
+from bookstand.storage.format.position import Position
+from bookstand.tools.report import collect, metrics_scrape
+from bookstand.tools.report.collect import STRIPS, subscription
 from bookstand.tools.report.ledgers import UNKNOWN, Cell, Ledgers
-from bookstand.tools.target import open_view
-from bookstand.tools.view import LedgerFacts
+from bookstand.tools.report.model import LedgerAcks
+from bookstand.tools.view.base import LedgerFacts
+from bookstand.tools.view.targets import open_view
 from tests.tools.kit import LONG, ORDERS, START, run
 from tests.tools.report.kit import report_on
 
@@ -104,7 +104,7 @@ def test_nodes_are_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     report = report_on(tmp_path / "only-nodes")
     assert not report.empty
     assert (report.node_count, [node.value for node in report.nodes]) == (5, [b"0", b"1", b"2", b"3", b"4"])
-    monkeypatch.setattr(collecting, "NODES", 3)
+    monkeypatch.setattr(collect, "NODES", 3)
     report = report_on(tmp_path / "only-nodes")
     assert (report.node_count, len(report.nodes)) == (5, 3)
 
@@ -151,7 +151,7 @@ def test_maps_against_a_plain_count(
     state = AckState(Position(*mark_delete), {ledger: BitMap64(ids) for ledger, ids in acked.items() if ids}, {}, {})
     cursor = DiskCursor(_Topic(counts), "audit", CursorInfo(-1), state, RecoveredFrom(RECORD, -1, -1, ()), -1, {})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collecting, "STRIP_BINS", bins)
+        patch.setattr(collect, "STRIP_BINS", bins)
         found = subscription(cursor)
     line = [(ledger, entry) for ledger, size in counts.items() for entry in range(size)]
     done = [place <= mark_delete or place[1] in acked.get(place[0], ()) for place in line]
@@ -240,7 +240,7 @@ def test_pages_that_fit_are_those_that_an_open_cursor_has(store_path: Path) -> N
         acknowledge(topic, "audit", range(1, 60_000, 4), 600)
         with open_view(str(store_path)) as view:
             (found,) = view.cursors("orders")
-            pages = collecting.subscription(found).pages
+            pages = collect.subscription(found).pages
         with Cursor.open(topic, "audit", MEASURED) as cursor:
             assert 0 < cursor.stats.cache_pages < 600
             assert (pages.number, pages.fit) == (600, cursor.stats.cache_pages)
@@ -260,9 +260,9 @@ def test_hit_ratios_come_from_the_metrics_of_a_running_process(store_path: Path,
             (tmp_path / "scrape.txt").write_bytes(generate_latest(registry))
             stats = cursor.stats
     assert stats.cache_hits
-    caches = scrape.read(str(tmp_path / "scrape.txt"))
+    caches = metrics_scrape.read(str(tmp_path / "scrape.txt"))
     with open_view(str(store_path)) as view:
-        (one,) = collecting.collect(view, None, True, caches).subscriptions
+        (one,) = collect.collect(view, None, True, caches).subscriptions
     assert one.asked is not None
     assert (one.asked.hits, one.asked.misses, one.asked.ratio) == (
         stats.cache_hits,
@@ -275,4 +275,4 @@ def test_hit_ratios_come_from_the_metrics_of_a_running_process(store_path: Path,
 def test_what_is_no_page_of_metrics(tmp_path: Path, text: str) -> None:
     (tmp_path / "scrape.txt").write_text(text)
     with pytest.raises(IncorrectParameterError, match=r"scrape\.txt"):
-        scrape.read(str(tmp_path / "scrape.txt"))
+        metrics_scrape.read(str(tmp_path / "scrape.txt"))

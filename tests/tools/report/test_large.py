@@ -18,9 +18,9 @@ MOST_MEMORY = 64.0
 
 WRITE = """
 import sys
-from bookstand.tools.report.collecting import collect
+from bookstand.tools.report.collect import collect
 from bookstand.tools.report.page import page
-from bookstand.tools.target import open_view
+from bookstand.tools.view.targets import open_view
 ready()
 with open_view(sys.argv[1]) as view:
     text = page(collect(view))

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 import bookstand
 from bookstand import SubscriptionConfig, TopicConfig
 from bookstand.disk.damage import Damage
-from bookstand.storage.escapes import visible
+from bookstand.storage.format.escapes import visible
 from bookstand.testing.clock import VirtualClock
-from bookstand.tools.exit_codes import DAMAGE, FAILED, FINE, NOT_THERE, WRONG_ARGUMENTS
+from bookstand.tools.cli.exit_codes import DAMAGE, FAILED, FINE, NOT_THERE, WRONG_ARGUMENTS
 from bookstand.tools.report.page import page
 from bookstand.tools.report.tables import LEDGERS
-from bookstand.tools.report.texts import NAME, shortened
+from bookstand.tools.report.text import NAME, shortened
 from tests.tools.kit import ORDERS, START, cut_file, run
 from tests.tools.report.kit import Page, page_on, report_on
 

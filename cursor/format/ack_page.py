@@ -1,0 +1,190 @@
+"""Pages: the acknowledgments of one user ledger, as one entry of the cursor's ledger or several. No I/O.
+
+A page's contents, in the frame of record.py, are the fields 1000 to 1003 of proto/cursor_record.proto.
+
+A page that is too large for an entry is cut into parts: bitmap and batches, one behind the other, are one string of
+bytes, of which each part has the next piece, under the field's number that the piece is from. Both counts are those of
+the whole page in every part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import google_crc32c
+from pyroaring import BitMap64
+
+from bookstand.cursor.errors import CursorDamagedError
+from bookstand.cursor.format import record
+from bookstand.cursor.format.page_ref import PageRef
+from bookstand.cursor.format.partial_batches import decode_batches, encode_batches
+from bookstand.errors import EntryTooLargeError
+from bookstand.proto import wire_format
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
+from bookstand.storage.format.position import Position
+
+_BITMAP, _BATCHES, _ACKED, _PARTIAL = 1000, 1001, 1002, 1003
+_BITMAP_TAG, _BATCHES_TAG = wire_format.tag(_BITMAP, wire_format.BYTES), wire_format.tag(_BATCHES, wire_format.BYTES)
+_ACKED_TAG, _PARTIAL_TAG = wire_format.tag(_ACKED, wire_format.VARINT), wire_format.tag(_PARTIAL, wire_format.VARINT)
+# Tag and length of bitmap and batches together, at their longest.
+_MOST_FRAMING = 2 * (2 + 5)
+
+
+class Page(NamedTuple):
+    """``acked`` has the acknowledged entries; ``partial`` the batches of which only a part is, by entry id: bit n is
+    set while message n is NOT acknowledged. ``sizes`` tells the sizes of those batches, where they are known."""
+
+    acked: BitMap64
+    partial: dict[int, int]
+    sizes: dict[int, int]
+
+
+class EncodedPage(NamedTuple):
+    """The entries to append, one for each part, and what a reference to them says."""
+
+    entries: list[bytes]
+    generation: int
+    acked: int
+    partial: int
+    size: int
+    crc: int
+
+    def ref(self, entry_id: int) -> PageRef:
+        """To be used once it is known that the first part has become ``entry_id`` and the others those after it."""
+        return PageRef(entry_id, len(self.entries), self.generation, self.acked, self.partial, self.size, self.crc)
+
+
+def encode_page(
+    cursor: str,
+    ledger_id: int,
+    acked: BitMap64,
+    partial: Mapping[int, int],
+    *,
+    generation: int,
+    mark_delete: Position,
+    limit: int,
+    sizes: Mapping[int, int] | None = None,
+) -> EncodedPage:
+    """Encode a page into entries of at most ``limit`` bytes."""
+    # A copy, because entries added to containers of runs can take more memory than the page is charged with.
+    acked = acked.copy()
+    acked.run_optimize()
+    bitmap = acked.serialize()
+    batches = encode_batches(partial, sizes or {}) if partial else b""
+    counts = bytearray()
+    wire_format.write_number(counts, _ACKED, len(acked))
+    wire_format.write_number(counts, _PARTIAL, len(partial))
+    out = record.begin(mark_delete, record.PAGE)
+    end = record.tail(record.Identity(cursor, record.PAGE, generation, ledger_id, 0, 1))
+    entries = [_encode_part(out.copy(), bitmap, batches, counts, end)]
+    if len(entries[0]) > limit:
+        around = len(out) + len(counts) + len(end) + record.CRC_BYTES + _MOST_FRAMING
+        room = limit - around
+        if room <= 0:
+            raise EntryTooLargeError(f"a part of a page takes more than {around} bytes, but an entry only {limit}")
+        starts = range(0, len(bitmap) + len(batches), room)
+        entries = []
+        for part, at in enumerate(starts):
+            behind = at - len(bitmap)
+            piece = batches[max(behind, 0) : max(behind + room, 0)]
+            end = record.tail(record.Identity(cursor, record.PAGE, generation, ledger_id, part, len(starts)))
+            entries.append(_encode_part(out.copy(), bitmap[at : at + room], piece, counts, end))
+    return EncodedPage(entries, generation, len(acked), len(partial), sum(map(len, entries)), _checksum(entries))
+
+
+def _encode_part(out: bytearray, bitmap: bytes, batches: bytes, counts: bytearray, end: bytes) -> bytes:
+    if bitmap:
+        wire_format.write_bytes(out, _BITMAP, bitmap)
+    if batches:
+        wire_format.write_bytes(out, _BATCHES, batches)
+    out += counts
+    return record.seal(out, end)
+
+
+def _checksum(entries: Sequence[bytes]) -> int:
+    return int(google_crc32c.value(b"".join([entry[-record.CRC_BYTES :] for entry in entries])))
+
+
+def ref_of(entry_id: int, entries: Sequence[bytes]) -> PageRef:
+    """A reference to the page of which these entries, from ``entry_id`` on, are the parts; :class:`RecordError` if the
+    first one is no part of a page."""
+    identity = record.identify(entries[0])
+    counts: dict[int, int] = {}
+    try:
+        for tag, number, _ in record.contents(entries[0], record.tail(identity)):
+            counts[tag] = number
+    except wire_format.WireError as error:
+        raise record.RecordError(str(error)) from error
+    return PageRef(
+        entry_id,
+        len(entries),
+        identity.generation,
+        counts.get(_ACKED_TAG, 0),
+        counts.get(_PARTIAL_TAG, 0),
+        sum(map(len, entries)),
+        _checksum(entries),
+    )
+
+
+def check_page(cursor: str, ledger_id: int, ref: PageRef, entries: Sequence[bytes]) -> None:
+    """That ``entries``, one for each part, are the page that ``ref`` means, each bit as it was written, without
+    keeping anything of it; :class:`CursorDamagedError` otherwise."""
+    for _ in _verified(cursor, ledger_id, ref, entries):
+        pass
+
+
+def decode_page(
+    cursor: str, ledger_id: int, ref: PageRef, entries: Sequence[bytes], limits: ExpansionLimits = DEFAULT
+) -> Page:
+    """The page that ``ref`` means; :class:`CursorDamagedError` if ``entries`` are anything else."""
+    bitmap = batches = b""
+    for end, entry in _verified(cursor, ledger_id, ref, entries):
+        try:
+            for tag, number, chunk in record.contents(entry, end):
+                if tag == _BITMAP_TAG:
+                    bitmap += chunk
+                elif tag == _BATCHES_TAG:
+                    batches += chunk
+                elif (tag == _ACKED_TAG and number != ref.acked) or (tag == _PARTIAL_TAG and number != ref.partial):
+                    raise record.RecordError("it counts other acknowledgments than are expected")
+        except ValueError as error:
+            raise _damaged(cursor, ledger_id, ref, 0, error) from error
+    try:
+        acked = BitMap64.deserialize(bitmap)
+        # The bitmap's own decoder passes over what follows the bitmap.
+        if len(acked) != ref.acked or acked.serialize() != bitmap:
+            raise record.RecordError("its bitmap is not the one that was written")
+        partial: dict[int, int] = {}
+        sizes: dict[int, int] = {}
+        if ref.partial:
+            partial, sizes = decode_batches(batches, ref.partial, limits)
+        elif batches:
+            raise record.RecordError("it has sets of batch indexes where there are none")
+    except (ValueError, IndexError) as error:
+        raise _damaged(cursor, ledger_id, ref, 0, error) from error
+    return Page(acked, partial, sizes)
+
+
+def _verified(cursor: str, ledger_id: int, ref: PageRef, entries: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    """Each part's tail, and the part."""
+    verified = []
+    if len(entries) != ref.parts:
+        raise _damaged(cursor, ledger_id, ref, 0, f"{len(entries)} parts are there, not {ref.parts}")
+    for part, entry in enumerate(entries):
+        end = record.tail(record.Identity(cursor, record.PAGE, ref.generation, ledger_id, part, ref.parts))
+        try:
+            record.verify(entry, end)
+        except record.RecordError as error:
+            raise _damaged(cursor, ledger_id, ref, part, error) from error
+        verified.append((end, entry))
+    if _checksum(entries) != ref.crc or sum(map(len, entries)) != ref.size:
+        raise _damaged(cursor, ledger_id, ref, 0, "it is another page of the same flush than the one referred to")
+    return verified
+
+
+def _damaged(cursor: str, ledger_id: int, ref: PageRef, part: int, why: object) -> CursorDamagedError:
+    return CursorDamagedError(
+        f"cursor {cursor!r}: the page of ledger {ledger_id}, generation {ref.generation}, is not in entry"
+        f" {ref.entry_id + part}: {why}"
+    )

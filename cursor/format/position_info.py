@@ -1,0 +1,371 @@
+"""Full snapshots of a cursor in Pulsar's own form (PositionInfo), as its readers of every version understand them.
+
+    1, 2  ledger and entry of the mark-delete position
+    3     acknowledged ranges
+    4     properties
+    5     batch sets
+    6     acknowledged entries as words of bits, one field a ledger; not looked at if there is a range
+
+Writers of old versions left behind what the mark-delete position had passed, and ranges from one ledger into another;
+reading drops the one and splits the other. Everything is read in one pass over the bytes, ranges and words many at a
+time, because a snapshot may hold millions of them. Where they have an unusual shape they are read singly for a while,
+so that odd ones among the others are not looked at again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+import numpy as np
+from pyroaring import BitMap64
+
+from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.bitmap_runs import Ids, add_runs, add_words, runs, words
+from bookstand.errors import ExpansionError, IncorrectParameterError, MalformedAckStateError
+from bookstand.proto.ack_messages import LONG_PROPERTY, read_batch, read_range, write_batch
+from bookstand.proto.ack_messages_vectorized import (
+    SLICE,
+    Ranges,
+    Words,
+    read_any_longs,
+    read_longs,
+    read_ranges,
+    write_longs,
+    write_ranges,
+)
+from bookstand.proto.expansion import CONTAINER_BYTES, DEFAULT, RECORD_BYTES, Expansion, ExpansionLimits
+from bookstand.proto.wire_format import (
+    BYTES,
+    FIXED32,
+    VARINT,
+    WireError,
+    fields,
+    int64,
+    read_varint,
+    tag,
+    write_bytes,
+    write_number,
+)
+from bookstand.storage.format.position import Position
+
+Form = Literal["ranges", "long_arrays"]
+
+_LEDGER = 1
+_ENTRY = 2
+_RANGE = 3
+_PROPERTY = 4
+_BATCH = 5
+_LONGS = 6
+
+_LEDGER_TAG = tag(_LEDGER, VARINT)
+_ENTRY_TAG = tag(_ENTRY, VARINT)
+_RANGE_TAG = tag(_RANGE, BYTES)
+_PROPERTY_TAG = tag(_PROPERTY, BYTES)
+_BATCH_TAG = tag(_BATCH, BYTES)
+_LONGS_TAG = tag(_LONGS, BYTES)
+
+# Ledgers that are written at a time.
+_AT_ONCE = 64
+
+# Ranges that are added at a time: few enough to stay in the processor's cache.
+_ROWS = 1 << 14
+
+_CONTAINER_BITS = 16
+_WORD_BYTES = 8
+
+
+class Snapshot(NamedTuple):
+    """A state as it was read. ``unsplit`` are ledgers that a range reaches into, of which nobody said how many entries
+    they have: what the range says of them is not in the state."""
+
+    state: AckState
+    unsplit: frozenset[int]
+
+
+class Written(NamedTuple):
+    data: bytes
+    ranges_left_out: int
+    batches_left_out: int
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read(data: bytes, entries: Mapping[int, int] | None = None, expansion: Expansion | None = None) -> Snapshot:
+    """The state in a snapshot. ``entries`` is the number of entries of each of the topic's ledgers, by which ranges
+    from one ledger into another are split. ``expansion`` is that of the entries that the snapshot was read from; None:
+    the default limits."""
+    expansion = expansion or DEFAULT.of(len(data))
+    try:
+        parts = _Parts.of(data, expansion)
+        mark_delete = Position(*parts.mark_delete())
+        return _snapshot(parts, mark_delete, entries or {}, expansion)
+    except (WireError, ExpansionError) as error:
+        raise MalformedAckStateError(f"the snapshot cannot be read: {error}") from None
+
+
+def _snapshot(parts: _Parts, mark_delete: Position, entries: Mapping[int, int], expansion: Expansion) -> Snapshot:
+    acked: dict[int, BitMap64] = {}
+    unsplit: set[int] = set()
+    ranges = parts.all_ranges()
+    if len(ranges):
+        _add_ranges(acked, _split(ranges, entries, unsplit), mark_delete, expansion)
+    else:
+        for ledger, bits in parts.longs:
+            _add_longs(acked, ledger, bits, mark_delete)
+    batches = {}
+    for ledger, entry, unacked in parts.batches:
+        if (ledger, entry) > mark_delete:
+            batches[Position(ledger, entry)] = unacked
+    ordered = {ledger: acked[ledger] for ledger in sorted(acked) if acked[ledger]}
+    return Snapshot(AckState(mark_delete, ordered, batches, parts.properties), frozenset(unsplit))
+
+
+def from_parts(
+    mark_delete: Position,
+    ranges: Iterable[tuple[int, int, int, int]],
+    batches: Iterable[tuple[int, int, int]],
+    properties: Mapping[str, int],
+    entries: Mapping[int, int] | None = None,
+    limits: ExpansionLimits = DEFAULT,
+) -> Snapshot:
+    """The state in a cursor's record."""
+    acked: dict[int, BitMap64] = {}
+    unsplit: set[int] = set()
+    rows = np.array(list(ranges), dtype=np.int64).reshape(-1, 4)
+    try:
+        _add_ranges(acked, _split(rows, entries or {}, unsplit), mark_delete, limits.of(rows.nbytes))
+    except ExpansionError as error:
+        raise MalformedAckStateError(f"the record of the cursor cannot be read: {error}") from None
+    kept = {Position(ledger, entry): bits for ledger, entry, bits in batches if (ledger, entry) > mark_delete}
+    return Snapshot(AckState(mark_delete, acked, kept, dict(properties)), frozenset(unsplit))
+
+
+class _Parts:
+    """What stands in a snapshot, before any of it is judged."""
+
+    def __init__(self, expansion: Expansion) -> None:
+        self._expansion = expansion
+        self.ledger: int | None = None
+        self.entry: int | None = None
+        self.ranges: list[Ranges] = []
+        self.odd_ranges: list[tuple[int, int, int, int]] = []
+        self.longs: list[tuple[int, Words]] = []
+        self.batches: list[tuple[int, int, int]] = []
+        self.properties: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, data: bytes, expansion: Expansion) -> _Parts:
+        parts = cls(expansion)
+        at = 0
+        # Nothing is looked at many at a time before here, by tag.
+        again = {_RANGE_TAG: 0, _LONGS_TAG: 0}
+        while at < len(data):
+            key = data[at]
+            if key in again and at >= again[key]:
+                end = parts._take_many(data, at, key)
+                if end - at < SLICE:
+                    again[key] = end + SLICE
+                if end > at:
+                    at = end
+                    continue
+            at = parts._take(data, at)
+        return parts
+
+    def _take_many(self, data: bytes, at: int, key: int) -> int:
+        """As many fields of a kind as stand there in the usual shape, and where these end."""
+        if key == _LONGS_TAG:
+            sets, end = read_longs(data, at, _LONGS, self._expansion)
+            self.longs += sets
+        else:
+            ranges, end = read_ranges(data, at, _RANGE, self._expansion)
+            self.ranges.append(ranges)
+        return end
+
+    def _take(self, data: bytes, at: int) -> int:
+        """One field, and where it ends."""
+        key, start = read_varint(data, at, len(data))
+        if key in (_LEDGER_TAG, _ENTRY_TAG):
+            number, end = read_varint(data, start, len(data))
+            if key == _LEDGER_TAG:
+                self.ledger = int64(number)
+            else:
+                self.entry = int64(number)
+            return end
+        if key not in _CHUNKS:
+            return _skip(data, at)
+        size, start = read_varint(data, start, len(data))
+        end = start + size
+        if end > len(data):
+            raise WireError(f"the field at byte {at} wants {size} bytes where {len(data) - start} are left")
+        # A word takes a byte and more.
+        words = size if key in (_BATCH_TAG, _LONGS_TAG) else 0
+        self._expansion.take(RECORD_BYTES + _WORD_BYTES * words, _WHAT)
+        chunk = data[start:end]
+        if key == _RANGE_TAG:
+            self.odd_ranges.append(read_range(chunk))
+        elif key == _PROPERTY_TAG:
+            name, value = LONG_PROPERTY.decode(chunk)
+            self.properties[name] = value
+        elif key == _BATCH_TAG:
+            self.batches.append(read_batch(chunk))
+        else:
+            self.longs.append(read_any_longs(chunk))
+        return end
+
+    def all_ranges(self) -> Ranges:
+        if len(self.ranges) == 1 and not self.odd_ranges:
+            # All of them are there at once, mostly, and copying millions takes its time.
+            return self.ranges[0]
+        return np.concatenate((*self.ranges, np.array(self.odd_ranges, dtype=np.int64).reshape(-1, 4)))
+
+    def mark_delete(self) -> tuple[int, int]:
+        if self.ledger is None or self.entry is None:
+            raise WireError("it has no mark-delete position")
+        return self.ledger, self.entry
+
+
+_WHAT = "the state of a cursor"
+_CHUNKS = {_RANGE_TAG, _PROPERTY_TAG, _BATCH_TAG, _LONGS_TAG}
+
+
+def _skip(data: bytes, at: int) -> int:
+    """Where a field ends that means nothing to a snapshot. Its bytes are judged as everywhere else."""
+    key, _, chunk = next(fields(data, at))
+    _, start = read_varint(data, at, len(data))
+    if key & 7 in (VARINT, BYTES):
+        _, start = read_varint(data, start, len(data))
+        return start + len(chunk)
+    return start + (4 if key & 7 == FIXED32 else 8)
+
+
+def _split(ranges: Ranges, entries: Mapping[int, int], unsplit: set[int]) -> Ranges:
+    """Ranges from one ledger into another as ranges within ledgers."""
+    crossing = ranges[:, 0] != ranges[:, 2]
+    if not crossing.any():
+        return ranges
+    rows: list[tuple[int, int, int, int]] = []
+    spans = []
+    for ledger, lower, upper_ledger, upper in ranges[crossing].tolist():
+        if ledger > upper_ledger:
+            continue
+        if ledger in entries:
+            rows.append((ledger, lower, ledger, entries[ledger] - 1))
+        else:
+            unsplit.add(ledger)
+        spans.append((ledger, upper_ledger))
+        rows.append((upper_ledger, -1, upper_ledger, upper))
+    rows += [(ledger, -1, ledger, entries[ledger] - 1) for ledger in _within(sorted(entries), sorted(spans))]
+    return np.concatenate((ranges[~crossing], np.array(rows, dtype=np.int64).reshape(-1, 4)))
+
+
+def _within(ledgers: list[int], spans: list[tuple[int, int]]) -> Iterator[int]:
+    """The ledgers that lie inside a span, its ends excluded. Both are in their order, so each is looked at once."""
+    place, reach = 0, -1
+    for ledger in ledgers:
+        while place < len(spans) and spans[place][0] < ledger:
+            reach = max(reach, spans[place][1])
+            place += 1
+        if ledger < reach:
+            yield ledger
+
+
+def _add_ranges(acked: dict[int, BitMap64], ranges: Ranges, mark_delete: Position, expansion: Expansion) -> None:
+    """Ranges within ledgers, of which what the mark-delete position has passed does not count."""
+    if (np.diff(ranges[:, 0]) < 0).any():
+        ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    for at in range(0, len(ranges), _ROWS):
+        ledgers, lowers, _, lasts = ranges[at : at + _ROWS].T.copy()
+        lowers = np.maximum(lowers, -1)
+        lowers = np.where(ledgers == mark_delete.ledger_id, np.maximum(lowers, mark_delete.entry_id), lowers)
+        there = (ledgers >= mark_delete.ledger_id) & (lowers < lasts)
+        ledgers, firsts, lasts = ledgers[there], lowers[there] + 1, lasts[there]
+        # Whatever it takes, a range fills one container; the others need no bytes of their own.
+        containers = ((lasts >> _CONTAINER_BITS) - (firsts >> _CONTAINER_BITS)).sum(dtype=np.float64)
+        expansion.take(int(containers) * CONTAINER_BYTES, f"a set of {int(containers)} blocks of entries")
+        if len(ledgers):
+            _add_sorted(acked, ledgers, firsts, lasts)
+
+
+def _add_sorted(acked: dict[int, BitMap64], ledgers: Ids, firsts: Ids, lasts: Ids) -> None:
+    """Closed ranges, those of a ledger one behind the other."""
+    starts = np.concatenate(([0], np.flatnonzero(np.diff(ledgers)) + 1))
+    ends = np.concatenate((starts[1:], [len(ledgers)]))
+    for ledger, start, end in zip(ledgers[starts].tolist(), starts.tolist(), ends.tolist(), strict=True):
+        add_runs(acked.setdefault(ledger, BitMap64()), firsts[start:end], lasts[start:end])
+
+
+def _add_longs(acked: dict[int, BitMap64], ledger: int, bits: Words, mark_delete: Position) -> None:
+    if ledger < mark_delete.ledger_id:
+        return
+    bitmap = acked.setdefault(ledger, BitMap64())
+    add_words(bitmap, bits)
+    if ledger == mark_delete.ledger_id and mark_delete.entry_id >= 0:
+        bitmap.remove_range(0, mark_delete.entry_id + 1)
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write(
+    state: AckState, form: Form = "ranges", max_ranges: int | None = None, max_batches: int | None = None
+) -> Written:
+    """The snapshot. Of more ranges or batch sets than the limits allow the lowest are written, in both forms.
+
+    What is left out is delivered again after a restart. The limit is exact; of words it counts the ranges that they
+    stand for.
+    """
+    if form not in ("ranges", "long_arrays"):
+        raise IncorrectParameterError(f"there is no form {form!r}, but ranges and long_arrays")
+    out = bytearray()
+    write_number(out, _LEDGER, state.mark_delete.ledger_id)
+    write_number(out, _ENTRY, state.mark_delete.entry_id)
+    acked, ranges_left_out = _lowest_ranges(state.acked, max_ranges)
+    batches = sorted(state.batches.items())
+    kept = batches if max_batches is None else batches[:max_batches]
+    if form == "ranges":
+        for some in _batched(acked):
+            out += write_ranges(np.concatenate([_ranges(ledger, bitmap) for ledger, bitmap in some]), _RANGE)
+    for pair in state.properties.items():
+        write_bytes(out, _PROPERTY, LONG_PROPERTY.encode(pair))
+    for position, unacked in kept:
+        write_bytes(out, _BATCH, write_batch(*position, unacked))
+    if form == "long_arrays":
+        for some in _batched(acked):
+            out += write_longs([(ledger, words(bitmap)) for ledger, bitmap in some], _LONGS)
+    return Written(bytes(out), ranges_left_out, len(batches) - len(kept))
+
+
+def _lowest_ranges(acked: Mapping[int, BitMap64], limit: int | None) -> tuple[list[tuple[int, BitMap64]], int]:
+    """Ledgers in their order, with no more than so many ranges together, and how many that leaves out."""
+    if limit is None:
+        return [(ledger, acked[ledger]) for ledger in sorted(acked) if acked[ledger]], 0
+    kept = []
+    left_out = 0
+    for ledger in sorted(acked):
+        firsts, lasts = runs(acked[ledger])
+        room = max(limit, 0)
+        left_out += max(len(firsts) - room, 0)
+        limit -= len(firsts)
+        if not room or not len(firsts):
+            continue
+        bitmap = acked[ledger]
+        if len(firsts) > room:
+            bitmap = bitmap.copy()
+            bitmap.remove_range(int(lasts[room - 1]) + 1, bitmap.max() + 1)
+        kept.append((ledger, bitmap))
+    return kept, left_out
+
+
+def _batched(acked: list[tuple[int, BitMap64]]) -> Iterator[list[tuple[int, BitMap64]]]:
+    return (acked[at : at + _AT_ONCE] for at in range(0, len(acked), _AT_ONCE))
+
+
+def _ranges(ledger: int, bitmap: BitMap64) -> Ranges:
+    firsts, lasts = runs(bitmap)
+    rows = np.empty((len(firsts), 4), dtype=np.int64)
+    rows[:, 0] = rows[:, 2] = ledger
+    rows[:, 1] = firsts - 1
+    rows[:, 3] = lasts
+    return rows

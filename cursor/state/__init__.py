@@ -1,0 +1,1 @@
+"""State of a cursor in memory."""

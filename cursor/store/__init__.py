@@ -1,0 +1,1 @@
+"""Storage of a cursor: flushes, recovery, and the ledger that they use."""

@@ -1,0 +1,1 @@
+"""Dispatch: the sources of messages, and their order."""

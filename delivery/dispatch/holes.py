@@ -1,0 +1,50 @@
+"""Acknowledgment holes: dispatch while the cursor's state is at its size limit (``cursor/dispatch_pause.py``).
+
+Holes are dispatched in the order of their positions. During a pause, due messages and unread messages up to the highest
+acknowledged position therefore join the redeliveries in the replay queue (``replay_queue.py``), and the lowest admitted
+messages are taken from there. The others remain in the queue until the pause ends.
+"""
+
+from __future__ import annotations
+
+from bookstand.cursor.dispatch_pause import Admission
+from bookstand.delivery.dispatch.backlog_source import ComingNew
+from bookstand.delivery.dispatch.delayed_source import ComingDue
+from bookstand.delivery.dispatch.redelivery_source import ComingAgain
+from bookstand.delivery.message.received_message import Portion, ids_of, messages_in
+from bookstand.delivery.subscription.message_states import Whereabouts
+from bookstand.errors import BookstandError
+
+
+class Holes:
+    """Not thread-safe; callers hold the subscription's lock."""
+
+    def __init__(self, again: ComingAgain, due: ComingDue, new: ComingNew, where: Whereabouts) -> None:
+        self._again = again
+        self._due = due
+        self._new = new
+        self._where = where
+
+    def gather(self, room: int, admission: Admission) -> tuple[list[Portion], bool]:
+        """Select about ``room`` messages. The second value is True if another call may find more."""
+        taken = self._where.taken
+        taken.clear()
+        if self._due.queue():
+            # The lowest position is not known until all due messages are in the queue.
+            return [], True
+        found = self._again.take(room, admission, self._new.position.previous)
+        count = messages_in(found)
+        if count >= room:
+            return found, False
+        taken.update(message for portion in found for message in ids_of(portion))
+        try:
+            some_read = self._new.queue(admission.last, room - count)
+            # Messages behind the read position follow once no unread message lies below them.
+            upto = self._new.position.previous if some_read else None
+            found += self._again.take(room - count, admission, upto)
+        except BookstandError:
+            # Dispatch what was found; the next call raises the error again.
+            if not found:
+                raise
+            return found, False
+        return found, some_read and not found

@@ -1,0 +1,1 @@
+"""Received messages, their ids, and sets of them."""

@@ -1,0 +1,31 @@
+"""What a message goes by: the position of its entry, and in a batch which of the entry's it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+from typing import NamedTuple
+
+from bookstand.storage.format.position import Position
+
+
+class Member(NamedTuple):
+    """One of a batch. Ordered as positions are, and behind its entry's."""
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int
+
+
+MessageId = Position | Member
+
+
+def members_of(position: Position, batch_indexes: Iterable[int]) -> list[Member]:
+    """Of a batch; made without a Python call for each."""
+    ledger_id, entry_id = position
+    made = zip(repeat(ledger_id), repeat(entry_id), batch_indexes, strict=False)
+    return list(map(tuple.__new__, repeat(Member), made))
+
+
+def position_of(message: MessageId) -> Position:
+    return Position(message[0], message[1]) if len(message) > 2 else message

@@ -1,0 +1,1 @@
+"""Negative acknowledgments (PIP-393)."""

@@ -1,0 +1,223 @@
+"""What the log of negative acknowledgments says, entry by entry.
+
+The records are protobuf messages; fields that are not known are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bookstand.delivery.message.message_set import WIDTHS
+from bookstand.errors import ExpansionError, MalformedRecordError
+from bookstand.proto import varints, wire_format
+from bookstand.proto.expansion import DEFAULT, FREE_BYTES, ID_BYTES, RECORD_BYTES, ExpansionLimits
+from bookstand.proto.struct_layout import Numbered
+
+Column = NDArray[np.int64]
+
+_NACKS, _GIVEN = 1, 2
+RECORD = Numbered(
+    "Record",
+    (_NACKS, "nacks", "repeated Nacks", "positions that were negatively acknowledged"),
+    (_GIVEN, "given", "Given", "what was given out again since"),
+)
+_NACKS_TAG, _GIVEN_TAG = wire_format.tag(_NACKS, wire_format.BYTES), wire_format.tag(_GIVEN, wire_format.BYTES)
+
+_TIME, _LEDGER, _ENTRIES, _WIDTH, _COUNT = 1, 2, 3, 4, 5
+NACKS = Numbered(
+    "Nacks",
+    (_TIME, "time", "int64", "when they are due: the bucket's, in milliseconds"),
+    (_LEDGER, "ledger", "int64", ""),
+    (
+        _ENTRIES,
+        "entries",
+        "bytes",
+        "for each run of ids two varints: the distance of its first id from the id behind the run before (from 0 "
+        "for the first), and how many follow the first",
+    ),
+    (
+        _WIDTH,
+        "batch_index_bits",
+        "int32",
+        "0: the ids are entry ids; 4, 10 or 25: each is a message of a batch, with its batch index in so many low bits "
+        "and its entry id above them",
+    ),
+    (_COUNT, "redelivery_count", "int32", "how often they had been redelivered when they were negatively acknowledged"),
+)
+_TIME_TAG, _LEDGER_TAG = wire_format.tag(_TIME, wire_format.VARINT), wire_format.tag(_LEDGER, wire_format.VARINT)
+_ENTRIES_TAG = wire_format.tag(_ENTRIES, wire_format.BYTES)
+_WIDTH_TAG, _COUNT_TAG = wire_format.tag(_WIDTH, wire_format.VARINT), wire_format.tag(_COUNT, wire_format.VARINT)
+
+_UNTIL, _LAST = 1, 2
+GIVEN = Numbered(
+    "Given",
+    (_UNTIL, "until", "int64", "every time up to here …"),
+    (_LAST, "last", "int64", "… that is recorded in this entry of the ledger or an earlier one"),
+)
+_UNTIL_TAG, _LAST_TAG = wire_format.tag(_UNTIL, wire_format.VARINT), wire_format.tag(_LAST, wire_format.VARINT)
+
+# The most bytes of a Nacks besides its entries: six tags, four numbers, two lengths.
+_FRAME = 1 + 5 + 11 + 11 + 1 + 5 + 11 + 11
+_LONGEST_RUN = 1 << 31
+# Readers charge each id; a record with no more than these is within any limit on the ratio.
+_MOST_IDS = 2 * FREE_BYTES // ID_BYTES // 3
+_LONGEST_WRITTEN_RUN = 1 << 20
+# What a run takes at most.
+_RUN = 2 * varints.LONGEST
+
+
+class Nacks(NamedTuple):
+    """Messages of one ledger that are due at one time: runs of ids, ascending, both ends included. With a ``width`` the
+    ids are codes of messages of batches, as in ``message_set.py``."""
+
+    time: int
+    ledger_id: int
+    firsts: Column
+    lasts: Column
+    width: int = 0
+    redeliveries: int = 0
+
+
+class Given(NamedTuple):
+    until: int
+    last: int
+
+
+class Record(NamedTuple):
+    nacks: list[Nacks]
+    given: Given | None
+
+
+SMALLEST_LIMIT = _FRAME + _RUN
+
+
+def nacks_of(time: int, ledger_id: int, ids: Column, width: int = 0, count: int = 0) -> Nacks:
+    """``ids`` ascend."""
+    breaks = np.flatnonzero(np.diff(ids) != 1)
+    firsts = ids[np.insert(breaks + 1, 0, 0)]
+    return Nacks(time, ledger_id, firsts, ids[np.append(breaks, len(ids) - 1)], width, count)
+
+
+def codes_in(nacks: Nacks) -> Column:
+    """All ids of a record, ascending."""
+    counts = nacks.lasts - nacks.firsts + 1
+    ends = np.cumsum(counts)
+    codes: Column = np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(nacks.firsts - (ends - counts), counts)
+    return codes
+
+
+def encode_nacks(nacks: Iterable[Nacks], limit: int) -> Iterator[bytes]:
+    """Records of at most ``limit`` bytes each."""
+    record = bytearray()
+    recorded = 0
+    for one in nacks:
+        for entries, count in _parts(one, (limit - _FRAME) // _RUN):
+            body = bytearray()
+            wire_format.write_number(body, _TIME, one.time)
+            wire_format.write_number(body, _LEDGER, one.ledger_id)
+            wire_format.write_bytes(body, _ENTRIES, entries)
+            for field, number in ((_WIDTH, one.width), (_COUNT, one.redeliveries)):
+                if number:
+                    wire_format.write_number(body, field, number)
+            if record and (len(record) + len(body) + 6 > limit or recorded + count > _MOST_IDS):
+                yield bytes(record)
+                record = bytearray()
+                recorded = 0
+            recorded += count
+            wire_format.write_bytes(record, _NACKS, body)
+    if record:
+        yield bytes(record)
+
+
+def _parts(nacks: Nacks, runs: int) -> Iterator[tuple[bytes, int]]:
+    """The field ``entries`` with up to ``runs`` runs, and the number of its ids."""
+    all_firsts, all_lasts = _cut(nacks.firsts, nacks.lasts)
+    ends = np.cumsum(all_lasts - all_firsts + 1)
+    row = before = 0
+    while row < len(ends):
+        stop = min(row + runs, int(np.searchsorted(ends, before + _MOST_IDS, side="right")))
+        firsts, lasts = all_firsts[row:stop], all_lasts[row:stop]
+        distances = firsts.copy()
+        distances[1:] -= lasts[:-1] + 1
+        count = int(ends[stop - 1]) - before
+        yield varints.join(np.column_stack([distances, lasts - firsts]).astype(np.uint64)), count
+        row, before = stop, before + count
+
+
+def _cut(firsts: Column, lasts: Column) -> tuple[Column, Column]:
+    """Runs of up to ``_LONGEST_WRITTEN_RUN`` ids in place of longer ones."""
+    pieces = (lasts - firsts) // _LONGEST_WRITTEN_RUN + 1
+    if not len(pieces) or pieces.max() == 1:
+        return firsts, lasts
+    ends = np.cumsum(pieces)
+    numbers = np.arange(int(ends[-1])) - np.repeat(ends - pieces, pieces)
+    cut = np.repeat(firsts, pieces) + numbers * _LONGEST_WRITTEN_RUN
+    return cut, np.minimum(cut + _LONGEST_WRITTEN_RUN - 1, np.repeat(lasts, pieces))
+
+
+def encode_given(given: Given) -> bytes:
+    body = bytearray()
+    wire_format.write_number(body, _UNTIL, given.until)
+    wire_format.write_number(body, _LAST, given.last)
+    record = bytearray()
+    wire_format.write_bytes(record, _GIVEN, body)
+    return bytes(record)
+
+
+def decode(data: bytes, where: str, limits: ExpansionLimits = DEFAULT) -> Record:
+    """:class:`MalformedRecordError` names ``where``."""
+    expansion = limits.of(len(data))
+    nacks: list[Nacks] = []
+    given = None
+    try:
+        for tag, _, chunk in wire_format.fields(data):
+            if tag == _NACKS_TAG:
+                nacks.append(_decode_nacks(chunk))
+                # As floats, which do not overflow.
+                count = int((nacks[-1].lasts - nacks[-1].firsts + 1).sum(dtype=np.float64))
+                expansion.take(RECORD_BYTES + count * ID_BYTES, f"a record of {count} negative acknowledgments")
+            elif tag == _GIVEN_TAG:
+                numbers = _numbers(chunk)
+                given = Given(numbers[_UNTIL_TAG], numbers[_LAST_TAG])
+    except (wire_format.WireError, ExpansionError, KeyError) as error:
+        raise MalformedRecordError(f"{where} is no record of negative acknowledgments: {error}") from error
+    return Record(nacks, given)
+
+
+def _numbers(chunk: bytes) -> dict[int, int]:
+    return {tag: wire_format.int64(number) for tag, number, _ in wire_format.fields(chunk)}
+
+
+def _decode_nacks(chunk: bytes) -> Nacks:
+    numbers = _numbers(chunk)
+    entries = [part for tag, _, part in wire_format.fields(chunk) if tag == _ENTRIES_TAG]
+    if len(entries) != 1:
+        raise wire_format.WireError(f"it has {len(entries)} fields of entry ids")
+    width, count = numbers.get(_WIDTH_TAG, 0), numbers.get(_COUNT_TAG, 0)
+    if width not in (0, *WIDTHS):
+        raise wire_format.WireError(f"its batch indexes have {width} bits")
+    if count < 0:
+        raise wire_format.WireError(f"its redelivery count is {count}")
+    if numbers[_LEDGER_TAG] < 0:
+        raise wire_format.WireError(f"its ledger id is {numbers[_LEDGER_TAG]}")
+    return Nacks(numbers[_TIME_TAG], numbers[_LEDGER_TAG], *_runs_of(entries[0]), width, count)
+
+
+def _runs_of(entries: bytes) -> tuple[Column, Column]:
+    data = np.frombuffer(entries, dtype=np.uint8)
+    starts, lengths = varints.split(data)
+    if not len(starts) or len(starts) % 2 or lengths.sum() < len(data) or lengths.max() > varints.LONGEST:
+        raise wire_format.WireError("its entry ids are no runs")
+    numbers = varints.values(data, starts, lengths).astype(np.int64)
+    distances, follow = numbers[::2], numbers[1::2]
+    # Summed up as floats, which do not overflow, before it is done in whole numbers.
+    if numbers.min() < 0 or (numbers.astype(np.float64) + 1).sum() > 1 << 63:
+        raise wire_format.WireError("its entry ids leave the range of ids")
+    if int(follow.max()) >= _LONGEST_RUN:
+        raise wire_format.WireError(f"it has a run of more than {_LONGEST_RUN} ids")
+    lasts = np.cumsum(distances + follow + 1) - 1
+    return lasts - follow, lasts

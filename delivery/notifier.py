@@ -1,0 +1,64 @@
+"""Where those wait who look for something to do: threads and tasks alike.
+
+A ring is never missed: who is about to look notes the number of rings first, and then waits for one beyond it.
+"""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import TYPE_CHECKING
+
+from bookstand.storage.commit.futures import Waiters
+from bookstand.storage.process.fork_guard import ProcessBound
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Doorbell(ProcessBound):
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._threads = Waiters()
+        self._tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self.rings = 0
+        """How often it rang."""
+
+    def ring(self) -> None:
+        with self._lock:
+            self.rings += 1
+            self._threads.notify()
+            if not self._tasks:
+                return
+            tasks, self._tasks = self._tasks, []
+        for loop, woken in tasks:
+            try:
+                loop.call_soon_threadsafe(_wake, woken)
+            except RuntimeError:
+                # The loop was closed: nobody waits there any more.
+                continue
+
+    def wait(self, seen: int, timeout: float) -> None:
+        """Until it has rung more often than ``seen``, or so many seconds have passed."""
+        self._threads.wait(timeout, lambda: self.rings != seen)
+
+    async def wait_async(self, seen: int, timeout: float) -> None:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        woken = loop.create_future()
+        entry = loop, woken
+        with self._lock:
+            if self.rings != seen:
+                return
+            self._tasks.append(entry)
+        try:
+            await asyncio.wait((woken,), timeout=timeout)
+        finally:
+            with self._lock:
+                if entry in self._tasks:
+                    self._tasks.remove(entry)
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

@@ -1,0 +1,1 @@
+"""Subscriptions, their consumers, and the states of their messages."""

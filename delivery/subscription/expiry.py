@@ -1,0 +1,136 @@
+"""What a cursor reads, opened, without what is past its time to live: that is acknowledged on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from bookstand.cursor.cursor import Cursor
+from bookstand.cursor.reader import Wanted
+from bookstand.delivery.message.message_id import position_of
+from bookstand.delivery.message.received_message import (
+    Known,
+    Opened,
+    ReceivedMessage,
+    expires_at,
+    opened,
+    opened_all,
+    opened_runs,
+)
+from bookstand.delivery.subscription.delayed_delivery import Delayed
+from bookstand.delivery.subscription.mark_delete_watcher import Passing
+from bookstand.delivery.subscription.message_states import Whereabouts
+from bookstand.delivery.subscription.stats import Tally
+from bookstand.delivery.subscription.unreadable_entries import UnreadableEntries
+from bookstand.delivery.time_arguments import span_of
+from bookstand.delivery.topic_config import SubscriptionConfig
+from bookstand.managed_ledger.managed_ledger import UnreadableEntryError
+from bookstand.managed_ledger.topic_entries import EntryRun, TopicEntry
+from bookstand.storage.format.position import Position
+
+if TYPE_CHECKING:
+    from bookstand.storage.clock import Clock
+
+
+class Living:
+    """Its owner has a lock."""
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        config: Callable[[], SubscriptionConfig],
+        clock: Clock,
+        where: Whereabouts,
+        delayed: Delayed,
+        passing: Passing,
+        tally: Tally,
+        unreadable: UnreadableEntries,
+    ) -> None:
+        self._cursor = cursor
+        self._config = config
+        self._clock = clock
+        self._where = where
+        self._delayed = delayed
+        self._passing = passing
+        self._tally = tally
+        self._unreadable = unreadable
+        self._known: Known = {}
+        self._limits = cursor.topic.client.expansion_limits
+
+    @property
+    def _time_to_live(self) -> int | None:
+        span = self._config().time_to_live
+        return None if span is None else span_of("time_to_live", span)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def open(self, entry: TopicEntry) -> ReceivedMessage:
+        """As it is, alive or not."""
+        return opened(entry, self._known, self._limits)
+
+    def at(self, positions: Iterable[Position]) -> list[ReceivedMessage]:
+        """The entries that are still to be delivered, without damaged ones."""
+        entries = self._cursor.replay(positions, self._unreadable.meet)
+        return self.without_expired(opened_all(entries, self._known, self._limits).entries)
+
+    def read(self, count: int, wanted: Wanted | None, upto: Position | None = None) -> tuple[Opened, bool]:
+        """Read up to ``count`` entries, none behind ``upto``, and drop damaged and expired ones. The second value is
+        False if no entry was read."""
+        runs = self._read_runs(count, wanted, upto)
+        found = opened_runs(runs, self._known, self._limits)
+        if self._config().time_to_live is None:
+            return found, bool(runs)
+        return found._replace(entries=self.without_expired(found.entries)), bool(runs)
+
+    def _read_runs(self, count: int, wanted: Wanted | None, upto: Position | None) -> list[EntryRun]:
+        while True:
+            try:
+                return self._cursor.read_runs(count, wanted, upto)
+            except UnreadableEntryError as error:
+                self._unreadable.meet(error)
+                self._cursor.seek(error.last.next)
+
+    def unacked(self, wanted: Wanted, start: Position | None = None) -> Iterator[TopicEntry]:
+        """All entries from ``start`` on that are not acknowledged, without damaged ones; the read position stays."""
+        return self._cursor.unacked(wanted, start, self._unreadable.meet)
+
+    # -- the time to live --------------------------------------------------------------------------------------------
+
+    def without_expired(self, found: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        time_to_live = self._time_to_live
+        if time_to_live is None:
+            return found
+        expired = [entry.position for entry in found if self._is_expired(entry, time_to_live)]
+        if not expired:
+            return found
+        self._expire(expired)
+        gone = set(expired)
+        return [entry for entry in found if entry.position not in gone]
+
+    def expire_all(self) -> int:
+        """Acknowledge what is past its time to live and not out, wherever the cursor stands; how many."""
+        time_to_live = self._time_to_live
+        if time_to_live is None:
+            return 0
+        out = set(map(position_of, self._where.out.all()))
+        expired: list[Position] = []
+        for entry in self.unacked(self._delayed.untracked):
+            read = self.open(entry)
+            if self._is_expired(read, time_to_live):
+                if entry.position not in out:
+                    expired.append(entry.position)
+            elif read.metadata is not None and read.deliver_at is None:
+                # What was published later has longer to live.
+                break
+        if expired:
+            self._expire(expired)
+        return len(expired)
+
+    def _is_expired(self, entry: ReceivedMessage, time_to_live: int) -> bool:
+        end = expires_at(entry, time_to_live, self._delayed.given_times.get(entry.position))
+        return end is not None and end <= self._clock.now()
+
+    def _expire(self, positions: list[Position]) -> None:
+        self._cursor.ack(positions)
+        self._tally.expired += len(positions)
+        self._passing.look()

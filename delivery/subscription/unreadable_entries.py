@@ -1,0 +1,85 @@
+"""Damaged entries of a topic, as one subscription meets them: each is reported once, or skipped, and holds up none of
+the intact ones."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from pyroaring import BitMap64
+
+from bookstand.cursor.cursor import Cursor
+from bookstand.delivery.message.references import Reference
+from bookstand.delivery.subscription.acks import Acknowledging
+from bookstand.delivery.subscription.stats import Tally
+from bookstand.managed_ledger.managed_ledger import UnreadableEntryError
+from bookstand.storage.format.position import Position, positions_in
+from bookstand.storage.logger import logger
+
+
+class UnreadableEntries:
+    """Not thread-safe: the caller holds the subscription's lock.
+
+    ``skips`` returns whether damaged entries are skipped: acknowledged unread, so that they do not hold back the
+    mark-delete position. Those that are not skipped stay in the backlog until they are acknowledged.
+    """
+
+    def __init__(
+        self, name: str, cursor: Cursor, acknowledging: Acknowledging, tally: Tally, skips: Callable[[], bool]
+    ) -> None:
+        self._name = name
+        self._cursor = cursor
+        self._acknowledging = acknowledging
+        self._tally = tally
+        self._skips = skips
+        self._by_ledger: dict[int, BitMap64] = {}
+        self._unreported: deque[UnreadableEntryError] = deque()
+
+    def meet(self, error: UnreadableEntryError) -> None:
+        """Note the damage that a read has met, to be skipped or to be reported once."""
+        ledger_id = error.position.ledger_id
+        met = BitMap64(range(error.position.entry_id, error.last.entry_id + 1))
+        met -= self._by_ledger.get(ledger_id, BitMap64())
+        if not met:
+            return
+        if self._skips():
+            logger().warning("subscription %s skips %d damaged: %s", self._name, len(met), error)
+            self._skip(ledger_id, met)
+        else:
+            self._by_ledger[ledger_id] = self._by_ledger.get(ledger_id, BitMap64()) | met
+            self._unreported.append(error)
+
+    def _skip(self, ledger_id: int, entry_ids: BitMap64) -> None:
+        unacked: list[Reference] = [*self._unacked(ledger_id, entry_ids)]
+        self._acknowledging.ack_uncounted(unacked)
+        self._tally.skipped += len(unacked)
+
+    def _unacked(self, ledger_id: int, entry_ids: BitMap64) -> list[Position]:
+        positions = positions_in(ledger_id, list(entry_ids))
+        return [position for position in positions if not self._cursor.is_acked(position)]
+
+    def skip_known(self) -> None:
+        """Skip what has been met before, if damaged entries are skipped now."""
+        if self._by_ledger and self._skips():
+            by_ledger, self._by_ledger = self._by_ledger, {}
+            self._unreported.clear()
+            for ledger_id, entry_ids in by_ledger.items():
+                self._skip(ledger_id, entry_ids)
+
+    def report(self) -> None:
+        """Raise the error of damage that was met and is not reported yet."""
+        while self._unreported:
+            error = self._unreported.popleft()
+            if not all(map(self._cursor.is_acked, error.positions)):
+                raise error
+
+    @property
+    def positions(self) -> list[Position]:
+        """The damaged entries that were met and are not acknowledged, in their order."""
+        found: list[Position] = []
+        for ledger_id, entry_ids in sorted(self._by_ledger.items()):
+            unacked = self._unacked(ledger_id, entry_ids)
+            if len(unacked) < len(entry_ids):
+                self._by_ledger[ledger_id] = BitMap64(entry_id for _, entry_id in unacked)
+            found += unacked
+        return found

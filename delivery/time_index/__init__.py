@@ -1,0 +1,1 @@
+"""Index of positions by time."""

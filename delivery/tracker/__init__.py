@@ -1,0 +1,1 @@
+"""Trackers of delayed messages."""

@@ -1,0 +1,1 @@
+"""Tracker of delayed messages in buckets (PIP-195)."""

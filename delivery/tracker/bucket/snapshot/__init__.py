@@ -1,0 +1,1 @@
+"""Snapshots of buckets: format and storage."""

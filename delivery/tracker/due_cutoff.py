@@ -1,0 +1,29 @@
+"""Which times are due."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bookstand.delivery.tracker.protocol import LARGEST
+
+if TYPE_CHECKING:
+    from bookstand.storage.clock import Clock
+
+
+class Cutoff:
+    """``strict``: no message is delivered before its time; else it is up to a ``tick`` before it."""
+
+    def __init__(self, clock: Clock, tick: int, strict: bool) -> None:
+        self._clock = clock
+        self._strict = strict
+        self.tick = tick
+
+    @property
+    def now(self) -> int:
+        return self._clock.now()
+
+    @property
+    def time(self) -> int:
+        """Times up to here are due."""
+        now = self._clock.now()
+        return min(now if self._strict else now + self.tick, LARGEST)

@@ -1,0 +1,71 @@
+"""Reading many stored entries back from the files in which they lie."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bookstand.disk.damage import Report
+from bookstand.disk.format.tolerant_file import File
+
+# As much as is read ahead of what is wanted: so many bytes, of so many entries.
+_SLICE_BYTES = 4 << 20
+_SLICE_ROWS = 1024
+# What lies between two entries is read with them if it is not more than this.
+_NEAR = 4096
+_OPEN_FILES = 32
+
+
+class Fetcher:
+    """Entries by (file, offset, size), the file as a number: an index into ``paths``."""
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], report: Report) -> None:
+        self._paths = paths
+        self._report = report
+        self._open: OrderedDict[int, File] = OrderedDict()
+
+    def fetch(self, files: NDArray[Any], offsets: NDArray[Any], sizes: NDArray[Any]) -> Iterator[bytes]:
+        """The bytes at these places, in this order; each file is read forwards, some entries at a time. What a file
+        does not have any more is missing at the end of an entry."""
+        start = 0
+        while start < len(sizes):
+            ends = np.cumsum(sizes[start : start + _SLICE_ROWS], dtype=np.int64)
+            stop = start + max(1, int(np.searchsorted(ends, _SLICE_BYTES, "right")))
+            yield from self._slice(files[start:stop], offsets[start:stop], sizes[start:stop])
+            start = stop
+
+    def _slice(self, files: NDArray[Any], offsets: NDArray[Any], sizes: NDArray[Any]) -> list[bytes]:
+        order = np.lexsort((offsets, files))
+        file, begin = files[order], offsets[order]
+        end = begin + sizes[order]
+        apart = np.flatnonzero((file[1:] != file[:-1]) | (begin[1:] < end[:-1]) | (begin[1:] > end[:-1] + _NEAR)) + 1
+        found = [b""] * len(order)
+        for first, stop in zip([0, *apart.tolist()], [*apart.tolist(), len(order)], strict=True):
+            base = int(begin[first])
+            data = self._file(int(file[first])).read(base, int(end[stop - 1]) - base)
+            places = zip(
+                order[first:stop].tolist(), (begin[first:stop] - base).tolist(), (end[first:stop] - base).tolist(),
+                strict=True,
+            )  # fmt: skip
+            for row, a, b in places:
+                found[row] = data[a:b]
+        return found
+
+    def _file(self, number: int) -> File:
+        file = self._open.pop(number, None)
+        if file is None:
+            if len(self._open) >= _OPEN_FILES:
+                self._open.popitem(last=False)[1].close()
+            file = File(self._paths[number], self._report)
+        self._open[number] = file
+        return file
+
+    def close(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()

@@ -1,0 +1,1 @@
+"""Import of bookies' disks into a store."""

@@ -1,0 +1,233 @@
+"""What an import has to do: what is planned, held against what is in the store already. Nothing is changed here."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from bookstand.disk.importer.plan import LeftOut, Plan, PlannedNode, Target
+from bookstand.disk.importer.report import ImportReport, LedgerNote
+from bookstand.errors import BookstandError, IllegalOperationError
+from bookstand.storage.format import schema
+from bookstand.storage.format.ledger_state import LedgerState
+
+if TYPE_CHECKING:
+    from bookstand.disk.disks import Disks
+    from bookstand.storage.storage import Storage
+
+IMPORT_NODE = "/bookstand/import"
+"""Is there as long as an import is unfinished, and says how far it is."""
+
+# So many conflicts are named in an error.
+_NAMED = 5
+
+
+class ImportConflictError(BookstandError):
+    """The store holds something else than the disks under the same name."""
+
+
+class ImportUnfinishedError(IllegalOperationError):
+    """The store has an unfinished import of something else, or another run has taken this one over."""
+
+
+class Missing(NamedTuple):
+    """A ledger that is to be written, from behind entry ``behind`` on."""
+
+    ledger_id: int
+    behind: int
+    deleted: bool
+    """Whether a deleted ledger of this id is to be collected first."""
+
+
+class Counts:
+    """How much of what is planned is there, or is not."""
+
+    __slots__ = ("bytes", "entries", "ledgers", "nodes")
+
+    def __init__(self) -> None:
+        self.ledgers = self.entries = self.bytes = self.nodes = 0
+
+    def add(self, entries: int, size: int) -> None:
+        self.entries += entries
+        self.bytes += size
+
+
+class Look:
+    """Raises :class:`ImportConflictError` for what the store has otherwise, and :class:`ImportUnfinishedError`."""
+
+    def __init__(self, plan: Plan, storage: Storage) -> None:
+        self._storage = storage
+        self._digest = sha256()
+        self._conflicts: list[str] = []
+        self._notes: list[LedgerNote] = []
+        self._left_out: list[LeftOut] = []
+        self._rewritten: list[str] = []
+        self._there, self._to_come = Counts(), Counts()
+        self._highest = -1
+        # What may be there only if an import was stopped.
+        self._begun: str | None = None
+        self.ledgers: list[Missing] = []
+        self.nodes: list[str] = []
+        for ledger_id in plan.ledger_ids:
+            self._look_at_ledger(plan.target(ledger_id))
+        for node in plan.nodes():
+            self._look_at_node(node)
+        self.unfinished = self._look_for_unfinished()
+        if self._conflicts:
+            named = "; ".join(self._conflicts[:_NAMED])
+            more = len(self._conflicts) - _NAMED
+            raise ImportConflictError(
+                f"nothing was imported, for the store holds something else: {named}"
+                + (f"; and {more} more" if more > 0 else "")
+            )
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells imports apart that would make something different."""
+        return self._digest.hexdigest()
+
+    @property
+    def next_ledger(self) -> int:
+        """The id from which on new ledgers are to get theirs."""
+        return min(self._highest + 1, schema.MAX_LEDGER_ID)
+
+    @property
+    def has_work(self) -> bool:
+        next_of_store = int.from_bytes(self._storage.meta(schema.META_NEXT_LEDGER) or b"", "big")
+        unfinished = self.unfinished is not None
+        return unfinished or bool(self.ledgers or self.nodes) or next_of_store < self.next_ledger
+
+    @property
+    def bytes_there(self) -> int:
+        return self._there.bytes
+
+    @property
+    def bytes_to_come(self) -> int:
+        return self._to_come.bytes
+
+    # -- ledgers -----------------------------------------------------------------------------------------------------
+
+    def _look_at_ledger(self, target: Target | LeftOut) -> None:
+        if isinstance(target, LeftOut):
+            self._left_out.append(target)
+            return
+        ledger_id, extent = target.ledger.id, target.ledger.extent
+        self._highest = max(self._highest, ledger_id)
+        self._digest.update(b"ledger %d " % ledger_id + target.restored.metadata + target.ledger_state.pack())
+        if extent.missing or extent.too_few or extent.doubts:
+            self._notes.append(LedgerNote(ledger_id, extent.missing, extent.too_few, extent.doubts))
+        found = self._storage.metadata(ledger_id)
+        known = self._storage.state(ledger_id)
+        behind = -1 if known is None else known.last_entry
+        deleted = found is None and known is not None and bool(known.deleted_at)
+        if deleted:
+            behind = -1
+        elif found is not None:
+            different = _difference(target, found[0], known)
+            if different is not None:
+                self._conflicts.append(different)
+                return
+        compared = _compare(self._storage, target, behind)
+        if isinstance(compared, str):
+            self._conflicts.append(compared)
+            return
+        entries, size = compared
+        self._there.add(entries, size)
+        self._to_come.add(target.entries - entries, target.stored_bytes - size)
+        if found is not None:
+            self._there.ledgers += 1
+            return
+        self._to_come.ledgers += 1
+        self.ledgers.append(Missing(ledger_id, behind, deleted))
+        if behind >= 0:
+            self._begun = f"ledger {ledger_id} has entries, and no metadata"
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def _look_at_node(self, node: PlannedNode | LeftOut) -> None:
+        if isinstance(node, LeftOut):
+            self._left_out.append(node)
+            return
+        if node.path == IMPORT_NODE:
+            return
+        self._digest.update(f"node {node.path} ".encode() + sha256(node.value).digest())
+        if node.rewritten:
+            self._rewritten.append(node.path)
+        found = self._storage.node(node.path)
+        if found is None:
+            self.nodes.append(node.path)
+            self._to_come.nodes += 1
+        elif found[0] == node.value:
+            self._there.nodes += 1
+        else:
+            self._conflicts.append(f"node {node.path} has another value")
+
+    def _look_for_unfinished(self) -> int | None:
+        """The version of the node of an import that was stopped and is this one; None: there is none."""
+        found = self._storage.node(IMPORT_NODE)
+        if found is None:
+            if self._begun is not None:
+                self._conflicts.append(self._begun)
+            return None
+        if _fingerprint_in(found[0]) != self.fingerprint:
+            raise ImportUnfinishedError(
+                "the store has an unfinished import of something else: other disks, other metadata or other options. "
+                f"Run that one again to its end, or remove the node {IMPORT_NODE} to give it up"
+            )
+        return found[1]
+
+    # -- what was found ----------------------------------------------------------------------------------------------
+
+    def report(self, disks: Disks, dry_run: bool) -> ImportReport:
+        return ImportReport(
+            dry_run=dry_run,
+            ledgers=self._to_come.ledgers,
+            entries=self._to_come.entries,
+            bytes=self._to_come.bytes,
+            nodes=self._to_come.nodes,
+            ledgers_there=self._there.ledgers,
+            entries_there=self._there.entries,
+            nodes_there=self._there.nodes,
+            resumed=self.unfinished is not None,
+            left_out=tuple(self._left_out),
+            notes=tuple(self._notes),
+            rewritten=tuple(self._rewritten),
+            damage=tuple(dict.fromkeys(disks.damage)),
+        )
+
+
+def _fingerprint_in(value: bytes) -> str | None:
+    try:
+        found = json.loads(value)["fingerprint"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _difference(target: Target, metadata: bytes, known: LedgerState | None) -> str | None:
+    """What of a ledger that is there is not as it would be written; None: but for its entries it is the same."""
+    if metadata != target.restored.metadata:
+        return f"ledger {target.ledger.id} has other metadata"
+    # Which incarnation of its id a ledger is says nothing of what it holds.
+    names = [name for name in LedgerState.__slots__ if name != "incarnation"]
+    different = [name for name in names if getattr(known, name, None) != getattr(target.ledger_state, name)]
+    if different:
+        return f"ledger {target.ledger.id} stands otherwise: its {', '.join(different)}"
+    return None
+
+
+def _compare(storage: Storage, target: Target, upto: int) -> tuple[int, int] | str:
+    """How many entries there are, with how many bytes, if they are the same up to there; else what is not."""
+    ledger_id = target.ledger.id
+    count = stored_bytes = 0
+    wanted = target.stored(0, upto) if upto >= 0 else iter(())
+    for first, stored in storage.runs(ledger_id, upto):
+        for entry_id, here in enumerate(stored, first):
+            entry = next(wanted, None)
+            if entry is None or entry.entry_id != entry_id or entry.stored != here:
+                return f"ledger {ledger_id} is another one from entry {entry_id} on"
+            count += 1
+            stored_bytes += len(here)
+    more = next(wanted, None)
+    return (count, stored_bytes) if more is None else f"ledger {ledger_id} has no entry {more.entry_id}"

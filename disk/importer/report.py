@@ -1,0 +1,110 @@
+"""What an import did, or would do: numbers, and by name everything that is not as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from bookstand.disk.bookies.ledger_end import Ranges, entries_are
+from bookstand.disk.damage import Damage
+from bookstand.disk.importer.plan import LeftOut
+
+
+class LedgerNote(NamedTuple):
+    """What is to be known of a ledger that is imported."""
+
+    ledger_id: int
+    missing: Ranges
+    """Entries up to its end that are on none of the disks. Reading them says so; they do not read as never written."""
+    too_few: Ranges
+    """Entries with fewer copies than an acknowledgment takes."""
+    doubts: tuple[str, ...]
+    """What the disks do not decide."""
+
+    def __str__(self) -> str:
+        said = list(self.doubts)
+        if self.missing:
+            said.insert(0, f"{entries_are(self.missing)} on none of the disks")
+        if self.too_few:
+            said.append(f"{entries_are(self.too_few, 'has', 'have')} fewer copies than an acknowledgment takes")
+        return f"ledger {self.ledger_id}: {'; '.join(said)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """Of a dry run the numbers say what would be written. What was there already is counted apart."""
+
+    dry_run: bool
+    ledgers: int
+    entries: int
+    bytes: int
+    """Of stored entries, headers and digests with them."""
+    nodes: int
+    ledgers_there: int
+    entries_there: int
+    nodes_there: int
+    resumed: bool
+    """Whether an earlier run was stopped, and this one went on with it."""
+    left_out: tuple[LeftOut, ...]
+    notes: tuple[LedgerNote, ...]
+    rewritten: tuple[str, ...]
+    """Nodes of cursors whose compressed records are written plain: Pulsar 4.2.4 cannot load those with strings."""
+    damage: tuple[Damage, ...]
+
+    @property
+    def changed(self) -> bool:
+        """Whether something was written, or would be."""
+        return bool(self.ledgers or self.entries or self.nodes or self.resumed)
+
+    @property
+    def missing(self) -> dict[int, Ranges]:
+        """By ledger, entries up to its end that are on none of the disks."""
+        return {note.ledger_id: note.missing for note in self.notes if note.missing}
+
+    @property
+    def too_few(self) -> dict[int, Ranges]:
+        """By ledger, entries with fewer copies than an acknowledgment takes."""
+        return {note.ledger_id: note.too_few for note in self.notes if note.too_few}
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        would = "would be " if self.dry_run else ""
+        if self.changed:
+            yield (
+                f"{self.ledgers} ledgers, {self.entries} entries of {self.bytes} bytes and {self.nodes} nodes "
+                f"{would}imported"
+            )
+        if self.resumed:
+            yield "an import that was stopped " + ("would go on" if self.dry_run else "went on")
+        if self.ledgers_there or self.entries_there or self.nodes_there:
+            yield (
+                f"already there: {self.ledgers_there} ledgers, {self.entries_there} entries and "
+                f"{self.nodes_there} nodes"
+            )
+        elif not self.changed:
+            yield "there is nothing to import"
+        yield from (f"left out: {one}" for one in self.left_out)
+        yield from map(str, self.notes)
+        yield from (f"written plain, for Pulsar 4.2.4 cannot load it compressed: {path}" for path in self.rewritten)
+        yield from (f"damage: {one}" for one in self.damage)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs; all of it can be written as JSON."""
+        return asdict(self) | {
+            "left_out": [one._asdict() for one in self.left_out],
+            "notes": [
+                {
+                    "ledger": note.ledger_id,
+                    "missing": [list(pair) for pair in note.missing],
+                    "too_few": [list(pair) for pair in note.too_few],
+                    "doubts": list(note.doubts),
+                }
+                for note in self.notes
+            ],
+            "rewritten": list(self.rewritten),
+            "damage": [one._asdict() for one in self.damage],
+        }

@@ -1,0 +1,234 @@
+"""What a dump of the metadata store says of ledgers, topics and cursors apart from their entries.
+
+:mod:`bookstand.disk.metadata.dump_file` reads its lines. A record that cannot be read is reported, and costs no more
+than its ledger, topic or cursor. How ledgers' nodes are named is said by :mod:`bookstand.ledger.cluster.ledger_path`,
+those of topics and cursors by :mod:`bookstand.managed_ledger.topic_name`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from bookstand.disk.damage import Damage, Report
+from bookstand.disk.metadata.dump_file import Node, Source, object_of, read_nodes, write_dump
+from bookstand.errors import MalformedError, MetadataSerializationError, NoSuchNodeError
+from bookstand.ledger.cluster.ledger_path import ROOT as LEDGERS_ROOT
+from bookstand.ledger.cluster.ledger_path import ledger_id_of, ledger_path
+from bookstand.managed_ledger import topic_name
+from bookstand.managed_ledger.records import CursorInfo, ManagedLedgerInfo, decode_cursor_info, decode_ledger_info
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
+from bookstand.storage.format import ledger_metadata
+from bookstand.storage.format.ledger_metadata import LedgerMetadata
+
+__all__ = ["MetadataDump", "Node", "ledger_id_of", "ledger_path", "write_dump"]
+
+_Record = TypeVar("_Record", ManagedLedgerInfo, CursorInfo)
+
+_COOKIES = "/ledgers/cookies/"
+_PARTITIONED = "/admin/partitioned-topics/"
+
+
+class MetadataDump:
+    """The nodes of a dump, and what they say. Records are decoded when they are first asked for, and those that cannot
+    be are reported then, once."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        report: Report,
+        sources: Mapping[str, Source] | None = None,
+        damaged: Iterable[str] = (),
+        limits: ExpansionLimits = DEFAULT,
+    ) -> None:
+        """``damaged``: the paths of nodes whose values cannot be read."""
+        self._limits = limits
+        self.nodes = nodes
+        self.damaged = tuple(damaged)
+        self._report = report
+        self._sources = sources or {}
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], report: Report, limits: ExpansionLimits = DEFAULT) -> MetadataDump:
+        """Reads the dump at ``path``, which is a file or a folder of several."""
+        nodes: dict[str, Node] = {}
+        sources: dict[str, Source] = {}
+        for source, node in read_nodes(Path(path), report):
+            before = nodes.get(node.path)
+            if before is not None:
+                first = sources[node.path]
+                what = f"line {source.line}: node {node.path} is in line {first.line} of {first.file}, too"
+                report(Damage(source.file, source.offset, f"{what}; the newer one counts"))
+                if (node.version, node.mtime) <= (before.version, before.mtime):
+                    continue
+            nodes[node.path] = node
+            sources[node.path] = source
+        return cls(nodes, report, sources, limits=limits)
+
+    ledger_path = staticmethod(ledger_path)
+    ledger_id_of = staticmethod(ledger_id_of)
+
+    # -- ledgers and bookies -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def ledgers(self) -> Mapping[int, LedgerMetadata]:
+        """By their ids, in their order."""
+        found: dict[int, LedgerMetadata] = {}
+        for node in self.nodes.values():
+            ledger_id = ledger_id_of(node.path)
+            if ledger_id is None:
+                if node.path.startswith(LEDGERS_ROOT) and node.value and re.search(r"/L[0-9]+$", node.path):
+                    self._report(self._damage(node, "it is called like a ledger's node, but has no ledger's id"))
+                continue
+            if ledger_id in found and node.path != ledger_path(ledger_id):
+                self._report(self._damage(node, "the ledger has another node, which counts", ledger_id))
+                continue
+            try:
+                read = ledger_metadata.parse(node.value, ledger_id, node.ctime or None, node.version)
+            except MetadataSerializationError as error:
+                self._report(self._damage(node, str(error), ledger_id))
+                continue
+            if ledger_id in found:
+                self._report(self._damage(node, "the ledger has another node, which does not count", ledger_id))
+            found[ledger_id] = read
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def bookies(self) -> list[str]:
+        """Those that have a cookie in the metadata store."""
+        return sorted(path.removeprefix(_COOKIES) for path in self.nodes if path.startswith(_COOKIES))
+
+    # -- topics and cursors ------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> list[str]:
+        """The names of the topics whose record can be read."""
+        return [name for name, info in self._topics.items() if info is not None]
+
+    @property
+    def unreadable_topics(self) -> list[str]:
+        """The names of the topics whose record is damaged. Their cursors are there."""
+        return [name for name, info in self._topics.items() if info is None]
+
+    def topic_info(self, name: str) -> ManagedLedgerInfo:
+        info = self._topics.get(name)
+        if info is None:
+            raise NoSuchNodeError(f"there is no topic {name!r} in the dump whose record can be read")
+        return info
+
+    def cursors(self, name: str) -> list[str]:
+        """The names of a topic's cursors whose record can be read."""
+        return list(self._cursors.get(name, ()))
+
+    def unreadable_cursors(self, name: str) -> list[str]:
+        """The names of a topic's cursors whose record is damaged."""
+        readable = self._cursors.get(name, {})
+        found = set()
+        for path in (*self.nodes, *self.damaged):
+            above, _, last = path.rpartition("/")
+            if self._topic_at.get(above) == name:
+                found.add(topic_name.cursor_of(last))
+        return sorted(found.difference(readable))
+
+    def cursor_info(self, name: str, cursor: str) -> CursorInfo:
+        info = self._cursors.get(name, {}).get(cursor)
+        if info is None:
+            raise NoSuchNodeError(f"there is no cursor {cursor!r} of {name!r} in the dump whose record can be read")
+        return info
+
+    def place_of(self, path: str) -> tuple[str, str | None] | None:
+        """The topic whose node is at ``path``, or the topic and the cursor; None: it is of neither."""
+        topic = self._topic_at.get(path)
+        if topic is not None:
+            return topic, None
+        above, _, last = path.rpartition("/")
+        topic = self._topic_at.get(above)
+        return None if topic is None else (topic, topic_name.cursor_of(last))
+
+    @cached_property
+    def _topics(self) -> dict[str, ManagedLedgerInfo | None]:
+        """None: the record is damaged."""
+        return {
+            name: self._decoded(self.nodes[path], decode_ledger_info, f"the record of the topic {name}")
+            for name, path in sorted(self._topic_nodes.items())
+        }
+
+    @cached_property
+    def _cursors(self) -> dict[str, dict[str, CursorInfo]]:
+        """By topic and cursor."""
+        found: dict[str, dict[str, CursorInfo]] = {}
+        for path in sorted(self.nodes):
+            above, _, last = path.rpartition("/")
+            topic = self._topic_at.get(above)
+            if topic is None:
+                if self.nodes[path].value and path not in self._topic_at and path.startswith(topic_name.ROOT + "/"):
+                    self._report(self._damage(self.nodes[path], "it is neither a topic's node nor below one's"))
+                continue
+            cursor = topic_name.cursor_of(last)
+            what = f"the record of the cursor {cursor} of {topic}"
+            info = self._decoded(self.nodes[path], decode_cursor_info, what)
+            if info is not None:
+                found.setdefault(topic, {})[cursor] = info
+        return found
+
+    @cached_property
+    def _topic_nodes(self) -> dict[str, str]:
+        """From the names of topics to their nodes."""
+        found: dict[str, str] = {}
+        for path, node in self.nodes.items():
+            name = _name_below(topic_name.ROOT + "/", path, node.value)
+            if name is None:
+                continue
+            if name in found:
+                self._report(self._damage(node, f"the topic {name} has another node, which counts"))
+            found.setdefault(name, path)
+        return found
+
+    @cached_property
+    def _topic_at(self) -> dict[str, str]:
+        """From nodes to the names of topics."""
+        return {path: name for name, path in self._topic_nodes.items()}
+
+    @cached_property
+    def partitioned(self) -> Mapping[str, int]:
+        """From the names of partitioned topics to the number of their partitions."""
+        found: dict[str, int] = {}
+        for path, node in sorted(self.nodes.items()):
+            name = _name_below(_PARTITIONED, path)
+            if name is None:
+                continue
+            partitions = object_of(node.value).get("partitions")
+            if type(partitions) is not int or partitions < 0:
+                self._report(self._damage(node, "it does not say how many partitions the topic has"))
+            else:
+                found[name] = partitions
+        return found
+
+    def _decoded(
+        self, node: Node, decode: Callable[[bytes, str, ExpansionLimits], _Record], what: str
+    ) -> _Record | None:
+        try:
+            return decode(node.value, what, self._limits)
+        except MalformedError as error:
+            self._report(self._damage(node, str(error)))
+            return None
+
+    def _damage(self, node: Node, what: str, ledger_id: int = -1) -> Damage:
+        file, line, offset = self._sources.get(node.path, Source("metadata", 0, 0))
+        return Damage(file, offset, f"line {line}: node {node.path}: {what}", ledger_id)
+
+
+def _name_below(root: str, path: str, value: bytes = b"") -> str | None:
+    """The name of the topic whose node is at ``path`` below ``root``. Names of one level, which are not Pulsar's, are
+    known from its tenants by their value."""
+    encoded = path.removeprefix(root)
+    if encoded == path or "//" in encoded:
+        return None
+    tenant, namespace, topic = topic_name.parts_of(encoded)
+    if tenant:
+        return f"persistent://{tenant}/{namespace}/{topic}"
+    return topic_name.cursor_of(encoded) if value and "/" not in encoded else None

@@ -1,0 +1,189 @@
+"""The lines of a dump of the metadata store, one for each node:
+
+    {"path": "/ledgers/00/0000/L0012", "version": 1, "ctime": ms, "mtime": ms, "value": "base64"}
+
+``version`` and the times may be missing. A dump is a file of them, plain or gzipped, or a folder of files that end in
+``.jsonl`` or ``.jsonl.gz``. A line that cannot be read is reported, and costs no more than its node.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bookstand.disk.damage import Damage, Report
+from bookstand.errors import IncorrectParameterError, MalformedError
+from bookstand.storage.process.data_files import raise_os_error
+from bookstand.storage.process.process_markers import sync_folder
+
+_ENDINGS = (".jsonl", ".jsonl.gz")
+_GZIP = b"\x1f\x8b"
+# Metadata stores take values of some MiB at most. A longer line is none, and is not kept in memory.
+_MAX_LINE = 64 << 20
+_INT64 = 1 << 63
+_NUMBERS = ("version", "ctime", "mtime")
+
+
+class Node(NamedTuple):
+    """One node; times in ms."""
+
+    path: str
+    value: bytes
+    version: int = 0
+    ctime: int = 0
+    mtime: int = 0
+
+
+class Source(NamedTuple):
+    """Where a node was read: its file, its line, and where the line begins in the unpacked file."""
+
+    file: str
+    line: int
+    offset: int
+
+
+def read_nodes(path: Path, report: Report) -> Iterator[tuple[Source, Node]]:
+    """The nodes of the dump at ``path``, in the order of their lines."""
+    for file in _files_of(path):
+        yield from _read_file(file, report)
+
+
+def _files_of(path: Path) -> list[Path]:
+    try:
+        if not os.path.isdir(path):
+            return [path]
+        files = sorted(file for file in path.iterdir() if file.name.endswith(_ENDINGS) and file.is_file())
+    except OSError as error:
+        raise_os_error(error, f"the metadata dump {path} cannot be read")
+    if not files:
+        raise IncorrectParameterError(f"there is no metadata dump in {path}: no file ends in {' or '.join(_ENDINGS)}")
+    return files
+
+
+def _read_file(path: Path, report: Report) -> Iterator[tuple[Source, Node]]:
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except (FileNotFoundError, ValueError):
+        raise IncorrectParameterError(f"there is no metadata dump {str(path)!r}") from None
+    except OSError as error:
+        raise_os_error(error, f"the metadata dump {path} cannot be read")
+    with file:
+        for source, line in _lines(str(path), file, report):
+            try:
+                yield source, _read_line(line)
+            except ValueError as error:
+                report(Damage(source.file, source.offset, f"line {source.line}: {error}"))
+
+
+def _lines(name: str, file: io.BufferedReader, report: Report) -> Iterator[tuple[Source, bytes]]:
+    packed = file.peek(len(_GZIP)).startswith(_GZIP)
+    lines: gzip.GzipFile | io.BufferedReader = gzip.GzipFile(fileobj=file) if packed else file
+    number, offset, in_long_line = 0, 0, False
+    while True:
+        try:
+            line = lines.readline(_MAX_LINE)
+        except (OSError, EOFError, zlib.error) as error:
+            report(Damage(name, offset, f"after line {number}, the rest cannot be read: {error}"))
+            return
+        if not line:
+            return
+        if not in_long_line:
+            number += 1
+            source = Source(name, number, offset)
+        ends = line.endswith(b"\n") or len(line) < _MAX_LINE
+        offset += len(line)
+        if in_long_line:
+            in_long_line = not ends
+        elif not ends:
+            in_long_line = True
+            report(Damage(name, source.offset, f"line {number}: it is longer than {_MAX_LINE} bytes"))
+        elif line.strip():
+            yield source, line
+
+
+def _read_line(line: bytes) -> Node:
+    fields = object_of(line)
+    if "path" not in fields or "value" not in fields:
+        raise MalformedError(f"it is no node: {_shown(line)}")
+    path, value = fields["path"], fields["value"]
+    numbers = [fields.get(name, 0) for name in _NUMBERS]
+    fault = _fault(path, numbers)
+    if fault:
+        raise MalformedError(f"{fault}: {_shown(line)}")
+    try:
+        return Node(path, base64.b64decode("" if value is None else value, validate=True), *numbers)
+    except (TypeError, ValueError):
+        raise MalformedError(f"node {path}: its value is not base64") from None
+
+
+def _fault(path: object, numbers: list[object]) -> str:
+    """What is wrong with a node's path or numbers."""
+    if not isinstance(path, str) or not path.startswith("/"):
+        return "the path of a node begins with a slash"
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "the path of a node is text"
+    for name, number in zip(_NUMBERS, numbers, strict=True):
+        if type(number) is not int or not -_INT64 <= number < _INT64:
+            return f"the {name} of a node is a number of 64 bits"
+    return ""
+
+
+def object_of(data: bytes) -> dict[str, Any]:
+    """The JSON object that ``data`` is; empty if it is none."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _shown(line: bytes) -> str:
+    start = line[:60].rstrip()
+    return repr(start)[1:] + ("…" if len(line) > len(start) + 1 else "")
+
+
+def write_dump(path: str | os.PathLike[str], nodes: Iterable[Node]) -> None:
+    """Writes a dump, gzipped if the name ends in ``.gz``. It takes the place of a file at ``path`` once it is whole.
+
+    Only its owner may read the file: the passwords of ledgers stand in it as they are.
+    """
+    target = Path(path)
+    temporary = ""
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with open(descriptor, "wb") as file:
+            if target.name.endswith(".gz"):
+                # Without name and time, so that the same nodes give the same bytes.
+                with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
+                    packed.writelines(map(_line, nodes))
+            else:
+                file.writelines(map(_line, nodes))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        temporary = ""
+        sync_folder(str(target.parent))
+    except OSError as error:
+        raise_os_error(error, f"the metadata dump {target} cannot be written")
+    finally:
+        if temporary:
+            os.unlink(temporary)
+
+
+def _line(node: Node) -> bytes:
+    path, value, *numbers = node
+    fault = _fault(path, [*numbers]) or ("" if isinstance(value, bytes) else "the value of a node is bytes")
+    if fault:
+        raise IncorrectParameterError(f"{fault}: {node!r}")
+    fields = {"path": path, **dict(zip(_NUMBERS, numbers, strict=True)), "value": base64.b64encode(value).decode()}
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,1 @@
+"""Pulsar's topics, messages, cursors and delayed messages on bookies' disks."""

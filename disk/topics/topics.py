@@ -1,0 +1,147 @@
+"""The topics of a cluster, read from its bookies' disks: by their records in the metadata, or without metadata as far
+as the ledgers themselves tell which of them belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from bookstand.disk.damage import Damage
+from bookstand.disk.topics.messages import NO_PLACE, DiskMessage, Whole, joined, read
+from bookstand.errors import IncorrectParameterError, NoSuchLedgerError
+from bookstand.managed_ledger.records import LedgerInfo, ManagedLedgerInfo
+from bookstand.managed_ledger.topic_name import ROOT, node_of
+from bookstand.proto.expansion import ExpansionLimits
+from bookstand.storage.format.position import Position
+
+if TYPE_CHECKING:
+    from bookstand.disk.disks import DiskLedger, Disks, StoredEntry
+    from bookstand.disk.topics.ledger_kind import Group
+
+
+class DiskTopic:
+    """A topic: its ledgers in their order, and what is in them. What is wrong is reported to ``disks.damage``."""
+
+    def __init__(self, disks: Disks, name: str, info: ManagedLedgerInfo) -> None:
+        self.disks = disks
+        self.name = name
+        self.info = info
+        self._told: set[Damage] = set()
+
+    @property
+    def limits(self) -> ExpansionLimits:
+        """The limits of what is read of it."""
+        return self.disks.limits
+
+    def __repr__(self) -> str:
+        return f"<DiskTopic {self.name}, {len(self.info.ledgers)} ledgers>"
+
+    @property
+    def managed_ledger(self) -> str:
+        """The name of its record, as labels of ledgers have it."""
+        return node_of(self.name).removeprefix(f"{ROOT}/")
+
+    def tell(self, damage: Damage) -> None:
+        """Report what is wrong, however often it is met, once."""
+        if damage not in self._told:
+            self._told.add(damage)
+            self.disks.damage.append(damage)
+
+    def report(self, what: str, ledger_id: int = -1, entry_id: int = -1) -> None:
+        self.tell(Damage(self.name, NO_PLACE, what, ledger_id, entry_id))
+
+    def ledgers(self) -> list[int]:
+        return [ledger.ledger_id for ledger in self.info.ledgers]
+
+    def ledger(self, ledger_id: int) -> DiskLedger | None:
+        """None: it is neither on the disks nor in the metadata."""
+        try:
+            return self.disks.ledger(ledger_id)
+        except NoSuchLedgerError:
+            return None
+
+    @cached_property
+    def entry_counts(self) -> dict[int, int]:
+        """By ledger, how many entries it has or had: where the disks have nothing of it, what the record says."""
+        counts = {}
+        for info in self.info.ledgers:
+            ledger = self.ledger(info.ledger_id)
+            counts[info.ledger_id] = info.entries if ledger is None else ledger.extent.last_entry + 1
+        return counts
+
+    @cached_property
+    def end(self) -> Position:
+        """The place behind its last entry."""
+        last = Position(-1, 0)
+        for ledger_id, count in self.entry_counts.items():
+            if count:
+                last = Position(ledger_id, count)
+        return last
+
+    def behind(self, position: Position) -> Position:
+        """The place of the first entry behind a position, :attr:`end` where there is none: by this two positions are
+        compared, for there are many before the same entry."""
+        ledger_id, entry_id = position
+        for candidate, count in self.entry_counts.items():
+            first = entry_id + 1 if candidate == ledger_id else 0
+            if candidate >= ledger_id and first < count:
+                return Position(candidate, first)
+        return self.end
+
+    def entries(self, first: Position | None = None) -> Iterator[StoredEntry]:
+        """The entries from a position on, ledger by ledger. What is gone is reported."""
+        for info in self.info.ledgers:
+            ledger_id = info.ledger_id
+            start = 0
+            if first is not None:
+                if ledger_id < first.ledger_id:
+                    continue
+                start = first.entry_id if ledger_id == first.ledger_id else 0
+            ledger = self.ledger(ledger_id)
+            if ledger is None:
+                if info.entries:
+                    self.report(f"its {info.entries} entries are missing", ledger_id)
+                continue
+            there = ledger.extent.last_entry + 1
+            if ledger.metadata is None and there < info.entries:
+                self.report(f"of its {info.entries} entries the first {there} are on the disks", ledger_id)
+            for lost, last in ledger.extent.missing:
+                if last >= start:
+                    self.report(f"entries {lost} to {last} are missing", ledger_id)
+            yield from ledger.entries(max(start, 0))
+
+    def messages(self, first: Position | None = None) -> Iterator[DiskMessage]:
+        """Each entry as a message, or a batch of them, or a chunk of one; in their order, one at a time."""
+        for entry in self.entries(first):
+            yield read(self.name, entry, self.tell, self.limits)
+
+    def joined(self, first: Position | None = None) -> Iterator[Whole]:
+        """The same with chunks put together."""
+        return joined(self.messages(first), self.tell)
+
+    def cursors(self) -> list[str]:
+        """The names of its cursors, subscriptions and others."""
+        return [] if self.disks.dump is None else self.disks.dump.cursors(self.name)
+
+
+def topics(disks: Disks) -> list[DiskTopic]:
+    """The topics of the metadata whose records can be read; the dump reports the others. Without metadata there are no
+    names: see :func:`grouped`."""
+    if disks.dump is None:
+        return []
+    return [DiskTopic(disks, name, disks.dump.topic_info(name)) for name in disks.dump.topics]
+
+
+def topic(disks: Disks, name: str) -> DiskTopic:
+    """One topic by its name."""
+    if disks.dump is None:
+        raise IncorrectParameterError("without metadata nothing says what a topic is called")
+    return DiskTopic(disks, name, disks.dump.topic_info(name))
+
+
+def grouped(disks: Disks, group: Group) -> DiskTopic:
+    """The ledgers of a group (:func:`bookstand.disk.topics.ledger_kind.groups`) as a topic without a name of its
+    own."""
+    name = f"ledgers {group.ledgers[0]} to {group.ledgers[-1]}" if group.ledgers else "no ledger"
+    return DiskTopic(disks, name, ManagedLedgerInfo([LedgerInfo(ledger_id) for ledger_id in group.ledgers]))

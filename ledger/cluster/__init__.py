@@ -1,0 +1,1 @@
+"""Layout of a cluster in the metadata store: paths and bookie cookies."""

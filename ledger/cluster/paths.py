@@ -1,0 +1,37 @@
+"""What a cluster's clients find below ``/ledgers`` beside ledgers: its layout, its name, and which bookies there are.
+
+A bookie that runs is a node below ``available``, one that takes no adds below ``available/readonly``. Its value says
+where the bookie listens, as a BookieServiceInfoFormat: field 6 is an endpoint, whose fields 1 to 4 are its id, its
+port, its host and its protocol.
+"""
+
+from __future__ import annotations
+
+from bookstand.ledger.cluster.ledger_path import ROOT
+from bookstand.proto.wire_format import write_bytes, write_number
+
+LAYOUT = f"{ROOT}/LAYOUT"
+INSTANCE_ID = f"{ROOT}/INSTANCEID"
+COOKIES = f"{ROOT}/cookies"
+AVAILABLE = f"{ROOT}/available"
+READ_ONLY = f"{AVAILABLE}/readonly"
+
+HIERARCHICAL = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+"""The value of the layout's node where ledgers lie as in :mod:`bookstand.ledger.cluster.ledger_path`."""
+
+_NAME, _PROTOCOL = b"bookie", b"bookie-rpc"
+
+_ENDPOINTS = 6
+_ID, _PORT, _HOST, _PROTOCOL_FIELD = 1, 2, 3, 4
+
+
+def service_info(host: str, port: int) -> bytes:
+    """What clients are told of a bookie that listens there."""
+    endpoint = bytearray()
+    write_bytes(endpoint, _ID, _NAME)
+    write_number(endpoint, _PORT, port)
+    write_bytes(endpoint, _HOST, host.encode())
+    write_bytes(endpoint, _PROTOCOL_FIELD, _PROTOCOL)
+    out = bytearray()
+    write_bytes(out, _ENDPOINTS, endpoint)
+    return bytes(out)

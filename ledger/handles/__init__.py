@@ -1,0 +1,1 @@
+"""Ledger handles: writers, readers and recovery."""

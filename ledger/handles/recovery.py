@@ -1,0 +1,119 @@
+"""Recovery: fence a ledger, find its last entry, close it there.
+
+After it no entry can be added any more, every entry that was acknowledged is kept, and all who open the ledger agree
+on its end. It may be run by several at once, and again after a crash at any of its steps.
+"""
+
+from __future__ import annotations
+
+from bookstand.errors import (
+    LedgerError,
+    LedgerRecoveryError,
+    MetadataVersionError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchLedgerOnBookieError,
+    UnauthorizedAccessError,
+)
+from bookstand.ledger.handles.reader import LedgerReader
+from bookstand.storage.commit.entry_operations import Fence
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.format.ledger_metadata import CLOSED, IN_RECOVERY, OPEN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.storage.format.ledger_metadata import LedgerMetadata
+
+
+def recover(reader: LedgerReader, incarnation: int | None) -> None:
+    """Bring a reader of a ledger that is not closed to its closed state.
+
+    Who deletes it meanwhile may create another one with its id, which has to be left alone: it is recognised by the
+    incarnation, unless the ledger has none.
+    """
+    _Recovery(reader, incarnation).run()
+
+
+class _Recovery:
+    """Works on a reader's numbers, which are nobody else's yet."""
+
+    def __init__(self, reader: LedgerReader, incarnation: int | None) -> None:
+        self._reader = reader
+        self._incarnation = incarnation
+        self._client = reader._client
+        self._storage = reader._storage
+
+    def run(self) -> None:
+        hooks, ledger_id = self._storage.hooks, self._reader._id
+        if hooks is not None:
+            self._storage.point("recovery.before", ledger_id)
+        if not self._mark_in_recovery():
+            return
+        if hooks is not None:
+            self._storage.point("recovery.marked", ledger_id)
+        try:
+            self._fence()
+            self._read_to_the_end()
+        except (NoSuchLedgerError, UnauthorizedAccessError):
+            raise
+        except LedgerError as error:
+            raise LedgerRecoveryError(f"ledger {self._reader._id} could not be recovered: {error}") from error
+        if hooks is not None:
+            self._storage.point("recovery.before_close", ledger_id)
+        self._close()
+        if hooks is not None:
+            self._storage.point("recovery.after_close", ledger_id)
+
+    def _mark_in_recovery(self) -> bool:
+        """OPEN to IN_RECOVERY; False if it turns out to be closed by now."""
+        reader = self._reader
+        while reader._metadata.state == OPEN:
+            try:
+                self._write(reader._metadata.replace(state=IN_RECOVERY))
+            except MetadataVersionError:
+                self._read_again()
+        return reader._metadata.state != CLOSED
+
+    def _fence(self) -> None:
+        reader = self._reader
+        self._client.check_writable()
+        if self._storage.hooks is not None:
+            self._storage.hooks.on_fence(reader._id)
+        (self._incarnation,) = self._storage.apply(Change(Fence(reader._id, reader._master_key, self._incarnation)))
+        if self._storage.hooks is not None:
+            self._storage.point("recovery.fenced", reader._id)
+
+    def _read_to_the_end(self) -> None:
+        """From the last LAC that an entry carries forward to the first entry that is not there."""
+        reader = self._reader
+        newest = reader._newest()
+        if newest is not None and newest[0] >= 0:
+            reader._learn(*newest)
+        while True:
+            try:
+                entries = reader.recovery_read(reader._lac + 1)
+            except (NoSuchEntryError, NoSuchLedgerOnBookieError):
+                return
+            if self._storage.hooks is not None:
+                self._storage.point("recovery.entry_read", reader._id)
+            last = entries[-1]
+            reader._lac = reader._lap = last.entry_id
+            reader._length = last.cumulative_length
+
+    def _close(self) -> None:
+        """IN_RECOVERY to CLOSED; a close by somebody else wins."""
+        reader = self._reader
+        lac, length = reader._lac, reader._length
+        while reader._metadata.state != CLOSED:
+            try:
+                self._write(reader._metadata.replace(state=CLOSED, last_entry_id=lac, length=length))
+            except MetadataVersionError:
+                self._read_again()
+
+    def _write(self, metadata: LedgerMetadata) -> None:
+        reader = self._reader
+        reader._adopt(self._client.write_metadata(metadata, reader._metadata.version, self._incarnation))
+
+    def _read_again(self) -> None:
+        metadata, _ = self._client.read_with_incarnation(self._reader._id, self._incarnation)
+        self._reader._adopt(metadata)

@@ -1,0 +1,1 @@
+"""Format of Pulsar messages: framing, metadata, batches and compression."""

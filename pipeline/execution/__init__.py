@@ -1,0 +1,1 @@
+"""Execution of jobs: units of work, workers, and publication of results."""

@@ -1,0 +1,63 @@
+"""Changes of a store that units have worked out, each applied once.
+
+A unit's change is one transaction, with a node in it that says that it was applied and to what. A job that is run again
+finds the node: if it says what would be done now, nothing is left to do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bookstand.errors import MetadataVersionError, NoSuchNodeError
+from bookstand.ledger.transaction import Transaction
+from bookstand.pipeline.execution.unit import Result, Unit, fingerprint
+from bookstand.storage.storage import Storage
+from bookstand.store import Store
+
+MARKERS = "/bookstand/jobs"
+
+Steps = Callable[[Transaction], dict[str, Any]]
+"""Adds to a transaction; what it returns is what the marker tells of it."""
+
+
+class ChangedMeanwhileError(MetadataVersionError):
+    """What a change was worked out from is not as it was: the job is to be run again."""
+
+
+def marker_path(job: str, unit: str) -> str:
+    return f"{MARKERS}/{job}/{fingerprint(unit)}"
+
+
+def applied(storage: Storage, job: str, units: Sequence[Unit]) -> dict[str, Result]:
+    """Those of the units that were applied, to what is there now."""
+    found = {}
+    for unit in units:
+        told = _told(storage, job, unit.name)
+        if told is not None and told.get("fingerprint") == unit.fingerprint:
+            found[unit.name] = Result(unit.name, told["counts"], facts=told["facts"])
+    return found
+
+
+def apply(store: Store, job: str, unit: Unit, result: Result, steps: Steps) -> Result:
+    """The steps and the marker in one commit. Of two that try at the same time, one does."""
+    path = marker_path(job, unit.name)
+    stored = store.storage.node(path)
+    marker = {"unit": unit.name, "fingerprint": unit.fingerprint, "counts": result.counts}
+    try:
+        with store.transaction() as transaction:
+            told = json.dumps({**marker, "facts": steps(transaction)}).encode()
+            transaction.put_node(path, told, -1 if stored is None else stored[1])
+    except (MetadataVersionError, NoSuchNodeError) as error:
+        raise ChangedMeanwhileError(f"the store has changed since the unit was planned: {error}") from error
+    return result._replace(staged=None)
+
+
+def _told(storage: Storage, job: str, unit: str) -> dict[str, Any] | None:
+    stored = storage.node(marker_path(job, unit))
+    try:
+        told = None if stored is None else json.loads(stored[0])
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None

@@ -1,0 +1,263 @@
+"""A job: it plans units, does them anywhere and in any order, and commits what they have left.
+
+``plan`` and ``do`` are the same functions in one process and on Spark, and know nothing of who runs them. ``do`` writes
+to the folder of its own attempt and to nothing else, so that an attempt which is repeated, or runs twice at the same
+time, does no harm; only ``commit``, in the process that began the job, touches what others see.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import shutil
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Protocol, cast
+
+from bookstand.errors import DiskFullError, IncorrectParameterError, StoreError, StoreNotFoundError
+from bookstand.pipeline.execution.run_directory import run_folder
+from bookstand.pipeline.execution.summary import Summary
+from bookstand.pipeline.execution.unit import Packed, Part, Plan, Result, Unit, fingerprint
+from bookstand.pipeline.execution.worker import Limits, Lost, calls
+
+Progress = Callable[[int, int], object]
+"""Told how many units of how many are done."""
+
+
+class Job(Protocol):
+    """Small, and the same in another process: tasks are told jobs."""
+
+    @property
+    def name(self) -> str: ...
+
+    def plan(self) -> Plan:
+        """Look, and change nothing."""
+
+    def work(self) -> Path | None:
+        """Where attempts have their folders: on the file system that :meth:`commit` puts their files, and where all
+        tasks can write. None: nothing is written."""
+
+    def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
+        """By name, what an earlier run has committed."""
+
+    def preview(self) -> Job:
+        """What a dry run does: the same, with the same numbers, but that nothing is written."""
+
+    def do(self, unit: Unit, folder: Path) -> Result:
+        """May raise: then the unit has failed, and the others are done."""
+
+    def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
+        """Have others see what units have left, of each all or nothing. Run again after a crash it goes on where it
+        was."""
+
+
+class JoiningJob(Job, Protocol):
+    """A job some of whose work several places have a part in."""
+
+    def read(self, part: Part) -> list[Packed]: ...
+
+    def join(self, unit: Unit, pieces: Sequence[bytes], folder: Path) -> Result:
+        """``pieces`` are all that its parts have for it, in any order."""
+
+
+class Runner(Protocol):
+    """Does units, and yields exactly one result for each; a failure is a result.
+
+    The result of a unit that crashed says so, and :func:`execute` has the runner do it again alone.
+    """
+
+    def run(self, job: Job, units: Sequence[Unit], work: Path | None) -> Iterator[Result]: ...
+
+    def run_joined(
+        self, job: JoiningJob, units: Sequence[Unit], parts: Sequence[Part], work: Path | None
+    ) -> Iterator[Result]: ...
+
+
+def execute(
+    job: Job,
+    runner: Runner,
+    *,
+    dry_run: bool = False,
+    only: Sequence[str] = (),
+    again: bool = False,
+    progress: Progress | None = None,
+) -> Summary:
+    """Plan, do, commit; a dry run commits nothing. ``only``: units by their names; ``again``: those too that were
+    committed before."""
+    plan = job.plan()
+    known = {unit.name: unit for unit in (*plan.units, *plan.joined)}
+    for name in only:
+        if name not in known:
+            raise IncorrectParameterError(f"job {job.name} has no unit {name!r}")
+    wanted = set(only) or known.keys()
+    doing = job.preview() if dry_run else job
+    before = {} if again else doing.done([known[name] for name in known if name in wanted])
+    units, joined = (
+        [unit for unit in some if unit.name in wanted and unit.name not in before] for some in (plan.units, plan.joined)
+    )
+    summary = Summary(job.name, dry_run, len(wanted), list(before.values()), problems=plan.problems)
+    with run_folder(doing.work(), job.name) as folder:
+        found: list[tuple[Unit, Result]] = []
+        total = len(units) + len(joined)
+        attempted = _Attempted(doing, runner, plan, folder)
+        for result in attempted.results(units, joined):
+            found.append((known[result.unit], result))
+            if progress is not None:
+                progress(len(found), total)
+        good = [(unit, result) for unit, result in found if result.failure is None]
+        summary.results += [result for _, result in found if result.failure is not None]
+        if dry_run:
+            summary.results += [result for _, result in good]
+        elif good:
+            summary.results += job.commit(good)
+    return summary
+
+
+class _Attempted:
+    """The results of units, those that crashed included: these are done once more, each alone."""
+
+    def __init__(self, job: Job, runner: Runner, plan: Plan, folder: Path | None) -> None:
+        self._job = job
+        self._runner = runner
+        self._parts = plan.parts
+        self._folder = folder
+
+    def results(self, units: Sequence[Unit], joined: Sequence[Unit]) -> Iterator[Result]:
+        waiting = {unit.name: unit for unit in (*units, *joined)}
+        crashed: dict[str, Result] = {}
+        for result in chain(self._run(units), self._run_joined(joined)):
+            if waiting.pop(result.unit, None) is None:
+                raise StoreError(f"the runner has a second result of unit {result.unit!r}")
+            if result.crashed:
+                crashed[result.unit] = result
+            else:
+                yield result
+        for name in waiting:
+            yield Result(name, failure="the runner has no result of it")
+        for done in (self._run, self._run_joined):
+            for unit in units if done == self._run else joined:
+                if unit.name in crashed:
+                    (second,) = done([unit])
+                    if second.failure is not None:
+                        why = f"{crashed[unit.name].failure}; then, done alone: {second.failure}"
+                        second = second._replace(failure=why)
+                    yield second
+
+    def _run(self, units: Sequence[Unit]) -> Iterator[Result]:
+        return self._runner.run(self._job, units, self._folder)
+
+    def _run_joined(self, units: Sequence[Unit]) -> Iterator[Result]:
+        if not units:
+            return iter(())
+        names = {unit.name for unit in units}
+        parts = [part for part in self._parts if names.intersection(part.units)]
+        return self._runner.run_joined(cast("JoiningJob", self._job), units, parts, self._folder)
+
+
+# -- one attempt -------------------------------------------------------------------------------------------------------
+
+
+def attempt_each(
+    job: Job, units: Sequence[Unit], work: Path | None, tag: str = "", processes: int = 1, limits: Limits | None = None
+) -> Iterator[Result]:
+    """Do units in child processes, each in a folder that no other attempt has."""
+    tag += f"{uuid.uuid4().hex[:12]}-"
+    for unit, outcome in calls(lambda unit: attempt(job, unit, work, tag), units, processes, limits):
+        yield _crashed(unit, outcome, work, tag) if isinstance(outcome, Lost) else outcome
+
+
+def join_each(
+    job: JoiningJob,
+    units: Sequence[tuple[Unit, Sequence[Packed]]],
+    work: Path | None,
+    tag: str = "",
+    processes: int = 1,
+    limits: Limits | None = None,
+) -> Iterator[Result]:
+    """Join units of their pieces, in the same way."""
+    tag += f"{uuid.uuid4().hex[:12]}-"
+    for (unit, _), outcome in calls(lambda one: attempt_to_join(job, *one, work, tag), units, processes, limits):
+        yield _crashed(unit, outcome, work, tag) if isinstance(outcome, Lost) else outcome
+
+
+def read_each(
+    job: JoiningJob, parts: Sequence[Part], units: Collection[str], processes: int = 1, limits: Limits | None = None
+) -> Iterator[Packed]:
+    """Read parts in child processes: what they have for these units."""
+    for part, outcome in calls(lambda part: read_part(job, part, units), parts, processes, limits):
+        if isinstance(outcome, Lost):
+            why = f"{part.name}: {outcome.why}"
+            outcome = [Packed(unit, b"", why, crashed=True) for unit in part.units if unit in units]
+        yield from outcome
+
+
+def _crashed(unit: Unit, lost: Lost, work: Path | None, tag: str) -> Result:
+    """Remove what the attempt has left: it may be what exhausted the disk."""
+    for folder in () if work is None else work.glob(f"{fingerprint(unit.name)}-{tag}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    return Result(unit.name, failure=lost.why, crashed=True)
+
+
+def attempt(job: Job, unit: Unit, work: Path | None, tag: str = "") -> Result:
+    """Do a unit in a folder that no other attempt has."""
+    return _attempted(unit.name, work, tag, lambda folder: job.do(unit, folder))
+
+
+def attempt_to_join(job: JoiningJob, unit: Unit, pieces: Sequence[Packed], work: Path | None, tag: str = "") -> Result:
+    for piece in pieces:
+        if piece.failure is not None:
+            return Result(unit.name, failure=piece.failure, crashed=piece.crashed)
+    data = [piece.data for piece in pieces if piece.problem is None]
+    result = _attempted(unit.name, work, tag, lambda folder: job.join(unit, data, folder))
+    problems = [piece.problem for piece in pieces if piece.problem is not None]
+    return result._replace(problems=(*result.problems, *problems))
+
+
+def read_part(job: JoiningJob, part: Part, units: Collection[str]) -> list[Packed]:
+    """What there is for these units. Those of a part that cannot be read fail; they are not done without it."""
+    try:
+        return [packed for packed in job.read(part) if packed.unit in units]
+    except Exception as error:
+        why = f"{part.name}: {type(error).__name__}: {error}"
+        return [Packed(unit, b"", why, crashed=_is_exhaustion(error)) for unit in part.units if unit in units]
+
+
+_EXHAUSTED = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+
+def _is_exhaustion(error: BaseException | None) -> bool:
+    """Whether memory, disk space or files were exhausted, which units that were done at the same time may have used."""
+    while error is not None:
+        if isinstance(error, MemoryError | DiskFullError):
+            return True
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _attempted(unit: str, work: Path | None, tag: str, do: Callable[[Path], Result]) -> Result:
+    folder = Path(os.devnull) if work is None else work / f"{fingerprint(unit)}-{tag}{uuid.uuid4().hex[:12]}"
+    try:
+        if work is not None:
+            _make(folder)
+        result = do(folder)
+    except Exception as error:
+        if work is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return Result(unit, failure=f"{type(error).__name__}: {error}", crashed=_is_exhaustion(error))
+    return result if work is None else result._replace(staged=str(folder))
+
+
+def _make(folder: Path) -> None:
+    """Make an attempt's folder, but not its parents: they are gone when the run has ended."""
+    try:
+        folder.mkdir()
+    except FileNotFoundError:
+        raise StoreNotFoundError(
+            f"{folder.parent} is missing on {platform.node()}: the run has ended, or its work folder is not on a file "
+            "system that all machines share"
+        ) from None

@@ -1,0 +1,48 @@
+"""Cursors that a job leaves as they are: another process may have them, from which whoever writes to them takes them;
+or they are damaged, or cannot be changed as they should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bookstand.errors import (
+    BookstandError,
+    DigestMismatchError,
+    MalformedError,
+    MetadataSerializationError,
+    StoreDamagedError,
+    StoreInUseError,
+)
+from bookstand.managed_ledger.records import decode_cursor_info, decode_ledger_info
+from bookstand.managed_ledger.topic_name import cursor_node_of, node_of
+from bookstand.storage.format.ledger_metadata import CLOSED, parse
+from bookstand.storage.storage import Storage
+
+_DAMAGE = (StoreDamagedError, DigestMismatchError, MetadataSerializationError, MalformedError)
+
+
+def left_for(error: BookstandError) -> dict[str, Any]:
+    """Why a cursor was left, as JSON has it."""
+    return {"why": str(error), "held": isinstance(error, StoreInUseError), "damaged": isinstance(error, _DAMAGE)}
+
+
+def check_not_held(storage: Storage, topic: str, cursor: str) -> None:
+    """Raise if another process has the store open for writing, and the last ledger of the topic or the cursor's was not
+    closed: that process may be at it, and a process that died may have left it. Who has it, nothing tells."""
+    if storage.others().writers and any(_is_open(storage, one) for one in _ledgers(storage, topic, cursor)):
+        raise StoreInUseError(f"cursor {cursor!r} of topic {topic} may be open in another process, which has the store")
+
+
+def _ledgers(storage: Storage, topic: str, cursor: str) -> Iterator[int]:
+    of_topic, of_cursor = (storage.node(path) for path in (node_of(topic), cursor_node_of(topic, cursor)))
+    if of_topic is not None:
+        for info in decode_ledger_info(of_topic[0]).ledgers[-1:]:
+            yield info.ledger_id
+    if of_cursor is not None:
+        yield decode_cursor_info(of_cursor[0]).cursor_ledger_id
+
+
+def _is_open(storage: Storage, ledger_id: int) -> bool:
+    found = storage.metadata(ledger_id) if ledger_id >= 0 else None
+    return found is not None and parse(found[0], ledger_id).state != CLOSED

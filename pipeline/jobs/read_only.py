@@ -1,0 +1,43 @@
+"""Jobs that look at places, one by one, and change nothing: what is told of each is all that comes of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from bookstand.pipeline.execution.unit import Plan, Result, Unit
+from bookstand.pipeline.tables.sources import Place, check_present
+
+
+@dataclass(frozen=True)
+class Survey(ABC):
+    """What :class:`bookstand.pipeline.execution.protocol.Job` asks, but for a name and :meth:`look`."""
+
+    places: tuple[Place, ...]
+
+    @abstractmethod
+    def look(self, name: str, place: Place) -> Result:
+        """At the place of this name."""
+
+    def work(self) -> Path | None:
+        return None
+
+    def plan(self) -> Plan:
+        return Plan([Unit(place.name, {"place": list(place)}) for place in self.places])
+
+    def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
+        return {}
+
+    def preview(self) -> Self:
+        return self
+
+    def do(self, unit: Unit, folder: Path) -> Result:
+        place = Place.of(unit.of["place"])
+        check_present(place)
+        return self.look(unit.name, place)
+
+    def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
+        return [result for _, result in done]

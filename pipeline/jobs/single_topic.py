@@ -1,0 +1,57 @@
+"""One topic of a store, without a look at the others: with thousands of them, that is what a unit can afford."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
+
+from bookstand.disk.metadata.dump import MetadataDump, Node
+from bookstand.disk.store_source import StoreSource
+from bookstand.disk.topics.topics import DiskTopic
+from bookstand.disk.topics.topics import topic as topic_of
+from bookstand.errors import StoreDamagedError
+from bookstand.managed_ledger.topic_name import node_of
+from bookstand.storage.storage import Storage, open_storage
+
+if TYPE_CHECKING:
+    from bookstand.disk.disks import Disks
+
+
+class _OneTopic(StoreSource):
+    """Ledgers as there are, and of the nodes those of a topic and its cursors."""
+
+    def __init__(self, storage: Storage, topic: str) -> None:
+        super().__init__(storage, ())
+        self._of_topic = storage
+        self._name = topic
+
+    @cached_property
+    def dump(self) -> MetadataDump:
+        node = node_of(self._name)
+        nodes: dict[str, Node] = {}
+        damaged: list[str] = []
+        for path in (node, *self._of_topic.node_paths(f"{node}/")):
+            try:
+                found = self._of_topic.node(path)
+            except StoreDamagedError as error:
+                self.report(str(error))
+                damaged.append(path)
+                continue
+            if found is not None:
+                nodes[path] = Node(path, *found)
+        return MetadataDump(
+            nodes, lambda damage: self.report(damage.what, damage.ledger_id, damage.entry_id), damaged=damaged
+        )
+
+
+@contextmanager
+def opened_topic(store: str, name: str) -> Iterator[tuple[DiskTopic, MetadataDump]]:
+    """Nothing is fenced, recovered or written. What cannot be read is in ``topic.disks.damage``."""
+    storage = open_storage(store, create=False, read_only=True)
+    try:
+        source = _OneTopic(storage, name)
+        yield topic_of(cast("Disks", source), name), source.dump
+    finally:
+        storage.close()

@@ -1,0 +1,108 @@
+"""Stores and bookies' disks as data sources of Spark: ``format("bookstand")`` and ``format("bookie")``.
+
+What they do is in :mod:`bookstand.pipeline.tables.tables`; here it is only put in Spark's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from bookstand.errors import IncorrectParameterError
+from bookstand.pipeline.spark.streaming import LedgerStream, default_table, streamed
+from bookstand.pipeline.tables.partitioning import Part
+from bookstand.pipeline.tables.query import Query, checked_options, places_of, query_of
+from bookstand.pipeline.tables.sources import BOOKIE, STORE
+from bookstand.pipeline.tables.tables import plan_all, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from bookstand.pipeline.tables.arrow import pa
+
+
+class Bundle(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, parts: tuple[Part, ...]) -> None:
+        super().__init__(None)
+        self.parts = parts
+
+
+class Reader(DataSourceReader):
+    """Reader of one frame, which the options of its ``load`` describe in full.
+
+    It must not define ``pushFilters``. Spark stores pushed filters in an object that all frames of one ``load`` share:
+    the filter of one frame would also remove rows from the others.
+    """
+
+    def __init__(self, kind: str, options: dict[str, str], query: Query) -> None:
+        self._kind = kind
+        self._options = options
+        self._query = query
+
+    def partitions(self) -> Sequence[InputPartition]:
+        places = places_of(self._kind, self._options)
+        return [Bundle(parts) for parts in plan_all(places, self._query)] or [Bundle(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Bundle)
+        for part in partition.parts:
+            yield from rows(part, self._query)
+
+
+class _Source(DataSource):
+    kind: str
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._options = checked_options(self.kind, options)
+        self._query = query_of(self._options, default_table(self._options))
+
+    def schema(self) -> str:
+        return self._query.table.ddl(self._query.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return Reader(self.kind, self._options, _chosen(self._query, schema))
+
+
+class BookstandSource(_Source):
+    """One store, or several."""
+
+    kind = STORE
+
+    @classmethod
+    def name(cls) -> str:
+        return "bookstand"
+
+    def streamReader(self, schema: StructType) -> LedgerStream:  # noqa: N802
+        return streamed(self._options, _chosen(self._query, schema))
+
+
+class BookieSource(_Source):
+    """The disks of the bookies of a cluster."""
+
+    kind = BOOKIE
+
+    @classmethod
+    def name(cls) -> str:
+        return "bookie"
+
+
+SOURCES: tuple[type[DataSource], ...] = (BookstandSource, BookieSource)
+
+
+def _chosen(query: Query, schema: StructType) -> Query:
+    """A schema that somebody gives chooses columns, and changes none."""
+    table = query.table
+    columns = table.chosen(tuple(field.name for field in schema.fields))
+    for field in schema.fields:
+        if field.dataType.simpleString() != table[field.name].type:
+            raise IncorrectParameterError(
+                f"column {field.name} of table {table.name} is {table[field.name].type}, "
+                f"not {field.dataType.simpleString()}"
+            )
+    return replace(query, columns=columns)

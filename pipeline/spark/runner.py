@@ -1,0 +1,158 @@
+"""A runner on Spark: each unit is a task.
+
+A unit and its result are a few hundred bytes, whatever the unit reads: no rows go through the JVM. Only the parts of
+units that are in several places are shuffled, packed.
+
+A task does its unit in a child process, so that a unit that dies is a result and not the end of the task, which would
+be that of all units. Where a task dies nevertheless, because its executor was killed, say, the units are divided and
+tried again.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bookstand.pipeline.execution.protocol import Job, JoiningJob, attempt_each, join_each, read_each
+from bookstand.pipeline.execution.unit import Packed, Part, Result, Unit
+from bookstand.pipeline.execution.worker import Limits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+
+class SparkRunner:
+    """Does units as tasks of Spark, each in a child process of a worker of Spark."""
+
+    def __init__(self, spark: SparkSession, limits: Limits | None = None) -> None:
+        self._spark = spark
+        self._limits = limits
+
+    def run(self, job: Job, units: Sequence[Unit], work: Path | None) -> Iterator[Result]:
+        return self._halved(units, lambda some: self._run(job, some, work))
+
+    def run_joined(
+        self, job: JoiningJob, units: Sequence[Unit], parts: Sequence[Part], work: Path | None
+    ) -> Iterator[Result]:
+        def run(some: Sequence[Unit]) -> list[Result]:
+            names = {unit.name for unit in some}
+            return self._run_joined(job, some, [part for part in parts if names.intersection(part.units)], work)
+
+        return self._halved(units, run)
+
+    def _halved(self, units: Sequence[Unit], run: Callable[[Sequence[Unit]], list[Result]]) -> Iterator[Result]:
+        """Divide the units as long as Spark gives up on tasks of theirs, until it is known which unit ends its task."""
+        if not units:
+            return
+        try:
+            yield from run(units)
+        except Exception as error:
+            if not self._is_loss(error):
+                raise
+            if len(units) == 1:
+                yield Result(units[0].name, failure=f"its task was lost: {_first_line(error)}", crashed=True)
+                return
+            for half in (units[: len(units) // 2], units[len(units) // 2 :]):
+                yield from self._halved(half, run)
+
+    def _is_loss(self, error: Exception) -> bool:
+        """Whether a worker or an executor has died. What Python raises in a task is the same for all units."""
+        from pyspark.errors import PySparkException, PythonException
+
+        if isinstance(error, PythonException) or not (
+            isinstance(error, PySparkException) or type(error).__module__.startswith("py4j")
+        ):
+            return False
+        try:
+            self._spark.range(1).count()
+        except Exception:
+            # Spark itself has ended.
+            return False
+        return True
+
+    def _run(self, job: Job, units: Sequence[Unit], work: Path | None) -> list[Result]:
+        limits = self._limits
+
+        def do(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for result in attempt_each(job, list(_values(batches)), work, _tag(), limits=limits):
+                yield _as_batch([result.to_json()])
+
+        return self._results(self._divided(units).mapInArrow(do, "result string"))
+
+    def _run_joined(
+        self, job: JoiningJob, units: Sequence[Unit], parts: Sequence[Part], work: Path | None
+    ) -> list[Result]:
+        import pyarrow as pa
+
+        limits = self._limits
+        numbers = {unit.name: number for number, unit in enumerate(units)}
+        wanted = [(part, {name: numbers[name] for name in part.units if name in numbers}) for part in parts]
+
+        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for part, numbers_of_units in _values(batches):
+                for packed in read_each(job, [part], numbers_of_units, limits=limits):
+                    row = (numbers_of_units[packed.unit], *packed)
+                    yield pa.record_batch([[one] for one in row], schema=_packed_schema())
+
+        def join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            unit, pieces = None, []
+            for batch in batches:
+                for _, name, data, *reasons in (row.values() for row in batch.to_pylist()):
+                    if name is None:
+                        unit = pickle.loads(data)
+                    else:
+                        pieces.append(Packed(name, data, *reasons))
+            if unit is not None:
+                for result in join_each(job, [(unit, pieces)], work, _tag(), limits=limits):
+                    yield _as_batch([result.to_json()])
+
+        schema = "number int, unit string, data binary, failure string, problem string, crashed boolean"
+        # The units themselves, among their pieces: a unit may have none.
+        rows = [(number, None, pickle.dumps(unit), None, None, None) for number, unit in enumerate(units)]
+        pieces = self._divided(wanted).mapInArrow(read, schema).union(self._spark.createDataFrame(rows, schema))
+        return self._results(pieces.repartitionById(len(units), "number").mapInArrow(join, "result string"))
+
+    def _divided(self, values: Sequence[Any]) -> Any:
+        """Rows with one value each, one row in each partition: a task that dies fails for one unit, and a job uses the
+        cores that a cluster has when it runs. Values are rows because a function's closure is sent with every task."""
+        rows = [(number, pickle.dumps(value)) for number, value in enumerate(values)]
+        frame = self._spark.createDataFrame(rows, "number int, value binary")
+        return frame.repartitionById(max(1, len(rows)), "number")
+
+    def _results(self, frame: Any) -> list[Result]:
+        return [Result.from_json(row["result"]) for row in frame.collect()]
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _values(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    for batch in batches:
+        yield from map(pickle.loads, batch.column(1).to_pylist())
+
+
+def _as_batch(results: list[str]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.record_batch([results], schema=pa.schema([("result", pa.string())]))
+
+
+def _packed_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    reasons = [(name, pa.string()) for name in ("failure", "problem")]
+    return pa.schema(
+        [("number", pa.int32()), ("unit", pa.string()), ("data", pa.binary()), *reasons, ("crashed", pa.bool_())]
+    )
+
+
+def _tag() -> str:
+    """Which attempt of which task this is."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return "" if context is None else f"{context.partitionId()}-{context.attemptNumber()}-{context.taskAttemptId()}-"

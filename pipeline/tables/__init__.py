@@ -1,0 +1,1 @@
+"""Tables of ledgers, entries, messages, cursors and delayed messages."""

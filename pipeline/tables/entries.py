@@ -1,0 +1,402 @@
+"""Entries by the column: of stores in slices, of disks in stretches of their files.
+
+A plan says which entries are read, so that all tasks read up to the same end. Of a store these are ranges of entries.
+Of disks it is the best copy of each entry, by file, offset and size: who plans reads every file once, and tasks read
+nothing but what counts, and check it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from zlib import compress, decompress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bookstand.disk.bookies.disk_ledger import DiskLedger
+from bookstand.disk.bookies.external_sort import Sorter
+from bookstand.disk.damage import Damage
+from bookstand.disk.format.digest_check import Judge, headers
+from bookstand.disk.format.digest_check import Rows as Placed
+from bookstand.disk.format.entry_block import BAD, GOOD, LENGTH_BYTES, NO_DIGEST, KnownDigests
+from bookstand.disk.format.tolerant_file import File
+from bookstand.disk.store_source import StoreLedger, StoreSource
+from bookstand.errors import DigestMismatchError, NoSuchLedgerError
+from bookstand.pipeline.tables.arrow import pa
+from bookstand.pipeline.tables.partitioning import ROW_BYTES, Part, Range, Told, divided, wanted_parts
+from bookstand.pipeline.tables.query import Query
+from bookstand.pipeline.tables.record_batches import of_columns, of_damage
+from bookstand.pipeline.tables.sources import STORE, Place, opened
+from bookstand.storage.format import entry_codec as layout
+from bookstand.storage.format.digest import Digest, digest_for
+from bookstand.storage.format.entry_batch import decode_entries
+
+if TYPE_CHECKING:
+    from bookstand.disk.bookies.ledger_end import Extent
+    from bookstand.disk.disks import Disks
+
+Column = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+class Run(NamedTuple):
+    """Some entries by the column. What takes making is made for who wants it."""
+
+    ledger_ids: Column | int
+    entry_ids: Column
+    lacs: Column | Callable[[], Column]
+    lengths: Column
+    sizes: Column
+    checked: NDArray[np.bool_] | bool
+    payloads: Callable[[], pa.Array]
+    pieces: Callable[[], Sequence[bytes]]
+    """The same one by one."""
+
+
+Ledgers = Callable[[int], bool]
+
+
+# -- planning ----------------------------------------------------------------------------------------------------------
+
+
+def plan(place: Place, query: Query) -> list[Part]:
+    return plan_entries(place, query, lambda ledger_id: True)
+
+
+def plan_entries(place: Place, query: Query, wanted: Ledgers, disks: Disks | None = None) -> list[Part]:
+    """The entries of those ledgers that are wanted by the query, too."""
+    if disks is None:
+        with opened(place, query.passwords) as found:
+            return plan_entries(place, query, wanted, found)
+    chosen = [one for one in disks.ledger_ids if query.wanted.has("ledger_id", one) and wanted(one)]
+    low, high = query.wanted.range("entry_id")
+    low = max(low, 0)
+    if place.kind == STORE:
+        ranges = []
+        for ledger_id in chosen:
+            ledger = disks.ledger(ledger_id)
+            one = _range(ledger.extent, ledger_id, low, high)
+            if one.entries > 0:
+                ranges.append(one)
+            _report_gaps(place, disks, ledger, low, high)
+        parts = parts_of(place, query, ranges)
+    else:
+        parts = _plan_files(place, query, disks, chosen, low, high)
+    damage = [one for one in disks.damage if _concerns(one, query, wanted)]
+    return [*parts, Part(place, Told(tuple(damage)))] if damage else parts
+
+
+def parts_of(place: Place, query: Query, ranges: Sequence[Range]) -> list[Part]:
+    """Ranges of a store's ledgers, divided among tasks."""
+    weight = sum(one.weight for one in ranges)
+    return [
+        Part(place, tuple(part), sum(one.weight for one in part))
+        for part in divided(ranges, wanted_parts(query, weight))
+    ]
+
+
+def _range(extent: Extent, ledger_id: int, low: int, high: int) -> Range:
+    first, last = low, min(high, extent.last_entry)
+    count = max(0, last - first + 1)
+    share = extent.length * count // (extent.last_entry + 1) if extent.last_entry >= 0 else 0
+    return Range(ledger_id, first, last, share + ROW_BYTES * count)
+
+
+def _report_gaps(place: Place, disks: Disks, ledger: DiskLedger, low: int, high: int) -> None:
+    """What should be there, and nobody has. What a store was given and lacks is met when it is read."""
+    state = getattr(ledger, "state", None)
+    for first, last in ledger.extent.missing:
+        if last >= low and first <= high and not (state is not None and state.must_have(first)):
+            what = f"entry {first} is nowhere" if first == last else f"entries {first} to {last} are nowhere"
+            disks.damage.append(Damage(place.name, -1, what, ledger.id, max(first, low)))
+
+
+def _concerns(damage: Damage, query: Query, wanted: Ledgers) -> bool:
+    """What is of no ledger that can be told may be of any."""
+    return damage.ledger_id < 0 or (query.wanted.has("ledger_id", damage.ledger_id) and wanted(damage.ledger_id))
+
+
+# -- disks: which copies -----------------------------------------------------------------------------------------------
+
+_PLACES = {"file": "i8", "offset": "i8", "size": "i8", "ledger": "i8", "good": "?"}
+
+
+class Stretch(NamedTuple):
+    """Entries in a file, packed: where each begins behind the end of the one before, its size, and whether its digest
+    was right."""
+
+    path: str
+    gaps: bytes
+    sizes: bytes
+    good: bytes
+
+
+class Copied(NamedTuple):
+    """Work: entries of disks. ``digests``: by which each ledger's are checked, as far as that is known; ``slots``: of
+    every ledger, how many bytes of digest those of its entries have that match none."""
+
+    stretches: tuple[Stretch, ...]
+    digests: Mapping[int, tuple[str, bytes | None]]
+    slots: Mapping[int, int]
+
+
+def _plan_files(place: Place, query: Query, disks: Disks, ledger_ids: Sequence[int], low: int, high: int) -> list[Part]:
+    sorter = Sorter(_PLACES, "file", "offset", lambda rows: np.lexsort((rows["offset"], rows["file"])))
+    weight = 0
+    try:
+        for ledger_id in ledger_ids:
+            ledger = disks.ledger(ledger_id)
+            _report_gaps(place, disks, ledger, low, high)
+            for copies in disks.catalog.blocks(ledger_id, low, min(high, ledger.extent.last_entry)):
+                best = copies.rows(copies.firsts())
+                weight += int(best.sizes.sum()) + ROW_BYTES * len(best)
+                ledgers = np.full(len(best), ledger_id)
+                good = best.verdicts == GOOD
+                sorter.add(
+                    {"file": best.files, "offset": best.offsets, "size": best.sizes, "ledger": ledgers, "good": good}
+                )
+        share = -(-weight // wanted_parts(query, weight)) if weight else 1
+        works: list[_Growing] = []
+        for rows in sorter.merged():
+            heavy = np.cumsum(rows["size"] + ROW_BYTES)
+            start = 0
+            while start < len(heavy):
+                if not works or works[-1].weight >= share:
+                    works.append(_Growing())
+                used = int(heavy[start - 1]) if start else 0
+                stop = max(start + 1, int(np.searchsorted(heavy, used + share - works[-1].weight, "right")))
+                works[-1].add({name: column[start:stop] for name, column in rows.items()})
+                start = stop
+        return [Part(place, work.done(disks), work.weight) for work in works]
+    finally:
+        sorter.close()
+
+
+class _Growing:
+    def __init__(self) -> None:
+        self.weight = 0
+        self._files: dict[int, list[tuple[Column, Column, Mask]]] = {}
+        self._ledgers: set[int] = set()
+
+    def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        self.weight += int(rows["size"].sum()) + ROW_BYTES * len(rows["size"])
+        self._ledgers.update(np.unique(rows["ledger"]).tolist())
+        starts = np.flatnonzero(np.diff(rows["file"], prepend=-1))
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(rows["file"])], strict=True):
+            some = rows["offset"][start:stop], rows["size"][start:stop], rows["good"][start:stop]
+            self._files.setdefault(int(rows["file"][start]), []).append(some)
+
+    def done(self, disks: Disks) -> Copied:
+        stretches = []
+        for file, parts in self._files.items():
+            columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+            stretches.append(_packed(str(disks.catalog.files[file].path), *columns))
+        digests: dict[int, tuple[str, bytes | None]] = {}
+        slots = {}
+        for ledger_id in sorted(self._ledgers):
+            ledger = disks.ledger(ledger_id)
+            metadata = ledger.metadata
+            if metadata is not None and metadata.digest_type is not None:
+                digests[ledger_id] = metadata.digest_type, metadata.password if metadata.has_password else None
+            slots[ledger_id] = digest_for(ledger.digest_name or "dummy", b"").size
+        return Copied(tuple(stretches), digests, slots)
+
+
+def _packed(path: str, offsets: Column, sizes: Column, good: Mask) -> Stretch:
+    ends = offsets + sizes
+    gaps = np.diff(offsets, prepend=0)
+    gaps[1:] = offsets[1:] - ends[:-1]
+    return Stretch(path, *(compress(part.tobytes(), 1) for part in (gaps, sizes.astype(np.int64), np.packbits(good))))
+
+
+def _unpacked(stretch: Stretch) -> tuple[Column, Column, Mask]:
+    """Offsets and sizes, and which digests were right."""
+    gaps, sizes = (np.frombuffer(decompress(part), np.int64) for part in (stretch.gaps, stretch.sizes))
+    good = np.unpackbits(np.frombuffer(decompress(stretch.good), np.uint8), count=len(sizes)).astype(bool)
+    return np.cumsum(gaps + sizes) - sizes, sizes, good
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
+    for run in runs(part, query):
+        if not isinstance(run, Run):
+            yield from of_damage(query, part.place, run)
+            continue
+        yield of_columns(
+            query,
+            part.place,
+            len(run.entry_ids),
+            {
+                "ledger_id": run.ledger_ids,
+                "entry_id": run.entry_ids,
+                "lac": run.lacs,
+                "cumulative_length": run.lengths,
+                "size": run.sizes,
+                "checked": run.checked,
+                "payload": run.payloads,
+            },
+        )
+
+
+def runs(part: Part, query: Query) -> Iterator[Run | Sequence[Damage]]:
+    """The entries of a part, some at a time, and what is damaged, where it is met."""
+    if isinstance(part.work, Told):
+        yield part.work.damage
+    elif isinstance(part.work, Copied):
+        yield from _runs_of_files(part.work, query.passwords)
+    else:
+        with opened(part.place, query.passwords) as source:
+            yield from _runs_of_store(cast("StoreSource", source), part.work)
+
+
+# -- reading stores ----------------------------------------------------------------------------------------------------
+
+
+def _runs_of_store(source: StoreSource, ranges: Iterable[Range]) -> Iterator[Run | Sequence[Damage]]:
+    for ledger_id, first, last, _ in ranges:
+        seen = len(source.damage)
+        try:
+            yield from _runs_of_ledger(source, source.ledger(ledger_id), first, last)
+        except NoSuchLedgerError:
+            source.report("the ledger is gone since the read was planned", ledger_id)
+        if len(source.damage) > seen:
+            yield source.damage[seen:]
+
+
+def _runs_of_ledger(source: StoreSource, ledger: StoreLedger, first: int, last: int) -> Iterator[Run]:
+    name = ledger.digest_name or "crc32c"
+    passwords = source.passwords if name == "hmac" else [b""]
+    if name == "hmac" and ledger.metadata is not None and ledger.metadata.has_password:
+        passwords = [ledger.metadata.password]
+    digests = [digest_for(name, password) for password in passwords]
+    for start, stored in ledger.stored(first, last):
+        for digest in digests:
+            try:
+                lengths, payloads = decode_entries(digest, ledger.id, start, stored)
+            except DigestMismatchError:
+                continue
+            yield _run_of_store(ledger.id, digest, np.arange(start, start + len(stored)), stored, lengths, payloads)
+            break
+        else:
+            # What is wrong is reported on the way.
+            good = list(ledger.entries(start, start + len(stored) - 1, beyond=True))
+            if good:
+                ids, lengths = np.array([one.entry_id for one in good]), [one.cumulative_length for one in good]
+                whole = [one.stored for one in good]
+                yield _run_of_store(ledger.id, digests[0], ids, whole, lengths, [one.payload for one in good])
+
+
+def _run_of_store(
+    ledger_id: int,
+    digest: Digest,
+    entry_ids: Column,
+    stored: Sequence[bytes],
+    lengths: Sequence[int],
+    payloads: Sequence[bytes],
+) -> Run:
+
+    def lacs() -> Column:
+        heads = b"".join([one[: layout.HEADER_BYTES] for one in stored])
+        return np.frombuffer(heads, ">i8").reshape(-1, 4)[:, 2].astype(np.int64)
+
+    sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
+    return Run(
+        ledger_id,
+        entry_ids,
+        lacs,
+        np.array(lengths, np.int64),
+        sizes,
+        bool(digest.size),
+        lambda: pa.array(payloads, pa.binary()),
+        lambda: payloads,
+    )
+
+
+# -- reading disks -----------------------------------------------------------------------------------------------------
+
+_READ_BYTES = 4 << 20
+# What lies between two entries is read with them if it is not more than this.
+_NEAR = 1 << 16
+
+
+def _runs_of_files(work: Copied, passwords: Sequence[bytes]) -> Iterator[Run | Sequence[Damage]]:
+    digests = KnownDigests(work.digests, (*passwords, b""))
+    damage: list[Damage] = []
+    for stretch in work.stretches:
+        with File(stretch.path, damage.append) as file:
+            judge = Judge(file, digests)
+            offsets, sizes, good = _unpacked(stretch)
+            for piece in _pieces(offsets, sizes):
+                yield from _run_of_file(file, judge, offsets[piece], sizes[piece], good[piece], work.slots)
+        if damage:
+            yield tuple(damage)
+            damage.clear()
+
+
+def _pieces(offsets: Column, sizes: Column) -> Iterator[slice]:
+    ends = offsets + sizes
+    far = np.append(np.flatnonzero(offsets[1:] - ends[:-1] > _NEAR) + 1, len(offsets))
+    start = 0
+    while start < len(offsets):
+        stop = max(start + 1, int(np.searchsorted(ends, offsets[start] + _READ_BYTES, "right")))
+        stop = min(stop, int(far[np.searchsorted(far, start, "right")]))
+        yield slice(start, stop)
+        start = stop
+
+
+def _run_of_file(
+    file: File, judge: Judge, offsets: Column, sizes: Column, good: Mask, slots: Mapping[int, int]
+) -> Iterator[Run | Sequence[Damage]]:
+    begin = int(offsets[0]) - LENGTH_BYTES
+    data = file.read(begin, int(offsets[-1] + sizes[-1]) - begin)
+    starts = offsets - begin
+    there = (starts + sizes <= len(data)) & (sizes >= layout.HEADER_BYTES)
+    records = offsets - LENGTH_BYTES
+    bad = np.flatnonzero(~there)
+    if len(bad):
+        what = "the file has ended before it since the read was planned"
+        yield [Damage(file.name, at, what) for at in records[bad].tolist()]
+        starts, sizes, records, good = starts[there], sizes[there], records[there], good[there]
+    if not len(starts):
+        return
+    octets, fields = headers(data, starts)
+    verdicts, found = judge.rows(data, Placed(starts, sizes, octets, fields))
+    right = (verdicts == GOOD) | ((verdicts != BAD) & ~good)
+    wrong = np.flatnonzero(~right)
+    if len(wrong):
+        what = "it is not what it was when the read was planned"
+        yield [
+            Damage(file.name, int(records[row]), what, int(fields[row, 0]), int(fields[row, 1]))
+            for row in wrong.tolist()
+        ]
+        starts, sizes, fields = starts[right], sizes[right], fields[right]
+        verdicts, found = verdicts[right], found[right]
+    if not len(starts):
+        return
+    if (found == NO_DIGEST).any():
+        told = np.array([slots[ledger_id] for ledger_id in fields[:, 0].tolist()], np.int64)
+        found = np.where(found == NO_DIGEST, told, found)
+    begins, ends = starts + layout.HEADER_BYTES + found, starts + sizes
+    begins = np.minimum(begins, ends)
+    ledger_ids, entry_ids, lacs, lengths = (np.ascontiguousarray(fields[:, field]) for field in range(4))
+    yield Run(
+        ledger_ids,
+        entry_ids,
+        lacs,
+        lengths,
+        ends - begins,
+        verdicts == GOOD,
+        lambda: _cut(data, begins, ends),
+        lambda: [data[start:end] for start, end in zip(begins.tolist(), ends.tolist(), strict=True)],
+    )
+
+
+def _cut(data: bytes, begins: Column, ends: Column) -> pa.Array:
+    """Pieces of the data: those between them are pieces as well, which are left out by Arrow."""
+    offsets = np.empty(2 * len(begins), np.int32)
+    offsets[0::2], offsets[1::2] = begins, ends
+    pieces = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pieces.take(pa.array(np.arange(0, len(offsets), 2)))

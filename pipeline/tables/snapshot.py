@@ -1,0 +1,111 @@
+"""A store as it was when a read was planned, for tasks that read it while somebody writes.
+
+Closed ledgers do not change. Of any other one the plan says how far it went; what is newer is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from bookstand.cursor.store.cursor_ledger import known_of
+from bookstand.delivery.tracker.bucket.key import read_properties
+from bookstand.delivery.tracker.reschedule_log import PROPERTY
+from bookstand.disk.bookies.ledger_end import Extent
+from bookstand.disk.metadata.dump import MetadataDump, Node
+from bookstand.disk.store_source import StoreLedger, StoreSource
+from bookstand.disk.topics.cursors import info_of, names_of
+from bookstand.disk.topics.topics import topic as topic_of
+from bookstand.errors import NoSuchLedgerError
+from bookstand.managed_ledger.topic_name import cursor_node_of, node_of
+from bookstand.pipeline.tables.sources import Place, opened
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
+from bookstand.storage.format.ledger_metadata import CLOSED
+
+if TYPE_CHECKING:
+    from bookstand.disk.disks import Disks
+    from bookstand.storage.storage import Storage
+
+
+class Pins(NamedTuple):
+    """``extents``: of each ledger there is, where it ended; None: as its metadata says, for it is closed. ``damaged``
+    are the paths of nodes that cannot be read."""
+
+    extents: Mapping[int, Extent | None]
+    nodes: tuple[Node, ...]
+    damaged: tuple[str, ...] = ()
+
+
+class PinnedStore(StoreSource):
+    def __init__(
+        self, storage: Storage, passwords: Sequence[bytes], pins: Pins, limits: ExpansionLimits = DEFAULT
+    ) -> None:
+        super().__init__(storage, passwords, limits)
+        self._pins = pins
+
+    @cached_property
+    def ledger_ids(self) -> list[int]:
+        return list(self._pins.extents)
+
+    @cached_property
+    def dump(self) -> MetadataDump:
+        nodes = {node.path: node for node in self._pins.nodes}
+        return MetadataDump(nodes, self._tell, damaged=self._pins.damaged, limits=self.limits)
+
+    def ledger(self, ledger_id: int) -> StoreLedger:
+        if ledger_id not in self._pins.extents:
+            raise NoSuchLedgerError(f"there was no ledger {ledger_id}")
+        ledger = super().ledger(ledger_id)
+        extent = self._pins.extents[ledger_id]
+        if extent is not None:
+            ledger.extent = extent
+        return ledger
+
+
+@contextmanager
+def pinned(place: Place, passwords: Sequence[bytes], pins: Pins | None) -> Iterator[Disks]:
+    """The store as it was; without pins, which disks need none of, as it is."""
+    with opened(place, passwords) as source:
+        if pins is None:
+            yield source
+        else:
+            yield cast("Disks", PinnedStore(cast("StoreSource", source).storage, passwords, pins, place.limits))
+
+
+def pins_of_ledgers(source: Disks, ledger_ids: Iterable[int]) -> Pins:
+    return Pins(_extents(source, ledger_ids), ())
+
+
+def pins_of_topics(source: Disks, topics: Iterable[str]) -> Pins:
+    """Pin the records of the topics and their cursors, and the ledgers of cursors, buckets and rescheduled messages."""
+    dump = source.dump
+    assert dump is not None
+    paths: list[str] = []
+    wanted: dict[int, None] = {}
+    for topic in topics:
+        paths.append(node_of(topic))
+        wanted.update(dict.fromkeys(ledger.ledger_id for ledger in dump.topic_info(topic).ledgers))
+        found = topic_of(source, topic)
+        for cursor in names_of(found):
+            paths.append(cursor_node_of(topic, cursor))
+            info = info_of(found, cursor)
+            # Former ledgers count where the newest one is damaged.
+            wanted.update(dict.fromkeys((info.cursor_ledger_id, *known_of(info).former)))
+            wanted.update(dict.fromkeys(read_properties(info.cursor_properties).buckets.values()))
+            rescheduled = dict(info.cursor_properties).get(PROPERTY, "")
+            if rescheduled.isascii() and rescheduled.isdecimal():
+                wanted[int(rescheduled)] = None
+    known = set(source.ledger_ids)
+    nodes = tuple(dump.nodes[path] for path in paths if path in dump.nodes)
+    damaged = tuple(path for path in paths if path in dump.damaged)
+    return Pins(_extents(source, sorted(known.intersection(wanted))), nodes, damaged)
+
+
+def _extents(source: Disks, ledger_ids: Iterable[int]) -> dict[int, Extent | None]:
+    found: dict[int, Extent | None] = {}
+    for ledger_id in ledger_ids:
+        extent = source.ledger(ledger_id).extent
+        found[ledger_id] = None if extent.state == CLOSED else extent
+    return found

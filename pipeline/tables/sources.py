@@ -1,0 +1,254 @@
+"""Places to read: stores and the disks of clusters of bookies, one or many, by path, list or glob."""
+
+from __future__ import annotations
+
+import glob
+import os
+import platform
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from urllib.parse import unquote, urlsplit
+
+from bookstand.disk.bookies.bookie_directory import CURRENT
+from bookstand.disk.path_kind import BOOKIE, STORE, Target, find
+from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
+from bookstand.storage.lmdb.environment import DATA_FILE
+
+if TYPE_CHECKING:
+    from bookstand.disk.damage import Damage
+    from bookstand.disk.disks import Disks
+    from bookstand.disk.metadata.dump import MetadataDump
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+class Place(NamedTuple):
+    """A store or a cluster's disks, by their paths: tasks open it themselves, where they run."""
+
+    kind: str
+    """``store`` or ``bookie``."""
+    paths: tuple[str, ...]
+    """One folder, or those of the bookies that are read together."""
+    metadata: str | None = None
+    """Of bookies: path of the metadata dump."""
+    folders: tuple[str, ...] = ()
+    """Of bookies: the journal and ledger folders that were found when the place was named."""
+    limits: ExpansionLimits = DEFAULT
+    """Bound on the expansion of its entries and records."""
+
+    @property
+    def name(self) -> str:
+        return ",".join(self.paths)
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Place:
+        """The place whose values a unit holds."""
+        kind, paths, metadata, folders, limits = values
+        return cls(kind, tuple(paths), metadata, tuple(folders), ExpansionLimits(*limits))
+
+
+def stores(paths: Paths, limits: ExpansionLimits = DEFAULT) -> list[Place]:
+    """Each path is a store, or a glob of some; other matches of a glob are passed over."""
+    found = (os.path.abspath(target.path) for target in _targets(paths, (STORE,)))
+    return [Place(STORE, (path,), limits=limits) for path in dict.fromkeys(found)]
+
+
+def bookies(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> Place:
+    """The disks at all paths, as one cluster. ``metadata``: path of its dump."""
+    folders = list(dict.fromkeys(os.path.abspath(target.path) for target in _targets(paths, (BOOKIE,))))
+    return _cluster(folders, metadata, limits)
+
+
+def clusters(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> list[Place]:
+    """The disks at the paths, which may be globs, as a place for each cluster.
+
+    A folder above bookies is a cluster. Bookies' own folders are of one cluster if their cookies have the same instance
+    id, or if they are side by side; a folder above several clusters is divided. ``metadata`` is the dump of a single
+    cluster, to which all disks belong then; without it, the dump in a cluster's folder is used, if there is one.
+    """
+    from bookstand.disk.bookies.cluster_directories import ClusterFolders, divided
+
+    folders = dict.fromkeys(os.path.abspath(target.path) for target in _targets(paths, (BOOKIE,)))
+    groups: list[ClusterFolders] = []
+    for folder in folders:
+        for one in divided(folder):
+            group = next((group for group in groups if group.holds(one)), None)
+            if group is None:
+                groups.append(one)
+            else:
+                group.add(one)
+    if metadata is None:
+        return [_cluster(group.folders, group.dump, limits) for group in groups]
+    instances = {group.instance for group in groups if group.instance}
+    if len(instances) > 1:
+        raise IncorrectParameterError(
+            f"metadata {metadata} is the dump of one cluster, and the disks are of {len(instances)}: leave it out, and "
+            "put each cluster's metadata.jsonl[.gz] into the folder above its bookies"
+        )
+    return [_cluster([folder for group in groups for folder in group.folders], metadata, limits)]
+
+
+def places(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> list[Place]:
+    """Stores and clusters of bookies, by path and glob."""
+    found: dict[str, list[str]] = {STORE: [], BOOKIE: []}
+    for target in _targets(paths, (STORE, BOOKIE)):
+        # As it is: it may look like a glob.
+        found[target.kind].append(glob.escape(os.path.abspath(target.path)))
+    return [
+        *(stores(found[STORE], limits) if found[STORE] else []),
+        *(clusters(found[BOOKIE], metadata, limits) if found[BOOKIE] else []),
+    ]
+
+
+def _cluster(folders: Sequence[str], metadata: str | None, limits: ExpansionLimits) -> Place:
+    from bookstand.disk.bookies.discovery import find_bookies
+
+    if metadata is not None:
+        metadata = local_path(metadata, "metadata")
+        if not os.path.exists(metadata):
+            raise StoreNotFoundError(f"there is no metadata dump at {metadata}")
+    found = find_bookies(folders, lambda damage: None)
+    inner = {str(folder) for bookie in found for folder in (*bookie.journal_folders, *bookie.ledger_folders)}
+    return Place(BOOKIE, tuple(folders), metadata, tuple(sorted(inner)), limits)
+
+
+def _targets(paths: Paths, kinds: Sequence[str]) -> Iterator[Target]:
+    """Stores and disks at the paths. Other matches of a glob are passed over; each path must have one match."""
+    what = " or ".join(_NAMES[kind] for kind in kinds)
+    for path in _each(paths):
+        found = 0
+        for match in _matching(path):
+            try:
+                target = find(match)
+                if target.kind not in kinds:
+                    raise NotAStoreError(f"{match} is a {target.kind}, not {what}")
+            except NotAStoreError:
+                if match != path:
+                    continue
+                raise
+            found += 1
+            yield target
+        if not found:
+            raise StoreNotFoundError(f"no {what.partition(' ')[2]} matches {path}")
+
+
+_NAMES = {STORE: "a store", BOOKIE: "a bookie's disk"}
+
+
+def _matching(path: str) -> list[str]:
+    """A folder may have a name that looks like a glob."""
+    return sorted(glob.glob(path)) if glob.has_magic(path) and not os.path.lexists(path) else [path]
+
+
+def _each(paths: Paths) -> list[str]:
+    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not several or not all(isinstance(path, str | os.PathLike) and os.fspath(path) for path in several):
+        raise IncorrectParameterError(f"paths are given as a path, a glob, or a list of them, not as {paths!r}")
+    return [_readable(os.fspath(path)) for path in several]
+
+
+def _readable(path: str) -> str:
+    """Patterns and relative paths stay as they are. Spark takes paths as addresses, too."""
+    local = local_path(path, "path")
+    return local if path.startswith("file:/") else path
+
+
+# One letter alone is no scheme.
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+def local_path(path: str | os.PathLike[str], what: str) -> str:
+    """An absolute path of this machine's file system; ``file:`` addresses are such. Others are rejected, which would be
+    relative paths otherwise. ``what``: for the message."""
+    text = os.fspath(path)
+    if text.startswith("file:/"):
+        address = urlsplit(text)
+        if address.netloc not in ("", "localhost"):
+            raise IncorrectParameterError(f"{what} must be a path on this machine, not {text!r} on {address.netloc}")
+        text = unquote(address.path)
+    elif _ADDRESS.match(text):
+        raise IncorrectParameterError(
+            f"{what} must be a local path, or that of a mounted file system, not the address {text!r} "
+            f"(./{text} is a local folder of that name)"
+        )
+    if not text or "\0" in text:
+        raise IncorrectParameterError(f"{what} must be a path, not {text!r}")
+    return os.path.abspath(text)
+
+
+def check_present(place: Place) -> None:
+    """Raise :class:`StoreNotFoundError` if part of a place is not on this machine. Its file system is not mounted here,
+    or it was removed: in neither case are its contents damaged."""
+    if place.kind == STORE:
+        needed = [os.path.join(place.paths[0], DATA_FILE)]
+    else:
+        needed = [*place.paths, *(os.path.join(folder, CURRENT) for folder in place.folders)]
+    for path in [*needed, *([place.metadata] if place.metadata is not None else [])]:
+        if not os.path.lexists(path):
+            raise StoreNotFoundError(
+                f"{path} was there when the work was planned and is missing on {platform.node()}: every machine that "
+                "runs tasks needs the same file systems, mounted at the same paths"
+            )
+
+
+@contextmanager
+def opened(place: Place, passwords: Sequence[bytes] = (), check: str = "fast") -> Iterator[Disks]:
+    """Its ledgers and nodes as :class:`Disks` has them, whatever it is; nothing is fenced, recovered or written.
+    ``check``: how closely a store's file is looked at first."""
+    if place.kind == STORE:
+        from bookstand.disk.store_source import StoreSource
+        from bookstand.storage.storage import open_storage
+
+        storage = open_storage(place.paths[0], create=False, read_only=True, check=check)
+        try:
+            yield cast("Disks", StoreSource(storage, passwords, place.limits))
+        finally:
+            storage.close()
+    else:
+        from bookstand.disk.disks import Disks
+
+        with Disks.open(place.paths, place.metadata, passwords, limits=place.limits) as disks:
+            yield disks
+
+
+@contextmanager
+def dump_of(place: Place, passwords: Sequence[bytes] = ()) -> Iterator[tuple[MetadataDump, list[Damage]]]:
+    """Its nodes, and what is damaged among them; of disks nothing else is read."""
+    if place.kind == STORE:
+        with opened(place, passwords) as source:
+            assert source.dump is not None
+            yield source.dump, source.damage
+        return
+    from bookstand.disk.metadata.dump import MetadataDump
+
+    if place.metadata is None:
+        raise without_metadata(place)
+    damage: list[Damage] = []
+    yield MetadataDump.open(place.metadata, damage.append, place.limits), damage
+
+
+def without_metadata(place: Place) -> IncorrectParameterError:
+    return IncorrectParameterError(
+        f"{place.name}: topics, cursors and nodes are in the metadata of the cluster: option metadata says where its "
+        "dump lies"
+    )
+
+
+__all__ = [
+    "BOOKIE",
+    "STORE",
+    "Paths",
+    "Place",
+    "bookies",
+    "check_present",
+    "clusters",
+    "dump_of",
+    "local_path",
+    "opened",
+    "places",
+    "stores",
+    "without_metadata",
+]

@@ -1,0 +1,83 @@
+"""Every table's way to be planned and to be read. All of it runs without Spark.
+
+for batch in read("/var/lib/app/store", query("cursors")): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from bookstand.disk.damage import Damage
+from bookstand.errors import MalformedError, NotAStoreError, StoreDamagedError, StoreFormatError
+from bookstand.pipeline.tables import cursors, delayed, entries, ledgers, messages
+from bookstand.pipeline.tables.arrow import pa
+from bookstand.pipeline.tables.partitioning import Part, Told, bundled, wanted_parts
+from bookstand.pipeline.tables.query import FAST, Query
+from bookstand.pipeline.tables.record_batches import finished, of_damage
+from bookstand.pipeline.tables.sources import STORE, Place, check_present, stores
+from bookstand.storage.storage import open_storage
+
+# What is wrong with a place, and not with who reads it.
+_DAMAGED = (StoreDamagedError, StoreFormatError, NotAStoreError, MalformedError)
+
+
+class _Ways(NamedTuple):
+    plan: Callable[[Place, Query], list[Part]]
+    read: Callable[[Part, Query], Iterator[pa.RecordBatch]]
+
+
+_WAYS = {
+    "ledgers": _Ways(ledgers.plan_ledgers, ledgers.read_ledgers),
+    "entries": _Ways(entries.plan, entries.read),
+    "cursors": _Ways(cursors.plan, cursors.read_cursors),
+    "acks": _Ways(cursors.plan, cursors.read_acks),
+    "delayed_buckets": _Ways(cursors.plan, delayed.read_buckets),
+    "delayed_index": _Ways(delayed.plan_index, delayed.read_index),
+    "messages": _Ways(messages.plan, messages.read),
+    "nodes": _Ways(ledgers.plan_nodes, ledgers.read_nodes),
+}
+
+
+def plan(place: Place, query: Query) -> list[Part]:
+    """What is to be read, as the place is now. A place that is damaged as a whole is told, and no other suffers."""
+    if not query.wanted.has("place", place.name):
+        return []
+    try:
+        if place.kind == STORE and query.check != FAST:
+            open_storage(place.paths[0], create=False, read_only=True, check=query.check).close()
+        return _WAYS[query.table_name].plan(place, query)
+    except _DAMAGED as error:
+        if query.strict:
+            raise
+        return [Part(place, Told((Damage(place.name, -1, str(error)),)))]
+
+
+def plan_all(places: Sequence[Place], query: Query) -> list[tuple[Part, ...]]:
+    """The same for several places, a bundle of parts for each task."""
+    parts = [part for place in places for part in plan(place, query)]
+    return bundled(parts, max(1, wanted_parts(query, sum(part.weight for part in parts))))
+
+
+def rows(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
+    """The rows of a part. A strict query ends with :class:`DamagedDataError` at the first damage."""
+    return finished(query, _rows(part, query))
+
+
+def _rows(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
+    if not isinstance(part.work, Told):
+        # A file system that is not mounted where the task runs is no damage: the task fails.
+        check_present(part.place)
+    try:
+        yield from _WAYS[query.table_name].read(part, query)
+    except _DAMAGED as error:
+        if query.strict:
+            raise
+        yield from of_damage(query, part.place, [Damage(part.place.name, -1, str(error))])
+
+
+def read(places: Iterable[Place] | str, wanted: Query) -> Iterator[pa.RecordBatch]:
+    """All rows of some places, or of the stores at a path, in this process."""
+    for place in stores(places) if isinstance(places, str) else places:
+        for part in plan(place, wanted):
+            yield from rows(part, wanted)

@@ -1,0 +1,195 @@
+"""Protobuf messages described by tables: a field's number, the name that its value goes by, and its kind.
+
+For messages with many fields of which few are there. A value that is absent stays absent (the caller's default holds),
+a field that the table does not know is kept as it came, and a field whose encoding is not the table's counts as
+unknown, as it does for protobuf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from bookstand.proto.expansion import RECORD_BYTES, Expansion
+from bookstand.proto.wire_format import (
+    BYTES,
+    FIXED64,
+    VARINT,
+    WireError,
+    fields,
+    int32,
+    int64,
+    read_varint,
+    tag,
+    write_bytes,
+    write_varint,
+)
+
+UNKNOWN = "unknown"
+_UNBOUNDED = 1 << 62
+
+
+class Kind(NamedTuple):
+    """How a value is encoded: ``decode`` gets a varint or a chunk, and ``encode`` gives one."""
+
+    wire: int
+    decode: Callable[[Any], Any]
+    encode: Callable[[Any], Any]
+
+
+class Field(NamedTuple):
+    name: str
+    kind: Kind
+    many: bool = False
+    required: bool = False
+
+
+class Table:
+    """The fields of one message, by number; at least two."""
+
+    def __init__(self, by_number: Mapping[int, Field]) -> None:
+        self.by_number = dict(sorted(by_number.items()))
+        self.required = tuple(field.name for field in self.by_number.values() if field.required)
+        self._many = tuple(field.name for field in self.by_number.values() if field.many)
+        self._by_tag = {tag(number, field.kind.wire): field for number, field in self.by_number.items()}
+        # Repeated numbers may come one by one or packed into one chunk, whatever the schema says.
+        self._packed = {
+            tag(number, BYTES): field
+            for number, field in self.by_number.items()
+            if field.many and field.kind.wire == VARINT
+        }
+
+        self._get = attrgetter(*(field.name for field in self.by_number.values()))
+        self._writers = [
+            (_tag_bytes(number, field.kind.wire), field.kind.wire == BYTES, field.kind.encode, field.many)
+            for number, field in self.by_number.items()
+        ]
+
+    def read(
+        self, data: bytes, start: int = 0, end: int | None = None, expansion: Expansion | None = None
+    ) -> dict[str, Any]:
+        """Values by name, with tuples for repeated fields, and the unknown fields' bytes under :data:`UNKNOWN`.
+
+        Elements of repeated fields are charged to ``expansion``.
+        """
+        left = _UNBOUNDED if expansion is None else expansion.room(RECORD_BYTES)
+        count = 0
+        values: dict[str, Any] = {name: [] for name in self._many}
+        unknown = bytearray()
+        for key, number, chunk in fields(data, start, end):
+            field = self._by_tag.get(key)
+            if field is not None:
+                if field.many:
+                    count += 1
+                    if count > left:
+                        # The others are counted for the error.
+                        continue
+                value = field.kind.decode(chunk if field.kind.wire == BYTES else number)
+                if field.many:
+                    values[field.name].append(value)
+                else:
+                    values[field.name] = value
+            elif key in self._packed:
+                field = self._packed[key]
+                values[field.name].extend(map(field.kind.decode, varints(chunk)))
+            else:
+                _copy(unknown, key, number, chunk)
+        if expansion is not None:
+            expansion.take(count * RECORD_BYTES, f"a record of {count} elements")
+        for name in self.required:
+            if name not in values:
+                raise WireError(f"the required field {name} is missing")
+        for name in self._many:
+            values[name] = tuple(values[name])
+        values[UNKNOWN] = bytes(unknown)
+        return values
+
+    def write(self, values: Any) -> bytes:
+        """The message of an object's attributes; an absent value is None. Unknown fields come last."""
+        out = bytearray()
+        for (start, packs, encode, many), value in zip(self._writers, self._get(values), strict=True):
+            if value is None:
+                continue
+            for one in value if many else (value,):
+                out += start
+                encoded = encode(one)
+                if packs:
+                    write_varint(out, len(encoded))
+                    out += encoded
+                else:
+                    write_varint(out, encoded)
+        return bytes(out + getattr(values, UNKNOWN, b""))
+
+
+def _tag_bytes(number: int, wire: int) -> bytes:
+    out = bytearray()
+    write_varint(out, tag(number, wire))
+    return bytes(out)
+
+
+def varints(chunk: bytes) -> Iterable[int]:
+    at = 0
+    while at < len(chunk):
+        number, at = read_varint(chunk, at, len(chunk))
+        yield number
+
+
+def _copy(out: bytearray, key: int, number: int, chunk: bytes) -> None:
+    kind = key & 7
+    if kind == BYTES:
+        write_bytes(out, key >> 3, chunk)
+        return
+    write_varint(out, key)
+    if kind == VARINT:
+        write_varint(out, number)
+    else:
+        out += number.to_bytes(8 if kind == FIXED64 else 4, "little")
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _text(chunk: bytes) -> str:
+    return chunk.decode("utf-8", "replace")
+
+
+def _strict_text(chunk: bytes) -> str:
+    try:
+        return chunk.decode()
+    except UnicodeDecodeError as error:
+        raise WireError(f"a name or value is no UTF-8: {error}") from None
+
+
+INT64 = Kind(VARINT, int64, _same)
+UINT64 = Kind(VARINT, _same, _same)
+INT32 = Kind(VARINT, int32, _same)
+UINT32 = Kind(VARINT, lambda number: number & 0xFFFFFFFF, _same)
+BOOL = Kind(VARINT, bool, int)
+CHUNK = Kind(BYTES, _same, _same)
+TEXT = Kind(BYTES, _text, str.encode)
+"""Text for people: what is no UTF-8 reads as U+FFFD, as it does in Java."""
+NAME = Kind(BYTES, _strict_text, str.encode)
+"""Text that is written back, and must not change by that."""
+
+
+def nested(table: Table, build: Callable[..., Any]) -> Kind:
+    """A message within a message, as an object that ``build`` makes of its values."""
+    return Kind(BYTES, lambda chunk: build(**table.read(chunk)), table.write)
+
+
+class _Pair(NamedTuple):
+    key: Any
+    value: Any
+
+
+def pair(key: Kind, value: Kind) -> Kind:
+    """A message of two required fields, as a tuple."""
+    table = Table({1: Field("key", key, required=True), 2: Field("value", value, required=True)})
+
+    def decode(chunk: bytes) -> tuple[Any, Any]:
+        values = table.read(chunk)
+        return values["key"], values["value"]
+
+    return Kind(BYTES, decode, lambda both: table.write(_Pair(*both)))

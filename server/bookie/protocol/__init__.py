@@ -1,0 +1,1 @@
+"""Wire protocol of bookies, versions 2 and 3."""

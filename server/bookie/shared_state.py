@@ -1,0 +1,131 @@
+"""What the connections to one bookie share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from bookstand.errors import IncorrectParameterError
+from bookstand.server.bookie.bookie import Bookie
+from bookstand.server.bookie.commit_bridge import PostOffice
+from bookstand.server.bookie.long_polls import LongPolls
+from bookstand.server.bookie.metrics import Figures
+from bookstand.server.framing import Buffers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bookstand.server.bookie.connection import BookieConnection
+
+
+LEAST_FRAME_BYTES = 1 << 10
+MOST_FRAME_BYTES = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of what a server buffers for its clients.
+
+    ``frame_bytes``: size of a frame with its length field, as ``nettyMaxFrameSizeBytes``; the default is Pulsar's. A
+    longer add is answered as a bad request, and the connection goes on.
+    ``connection_bytes``: requests in progress of one connection; beyond that nothing is read from it.
+    ``server_bytes``: all buffers of all connections. Beyond that adds are refused as too many, and a connection that
+    adds partial frames, waiting frames or unread answers is closed.
+    ``long_polls``, ``server_long_polls``: waiting reads of one connection and of all of them; more are refused as too
+    many.
+    """
+
+    frame_bytes: int = 5_253_120
+    connection_bytes: int = 16 << 20
+    server_bytes: int = 512 << 20
+    long_polls: int = 10_000
+    server_long_polls: int = 100_000
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise IncorrectParameterError(f"{name} must be a positive integer, not {value!r}")
+        if not LEAST_FRAME_BYTES <= self.frame_bytes <= MOST_FRAME_BYTES:
+            raise IncorrectParameterError(
+                f"frame_bytes must be between {LEAST_FRAME_BYTES} and {MOST_FRAME_BYTES}, not {self.frame_bytes}"
+            )
+
+
+class Load:
+    """Bytes that a server buffers for all its connections, and its long polls."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.long_polls = 0
+
+
+class Desk:
+    """One bookie's. For the loop's thread, but where it says otherwise."""
+
+    def __init__(
+        self,
+        bookie: Bookie,
+        office: PostOffice,
+        load: Load,
+        limits: Limits,
+        scratch: memoryview,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.bookie = bookie
+        self.office = office
+        self.load = load
+        self.limits = limits
+        self.scratch = scratch
+        self.loop = loop
+        self.figures = Figures(bookie.number)
+        self.long_polls = LongPolls(bookie, loop)
+        self.connections: set[BookieConnection] = set()
+        self._ended = False
+
+    @property
+    def hooked(self) -> bool:
+        """Whether a test has a say in what happens here."""
+        return self.bookie.storage.hooks is not None
+
+    def opened(self, connection: BookieConnection) -> None:
+        self.connections.add(connection)
+        self.figures.connections += 1
+        if self._ended:
+            # It was accepted at the last moment.
+            connection.abort()
+
+    def closed(self, connection: BookieConnection) -> None:
+        self.connections.discard(connection)
+        self.figures.connections -= 1
+
+    def hold(self, before: Buffers, now: Buffers) -> bool:
+        """Record the buffers of a connection; False if those of the server are over their limit."""
+        self.load.bytes += sum(now) - sum(before)
+        self.figures.held.change(before, now)
+        return self.load.bytes <= self.limits.server_bytes
+
+    def aside(self, work: Callable[[], Callable[[], None]]) -> None:
+        """Work that hooks may keep waiting, in a thread of its own; what it returns is called in the loop."""
+
+        def run() -> None:
+            then = work()
+            try:
+                self.loop.call_soon_threadsafe(then)
+            except RuntimeError:
+                # The loop is closed.
+                pass
+
+        Thread(target=run, name=f"bookstand-bookie-{self.bookie.number}", daemon=True).start()
+
+    def open(self) -> None:
+        """Connections may come."""
+        self._ended = False
+
+    def close(self) -> None:
+        """Those that there are go, and so does whoever comes until it is opened again."""
+        self._ended = True
+        self.long_polls.close()
+        for connection in list(self.connections):
+            connection.abort()

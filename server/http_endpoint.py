@@ -1,0 +1,189 @@
+"""A small HTTP endpoint in threads of its own: a table of what is answered.
+
+It is for people and programs on the same machine. Pages in their browsers are kept out: a request that changes
+something has to say that it is JSON, which a page of another origin may not, and the host that is asked for has to be
+an address.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from threading import BoundedSemaphore, Thread
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from urllib.parse import parse_qsl, urlsplit
+
+from bookstand.errors import BookstandError
+from bookstand.server.bind_errors import Address, joined, listening
+from bookstand.storage.logger import logger
+from bookstand.storage.process import fork_guard
+from bookstand.storage.process.fork_guard import ProcessBound
+
+JSON = "application/json"
+_MOST_BYTES = 1 << 16
+_TIMEOUT = 10.0
+# A connection may take _TIMEOUT for each of its bytes.
+MOST_CONNECTIONS = 64
+
+
+class Answer(NamedTuple):
+    body: bytes
+    content_type: str = JSON
+
+
+Route = Callable[[Mapping[str, Any]], Answer]
+"""Called with what the request says: its query, and the members of the JSON object in its body."""
+Routes = Mapping[str, Mapping[str, Route]]
+"""By path and method."""
+
+
+def as_json(value: object) -> Answer:
+    return Answer(json.dumps(value, ensure_ascii=False).encode() + b"\n")
+
+
+class _HttpServer(ThreadingHTTPServer):
+    """Each connection has a thread, up to a limit: further ones are closed when they are accepted."""
+
+    daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
+
+    def __init__(self, address: Address, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._free = BoundedSemaphore(MOST_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            logger().warning("the endpoint %s has %d connections: another is closed", self.name, MOST_CONNECTIONS)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    @property
+    def name(self) -> str:
+        return joined((str(self.server_address[0]), self.server_address[1]))
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is gone is no error of the server."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            logger().error("the endpoint %s failed", self.name, exc_info=error)
+
+
+class Endpoint(ProcessBound):
+    """``with Endpoint("metrics", address, routes) as endpoint:`` it listens inside the block, at :attr:`url`."""
+
+    def __init__(self, who: str, address: Address, routes: Routes) -> None:
+        with listening(f"the endpoint for {who}"):
+            try:
+                self._server = _HttpServer(address, _handler(routes))
+            except OSError as error:
+                raise OSError(error.errno, f"{error.strerror or error} at {joined(address)}") from error
+        self._thread = Thread(target=self._server.serve_forever, args=(0.05,), name=f"bookstand-{who}", daemon=True)
+        host, port = self._server.server_address[:2]
+        self.url = f"http://{joined((str(host), port))}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def _forked(self) -> None:
+        """In a forked child: close the port."""
+        fork_guard.disconnect(self._server.fileno())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _RefusedError(Exception):
+    def __init__(self, status: HTTPStatus, what: str) -> None:
+        super().__init__(what)
+        self.status = status
+
+
+def _handler(routes: Routes) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = _TIMEOUT
+
+        def _answer(self) -> None:
+            try:
+                _check_host(self.headers.get("Host", ""))
+                self._send(HTTPStatus.OK, self._route()(self._said()))
+            except _RefusedError as error:
+                # What of the request was not read cannot be told from the next one.
+                self.close_connection = True
+                self._send(error.status, _failure("RefusedError", str(error)))
+            except BookstandError as error:
+                self._send(HTTPStatus.BAD_REQUEST, _failure(type(error).__name__, str(error)))
+
+        do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - as the library calls them
+
+        def _route(self) -> Route:
+            methods = routes.get(urlsplit(self.path).path)
+            if methods is None:
+                raise _RefusedError(HTTPStatus.NOT_FOUND, f"there is {', '.join(routes)}")
+            if self.command not in methods:
+                raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"there is {', '.join(methods)} of it")
+            return methods[self.command]
+
+        def _said(self) -> dict[str, Any]:
+            said: dict[str, Any] = dict(parse_qsl(urlsplit(self.path).query))
+            size = self.headers.get("Content-Length", "0")
+            if not size.isdecimal() or int(size) > _MOST_BYTES:
+                raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {_MOST_BYTES} bytes")
+            if self.command == "POST" and self.headers.get_content_type() != JSON:
+                raise _RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"what is posted is {JSON}")
+            body = self.rfile.read(int(size))
+            if body:
+                try:
+                    found = json.loads(body)
+                except ValueError as error:
+                    raise _RefusedError(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from None
+                if not isinstance(found, dict):
+                    raise _RefusedError(HTTPStatus.BAD_REQUEST, "the body is a JSON object")
+                said |= found
+            return said
+
+        def _send(self, status: HTTPStatus, answer: Answer) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", answer.content_type)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Requests are nobody's business but the client's."""
+
+    return Handler
+
+
+def _failure(kind: str, what: str) -> Answer:
+    return as_json({"error": {"kind": kind, "message": what}})
+
+
+def _check_host(host: str) -> None:
+    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        ip_address(name)
+    except ValueError:
+        if name != "localhost":
+            raise _RefusedError(HTTPStatus.FORBIDDEN, f"it is asked for by its address, not as {host!r}") from None

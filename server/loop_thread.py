@@ -1,0 +1,75 @@
+"""A loop in a thread of its own, for programs that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from threading import Thread
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from bookstand.storage.process import fork_guard
+from bookstand.storage.process.fork_guard import ProcessBound
+
+_Result = TypeVar("_Result")
+
+
+class Service(Protocol):
+    """What listens on a loop."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+async def _settle() -> None:
+    """Let what is under way in the loop come to its end: connections that were accepted at the last moment."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.sleep(0)
+
+
+class Running(ProcessBound):
+    """``with Running(server):`` it listens inside the block."""
+
+    def __init__(self, *services: Service) -> None:
+        self._services = services
+        self._selector = selectors.DefaultSelector()
+        self._loop = asyncio.SelectorEventLoop(self._selector)
+        self._thread = Thread(target=self._loop.run_forever, name="bookstand-server", daemon=True)
+
+    def _forked(self) -> None:
+        """In a forked child: close ports and connections, which would otherwise outlive the server."""
+        for key in list(self._selector.get_map().values()):
+            fork_guard.disconnect(key.fd)
+
+    def call(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+        """Run it in the loop, and wait for what it returns."""
+        future: Future[_Result] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return future.result()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            for service in self._services:
+                self.call(service.start())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        try:
+            for service in reversed(self._services):
+                self.call(service.stop())
+            self.call(_settle())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()

@@ -1,0 +1,90 @@
+"""Access control lists: who a client is, what a list may hold, and whom it lets do what."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address, ip_network
+
+from bookstand.server.zookeeper.protocol.protocol import Code, Permission, ZooKeeperError
+from bookstand.server.zookeeper.protocol.records import Acl
+
+# (scheme, id) of whoever is at the other end of a connection: its address, and what it has proved to know.
+Identity = tuple[str, str]
+
+
+def digest_identity(credentials: bytes) -> Identity:
+    """Of ``user:password``."""
+    user = credentials.partition(b":")[0].decode("utf-8", "replace")
+    return "digest", f"{user}:{base64.b64encode(hashlib.sha1(credentials).digest()).decode()}"
+
+
+def fix_acl(path: str, acl: Sequence[Acl] | None, identities: Iterable[Identity]) -> tuple[Acl, ...]:
+    """The list as it is kept: each entry once, ``auth`` replaced by the ids that the client has proved."""
+    if not acl:
+        raise _invalid(path, "it is empty")
+    fixed: dict[Acl, None] = {}
+    for entry in acl:
+        scheme, name = entry.scheme, entry.id
+        if scheme == "auth":
+            proved = [Acl(entry.permissions, *identity) for identity in identities if identity[0] == "digest"]
+            if not proved:
+                raise _invalid(path, "auth stands for nobody")
+            fixed.update(dict.fromkeys(proved))
+            continue
+        if scheme is None or name is None or not _is_valid(scheme, name):
+            raise _invalid(path, f"{scheme}:{name} is nobody")
+        fixed[entry] = None
+    return tuple(fixed)
+
+
+def _invalid(path: str, why: str) -> ZooKeeperError:
+    return ZooKeeperError(Code.INVALID_ACL, f"the access control list for {path!r} is not valid: {why}")
+
+
+def _is_valid(scheme: str, name: str) -> bool:
+    if scheme == "world":
+        return name == "anyone"
+    if scheme == "digest":
+        return name.count(":") == 1
+    if scheme == "ip":
+        try:
+            ip_network(name, strict=False)
+        except ValueError:
+            return False
+        return True
+    return False
+
+
+def allows(acl: Sequence[Acl], wanted: Permission, identities: Iterable[Identity]) -> bool:
+    """Whether one of the permissions is given to one of the identities."""
+    for entry in acl:
+        if entry.permissions & wanted:
+            if entry.scheme == "world":
+                return True
+            if any(_matches(entry, identity) for identity in identities):
+                return True
+    return False
+
+
+def check_allowed(path: str, acl: Sequence[Acl], wanted: Permission, identities: Iterable[Identity]) -> None:
+    if not allows(acl, wanted, identities):
+        raise ZooKeeperError(Code.NO_AUTH, f"{path!r}: no permission to {wanted.name}")
+
+
+def _matches(entry: Acl, identity: Identity) -> bool:
+    scheme, name = identity
+    if entry.scheme != scheme or entry.id is None:
+        return False
+    if scheme == "ip":
+        return ip_address(name) in ip_network(entry.id, strict=False)
+    return entry.id == name
+
+
+def without_secrets(acl: Sequence[Acl]) -> list[Acl]:
+    """As those see it who may read the znode but not change its list."""
+    return [
+        entry._replace(id=f"{entry.id.partition(':')[0]}:x") if entry.scheme == "digest" and entry.id else entry
+        for entry in acl
+    ]

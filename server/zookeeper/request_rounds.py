@@ -1,0 +1,307 @@
+"""Rounds, in which requests are read, committed and answered.
+
+In a round every connection that has something to say is served in the order of its requests. What reads is answered at
+once; what writes joins the round's batch, which is one commit of the store. While that is under way nothing else is
+served: so no client sees what was written before it is told of it, and what arrives meanwhile makes the next batch. An
+answer to a write is sent when it is on the disk, after the events that it caused.
+
+What the server has to write itself, above all to take in what others have written, goes first; but clients that wait
+have their turn before it does so again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import TypeVar
+
+from bookstand.errors import BookstandError, DiskFullError, OutcomeUnknownError
+from bookstand.server.zookeeper.batch import (
+    Adopt,
+    Outcome,
+    batch_of,
+)
+from bookstand.server.zookeeper.fault_path import Committed, Hooked
+from bookstand.server.zookeeper.protocol import records
+from bookstand.server.zookeeper.protocol.jute import JuteError
+from bookstand.server.zookeeper.protocol.protocol import Code, Op
+from bookstand.server.zookeeper.protocol.requests import WRITING, answer_read, op_of, refuse, write_of
+from bookstand.server.zookeeper.protocol.session_handshake import greet
+from bookstand.server.zookeeper.read_operations import StrangeError
+from bookstand.server.zookeeper.results import Outcomes
+from bookstand.server.zookeeper.tree_scan import Survey, survey
+from bookstand.server.zookeeper.write_round import BATCH_WRITES, Gathering, Pending
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.logger import logger
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from bookstand.server.zookeeper.connection import ZooKeeperConnection
+    from bookstand.server.zookeeper.state import Left, State
+
+# Where something that others have written could not be taken in, nothing is done for so many seconds.
+PAUSE = 0.1
+# Looking at everything that others may have written takes no more than this part of the time, where it takes long.
+LOOK_SHARE = 0.1
+LONG_LOOK = 0.05
+
+T = TypeVar("T")
+
+
+class Rounds:
+    """``failed`` is called when the store is not there any more."""
+
+    def __init__(self, state: State, loop: asyncio.AbstractEventLoop, failed: Callable[[BaseException], None]) -> None:
+        self._state = state
+        self._loop = loop
+        self._failed = failed
+        self._ready: dict[ZooKeeperConnection, None] = {}
+        self._outcomes = Outcomes(state, self._more)
+        # Writes that are committed one by one, for together they were refused.
+        self._alone: deque[Pending] = deque()
+        self._scheduled = False
+        # A commit, or a look at everything, is under way.
+        self.busy = False
+        self.stopped = False
+        self._idle = asyncio.Event()
+        self._next_look = 0.0
+        self._paused_until = 0.0
+        self._clients_turn = False
+        # A commit may or may not have happened.
+        self._outcome_unknown = False
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def ready(self, connection: ZooKeeperConnection) -> None:
+        """It has requests."""
+        self._ready[connection] = None
+        self.schedule()
+
+    def _more(self, connection: ZooKeeperConnection) -> None:
+        """The same in the middle of a round, which looks at it by itself."""
+        self._ready[connection] = None
+
+    def gone(self, connection: ZooKeeperConnection) -> None:
+        self._ready.pop(connection, None)
+
+    def schedule(self) -> None:
+        if not self._scheduled and not self.busy and not self.stopped:
+            self._scheduled = True
+            if self._loop.time() < self._paused_until:
+                self._loop.call_at(self._paused_until, self._round)
+            else:
+                self._loop.call_soon(self._round)
+
+    def look_soon(self) -> None:
+        """Look at what others have written in the next round, however long the last look took."""
+        self._next_look = 0.0
+        self.schedule()
+
+    async def stop(self) -> None:
+        """Returns when what was under way is answered; nothing else will be."""
+        self.stopped = True
+        while self.busy:
+            self._idle.clear()
+            await self._idle.wait()
+
+    # -- a round -----------------------------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        self._scheduled = False
+        if self.busy or self.stopped:
+            return
+        state = self._state
+        try:
+            if self._outcome_unknown:
+                self._work(state.restored, self._restored)
+                return
+            if not self._clients_turn and self._own_turn():
+                return
+            self._clients_turn = False
+            batch = Gathering()
+            ready, self._ready = self._ready, {}
+            for connection in ready:
+                self._serve(connection, batch)
+            state.flush()
+        except BookstandError as error:
+            self._failed(error)
+            return
+        if batch.writes:
+            self._commit(batch.writes)
+        elif self._ready:
+            self.schedule()
+
+    def _own_turn(self) -> bool:
+        """Whether there is something of the server's own to be done, and it is under way."""
+        state = self._state
+        if self._loop.time() >= self._next_look and state.others.have_written() and not state.hear_others():
+            begun = perf_counter()
+            self._work(partial(survey, state.storage), lambda found: self._looked(found, perf_counter() - begun))
+            return True
+        if not state.own_writes:
+            return False
+        own, state.own_writes = state.own_writes[:BATCH_WRITES], state.own_writes[BATCH_WRITES:]
+        self._clients_turn = bool(self._ready)
+        self._commit([Pending.own(write) for write in own])
+        return True
+
+    def _serve(self, connection: ZooKeeperConnection, batch: Gathering) -> None:
+        """Take its requests up to the first that must wait for the batch."""
+        before = len(batch.writes)
+        while connection.may_be_served:
+            frame = connection.frames[0]
+            try:
+                done = not batch.full and self._take(connection, frame, batch, wait=len(batch.writes) > before)
+            except StrangeError as strange:
+                batch.add(Pending.own(Adopt([strange.path])))
+                done = False
+            if not done:
+                self._ready[connection] = None
+                break
+            connection.served(frame)
+        connection.weigh()
+
+    def _take(self, connection: ZooKeeperConnection, frame: bytes, batch: Gathering, wait: bool) -> bool:
+        """Serve one frame; False: it cannot be before what was taken already is committed (``wait``)."""
+        state = self._state
+        begun = perf_counter()
+        if connection.session is None:
+            return greet(state, connection, frame, batch, begun)
+        try:
+            header = records.REQUEST_HEADER.decode(frame)
+        except JuteError:
+            connection.abort()
+            return True
+        op = op_of(header.type)
+        if op in WRITING and op is not None:
+            try:
+                write = write_of(connection, op, frame)
+            except JuteError:
+                if not wait:
+                    refuse(state, connection, op, header.xid, Code.MARSHALLING_ERROR, begun)
+                return not wait
+            batch.add(Pending(write, op, connection, header.xid, begun), len(frame))
+            return True
+        if wait:
+            return False
+        if op is None:
+            connection.answer(records.refusal(header.xid, state.tree.zxid, Code.UNIMPLEMENTED))
+            connection.end()
+        elif op is Op.SYNC and self._is_behind(connection):
+            return False
+        else:
+            answer_read(state, connection, op, header.xid, frame)
+        return True
+
+    def _is_behind(self, connection: ZooKeeperConnection) -> bool:
+        """Who syncs is to see what was written before, by whomever."""
+        others = self._state.others
+        if connection.syncing is None:
+            connection.syncing = others.total
+        if others.heard < connection.syncing:
+            self._next_look = 0.0
+        if others.adopted < connection.syncing:
+            return True
+        connection.syncing = None
+        return False
+
+    # -- commits -----------------------------------------------------------------------------------------------------
+
+    def _commit(self, batch: list[Pending]) -> None:
+        self.busy = True
+        storage = self._state.storage
+        if storage.hooks is None:
+            self._submit(batch, self._committed)
+        else:
+            first, *rest = batch
+            self._alone.extend(rest)
+            Hooked(storage, self._loop, first, self._submit, self._committed).begin()
+
+    def _submit(self, batch: list[Pending], then: Committed) -> None:
+        """``then`` is called in the loop."""
+        state = self._state
+        writes = [pending.write for pending in batch]
+        operation = batch_of(writes, state.clock.now(), state.tree.ephemerals)
+
+        def done(error: BaseException | None, results: list[Any] | None) -> None:
+            self._loop.call_soon_threadsafe(then, batch, error, None if results is None else results[0])
+
+        try:
+            submitted = state.storage.submit(Change(operation))
+        except BookstandError as error:
+            done(error, None)
+            return
+        submitted.add_done_callback(
+            lambda found: done(found.exception(), None if found.exception() is not None else found.result())
+        )
+
+    def _committed(self, batch: list[Pending], error: BaseException | None, outcomes: Sequence[Outcome] | None) -> None:
+        self.busy = False
+        self._idle.set()
+        if outcomes is None:
+            assert error is not None
+            self._not_committed(batch, error)
+        else:
+            for pending, outcome in zip(batch, outcomes, strict=True):
+                self._outcomes.finish(pending, outcome)
+            if not self._alone:
+                self._state.committed()
+        self._state.flush()
+        if self._alone and not self.stopped:
+            self._commit([self._alone.popleft()])
+        elif self._ready or self._state.own_writes:
+            self.schedule()
+
+    def _not_committed(self, batch: Sequence[Pending], error: BaseException) -> None:
+        """Nothing of the batch has happened, or nobody knows whether it has."""
+        if isinstance(error.__cause__, DiskFullError) and len(batch) > 1:
+            # Some of it may be what makes room.
+            self._alone.extend(batch)
+            return
+        logger().error("a commit through ZooKeeper's protocol failed: %s", error)
+        if not isinstance(error, BookstandError) or not self._state.is_usable:
+            self._failed(error)
+            return
+        if isinstance(error, OutcomeUnknownError):
+            # What is in memory may not be what is on the disk. Clients come back, and are told what they have missed.
+            self._outcome_unknown = True
+            for connection in list(self._state.connections):
+                connection.abort()
+            self.schedule()
+            return
+        if any(isinstance(pending.write, Adopt) for pending in batch):
+            self._state.others.forget()
+            self._paused_until = self._loop.time() + PAUSE
+        for pending in batch:
+            self._outcomes.finish(pending, Outcome(self._state.tree.zxid, error))
+
+    # -- looking at everything ---------------------------------------------------------------------------------------
+
+    def _work(self, look: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Without keeping the loop from other things; ``then`` is called in it."""
+        self.busy = True
+
+        def done(task: asyncio.Future[T]) -> None:
+            self.busy = False
+            self._idle.set()
+            error = task.exception()
+            if error is not None:
+                self._failed(error)
+                return
+            then(task.result())
+            self.schedule()
+
+        self._loop.run_in_executor(None, look).add_done_callback(done)
+
+    def _looked(self, found: Survey, seconds: float) -> None:
+        self._next_look = self._loop.time() + (seconds / LOOK_SHARE if seconds > LONG_LOOK else 0.0)
+        self._state.surveyed(found)
+
+    def _restored(self, left: Left) -> None:
+        self._outcome_unknown = False
+        self._state.restore(left)

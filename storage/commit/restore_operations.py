@@ -1,0 +1,196 @@
+"""Operations that put ledgers back as another store had them: entries byte for byte, metadata and state as they are.
+
+The entries come first, in as many commits as they need; the ledger exists from the commit that brings its metadata. A
+ledger on its way is one with a state and entries, but no metadata: nobody can open it, and its id is given to no other.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from bookstand.errors import IllegalOperationError, LedgerExistsError
+from bookstand.storage.format import ledger_state as state
+from bookstand.storage.format import schema, sealed_record
+from bookstand.storage.format.entry_batch import Encoded
+from bookstand.storage.format.ledger_state import LedgerState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bookstand.storage.commit.operations import Staging
+
+
+class RestoreEntries:
+    """Entries of one ledger as they are stored, by ascending id; some ids between them may be missing.
+
+    ``behind`` is the last entry that was restored before, -1 for none: refused if that is not so.
+    """
+
+    __slots__ = ("behind", "entry_ids", "lac", "ledger_id", "stored")
+
+    def __init__(
+        self, ledger_id: int, behind: int, entry_ids: Sequence[int], stored: Sequence[bytes], lac: int
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.behind = behind
+        self.entry_ids = entry_ids
+        self.stored = stored
+        # The highest that any of them carries.
+        self.lac = lac
+
+    def apply(self, staging: Staging) -> None:
+        ledger = on_its_way(staging, self.ledger_id)
+        if ledger.last_entry != self.behind:
+            raise IllegalOperationError(
+                f"ledger {self.ledger_id} has entries up to {ledger.last_entry}, not up to {self.behind}"
+            )
+        largest = max(map(len, self.stored))
+        for first, last in runs(self.entry_ids):
+            state.added(ledger, first, last - first + 1, largest, self.lac)
+        entry_keys = [schema.ENTRY_KEY.pack(self.ledger_id, entry_id) for entry_id in self.entry_ids]
+        pairs = list(zip(entry_keys, self.stored, strict=True))
+        staging.entries.append(Encoded(pairs.__iter__, entry_keys[0], len(pairs), largest))
+
+
+class RestoreLedger:
+    """The metadata of a ledger whose entries are there by now, and what its bookies knew of it."""
+
+    __slots__ = ("digest", "explicit_lac", "fenced", "in_order", "ledger_id", "master_key", "metadata")
+
+    def __init__(
+        self,
+        ledger_id: int,
+        metadata: bytes,
+        *,
+        master_key: bytes | None,
+        digest: str,
+        fenced: bool,
+        explicit_lac: int,
+        in_order: bool,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.metadata = metadata
+        self.master_key = master_key
+        self.digest = digest
+        self.fenced = fenced
+        self.explicit_lac = explicit_lac
+        # Whether each entry's cumulative length includes that of all before it.
+        self.in_order = in_order
+
+    def apply(self, staging: Staging) -> None:
+        ledger = on_its_way(staging, self.ledger_id)
+        self.tell(ledger)
+        key = schema.LEDGER_KEY.pack(self.ledger_id)
+        staging.put(schema.LEDGERS, key, sealed_record.seal_versioned(key, 0, self.metadata))
+
+    def tell(self, ledger: LedgerState) -> None:
+        """What the state of the ledger is to say besides what its entries say."""
+        ledger.master_key = self.master_key
+        ledger.digest = self.digest
+        ledger.fenced = self.fenced
+        ledger.explicit_lac = self.explicit_lac
+        ledger.in_order &= self.in_order
+
+
+class RestoreState:
+    """The state of a ledger whose entries are there by now, as it is to be; it may have none."""
+
+    __slots__ = ("ledger_id", "state")
+
+    def __init__(self, ledger_id: int, state: LedgerState) -> None:
+        self.ledger_id = ledger_id
+        self.state = state
+
+    def apply(self, staging: Staging) -> None:
+        staging.states[self.ledger_id] = self.state
+
+
+class RestoreVersioned:
+    """A ledger's metadata or a node with the version that it had."""
+
+    __slots__ = ("database", "key", "value", "version")
+
+    def __init__(self, database: bytes, key: bytes, value: bytes, version: int) -> None:
+        self.database = database
+        self.key = key
+        self.value = value
+        self.version = version
+
+    def apply(self, staging: Staging) -> None:
+        staging.put(self.database, self.key, sealed_record.seal_versioned(self.key, self.version, self.value))
+
+
+class RestoreSealed:
+    """A sealed record with the body that it had: one of the store about itself, or of a server."""
+
+    __slots__ = ("body", "database", "key")
+
+    def __init__(self, database: bytes, key: bytes, body: bytes) -> None:
+        self.database = database
+        self.key = key
+        self.body = body
+
+    def apply(self, staging: Staging) -> None:
+        staging.put(self.database, self.key, sealed_record.seal(self.key, self.body))
+
+
+class RestoreMark:
+    """What a bookie of a server was sent of an entry."""
+
+    __slots__ = ("key", "mark")
+
+    def __init__(self, key: bytes, mark: bytes) -> None:
+        self.key = key
+        self.mark = mark
+
+    def apply(self, staging: Staging) -> None:
+        staging.marks[self.key] = self.mark
+
+
+class RaiseCounter:
+    """What counts in this record of the store about itself goes on at ``number`` at least."""
+
+    __slots__ = ("name", "number")
+
+    def __init__(self, name: bytes, number: int) -> None:
+        self.name = name
+        self.number = number
+
+    def apply(self, staging: Staging) -> None:
+        following = max(staging.next_number(self.name), self.number)
+        staging.put(
+            schema.META, self.name, sealed_record.seal(self.name, following.to_bytes(schema.COUNTER_BYTES, "big"))
+        )
+
+
+class RaiseNextLedger(RaiseCounter):
+    """No ledger that is created from now on gets an id below ``ledger_id`` unless it asks for it."""
+
+    __slots__ = ()
+
+    def __init__(self, ledger_id: int) -> None:
+        super().__init__(schema.META_NEXT_LEDGER, ledger_id)
+
+
+def on_its_way(staging: Staging, ledger_id: int) -> LedgerState:
+    """The state of a ledger that has no metadata yet."""
+    if staging.get(schema.LEDGERS, schema.LEDGER_KEY.pack(ledger_id)) is not None:
+        raise LedgerExistsError(f"ledger {ledger_id} exists")
+    ledger = staging.state(ledger_id)
+    if ledger is not None and ledger.deleted_at:
+        raise LedgerExistsError(f"ledger {ledger_id} was deleted, but its entries are not collected yet")
+    if ledger is None or not ledger.count:
+        # A state without entries is that of a fence that came before there was a ledger.
+        incarnation = staging.next_number(schema.META_NEXT_INCARNATION) + 1 if ledger is None else ledger.incarnation
+        ledger = staging.states[ledger_id] = LedgerState(incarnation, None)
+    return ledger
+
+
+def runs(entry_ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending ids as (first, last) of those that follow each other without a gap."""
+    if not entry_ids:
+        return []
+    gaps = [(before, after) for before, after in pairwise(entry_ids) if after != before + 1]
+    firsts = [entry_ids[0], *(after for _, after in gaps)]
+    return list(zip(firsts, [*(before for before, _ in gaps), entry_ids[-1]], strict=True))

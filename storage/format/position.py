@@ -1,0 +1,51 @@
+"""Where an entry of a topic is: in which of its ledgers, and where in that."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from itertools import repeat
+
+from bookstand.storage.format.schema import MAX_ENTRY_ID, MAX_LEDGER_ID
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import NamedTuple
+
+    class _Fields(NamedTuple):
+        ledger_id: int
+        entry_id: int
+
+else:
+    _Fields = namedtuple("_Fields", ["ledger_id", "entry_id"])
+
+
+class Position(_Fields):
+    """Positions are ordered as their entries are. Entry −1 is the place before a ledger's first entry."""
+
+    __slots__ = ()
+
+    @property
+    def next(self) -> Position:
+        """The place behind, whether there is an entry or not."""
+        return Position(self.ledger_id, self.entry_id + 1)
+
+    @property
+    def previous(self) -> Position:
+        """The place before."""
+        return Position(self.ledger_id, self.entry_id - 1)
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}"
+
+
+def positions_in(ledger_id: int, entry_ids: Iterable[int]) -> list[Position]:
+    """Positions of one ledger; made without a Python call for each."""
+    return list(map(tuple.__new__, repeat(Position), zip(repeat(ledger_id), entry_ids, strict=False)))
+
+
+EARLIEST = Position(-1, -1)
+"""Before everything, whatever there is."""
+
+LATEST = Position(MAX_LEDGER_ID, MAX_ENTRY_ID)
+"""Behind everything, whatever will come."""

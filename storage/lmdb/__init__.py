@@ -1,0 +1,1 @@
+"""LMDB: the environment, and the pages of its file."""

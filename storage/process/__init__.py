@@ -1,0 +1,1 @@
+"""Processes that share a store: their files, markers, locks, forks and interrupts."""

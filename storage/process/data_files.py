@@ -1,0 +1,307 @@
+"""The files of a store: made so that a crash at any moment leaves a whole store or none, and looked at before use.
+
+LMDB believes what it reads. A file that was cut short ends in SIGBUS, and one that a crash left before its first
+commit never opens again. Hence creation under another name, and the checks before LMDB sees a file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from contextlib import contextmanager
+
+import lmdb
+
+from bookstand import errors
+from bookstand.errors import (
+    IncorrectParameterError,
+    NotAStoreError,
+    StoreAccessError,
+    StoreDamagedError,
+    StoreError,
+    StoreNotFoundError,
+)
+from bookstand.storage.format import schema, sealed_record
+from bookstand.storage.hooks import SimulatedCrash
+from bookstand.storage.lmdb.environment import DATA_FILE, LOCK_FILE, LOCK_FILE_BYTES, data_file, lock_file
+from bookstand.storage.lmdb.errors import disk_full, reraise
+from bookstand.storage.lmdb.meta_page import META_BYTES, META_PAGES, SMALLEST_PAGE, parse_meta
+from bookstand.storage.process import process_markers, witness
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import NoReturn
+
+    from bookstand.storage.hooks import Hooks
+
+_CREATING = "creating-"
+
+# Bytes a second that a probe reads at the very least.
+_SLOWEST_PROBE = 1 << 20
+
+
+def folder_name(path: str | os.PathLike[str]) -> str:
+    try:
+        name = os.fsdecode(os.fspath(path))
+    except TypeError:
+        raise IncorrectParameterError(f"a store's path is a string or path, not {path!r}") from None
+    if not name or "\0" in name:
+        raise IncorrectParameterError(f"{name!r} is no path for a store")
+    return name
+
+
+def prepare_folder(path: str, create: bool, read_only: bool) -> None:
+    """Make sure that a folder is there which holds a store, or may become one."""
+    if os.path.exists(path):
+        if os.path.isdir(path):
+            return
+        raise NotAStoreError(f"{path} is not a folder, so it is no store")
+    if not create or read_only:
+        raise StoreNotFoundError(f"there is no store at {path}")
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise_os_error(error, f"cannot make the folder {path}")
+
+
+def create_if_missing(path: str, create: bool, read_only: bool, durable: bool, hooks: Hooks | None = None) -> bool:
+    """Under the folder's lock: make the data file if there is none; True if it was made."""
+    if has_data_file(path):
+        return False
+    others = [name for name in os.listdir(path) if not is_ours(name)]
+    if others:
+        raise NotAStoreError(f"{path} holds other files ({sorted(others)[0]}, …) and no store")
+    if not create or read_only:
+        raise StoreNotFoundError(f"there is no store at {path}")
+    remove_leftovers(path)
+    temporary = os.path.join(path, f"{_CREATING}{os.getpid()}")
+    crashed = False
+    try:
+        _write_superblock(temporary)
+        if durable:
+            sync_file(temporary)
+        # First of all, and whatever the durability is now, which may be another one at the next opening: a store whose
+        # data file has its name is never without the names of its folders.
+        process_markers.sync_parents(path)
+        if hooks is not None:
+            hooks.point("open.before_rename")
+        os.rename(temporary, data_file(path))
+        if durable:
+            process_markers.sync_folder(path)
+    except SimulatedCrash:
+        crashed = True
+        raise
+    except lmdb.Error as error:
+        reraise(error, path, "creating it")
+    except OSError as error:
+        raise_os_error(error, f"cannot create the store {path}")
+    finally:
+        if not crashed and os.path.exists(temporary):
+            os.unlink(temporary)
+    return True
+
+
+def remove_leftovers(path: str) -> None:
+    """What a crashed creation, backup or compaction left. Only for who has the store to itself."""
+    for name in os.listdir(path):
+        leftover = os.path.join(path, name)
+        if name.startswith(_CREATING):
+            if os.path.isdir(leftover):
+                import shutil
+
+                shutil.rmtree(leftover)
+            else:
+                os.unlink(leftover)
+
+
+def has_data_file(path: str) -> bool:
+    try:
+        os.lstat(data_file(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _write_superblock(path: str) -> None:
+    # sync=False: nobody knows the file yet, and it is synced as a whole before it gets its name.
+    env = lmdb.open(
+        os.fsencode(path),
+        subdir=False,
+        lock=False,
+        sync=False,
+        map_size=1 << 20,
+        max_dbs=len(schema.DATABASES),
+        lib_version=0,
+    )
+    try:
+        databases = {name: env.open_db(name) for name in schema.DATABASES}
+        with env.begin(write=True, db=databases[schema.META]) as transaction:
+            transaction.put(schema.META_FORMAT, schema.FORMAT.pack(schema.FORMAT_VERSION))
+            transaction.put(schema.META_STORE_ID, sealed_record.seal(schema.META_STORE_ID, os.urandom(16)))
+            for counter in (schema.META_NEXT_LEDGER, schema.META_NEXT_INCARNATION):
+                transaction.put(counter, sealed_record.seal(counter, bytes(schema.COUNTER_BYTES)))
+            for total in schema.META_SUMS.values():
+                transaction.put(total, sealed_record.seal_sum(total, 0))
+    finally:
+        env.close()
+
+
+def preallocate_lock_file(path: str, read_only: bool) -> bool:
+    """Give the lock file its full size: LMDB maps it without asking whether the disk has room for it.
+
+    Return whether there is one to use. A reader does without on a medium that is read-only, where LMDB decides that,
+    and on a disk without room, where this does.
+    """
+    name = lock_file(path)
+    if read_only and not os.access(path, os.W_OK):
+        return True
+    try:
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # Written rather than reserved: the same on every system, and it is little.
+            missing = os.fstat(descriptor).st_size < LOCK_FILE_BYTES
+            if missing and os.pwrite(descriptor, bytes(LOCK_FILE_BYTES), 0) != LOCK_FILE_BYTES:
+                raise OSError(errno.ENOSPC, "written only in part")
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if read_only and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return False
+        raise_os_error(error, f"cannot make the lock file {name}")
+    return True
+
+
+def size_gate(path: str, read_only: bool) -> bool:
+    """Refuse a data file that LMDB would crash on: no header, or shorter than its own header says.
+
+    A valid file may be shorter than that where its last pages are free, which only a look at all of it can tell. It is
+    made as long as it says, and True returned: should that look have been mistaken, reading finds zeros, which no
+    digest passes, instead of the end of the file, which kills the process.
+    """
+    name = data_file(path)
+    try:
+        with open(name, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            first = file.read(SMALLEST_PAGE)
+            metas = [parse_meta(first)]
+            page_size = metas[0].page_size if metas[0] else SMALLEST_PAGE
+            file.seek(page_size if page_size >= SMALLEST_PAGE else SMALLEST_PAGE)
+            metas.append(parse_meta(file.read(META_BYTES)))
+    except OSError as error:
+        raise_os_error(error, f"cannot read {name}")
+    valid = [meta for meta in metas if meta]
+    if len(valid) < META_PAGES:
+        raise StoreDamagedError(f"{name} is damaged: {len(valid)} of its {META_PAGES} header pages can be read")
+    transactions = {meta.transaction for meta in valid}
+    if transactions != {0} and max(transactions) - min(transactions) != 1:
+        # Commits go to the two pages in turn. A flipped bit here would make LMDB take the older one.
+        raise StoreDamagedError(f"{name} is damaged: its header pages tell of commits {sorted(transactions)}")
+    newest = max(valid)
+    told = (newest.last_page + 1) * newest.page_size
+    if size < told:
+        if read_only or not _whole_despite_its_size(name):
+            raise StoreDamagedError(f"{name} is damaged: it has {size} bytes, but its header tells of {told}")
+        try:
+            os.truncate(name, told)
+            sync_file(name)
+        except OSError as error:
+            raise_os_error(error, f"cannot lengthen {name}")
+        return True
+    return False
+
+
+def _whole_despite_its_size(name: str) -> bool:
+    from lmdb.verify import VerifyError, verify
+
+    try:
+        return not verify(name, subdir=False)  # type: ignore[no-untyped-call]
+    except VerifyError:
+        return False
+    except OSError as error:
+        raise_os_error(error, f"cannot read {name}")
+
+
+def structure_problem(path: str) -> str | None:
+    """LMDB's trees and the list of free pages, page by page, without LMDB: what was found first, if anything is wrong.
+    Whoever goes on with LMDB reads until the process ends, or writes over pages that are in use."""
+    from lmdb.verify import VerifyError, verify
+
+    name = data_file(path)
+    try:
+        problems = verify(name, subdir=False)  # type: ignore[no-untyped-call]
+    except VerifyError as error:
+        problems = [error]
+    except OSError as error:
+        raise_os_error(error, f"cannot read {name}")
+    if not problems:
+        return None
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{name} is damaged: {problems[0]}{more}"
+
+
+def verify_structure(path: str) -> None:
+    """Raise :class:`StoreDamagedError` with what :func:`structure_problem` finds."""
+    problem = structure_problem(path)
+    if problem is not None:
+        raise StoreDamagedError(f"{problem}: bookstand repair saves what can be saved")
+
+
+def probe_in_subprocess(path: str) -> None:
+    """Let a child read all of the store first, so that what would kill a process kills that one."""
+    import subprocess
+
+    patience = 120 + os.path.getsize(data_file(path)) / _SLOWEST_PROBE
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-m", "bookstand.storage.process.probe", path],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            check=False,
+            timeout=patience,
+        )
+    except subprocess.TimeoutExpired:
+        raise StoreDamagedError(f"store {path} is damaged: reading it did not end within {patience:.0f} s") from None
+    if probe.returncode < 0:
+        raise StoreDamagedError(f"store {path} is damaged: reading it killed a process with signal {-probe.returncode}")
+    if probe.returncode:
+        name, _, message = probe.stdout.strip().partition(": ")
+        kind = getattr(errors, name, StoreDamagedError)
+        raise kind(message or f"store {path} is damaged: {probe.stderr.strip()}")
+
+
+@contextmanager
+def os_errors(doing: str) -> Iterator[None]:
+    """What the operating system refuses inside the block becomes an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, errors.BookstandError):
+            raise
+        raise_os_error(error, doing)
+
+
+def raise_os_error(error: OSError, doing: str) -> NoReturn:
+    """The error of ours for an operating system's."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        answer = disk_full(doing, error)
+        raise answer from answer.__cause__
+    kind = StoreAccessError if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else StoreError
+    raise kind(f"{doing}: {error.strerror or error}") from error
+
+
+def is_ours(name: str) -> bool:
+    begins = (_CREATING, process_markers.WRITER, process_markers.READER, process_markers.SERVER)
+    return name in (DATA_FILE, LOCK_FILE, witness.FILE) or name.startswith(begins)
+
+
+def sync_file(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Repair of damaged stores."""

@@ -1,0 +1,155 @@
+"""Saves what can be saved of a damaged store: into a new one, with a list of what could not.
+
+The damaged store is only read, and not by LMDB, which believes what it reads
+(:mod:`bookstand.storage.repair.salvage`). What is copied is decided in :mod:`bookstand.storage.repair.rebuild`. The
+new store is made in the folder :data:`UNFINISHED` of the place that it is meant for, and its data file moves out of it
+once it is whole, verified and synced. So the place may be an empty disk, nothing is left to do in the end that a disk
+could refuse, and what a repair that was killed leaves is neither a store nor taken for an empty folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreInUseError, StoreNotFoundError
+from bookstand.storage.lmdb.environment import data_file
+from bookstand.storage.process import data_files, process_markers
+from bookstand.storage.repair.rebuild import Copying, NothingToSaveError
+from bookstand.storage.repair.report import Loss, RepairReport
+from bookstand.storage.repair.salvage import Progress, Salvage
+from bookstand.storage.storage import open_storage
+from bookstand.storage.verify import verify
+
+if TYPE_CHECKING:
+    from bookstand.storage.storage import Storage
+
+__all__ = ["UNFINISHED", "Loss", "NothingToSaveError", "RepairReport", "repair"]
+
+UNFINISHED = "unfinished-repair"
+
+
+def repair(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    passwords: Sequence[bytes] = (),
+    dry_run: bool = False,
+    looking: Progress | None = None,
+    saving: Progress | None = None,
+    verifying: Progress | None = None,
+) -> RepairReport:
+    """Copy what can be saved into a new store. ``passwords`` are tried on ledgers that have lost theirs. ``dry_run``:
+    write nothing, and say what would be saved.
+
+    :class:`NothingToSaveError` if there is nothing that could be saved; nothing is written then.
+    """
+    folder, new = data_files.folder_name(source), data_files.folder_name(destination)
+    _check_places(folder, new)
+    with _salvage(folder, looking) as found:
+        report = RepairReport(folder, new, dry_run)
+        if dry_run:
+            Copying(found, report, passwords, None, saving).run()
+            _check_unchanged(found, folder)
+            return report
+        with _made_in(new) as storage:
+            Copying(found, report, passwords, storage, saving).run()
+            _check_unchanged(found, folder)
+            _add_what_verify_finds(storage, report, found.file.bytes, verifying)
+        _finish(new)
+    return report
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+
+def _check_places(folder: str, new: str) -> None:
+    if not os.path.isdir(folder) or not data_files.has_data_file(folder):
+        raise StoreNotFoundError(f"there is no store at {folder}")
+    if os.path.lexists(new) and not (os.path.isdir(new) and set(os.listdir(new)) <= {UNFINISHED}):
+        raise IncorrectParameterError(f"{new} for what is saved is there already, and no empty folder")
+    within = os.path.realpath(folder)
+    if os.path.commonpath([within, os.path.realpath(new)]) == within:
+        raise IncorrectParameterError(f"{new} for what is saved lies in the store {folder}, which is not changed")
+    _check_unused(folder)
+
+
+def _check_unused(folder: str) -> None:
+    if process_markers.Survey(folder).writers:
+        raise StoreInUseError(f"store {folder} is being written to by a process")
+
+
+def _salvage(folder: str, looking: Progress | None) -> Salvage:
+    with data_files.os_errors(f"cannot read {data_file(folder)}"):
+        return Salvage(data_file(folder), looking)
+
+
+def _check_unchanged(found: Salvage, folder: str) -> None:
+    _check_unused(folder)
+    if found.file.changed:
+        raise StoreInUseError(f"store {folder} was written to while it was read")
+
+
+@contextmanager
+def _made_in(new: str) -> Iterator[Storage]:
+    """The storage that becomes the one in ``new``. It is closed and looked at in the end; if anything fails, nothing is
+    left of it."""
+    was_there, made = os.path.isdir(new), False
+    unfinished = os.path.join(new, UNFINISHED)
+    try:
+        with data_files.os_errors(f"cannot make the folder {unfinished}"):
+            if not was_there:
+                process_markers.make_folders(os.path.abspath(new))
+            with process_markers.FolderLock(new) as lock:
+                _clear(unfinished)
+                os.mkdir(unfinished)
+                made = True
+                # Nothing is promised before the end: it is synced then, as a whole.
+                storage = open_storage(unfinished, durability="none")
+                lock.release()
+        try:
+            yield storage
+        finally:
+            storage.close()
+        data_files.verify_structure(unfinished)
+    except BaseException:
+        if made:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        if not was_there:
+            # Only if it is empty.
+            with suppress(OSError):
+                os.rmdir(new)
+        raise
+
+
+def _clear(unfinished: str) -> None:
+    """Away with what an earlier repair left."""
+    if not os.path.lexists(unfinished):
+        return
+    if not os.path.isdir(unfinished) or not all(map(data_files.is_ours, os.listdir(unfinished))):
+        raise NotAStoreError(f"{unfinished} is there already, and nothing that a repair left")
+    if process_markers.Survey(unfinished).writers:
+        raise StoreInUseError(f"another repair is writing to {unfinished}")
+    shutil.rmtree(unfinished)
+
+
+def _finish(new: str) -> None:
+    unfinished = os.path.join(new, UNFINISHED)
+    with data_files.os_errors(f"what is saved is whole in {unfinished}, but cannot become the store {new}"):
+        data_files.sync_file(data_file(unfinished))
+        os.rename(data_file(unfinished), data_file(new))
+        process_markers.sync_folder(new)
+    shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _add_what_verify_finds(storage: Storage, report: RepairReport, file_bytes: int, progress: Progress | None) -> None:
+    """What is told to be lost reads as lost; anything else would be new."""
+    storage.flush()
+    is_told = report.entry_is_lost()
+    told = None if progress is None else lambda done: progress(min(done, file_bytes), file_bytes)
+    for problem in verify(storage, structure=False, progress=told).problems:
+        if not is_told(problem.ledger_id, problem.entry_id):
+            report.losses.append(Loss("store", f"verifying the new store: {problem.message}", problem.ledger_id))

@@ -1,0 +1,1 @@
+"""Copies of ledgers on served bookies."""

@@ -1,0 +1,599 @@
+"""Faults that a test puts into a store: by rule, from a seed, and repeatable from one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Mapping
+from threading import Lock
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from bookstand.errors import BookstandError, IncorrectParameterError, OutcomeUnknownError
+from bookstand.storage.commit.ledger_operations import UpdateLedger
+from bookstand.storage.commit.node_operations import PutNode
+from bookstand.storage.commit.operations import Change
+from bookstand.storage.hooks import Hooks, SimulatedCrash
+from bookstand.storage.lmdb.errors import disk_full
+from bookstand.storage.storage import Storage
+from bookstand.testing import environment
+from bookstand.testing.clock import RealClock, VirtualClock
+from bookstand.testing.faults.blocking import Held, Stall, Waiting
+from bookstand.testing.faults.bookie import BookieFaults
+from bookstand.testing.faults.failpoints import BY_POINT, OPERATIONS, POINTS, check_operation
+from bookstand.testing.faults.pulsar_mock import MockBookKeeperFaults
+from bookstand.testing.faults.rules import (
+    TIMES,
+    Rule,
+    Subject,
+    as_seconds,
+    check_rule,
+    error_of,
+    name_of_error,
+    parse_rule,
+    seconds_of,
+)
+
+__all__ = ["Faults", "Fired", "Rule", "SimulatedCrash", "Stall", "UnfiredFaultsError"]
+
+_VERSION = "v1:"
+_LONGEST_SEED = 4000  # longer ones Python does not read
+_LONGEST_PLACE = 20
+_MODES = ("raise", "kill")
+
+_ACTING = ("delay", "stall", "conflict", "fail")
+
+
+class UnfiredFaultsError(BookstandError, AssertionError):
+    """A test made rules that never came to anything: it does not test what it says."""
+
+
+class Fired(NamedTuple):
+    """One line of :attr:`Faults.log`: what a rule did to what."""
+
+    rule: str
+    operation: str
+    ledger: int | None
+    entry: int | None
+    path: str | None
+    bookie: int | None = None
+
+
+class Faults(MockBookKeeperFaults, Hooks):
+    """Hooks that do what their rules say: ``bookstand.open(path, hooks=faults)``.
+
+    A rule is made by ``fail``, ``lose_ack``, ``delay``, ``stall``, ``conflict``, ``flip``, ``disk_full`` or ``crash``,
+    and can be made at any time. It is about an operation (``Faults.operations()``), or for a crash about a point
+    (``Faults.points()``), and matches all of them unless it names a ledger, an entry, a node's path or, where a store
+    is served, a bookie. Which of the operations that it matches it happens to:
+
+    ``nth``
+        from the n-th on (1 is the first, counted from when the rule was made),
+    ``times``
+        so often at most (None: any number),
+    ``probability``
+        and each with that chance. Chance depends on the seed, the rule and what the operation is about, so that the
+        same entries are hit however threads take turns.
+
+    ``after=True``: once the operation has happened, before its caller is told. An operation meets at most one rule of
+    each kind before and one after: the oldest that is due, those that are limited in times before those that are not.
+    It is delayed first, then stalled, then conflicts, then fails.
+
+    An append that fails is answered as if the bookie had failed it: all that is under way on the handle fails with the
+    same error, and the handle closes its ledger at the last entry acknowledged. With ``after=True`` the entry stays in
+    the store, behind that end. Appends made in a transaction are part of one "commit", and no "append".
+
+    One Faults may be given to several stores, and be used from several threads. As a context manager it lets go of
+    what it holds at the end, and raises :class:`UnfiredFaultsError` if a rule never happened, see :meth:`check`.
+    """
+
+    def __init__(self, seed: int = 0, clock: VirtualClock | None = None) -> None:
+        """``clock``: what delays are measured by, see :class:`VirtualClock`; None: they really last."""
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise IncorrectParameterError(f"a seed is a number, not {seed!r}")
+        if clock is not None and not isinstance(clock, VirtualClock):
+            raise IncorrectParameterError(f"delays need a VirtualClock, or None, not {clock!r}")
+        self.seed = seed
+        self.clock = clock
+        self.log: list[Fired] = []
+        """What has happened so far, in order."""
+        self.passed: Counter[str] = Counter()
+        """How often each point was passed."""
+        self.rules: list[Rule] = []
+        self._waits: VirtualClock | RealClock = RealClock() if clock is None else clock
+        self._lock = Lock()
+        self._by_operation: dict[str, list[Rule]] = {}
+        self._held: set[Held] = set()
+        # Appends that began here, and so are not a transaction's.
+        self._begun: Counter[Subject] = Counter()
+        # Rules that have the disk be full; the first one counts.
+        self._full_disks: list[Rule] = []
+        self._read_interceptor: Callable[[int, int, bytes | None], bytes | None] | None = None
+
+    # -- making rules --------------------------------------------------------------------------------------------------
+
+    def fail(
+        self,
+        operation: str,
+        code: int = -6,
+        *,
+        error: BookstandError | type[BookstandError] | None = None,
+        ledger: int | None = None,
+        entry: int | None = None,
+        path: str | None = None,
+        bookie: int | None = None,
+        nth: int | None = None,
+        times: int | None = 1,
+        probability: float | None = None,
+        after: bool = False,
+    ) -> Rule:
+        """Fail with BookKeeper's ``code``, or with ``error``; nothing has happened then, with ``after`` all has."""
+        value = name_of_error(code, error)
+        rule = Rule("fail", operation, ledger, entry, path, nth, times, probability, after, value, bookie)
+        if isinstance(error, BookstandError):
+            rule.action = error
+        return self._add(rule)
+
+    def lose_ack(self, operation: str = "append", **which: Any) -> Rule:
+        """It happens and is durable, and the caller is told that nobody knows: :class:`OutcomeUnknownError`."""
+        return self.fail(operation, error=OutcomeUnknownError, after=True, **which)
+
+    def delay(
+        self,
+        operation: str,
+        seconds: float | tuple[float, float],
+        *,
+        after: bool = False,
+        ledger: int | None = None,
+        entry: int | None = None,
+        path: str | None = None,
+        bookie: int | None = None,
+        nth: int | None = None,
+        times: int | None = None,
+        probability: float | None = None,
+    ) -> Rule:
+        """Keep it waiting for so many seconds, or for some between the two: each time, unless ``times`` says less.
+
+        Appends wait without a thread, as with ``stall``. With a VirtualClock they wait until somebody advances it.
+        """
+        value = as_seconds(seconds)
+        return self._add(Rule("delay", operation, ledger, entry, path, nth, times, probability, after, value, bookie))
+
+    def stall(
+        self,
+        operation: str,
+        *,
+        after: bool = False,
+        ledger: int | None = None,
+        entry: int | None = None,
+        path: str | None = None,
+        bookie: int | None = None,
+        nth: int | None = None,
+        times: int | None = 1,
+        probability: float | None = None,
+    ) -> Stall:
+        """Keep it waiting until the :class:`Stall` is released."""
+        rule = self._add(Rule("stall", operation, ledger, entry, path, nth, times, probability, after, "", bookie))
+        stall: Stall = rule.action
+        return stall
+
+    def conflict(
+        self,
+        operation: str = "close",
+        *,
+        ledger: int | None = None,
+        path: str | None = None,
+        nth: int | None = None,
+        times: int | None = 1,
+        probability: float | None = None,
+    ) -> Rule:
+        """Have somebody else write the same metadata or node right before: its version is another one then.
+
+        A close or a recovery reads it again and succeeds; a write with an expected version is refused with -17. What
+        is written is what was there already; a node that is not there is made, with an empty value.
+        """
+        return self._add(Rule("conflict", operation, ledger, None, path, nth, times, probability))
+
+    def disk_full(self, after: int = 0) -> Rule:
+        """The disk is full once ``after`` more commits have been made, until :meth:`free_space`.
+
+        The commit that finds it full is refused with -6, whose cause is a DiskFullError. From then on the store does as
+        with a disk that is really full: whatever takes space is refused at once, and what does not is committed.
+        Collecting deleted ledgers frees space in the file, as ever.
+        """
+        return self._full(after, None)
+
+    def disk_full_until(self, condition: Callable[[], object]) -> Rule:
+        """The disk is full from now on until ``condition()``, asked before each commit, gives something true."""
+        if not callable(condition):
+            raise IncorrectParameterError(f"a condition is called, which {condition!r} cannot be")
+        return self._full(0, condition)
+
+    def _full(self, after: int, condition: Callable[[], object] | None) -> Rule:
+        if isinstance(after, bool) or not isinstance(after, int) or after < 0:
+            raise IncorrectParameterError(f"a disk is full after a number of commits, not after {after!r}")
+        return self._add(Rule("full", "commit", value=str(after) if after else "", action=condition))
+
+    def free_space(self) -> None:
+        """No disk is full any more."""
+        with self._lock:
+            self._full_disks.clear()
+
+    def flip(
+        self,
+        ledger: int,
+        entry: int,
+        bit: int | str = "random",
+        *,
+        times: int | None = None,
+        bookie: int | None = None,
+    ) -> Rule:
+        """What is read of this entry has one bit flipped: the one of that number, or one chosen from the seed, which
+        is the same one each time. What is stored stays as it is, and so verify() finds nothing."""
+        if bit != "random" and (isinstance(bit, bool) or not isinstance(bit, int) or bit < 0):
+            raise IncorrectParameterError(f"a bit is a number from 0 up, or 'random', not {bit!r}")
+        value = "" if bit == "random" else str(bit)
+        return self._add(Rule("flip", "read", ledger, entry, times=times, value=value, bookie=bookie))
+
+    def crash(
+        self,
+        point: str,
+        nth: int = 1,
+        mode: str = "raise",
+        *,
+        ledger: int | None = None,
+        entry: int | None = None,
+        path: str | None = None,
+        bookie: int | None = None,
+    ) -> Rule:
+        """Crash when a point is passed for the n-th time, or for the n-th time with what is asked for.
+
+        ``mode="raise"``: :class:`SimulatedCrash`, which is no Exception, comes out of whatever call passed the point,
+        and the store is gone as if the process had died: nothing that is queued is committed, every handle of it
+        raises ``StoreCrashedError``, in other threads as well, and the path can be opened again at once. A crash in
+        the store's own background thread shows by that alone. ``mode="kill"``: SIGKILL for the whole process.
+        """
+        if mode not in _MODES:
+            raise IncorrectParameterError(f"a crash is one of {_MODES}, not {mode!r}")
+        value = "" if mode == "raise" else mode
+        return self._add(
+            Rule("crash", point, ledger, entry, path, None if nth == 1 else nth, value=value, bookie=bookie)
+        )
+
+    def add(self, text: str) -> Rule:
+        """The rule that is written like this, as ``str()`` of a rule writes it and a replay has it."""
+        return self._add(parse_rule(text))
+
+    def _add(self, rule: Rule) -> Rule:
+        check_rule(rule)
+        _check_value(rule)
+        if rule.kind == "stall":
+            rule.action = Stall()
+        text = str(rule)
+        with self._lock:
+            rule.seed = self.seed, text, sum(str(other) == text for other in self.rules)
+            self.rules.append(rule)
+            if rule.kind == "full":
+                self._full_disks.append(rule)
+            else:
+                self._by_operation.setdefault(rule.operation, []).append(rule)
+        return rule
+
+    def remove(self, rule: Rule) -> None:
+        """It does nothing from now on, and need not have."""
+        with self._lock:
+            for rules in (self.rules, self._full_disks, self._by_operation.get(rule.operation, [])):
+                if rule in rules:
+                    rules.remove(rule)
+        if rule.kind == "stall":
+            rule.action.release()
+
+    @property
+    def stalls(self) -> list[Stall]:
+        """Those of all rules, in order; also of rules that came from a replay."""
+        return [rule.action for rule in self.rules if rule.kind == "stall"]
+
+    def release(self) -> None:
+        """Let go of all stalls."""
+        for stall in self.stalls:
+            stall.release()
+
+    # -- what there is, and what happened ------------------------------------------------------------------------------
+
+    @staticmethod
+    def points() -> Mapping[str, str]:
+        """Every point of the store, and how things stand there."""
+        return POINTS
+
+    @staticmethod
+    def operations() -> Mapping[str, str]:
+        """Every operation that a rule can be about."""
+        return {name: operation.meaning for name, operation in OPERATIONS.items()}
+
+    def unfired(self) -> list[Rule]:
+        """The rules that have not done anything so far."""
+        return [rule for rule in self.rules if rule.expected and not rule.fired]
+
+    def check(self) -> None:
+        """Raise :class:`UnfiredFaultsError` if there are such."""
+        unfired = self.unfired()
+        if unfired:
+            rules = ", ".join(f"{rule} (met {rule.seen} operations)" for rule in unfired)
+            raise UnfiredFaultsError(f"never happened: {rules}; to replay: {self.replay_line}")
+
+    @property
+    def replay(self) -> str:
+        """Seed and rules on one line, which :meth:`parse` reads.
+
+        Conditions and interceptors are not on it: a disk that was full until something stays full there.
+        """
+        return ";".join([f"{_VERSION}seed={self.seed}", *map(str, self.rules)])
+
+    @property
+    def replay_line(self) -> str:
+        """The same for a shell."""
+        return f'{environment.FAULTS}="{self.replay}"'
+
+    @classmethod
+    def parse(cls, text: str, clock: VirtualClock | None = None) -> Self:
+        """The faults that a replay describes."""
+        if not isinstance(text, str) or not text.startswith(_VERSION):
+            raise IncorrectParameterError(f"a replay begins with {_VERSION!r}, not as {text!r}")
+        first, *rest = text[len(_VERSION) :].split(";")
+        name, _, seed = first.strip().partition("=")
+        if name != "seed" or not seed.removeprefix("-").isdecimal() or len(seed) > _LONGEST_SEED:
+            raise IncorrectParameterError(f"a replay begins with {_VERSION}seed=<number>, not as {text[:200]!r}")
+        faults = cls(int(seed), clock)
+        for item in rest:
+            if item.strip():
+                faults.add(item)
+        return faults
+
+    @classmethod
+    def from_environment(cls, name: str = environment.FAULTS, clock: VirtualClock | None = None) -> Self | None:
+        """The faults that a variable of the environment describes; None, which costs nothing, where it is not set."""
+        text = os.environ.get(name)
+        return cls.parse(text, clock) if text else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+        if error is None:
+            self.check()
+        else:
+            error.add_note(f"to replay the faults: {self.replay_line}")
+
+    def __repr__(self) -> str:
+        return f"<Faults {self.replay}>"
+
+    # -- meeting operations --------------------------------------------------------------------------------------------
+
+    def _meet(self, operation: str, after: bool, subject: Subject, kinds: tuple[str, ...] = _ACTING) -> dict[str, Rule]:
+        """Count an operation, and find what happens to it: one rule of a kind at most."""
+        if operation not in self._by_operation:
+            return {}
+        with self._lock:
+            found: dict[str, Rule] = {}
+            for rule in self._by_operation[operation]:
+                if rule.after != after or rule.kind not in kinds or not rule.matches(subject):
+                    continue
+                if rule.due(subject):
+                    other = found.get(rule.kind)
+                    if other is None or (other.times is None and rule.times is not None):
+                        found[rule.kind] = rule
+            for rule in found.values():
+                self._fired(rule, operation, subject)
+            return found
+
+    def _fired(self, rule: Rule, operation: str, subject: Subject) -> None:
+        rule.fired += 1
+        self.log.append(Fired(str(rule), operation, *subject))
+
+    def _hold(self, found: dict[str, Rule], subject: Subject, go_on: Callable[[BookstandError | None], None]) -> bool:
+        """Delay, stall and fail; False if none of it is to happen, and nothing was done."""
+        delay, stall, failing = found.get("delay"), found.get("stall"), found.get("fail")
+        if delay is None and stall is None and failing is None:
+            return False
+        failure = None if failing is None else _failure(failing)
+
+        def let_go(error: BookstandError | None) -> None:
+            with self._lock:
+                self._held.discard(held)
+            go_on(error or failure)
+
+        held = Held(let_go)
+        with self._lock:
+            self._held.add(held)
+
+        def wait_for_release() -> None:
+            if stall is None:
+                held.let_go()
+            else:
+                stall.action.hold(held)
+
+        if delay is None:
+            wait_for_release()
+        else:
+            seconds = delay.random("seconds", subject).uniform(*seconds_of(delay.value))
+            self._waits.call_later(seconds, wait_for_release)
+        return True
+
+    def _happen(self, operation: str, after: bool, subject: Subject, storage: Storage | None) -> None:
+        """An operation in whose thread all of it happens."""
+        found = self._meet(operation, after, subject)
+        if not found:
+            return
+        failing = found.pop("fail", None)
+        waiting = Waiting()
+        if self._hold(found, subject, waiting.go_on):
+            waiting.wait()
+        if "conflict" in found and storage is not None:
+            _write_the_same(storage, subject)
+        if failing is not None:
+            raise _failure(failing)
+
+    # -- what the store calls ------------------------------------------------------------------------------------------
+
+    def point(self, name: str) -> None:
+        self.at(name, None, None)
+
+    def at(self, name: str, subject: Any, storage: Storage | None, bookie: int | None = None) -> None:
+        about = _subject_of(subject)._replace(bookie=bookie)
+        with self._lock:
+            self.passed[name] += 1
+            for rule in self._by_operation.get(name, ()):
+                if rule.kind == "crash" and rule.matches(about) and rule.due(about):
+                    self._fired(rule, name, about)
+                    if rule.value == "kill":
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    raise SimulatedCrash(name)
+        for operation, after in BY_POINT[name]:
+            self._happen(operation, after, about, storage)
+        if name == "commit.before_sync":
+            self._find_disk_full()
+
+    def before_add(
+        self, ledger_id: int, entry_id: int, proceed: Callable[..., None], bookie: int | None = None
+    ) -> bool:
+        subject = Subject(ledger_id, entry_id, bookie=bookie)
+        with self._lock:
+            self._begun[subject] += 1
+        return self._hold(self._meet("append", False, subject), subject, proceed)
+
+    def after_add(self, ledger_id: int, entry_id: int, proceed: Callable[..., None], bookie: int | None = None) -> bool:
+        subject = Subject(ledger_id, entry_id, bookie=bookie)
+        with self._lock:
+            began = self._begun.pop(subject, 0)
+            if not began:
+                return False
+            if began > 1:
+                self._begun[subject] = began - 1
+        return self._hold(self._meet("append", True, subject), subject, proceed)
+
+    def on_read(self, ledger_id: int, entry_id: int, stored: bytes | None, bookie: int | None = None) -> bytes | None:
+        subject = Subject(ledger_id, entry_id, bookie=bookie)
+        self._happen("read", False, subject, None)
+        if self._read_interceptor is not None:
+            stored = self._read_interceptor(ledger_id, entry_id, stored)
+        if not stored:
+            return stored
+        with self._lock:
+            for rule in self._by_operation.get("read", ()):
+                if rule.kind == "flip" and rule.matches(subject) and rule.due(subject):
+                    self._fired(rule, "read", subject)
+                    bit = int(rule.value) if rule.value else rule.random("bit", subject).randrange(len(stored) * 8)
+                    stored = _flipped(stored, bit)
+        return stored
+
+    def on_fence(self, ledger_id: int, bookie: int | None = None) -> None:
+        self._happen("fence", False, Subject(ledger_id, bookie=bookie), None)
+
+    def on_read_lac(self, ledger_id: int, bookie: int | None = None) -> None:
+        self._happen("read_lac", False, Subject(ledger_id, bookie=bookie), None)
+
+    def of_bookie(self, number: int) -> Hooks:
+        return BookieFaults(self, number)
+
+    def appears_empty(self, ledger_id: int) -> bool:
+        return "empty" in self._meet("open", True, Subject(ledger_id), ("empty",))
+
+    def crashed(self, reason: BookstandError) -> None:
+        """Whoever is held here would wait for ever."""
+        with self._lock:
+            held = list(self._held)
+        for one in held:
+            one.let_go(reason)
+
+    def disk_is_full(self) -> bool:
+        rule = next(iter(self._full_disks), None)
+        if rule is None:
+            return False
+        if rule.action is not None and rule.action():
+            self.free_space()
+            return False
+        return bool(rule.seen >= int(rule.value or 0))
+
+    def _find_disk_full(self) -> None:
+        """A commit is about to be written. Only the first is refused here: the store itself refuses what needs space
+        once it knows. ``seen`` counts the commits before that one."""
+        with self._lock:
+            rule = next(iter(self._full_disks), None)
+            if rule is None or rule.fired:
+                return
+            if rule.seen < int(rule.value or 0):
+                rule.seen += 1
+                return
+            self._fired(rule, "commit", Subject())
+        answer = disk_full(f"by the rule {rule}", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        raise answer from answer.__cause__
+
+
+def _subject_of(subject: Any) -> Subject:
+    if isinstance(subject, str):
+        return Subject(path=subject)
+    if isinstance(subject, tuple):
+        return Subject(*subject)
+    return Subject(subject)
+
+
+def _failure(rule: Rule) -> BookstandError:
+    given: BookstandError | None = rule.action
+    if given is not None:
+        return given.with_traceback(None)
+    kind = error_of(rule.value)
+    about = getattr(kind, "default_message", kind.__name__)
+    return kind(f"{about} (by the rule {rule})")
+
+
+def _flipped(stored: bytes, bit: int) -> bytes:
+    if bit >= len(stored) * 8:
+        raise IncorrectParameterError(f"there is no bit {bit} to flip: the entry has {len(stored) * 8}")
+    changed = bytearray(stored)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def _write_the_same(storage: Storage, subject: Subject) -> None:
+    """Somebody else's write of what is there already: its version goes up by one."""
+    ledger_id, path = subject.ledger, subject.path
+    if ledger_id is not None:
+        metadata = storage.metadata(ledger_id)
+        if metadata is not None:
+            storage.apply(Change(UpdateLedger(ledger_id, metadata[0], None)))
+    elif path is not None:
+        node = storage.node(path)
+        storage.apply(Change(PutNode(path, b"" if node is None else node[0], None)))
+
+
+def _is_place(value: str) -> bool:
+    return value.isdecimal() and len(value) <= _LONGEST_PLACE
+
+
+def _check_value(rule: Rule) -> None:
+    """What a rule from a replay says besides what all rules say."""
+    kind, value = rule.kind, rule.value
+    if kind == "fail":
+        error_of(value)
+    elif kind == "delay":
+        seconds_of(value)
+    elif kind == "conflict":
+        if rule.after or not check_operation(rule.operation).conflicts:
+            able = [name for name, operation in OPERATIONS.items() if operation.conflicts]
+            raise IncorrectParameterError(f"a conflict is before one of {able}, not at {rule.operation!r}")
+    elif kind == "crash":
+        if value not in ("", *_MODES) or rule.after or rule.probability is not None or rule.times != 1:
+            raise IncorrectParameterError(f"{rule} is no crash, which is written like crash@commit.before_sync#3=kill")
+    elif kind in ("full", "flip"):
+        at = "commit" if kind == "full" else "read"
+        if rule.operation != at or rule.after or not (_is_place(value) or value in ("", "random")):
+            raise IncorrectParameterError(f"{rule} is not what a replay writes; {kind} is at {at!r}, with a number")
+        rule.value = "" if value == "random" else value
+    elif value or (kind == "empty" and (rule.operation, rule.after) != ("open", True)):
+        raise IncorrectParameterError(f"{rule} is not what a replay writes")
+    assert kind in TIMES

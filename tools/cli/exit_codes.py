@@ -1,0 +1,64 @@
+"""How a command ends, as a number that scripts can rely on."""
+
+from __future__ import annotations
+
+from bookstand.errors import (
+    BookstandError,
+    DigestMismatchError,
+    IncorrectParameterError,
+    MalformedError,
+    MetadataSerializationError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchNodeError,
+    NotAStoreError,
+    StoreDamagedError,
+    StoreFormatError,
+    StoreNotFoundError,
+)
+from bookstand.tools.cli.damage_report import DamageError
+
+FINE = 0
+DAMAGE = 1
+WRONG_ARGUMENTS = 2
+NOT_THERE = 3
+FAILED = 4
+INTERRUPTED = 130
+"""As shells have it for SIGINT."""
+
+MEANINGS = {
+    FINE: "fine",
+    DAMAGE: "damage was found; what could be read was printed",
+    WRONG_ARGUMENTS: "the arguments are wrong",
+    NOT_THERE: "what was asked for is not there, is neither a store nor a bookie's disk, or has a newer format",
+    FAILED: "it failed or was refused: the disk is full, the store holds something else, the system says no",
+    INTERRUPTED: "it was interrupted",
+}
+
+# The first that fits counts.
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (StoreFormatError, NOT_THERE),
+    (StoreNotFoundError, NOT_THERE),
+    (NotAStoreError, NOT_THERE),
+    (NoSuchNodeError, NOT_THERE),
+    (NoSuchLedgerError, NOT_THERE),
+    (NoSuchEntryError, NOT_THERE),
+    (StoreDamagedError, DAMAGE),
+    (DamageError, DAMAGE),
+    (DigestMismatchError, DAMAGE),
+    (MetadataSerializationError, DAMAGE),
+    (MalformedError, DAMAGE),
+    (IncorrectParameterError, WRONG_ARGUMENTS),
+    (BookstandError, FAILED),
+    (OSError, FAILED),
+)
+
+
+def code_of(error: BaseException) -> int:
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+
+
+def code_of_failure(told: str) -> int:
+    """Of an error that is told as its name, a colon and a sentence."""
+    name = told.partition(":")[0]
+    return next((code for kind, code in _CODES if kind.__name__ == name), FAILED)

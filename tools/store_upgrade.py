@@ -1,0 +1,122 @@
+"""The records of a store in their newest forms, where older ones are read as well.
+
+So far there is one format of stores, and what it holds may have been written in older forms on purpose, for readers
+that know no other: ledgers' metadata in BookKeeper's formats 1 and 2, cursors as Pulsar's snapshots. Each is changed in
+a commit of its own, whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bookstand.cursor.store.migration import PAGES, migrate_cursor
+from bookstand.errors import BookstandError, StoreInUseError
+from bookstand.pipeline.jobs.busy_cursors import check_not_held, left_for
+from bookstand.storage.format.ledger_metadata import CURRENT_FORMAT
+from bookstand.storage.format.schema import FORMAT_VERSION
+from bookstand.store import Store
+
+Progress = Callable[[int, int], None]
+"""Told how many ledgers and topics of how many have been looked at."""
+
+
+@dataclass
+class UpgradeReport:
+    """Of a dry run it says what would be done."""
+
+    dry_run: bool
+    format: int = FORMAT_VERSION
+    """Of the store; it is the newest, for stores of others are not opened."""
+    metadata: list[dict[str, int]] = field(default_factory=list)
+    """Ledgers whose metadata was in an older format: ``ledger``, ``before``, ``after``."""
+    kept: list[int] = field(default_factory=list)
+    """Ledgers whose metadata stays as it is: it has neither digest nor password, and the newest format needs them."""
+    cursors: list[dict[str, str]] = field(default_factory=list)
+    """Cursors that were snapshots: ``topic``, ``cursor``, ``before``, ``after``."""
+    left: list[dict[str, Any]] = field(default_factory=list)
+    """Cursors that stay as they are: ``topic``, ``cursor``, ``why``, and whether they are ``held`` by another process
+    or ``damaged``."""
+    problems: list[str] = field(default_factory=list)
+    """What could not be read, and stays as it is."""
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.metadata or self.cursors)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def look(store: Store, topics: Iterable[str], progress: Progress | None = None) -> UpgradeReport:
+    """What is in an older form; nothing is changed, and the store may be open read-only."""
+    report = UpgradeReport(dry_run=True)
+    ledger_ids, names = list(store.list_ledgers()), list(topics)
+    total = len(ledger_ids) + len(names)
+    for done, ledger_id in enumerate(ledger_ids, 1):
+        try:
+            _look_at_metadata(store, ledger_id, report)
+        except BookstandError as error:
+            report.problems.append(str(error))
+        if progress is not None:
+            progress(done, total)
+    for done, name in enumerate(names, len(ledger_ids) + 1):
+        _look_at_cursors(store, name, report)
+        if progress is not None:
+            progress(done, total)
+    return report
+
+
+def upgrade(store: Store, found: UpgradeReport, progress: Progress | None = None) -> UpgradeReport:
+    """Rewrite what :func:`look` has found, and nothing else: topics that are opened for writing get new ledgers."""
+    if store.storage.others().writers:
+        raise StoreInUseError(f"store {store.storage.path} is being written to by another process")
+    report = UpgradeReport(False, kept=found.kept, left=list(found.left), problems=list(found.problems))
+    total = len(found.metadata) + len(found.cursors)
+    for one in found.metadata:
+        metadata = store.ledger_metadata(one["ledger"])
+        store.write_ledger_metadata(metadata.replace(format_version=CURRENT_FORMAT), metadata.version)
+        report.metadata.append(one)
+        if progress is not None:
+            progress(len(report.metadata), total)
+    for number, cursor in enumerate(found.cursors, 1):
+        topic, name = cursor["topic"], cursor["cursor"]
+        try:
+            # Nothing keeps another process from opening the store meanwhile.
+            check_not_held(store.storage, topic, name)
+            migrate_cursor(store.managed_ledger(topic, create=False), name, PAGES)
+            report.cursors.append(cursor)
+        except BookstandError as error:
+            report.left.append({"topic": topic, "cursor": name, **left_for(error)})
+        if progress is not None:
+            progress(len(report.metadata) + number, total)
+    return report
+
+
+def _look_at_metadata(store: Store, ledger_id: int, report: UpgradeReport) -> None:
+    found = store.ledger_metadata(ledger_id)
+    if found.format_version == CURRENT_FORMAT:
+        return
+    if found.digest_type is None:
+        report.kept.append(ledger_id)
+        return
+    report.metadata.append({"ledger": ledger_id, "before": found.format_version, "after": CURRENT_FORMAT})
+
+
+def _look_at_cursors(store: Store, topic: str, report: UpgradeReport) -> None:
+    try:
+        ledgers = store.managed_ledger(topic, create=False)
+        names = ledgers.cursor_names()
+    except BookstandError as error:
+        report.problems.append(f"topic {topic}: {error}")
+        return
+    for name in names:
+        try:
+            check_not_held(store.storage, topic, name)
+            found = migrate_cursor(ledgers, name, PAGES, dry_run=True)
+        except BookstandError as error:
+            report.left.append({"topic": topic, "cursor": name, **left_for(error)})
+            continue
+        if found.changed:
+            report.cursors.append({"topic": topic, "cursor": name, "before": found.before, "after": found.after})

@@ -1,0 +1,1 @@
+"""Views of stores and disks that commands show."""

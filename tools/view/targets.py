@@ -1,0 +1,78 @@
+"""What lies at a path, open to be looked at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+
+from bookstand.disk.path_kind import BOOKIE, BOOKIE_FILE, STORE, Target, dump_beside, find
+from bookstand.errors import IncorrectParameterError, NoSuchNodeError, NotAStoreError, StoreNotFoundError
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
+from bookstand.tools.cli.damage_report import DamageError, summary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bookstand.store import Store
+    from bookstand.tools.view.base import View
+
+__all__ = ["BOOKIE", "BOOKIE_FILE", "STORE", "Target", "dump_beside", "find", "open_view"]
+
+
+LIMITS: ContextVar[ExpansionLimits] = ContextVar("LIMITS", default=DEFAULT)
+"""The limits that the command line sets."""
+
+
+def open_view(
+    path: str,
+    disks: Sequence[str] = (),
+    metadata: str | None = None,
+    passwords: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> View:
+    """What lies there, open to be looked at; a context manager. All but the path is for bookies: ``disks`` are further
+    ones of the same cluster."""
+    target = find(path)
+    words = [os.fsencode(password) for password in passwords]
+    if target.kind == STORE:
+        if metadata is not None or disks:
+            what = "no other disks have parts of it" if disks else "which has its metadata itself: no dump is needed"
+            raise IncorrectParameterError(f"{path} is a store, {what}")
+        from bookstand.tools.view.store import StoreView
+
+        return StoreView(target.path, words, LIMITS.get())
+    from bookstand.tools.view.bookies import DiskView
+
+    if disks and target.kind == BOOKIE_FILE:
+        raise IncorrectParameterError(f"{path} is a file, which is looked at by itself: --disk goes with folders")
+    check_bookies(disks)
+    check_dump(metadata)
+    return DiskView(target, disks, metadata, words, progress, LIMITS.get())
+
+
+def check_bookies(paths: Sequence[str]) -> None:
+    for path in paths:
+        if find(path).kind != BOOKIE:
+            raise NotAStoreError(f"{path} is no bookie's folder")
+
+
+def topics_meant(store: Store, patterns: Sequence[str]) -> list[str]:
+    """Names of topics, each once, by their names, the ends of their names, or patterns. Of each there is one at
+    least."""
+    from bookstand.disk.store_source import StoreSource
+    from bookstand.managed_ledger.topic_name import fits
+
+    source = StoreSource(store.storage, (), store.expansion_limits)
+    names = [*source.dump.topics, *source.dump.partitioned]
+    for pattern in patterns:
+        if not any(fits(name, pattern) for name in names):
+            absent = f"there is no topic {pattern!r}"
+            if source.damage:
+                raise DamageError(f"{absent}; what is damaged may hide it: {summary(source.damage)}")
+            raise NoSuchNodeError(absent)
+    return list(dict.fromkeys(name for name in names if any(fits(name, one) for one in patterns)))
+
+
+def check_dump(metadata: str | None) -> None:
+    if metadata is not None and not os.path.exists(metadata):
+        raise StoreNotFoundError(f"there is no metadata dump at {metadata}")
