@@ -8,12 +8,14 @@ from pyroaring import BitMap64
 
 from benchmarks.cursor_topics import FIRST_LEDGER
 from bookstand.cursor.format import position_info
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.storage.format.position import Position
 
 
 def snapshot(ledgers: int, acked: Iterable[int], form: position_info.Form) -> bytes:
     """Of so many ledgers, with the same entries acknowledged in each, and without any limit."""
     bitmap = BitMap64(acked)
-    state = AckState(Position(FIRST_LEDGER, -1), {FIRST_LEDGER + number: bitmap for number in range(ledgers)}, {}, {})
+    state = AckSnapshot(
+        Position(FIRST_LEDGER, -1), {FIRST_LEDGER + number: bitmap for number in range(ledgers)}, {}, {}
+    )
     return position_info.write(state, form).data

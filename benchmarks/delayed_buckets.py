@@ -16,7 +16,7 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.config import DelayedDeliveryConfig
 from bookstand.delivery.timer import ManualTimer
-from bookstand.delivery.tracker.bucket.registry import CursorHome
+from bookstand.delivery.tracker.bucket.registry import CursorBucketRegistry
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
 from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
@@ -44,7 +44,7 @@ class Stand(NamedTuple):
     """A tracker, its store and the clock that it goes by."""
 
     store: Any
-    home: CursorHome
+    home: CursorBucketRegistry
     clock: VirtualClock
     config: DelayedDeliveryConfig
 
@@ -59,7 +59,7 @@ def stand(path: Path, config: DelayedDeliveryConfig, now: int = NOW, **store_opt
         bookstand.open(path, **store_options) as store,
         Cursor.open(store.managed_ledger(TOPIC), CURSOR, _FLUSHED_BY_HAND) as cursor,
     ):
-        yield Stand(store, CursorHome(cursor), VirtualClock(now), config)
+        yield Stand(store, CursorBucketRegistry(cursor), VirtualClock(now), config)
 
 
 def _nobody() -> None:

@@ -22,7 +22,7 @@ from benchmarks.measure import Sample, Series, child_memory, interleave, timed
 from benchmarks.places import Bench, Place
 from benchmarks.rows import Row
 from bookstand.delivery.tracker.bucket.rebuild import deliver_at_time
-from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.message.format import encode_message
 from bookstand.proto import varints
 
 BUCKETS = 100
@@ -79,11 +79,11 @@ def plant(path: Path, buckets: int, per_seal: int) -> int:
 
 def messages_due(times: Any) -> list[bytes]:
     """A message for each time: all are the same but for that."""
-    due = varints.join(np.ascontiguousarray(times).view(np.uint64))
+    due = varints.encode_all(np.ascontiguousarray(times).view(np.uint64))
     size, rest = divmod(len(due), len(times))
     example = int(times[0])
-    marked = varints.join(np.array([example], dtype=np.uint64))
-    whole = frame(b".", publish_time=example - 1, deliver_at=example)
+    marked = varints.encode_all(np.array([example], dtype=np.uint64))
+    whole = encode_message(b".", publish_time=example - 1, deliver_at=example)
     head, tail = whole[6:].split(marked)
     if rest or len(marked) != size:
         raise RuntimeError("times are not all of one length")

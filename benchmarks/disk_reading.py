@@ -16,7 +16,7 @@ from benchmarks.places import Bench
 from benchmarks.rows import Row
 from bookstand.disk.damage import Damage
 from bookstand.disk.format import entry_log
-from bookstand.disk.format.entry_block import GOOD, TryAll
+from bookstand.disk.format.entry_block import GOOD, TryAllDigests
 from bookstand.storage.format.digest import digest_for
 from bookstand.storage.format.entry_batch import encode_entries
 
@@ -76,7 +76,7 @@ def _write(path: Path, size_of: Callable[[random.Random], int]) -> int:
 def _read(path: Path, expected: int) -> None:
     damage: list[Damage] = []
     found = 0
-    for block in entry_log.read(path, TryAll(), damage.append):
+    for block in entry_log.read(path, TryAllDigests(), damage.append):
         if (block.verdicts != GOOD).any():
             raise RuntimeError("an entry was not checked")
         found += len(block.starts)
@@ -88,7 +88,7 @@ def _some_entries(path: Path) -> tuple[list[bytes], list[bytes]]:
     """Headers and payloads of those at the beginning, each by itself as the calls want them."""
     heads: list[bytes] = []
     payloads: list[bytes] = []
-    for block in entry_log.read(path, TryAll(), [].append, stop=_HELD):
+    for block in entry_log.read(path, TryAllDigests(), [].append, stop=_HELD):
         for row in range(len(block.starts)):
             stored = block.stored(row)
             heads.append(stored[:_HEAD])

@@ -75,12 +75,12 @@ def _fill_buckets(store: Any, topic: str, random: np.random.Generator, count: in
     """Buckets of ledgers that were read long ago, so that their messages are in no ledger any more."""
     from bookstand.delivery.tracker.bucket.key import BucketKey
     from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
-    from bookstand.pipeline.jobs.bucket_cutting import Cut
+    from bookstand.pipeline.jobs.bucket_cutting import CutSettings
     from bookstand.pipeline.jobs.bucket_staging import ENTRY_LIMIT, BucketChange, StagedBucket
 
     buckets = []
     # Most wait for days: segments of five minutes, as is usual, would have a dozen messages each.
-    cut = Cut(step_millis=HOUR)
+    cut = CutSettings(step_millis=HOUR)
     sizes = random.multinomial(count, random.dirichlet(np.ones(max(1, count // 60_000))))
     for place, size in enumerate(sizes.tolist()):
         if not size:

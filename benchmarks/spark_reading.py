@@ -161,7 +161,7 @@ def _disk_figure(row: Row, spark: SparkSession, folder: Path, rounds: int, kind:
 def _multiply(disk: Path, folder: Path) -> int:
     """The entries of a recorded disk again and again, until its logs have a gibibyte: each ledger goes on."""
     from bookstand.disk.format import entry_log
-    from bookstand.disk.format.entry_block import TryAll
+    from bookstand.disk.format.entry_block import TryAllDigests
     from bookstand.storage.format.digest import digest_for
     from bookstand.storage.format.entry_batch import encode_entries
 
@@ -171,7 +171,7 @@ def _multiply(disk: Path, folder: Path) -> int:
     payloads: dict[int, list[bytes]] = {}
     for log in sorted((folder / "recorded").rglob("*.log")):
         if log.stat().st_size and "ledgers" in str(log) and log.parent.name == "current":
-            for block in entry_log.read(log, TryAll(), [].append):
+            for block in entry_log.read(log, TryAllDigests(), [].append):
                 for at in np.flatnonzero(block.digest_sizes == digest.size).tolist():
                     payloads.setdefault(int(block.ledger_ids[at]), []).append(block.stored(at)[32 + digest.size :])
     ledgers, journal = disk / "bookie-0" / "ledgers" / "current", disk / "bookie-0" / "journal" / "current"

@@ -22,21 +22,21 @@ from pyroaring import BitMap64
 
 from bookstand.cursor import metrics
 from bookstand.cursor.config import CURSOR_WHILE_OPEN, CursorConfig
-from bookstand.cursor.dispatch_pause import LEFT_OUT, STATE_SIZE, Admission, Pausing
+from bookstand.cursor.dispatch_pause import LEFT_OUT, STATE_SIZE, Admission, DispatchPause
 from bookstand.cursor.format import snapshot_form
-from bookstand.cursor.lifecycle import Usability
+from bookstand.cursor.lifecycle import CursorLifecycle
 from bookstand.cursor.metrics import CursorStats
-from bookstand.cursor.reader import Reading, Wanted, not_skipped
-from bookstand.cursor.state.cursor_state import LiveState
+from bookstand.cursor.reader import CursorReader, EntryFilter, predicate_from_skip
+from bookstand.cursor.state.cursor_state import CursorState
 from bookstand.cursor.state.ledger_acks import bits_of, indexes_of
-from bookstand.cursor.state.page_cache import ResidentPages
+from bookstand.cursor.state.page_cache import PageCache
 from bookstand.cursor.state.ranges import AckRange, RangeSet
 from bookstand.cursor.store import bootstrap
-from bookstand.cursor.store.cursor_ledger import CursorFencedError, CursorLog
-from bookstand.cursor.store.flush_scheduler import Throttle
-from bookstand.cursor.store.flusher import Flushing, Written
+from bookstand.cursor.store.cursor_ledger import CursorFencedError, CursorLedger
+from bookstand.cursor.store.flush_scheduler import FlushScheduler
+from bookstand.cursor.store.flusher import Flusher, FlushStats
 from bookstand.cursor.store.history import AllAcked, CursorDiff, HistoryEntry, all_acked, diff_of, history_of
-from bookstand.cursor.store.page_loader import Bringing
+from bookstand.cursor.store.page_loader import PageLoader
 from bookstand.cursor.store.recovery import MARKER, DamagedPage
 from bookstand.cursor.validation import (
     INTERNAL_PREFIX,
@@ -114,7 +114,7 @@ class Cursor(ProcessBound):
         """Delete a cursor without opening it, in one commit with all of its ledgers. Nothing of it needs to be
         readable: neither its state, nor its ledgers, nor its record. A cursor of that name that is open is fenced.
         :class:`NoSuchNodeError` if there is none."""
-        log = CursorLog(topic, name, None, 0)
+        log = CursorLedger(topic, name, None, 0)
         log.discard()
         topic.release(log.hold_name)
 
@@ -138,34 +138,34 @@ class Cursor(ProcessBound):
         """The marker of :meth:`history` that the cursor was opened at; None for its newest state."""
         # Guards the state in memory; held for no I/O.
         self._lock = Lock()
-        self._log = CursorLog(topic, name, config.compression, config.compression_threshold)
+        self._log = CursorLedger(topic, name, config.compression, config.compression_threshold)
         paged = config.enable_lru_cache_max_unacked_ranges
-        pages = ResidentPages(config.max_individual_ack_cache_bytes if paged else _UNLIMITED)
-        self._state = LiveState(lambda: topic.extent, pages, Position(-1, -1))
+        pages = PageCache(config.max_individual_ack_cache_bytes if paged else _UNLIMITED)
+        self._state = CursorState(lambda: topic.extent, pages, Position(-1, -1))
         self._dirty = pages.dirty
         info = self._log.load()
         if info is not None:
             found = bootstrap.recover(topic, name, self._log, info, pages, at_marker, self.read_only)
         elif create and not self.read_only:
-            found = bootstrap.begin(topic, self._log, initial, properties, cursor_properties)
+            found = bootstrap.create(topic, self._log, initial, properties, cursor_properties)
         else:
             raise NoSuchNodeError(f"topic {topic.name} has no cursor {name!r}")
         self.recovered_from = found.source
         for what in found.source.damage:
             logger().warning("topic %s, cursor %s: %s", topic.name, name, what)
-        bootstrap.adopt(topic, self._state, found)
-        self._throttle = Throttle(config.throttle_mark_delete, config.flush_interval, self._flush_in_background)
+        bootstrap.install_recovered(topic, self._state, found)
+        self._throttle = FlushScheduler(config.throttle_mark_delete, config.flush_interval, self._flush_in_background)
         # Whether an acknowledgment may wait for a flush that was asked for by one before it.
         self._joins_flush = config.throttle_mark_delete is None and not self.read_only
-        self._flushing = Flushing(name, self._state, self._log, config, self._lock, self._throttle.hurry)
+        self._flushing = Flusher(name, self._state, self._log, config, self._lock, self._throttle.hurry)
         self._flushing.adopt(found)
-        self._usability = Usability(name, topic.client, self._flushing, self.read_only)
-        self._bringing = Bringing(name, self._state, self._log, self._flushing, self._lock, self._usability)
+        self._usability = CursorLifecycle(name, topic.client, self._flushing, self.read_only)
+        self._bringing = PageLoader(name, self._state, self._log, self._flushing, self._lock, self._usability)
         self._bringing.close_holes()
         if not paged:
             self._load_for_old_form(switching=found.source.how == MARKER)
-        self._reading = Reading(topic, self._state, self._bringing, self._lock)
-        self._pausing = Pausing(self._state, self._flushing, config)
+        self._reading = CursorReader(topic, self._state, self._bringing, self._lock)
+        self._pausing = DispatchPause(self._state, self._flushing, config)
         self._flushing.after_drive = self._pausing.tell
         if not self.read_only:
             topic.hold(self._log.hold_name, lambda: self.durable_mark_delete_position)
@@ -536,7 +536,7 @@ class Cursor(ProcessBound):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read(
-        self, count: int, skip: Callable[[Position], bool] | None = None, wanted: Wanted | None = None
+        self, count: int, skip: Callable[[Position], bool] | None = None, wanted: EntryFilter | None = None
     ) -> list[TopicEntry]:
         """Up to ``count`` entries from the read position on, which moves behind them. Entries that are acknowledged,
         and those for which ``skip`` is true, are passed over without being read. ``wanted`` says the same of many:
@@ -546,16 +546,16 @@ class Cursor(ProcessBound):
         position stays there. ``seek(error.last.next)`` moves it behind the damage.
         """
         if skip is not None:
-            wanted = partial(not_skipped, skip)
+            wanted = partial(predicate_from_skip, skip)
         return [entry for run in self.read_runs(count, wanted) for entry in run.entries()]
 
-    def read_runs(self, count: int, wanted: Wanted | None = None, upto: Position | None = None) -> list[EntryRun]:
+    def read_runs(self, count: int, wanted: EntryFilter | None = None, upto: Position | None = None) -> list[EntryRun]:
         """Read without creating an object for each entry. ``upto``: no entry behind it is read or passed over."""
         return self._reading.read_runs(as_count(count), wanted, upto)
 
     def unacked(
         self,
-        wanted: Wanted | None = None,
+        wanted: EntryFilter | None = None,
         start: Position | None = None,
         on_unreadable: OnUnreadable | None = None,
     ) -> Iterator[TopicEntry]:
@@ -596,7 +596,7 @@ class Cursor(ProcessBound):
         finally:
             self._pausing.tell()
 
-    def preview(self) -> Written:
+    def preview(self) -> FlushStats:
         """Of a cursor that was opened read-only: what its first flush would write, were it opened for writing."""
         return self._flushing.preview()
 

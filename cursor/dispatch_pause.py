@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.format import position_info, snapshot_form
 from bookstand.cursor.state.bitmap_runs import runs
-from bookstand.cursor.state.cursor_state import LiveState
-from bookstand.cursor.store.flusher import Flushing
+from bookstand.cursor.state.cursor_state import CursorState
+from bookstand.cursor.store.flusher import Flusher
 from bookstand.storage.format.position import Position
 
 if TYPE_CHECKING:
-    from bookstand.cursor.state.ack_snapshot import AckState
-    from bookstand.managed_ledger.topic_extent import Extent
+    from bookstand.cursor.state.ack_snapshot import AckSnapshot
+    from bookstand.managed_ledger.topic_extent import TopicExtent
 
 STATE_SIZE, LEFT_OUT = "state_size", "left_out"
 """Reasons for a pause: the size of the state; ranges or batches that the limits of the old form leave out."""
@@ -48,7 +48,7 @@ class OldFormAdmission(Admission):
     """Admission within the limits of the old form, which leave room for ``ranges`` more ranges and ``batches`` more
     batches in part."""
 
-    def __init__(self, last: Position, first: Position, live: LiveState, ask: Ask, ranges: int, batches: int) -> None:
+    def __init__(self, last: Position, first: Position, live: CursorState, ask: Ask, ranges: int, batches: int) -> None:
         super().__init__(last)
         self._first = first
         self._live = live
@@ -72,10 +72,10 @@ class OldFormAdmission(Admission):
         return self._live.adds_range(position), self._live.not_acked_indexes(position) is None
 
 
-class Pausing:
+class DispatchPause:
     """``max_per_cursor_metadata_size_in_bytes`` is the limit in bytes; below 1 nothing pauses."""
 
-    def __init__(self, live: LiveState, flushing: Flushing, config: CursorConfig) -> None:
+    def __init__(self, live: CursorState, flushing: Flusher, config: CursorConfig) -> None:
         self._live = live
         self._flushing = flushing
         self._config = config
@@ -139,7 +139,7 @@ class Pausing:
 
     # -- the end of a pause --------------------------------------------------------------------------------------------
 
-    def entries_to_resume(self, extent: Extent) -> int | None:
+    def entries_to_resume(self, extent: TopicExtent) -> int | None:
         """Number of lowest unacknowledged entries whose acknowledgment ends the pause once it is written; 0 without a
         pause, None if no acknowledgment ends it. Callers hold the state's lock.
 
@@ -161,7 +161,7 @@ class Pausing:
         )
         return extent.between(state.mark_delete, reach) - acked
 
-    def _reach_of_pages(self, extent: Extent) -> Position:
+    def _reach_of_pages(self, extent: TopicExtent) -> Position:
         """The mark-delete position at which the pages that are stored beyond it are small enough."""
         live = self._live
         in_memory = {page.ledger_id: page for page in live.pages}
@@ -181,14 +181,14 @@ class Pausing:
         last = (extent.entries(reach) or 0) - 1 if page is None else page.last
         return Position(reach, last)
 
-    def _open_entries(self, extent: Extent, upto: Position) -> int:
+    def _open_entries(self, extent: TopicExtent, upto: Position) -> int:
         """The number of entries up to there that are not acknowledged, by pages in memory and the index."""
         live = self._live
         acked = {ledger_id: ref.acked for ledger_id, ref in live.index.items() if ledger_id <= upto.ledger_id}
         acked |= {page.ledger_id: len(page.acked) for page in live.pages if page.ledger_id <= upto.ledger_id}
         return max(0, extent.between(live.mark_delete, upto) - sum(acked.values()))
 
-    def _reach_of_limits(self, state: AckState) -> Position:
+    def _reach_of_limits(self, state: AckSnapshot) -> Position:
         """The mark-delete position beyond which there are no more ranges and batches in part than are written."""
         most_ranges, most_batches = self._old_form_limits()
         reach = state.mark_delete
@@ -203,7 +203,7 @@ class Pausing:
             reach = max(reach, sorted(state.batches)[len(state.batches) - most_batches - 1])
         return reach
 
-    def _reach_of_size(self, state: AckState) -> Position:
+    def _reach_of_size(self, state: AckSnapshot) -> Position:
         """The mark-delete position beyond which the snapshot of what is acknowledged is small enough."""
         reach = state.mark_delete
         nothing = state._replace(acked={}, batches={})

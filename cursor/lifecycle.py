@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from bookstand.cursor.store.flusher import Flushing
+from bookstand.cursor.store.flusher import Flusher
 from bookstand.errors import BookstandError, InterruptedOperationError, WriteOnReadOnlyError
 from bookstand.ledger.client import Client
-from bookstand.storage.process.interrupt_guard import Guard
+from bookstand.storage.process.interrupt_guard import InterruptGuard
 
 
-class Usability:
+class CursorLifecycle:
     """``closed`` is set by the cursor, once, when it is closed or deleted.
 
     ``guard`` belongs to the state in memory: an interrupted change of it ends the cursor, whose stored state is whole.
     """
 
-    def __init__(self, name: str, client: Client, flushing: Flushing, read_only: bool) -> None:
+    def __init__(self, name: str, client: Client, flushing: Flusher, read_only: bool) -> None:
         self._name = name
         self._client = client
         self._flushing = flushing
         self._read_only = read_only
         self.closed: BookstandError | None = None
-        self.guard = Guard(self.break_off)
+        self.guard = InterruptGuard(self.break_off)
 
     @property
     def usable(self) -> bool:

@@ -18,7 +18,7 @@ _MOST = 1_000
 _MOST_BYTES = 1 << 20
 
 
-class Ahead:
+class ReadAhead:
     """Safe between threads, but meant for one that reads."""
 
     def __init__(self, topic: ManagedLedger) -> None:

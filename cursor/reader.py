@@ -12,9 +12,9 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from bookstand.cursor.read_ahead import Ahead
-from bookstand.cursor.state.cursor_state import LiveState
-from bookstand.cursor.store.page_loader import Bringing
+from bookstand.cursor.read_ahead import ReadAhead
+from bookstand.cursor.state.cursor_state import CursorState
+from bookstand.cursor.store.page_loader import PageLoader
 from bookstand.errors import BookstandError
 from bookstand.managed_ledger.managed_ledger import ManagedLedger, UnreadableEntryError
 from bookstand.managed_ledger.topic_entries import EntryRun, TopicEntry
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 _LARGEST_WINDOW = 1 << 14
 _READ_AT_ONCE = 1_000
 
-Wanted = Callable[[int, int, int], Iterable[int]]
+EntryFilter = Callable[[int, int, int], Iterable[int]]
 """Of a ledger's entries from one to another, the last one included, those that are wanted, ascending."""
 
 _ReadRun = Callable[[int, int, int, int], Iterator[EntryRun]]
 """Reads a ledger's entries from one to another; up to a third they may be read along."""
 
 
-class Reading:
+class CursorReader:
     """``lock`` is the state's, and guards the position as well; the position is never before the first entry behind the
     mark-delete position."""
 
-    def __init__(self, topic: ManagedLedger, live: LiveState, bringing: Bringing, lock: Lock) -> None:
+    def __init__(self, topic: ManagedLedger, live: CursorState, bringing: PageLoader, lock: Lock) -> None:
         self._topic = topic
         self._live = live
         self._bringing = bringing
         self._lock = lock
-        self._ahead = Ahead(topic)
+        self._ahead = ReadAhead(topic)
         self._position = self.next_from(live.mark_delete)
         # How often somebody has sent it elsewhere.
         self._departures = 0
@@ -84,7 +84,7 @@ class Reading:
 
     # -- entries -----------------------------------------------------------------------------------------------------
 
-    def read_runs(self, count: int, wanted: Wanted | None, upto: Position | None = None) -> list[EntryRun]:
+    def read_runs(self, count: int, wanted: EntryFilter | None, upto: Position | None = None) -> list[EntryRun]:
         """Up to ``count`` entries from the position on, which moves behind them, but no further than ``upto``."""
         left = count
         found: list[EntryRun] = []
@@ -110,7 +110,7 @@ class Reading:
         return found
 
     def unacked(
-        self, wanted: Wanted | None, start: Position | None, on_unreadable: OnUnreadable | None
+        self, wanted: EntryFilter | None, start: Position | None, on_unreadable: OnUnreadable | None
     ) -> Iterator[TopicEntry]:
         """All entries, from ``start`` on, that are not acknowledged when the iteration reaches them. The read position
         does not matter. Damaged entries are treated as by :meth:`ManagedLedger.read_run`."""
@@ -125,7 +125,7 @@ class Reading:
                 yield from run.entries()
 
     def _read_in_ledger(
-        self, start: Position, count: int, wanted: Wanted | None, read_run: _ReadRun, upto: Position | None = None
+        self, start: Position, count: int, wanted: EntryFilter | None, read_run: _ReadRun, upto: Position | None = None
     ) -> tuple[list[EntryRun], Position | None]:
         """Up to ``count`` entries of the first ledger that has any from ``start`` on, and where to go on; None at the
         topic's end, and behind ``upto``."""
@@ -150,7 +150,7 @@ class Reading:
         return found, Position(ledger_id, end + 1)
 
     def _wanted_runs(
-        self, ledger_id: int, first: int, last: int, count: int, wanted: Wanted | None
+        self, ledger_id: int, first: int, last: int, count: int, wanted: EntryFilter | None
     ) -> tuple[list[tuple[int, int]], int]:
         """Runs of entries to deliver, ``count`` of them at most, and the last entry that was looked at.
 
@@ -183,8 +183,8 @@ class Reading:
         return self._topic.extent.following(self.position.previous) is not None
 
 
-def not_skipped(skip: Callable[[Position], bool], ledger_id: int, first: int, last: int) -> Iterator[int]:
-    """With the first argument given, a :data:`Wanted` by one position at a time."""
+def predicate_from_skip(skip: Callable[[Position], bool], ledger_id: int, first: int, last: int) -> Iterator[int]:
+    """With the first argument given, a :data:`EntryFilter` by one position at a time."""
     return (entry_id for entry_id in range(first, last + 1) if not skip(Position(ledger_id, entry_id)))
 
 

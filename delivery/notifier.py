@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Doorbell(ProcessBound):
+class Notifier(ProcessBound):
     def __init__(self) -> None:
         self._lock = RLock()
         self._threads = Waiters()

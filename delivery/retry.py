@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from bookstand import errors
 
-PASSING = (
+TRANSIENT_ERRORS = (
     errors.BookieHandleNotAvailableError,
     errors.MetadataServiceError,
     errors.NotEnoughBookiesError,
@@ -24,11 +24,11 @@ ATTEMPTS = 4
 _T = TypeVar("_T")
 
 
-def persistently(action: Callable[[], _T]) -> _T:
+def with_retries(action: Callable[[], _T]) -> _T:
     """Try again what may pass, some times."""
     for _ in range(ATTEMPTS - 1):
         try:
             return action()
-        except PASSING:
+        except TRANSIENT_ERRORS:
             continue
     return action()

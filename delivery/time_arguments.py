@@ -16,14 +16,14 @@ _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def span_of(name: str, span: Span) -> int:
+def to_millis(name: str, span: Span) -> int:
     if isinstance(span, timedelta):
         # A wait that is not whole is not cut short.
         span = -(-span // _MILLISECOND)
     return check_millis(name, span, 0)
 
 
-def moment_of(name: str, moment: Moment) -> int:
+def to_epoch_millis(name: str, moment: Moment) -> int:
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
             raise IncorrectParameterError(f"{name} needs a time zone, {moment} has none")
@@ -36,7 +36,7 @@ def moment_of(name: str, moment: Moment) -> int:
 def delivery_time(deliver_after: Span | None, deliver_at: Moment | None, now: int) -> int | None:
     """When a message is to be delivered, if that is said at all, in one of the two ways."""
     if deliver_after is None:
-        return None if deliver_at is None else moment_of("deliver_at", deliver_at)
+        return None if deliver_at is None else to_epoch_millis("deliver_at", deliver_at)
     if deliver_at is not None:
         raise IncorrectParameterError("a message is delivered after a while or at a time, not both")
-    return min(now + span_of("deliver_after", deliver_after), LARGEST)
+    return min(now + to_millis("deliver_after", deliver_after), LARGEST)

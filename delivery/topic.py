@@ -22,7 +22,7 @@ from bookstand.errors import (
     WriteOnReadOnlyError,
 )
 from bookstand.ledger.validation import as_payload, as_payloads
-from bookstand.managed_ledger.message.format import batch_alike, frame, frames
+from bookstand.managed_ledger.message.format import batch_alike, encode_message, encode_messages
 from bookstand.proto.expansion import FREE_BYTES, MESSAGE_BYTES
 from bookstand.storage.format.position import Position
 from bookstand.storage.logger import logger
@@ -147,7 +147,7 @@ class Topic(ProcessBound):
     ) -> bytes:
         now = self._clock.now()
         payload = as_payload(payload)
-        entry = frame(
+        entry = encode_message(
             payload,
             publish_time=now,
             deliver_at=delivery_time(deliver_after, deliver_at, now),
@@ -188,7 +188,7 @@ class Topic(ProcessBound):
         times = _delivery_times(deliver_after, deliver_at, now)
         if isinstance(times, list) and len(times) != len(checked):
             raise IncorrectParameterError(f"there are {len(times)} times for {len(checked)} messages")
-        entries: Iterable[bytes] = frames(
+        entries: Iterable[bytes] = encode_messages(
             checked,
             publish_time=now,
             deliver_at=times,

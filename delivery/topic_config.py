@@ -11,8 +11,8 @@ from bookstand.delivery.config import DELAYED_WHILE_OPEN, DelayedDeliveryConfig
 from bookstand.delivery.nacks.tracker import DELAY_MILLIS
 from bookstand.delivery.nacks.tracker import PRECISION_BITS as NACK_PRECISION_BITS
 from bookstand.delivery.subscription.backoff import RedeliveryBackoff
-from bookstand.delivery.time_arguments import Span, span_of
-from bookstand.delivery.time_index.precision import MAX_BITS, LowBits, Precision, relative
+from bookstand.delivery.time_arguments import Span, to_millis
+from bookstand.delivery.time_index.precision import MAX_BITS, PowerOfTwoPrecision, Precision, relative
 from bookstand.errors import IncorrectParameterError
 from bookstand.managed_ledger.broker_conf import TOPIC, BrokerConf
 from bookstand.managed_ledger.managed_ledger import MAX_BYTES_PER_LEDGER, MAX_ENTRIES_PER_LEDGER, MAX_LEDGER_AGE
@@ -123,10 +123,10 @@ class SubscriptionConfig:
             raise IncorrectParameterError(
                 "cursor must have batch_index_acks=True, as a subscription acknowledges single messages of batches"
             )
-        span_of("nack_delay", self.nack_delay)
+        to_millis("nack_delay", self.nack_delay)
         for name in ("ack_deadline", "time_to_live"):
             span = getattr(self, name)
-            if span is not None and span_of(name, span) == 0:
+            if span is not None and to_millis(name, span) == 0:
                 raise IncorrectParameterError(f"{name} is a span of a millisecond or more")
         self._check_precisions()
         _check_flag("durable_nacks", self.durable_nacks)
@@ -163,7 +163,7 @@ class SubscriptionConfig:
     def nack_precision(self, clock: Clock) -> Precision:
         """The precision of negative acknowledgments."""
         if self.negative_ack_relative_precision is None:
-            return LowBits(self.negative_ack_precision_bits)
+            return PowerOfTwoPrecision(self.negative_ack_precision_bits)
         return relative(self.negative_ack_relative_precision, clock=clock)
 
     @property

@@ -11,7 +11,7 @@ from bookstand.disk.bookies.copy_catalog import Catalog, Progress
 from bookstand.disk.bookies.discovery import BookieDisk, find_bookies
 from bookstand.disk.bookies.disk_ledger import DiskLedger, StoredEntry
 from bookstand.disk.damage import Damage
-from bookstand.disk.format.entry_block import Digests, KnownDigests, TryAll
+from bookstand.disk.format.entry_block import Digests, KnownDigests, TryAllDigests
 from bookstand.disk.metadata.dump import MetadataDump
 from bookstand.errors import IncorrectParameterError, NoSuchLedgerError
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
@@ -127,7 +127,7 @@ class Disks:
 def digests_of(dump: MetadataDump | None, passwords: Sequence[bytes]) -> Digests:
     """By which entries can be checked: as the metadata says, or whatever fits."""
     if dump is None:
-        return TryAll(passwords)
+        return TryAllDigests(passwords)
     known = {
         ledger_id: (metadata.digest_type, metadata.password)
         for ledger_id, metadata in dump.ledgers.items()

@@ -20,7 +20,7 @@ class Target(NamedTuple):
     path: Path
 
 
-def find(path: str) -> Target:
+def classify(path: str) -> Target:
     """A store is its folder or the data file in it; a bookie is whatever
     :func:`bookstand.disk.bookies.discovery.find_bookies` finds one in, or one of its entry logs or journals."""
     if not path or "\0" in path:
@@ -45,7 +45,7 @@ def _is_bookie(folder: Path) -> bool:
     return bool(find_bookies([folder], lambda damage: None))
 
 
-def dump_beside(path: Path) -> Path | None:
+def find_dump(path: Path) -> Path | None:
     """A metadata dump where one is often put: in the folder, or beside it."""
     beside = path.absolute().parent if path.name in ("", "..") else path.parent
     return dump_in(path) or dump_in(beside)

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from bookstand.disk.bookies.disk_ledger import StoredEntry
-from bookstand.disk.bookies.ledger_end import DELETED, UNKNOWN, Extent, Ranges
+from bookstand.disk.bookies.ledger_end import DELETED, UNKNOWN, LedgerEnd, Ranges
 from bookstand.disk.damage import Damage
-from bookstand.disk.metadata.dump import MetadataDump, Node
+from bookstand.disk.metadata.dump import DumpNode, MetadataDump
 from bookstand.errors import (
     DigestMismatchError,
     IncorrectParameterError,
@@ -109,7 +109,7 @@ class StoreLedger:
         return highest
 
     @cached_property
-    def extent(self) -> Extent:
+    def extent(self) -> LedgerEnd:
         """A closed ledger ends where its metadata says; any other where recovery would close it: at the first gap."""
         metadata, state = self.metadata, self.state
         highest = self.last_stored
@@ -127,12 +127,12 @@ class StoreLedger:
         doubts: tuple[str, ...] = ()
         if state is not None and highest > last:
             doubts = (f"there are entries behind its end at {last}, up to {highest}",)
-        return Extent(last, length, name, lac, unbroken, unbroken, highest, Ranges(), missing, doubts)
+        return LedgerEnd(last, length, name, lac, unbroken, unbroken, highest, Ranges(), missing, doubts)
 
     def _length_at(self, entry_id: int) -> int:
         stored = self._storage.entry_as_stored(self.id, entry_id) if entry_id >= 0 else None
         try:
-            return 0 if stored is None else layout.header_of(stored)[3]
+            return 0 if stored is None else layout.decode_header(stored)[3]
         except DigestMismatchError:
             return 0
 
@@ -170,7 +170,7 @@ class StoreLedger:
         if state is None or state.deleted_at:
             return
         for gone in range(first, min(last, first + _NAMED - 1) + 1):
-            if state.must_have(gone):
+            if state.must_exist(gone):
                 self._report(f"entry {self.id}:{gone} was stored, but is missing", gone)
 
     def _entries(self, first: int, last: int) -> Iterator[StoredEntry]:
@@ -247,7 +247,7 @@ class StoreSource:
     @cached_property
     def dump(self) -> MetadataDump:
         """The nodes. A store's ledgers are no nodes, so that the dump has none."""
-        nodes: dict[str, Node] = {}
+        nodes: dict[str, DumpNode] = {}
         damaged: list[str] = []
         try:
             for key in self._storage.keys_of(schema.NODES):
@@ -260,7 +260,7 @@ class StoreSource:
                     damaged += [path] if path else []
                     continue
                 if found is not None:
-                    nodes[path] = Node(path, *found)
+                    nodes[path] = DumpNode(path, *found)
         except StoreDamagedError as error:
             self.report(str(error))
         return MetadataDump(nodes, self._tell, damaged=damaged, limits=self.limits)

@@ -10,7 +10,7 @@ from bookstand.errors import DigestMismatchError
 from bookstand.storage.format import ledger_metadata as metadata_format
 from bookstand.storage.format.digest import Digest, digest_for, master_key
 from bookstand.storage.format.entry_batch import decode_entries
-from bookstand.storage.format.entry_codec import decode, header_of
+from bookstand.storage.format.entry_codec import decode, decode_header
 from bookstand.storage.format.ledger_metadata import CLOSED, NO_ENTRY, LedgerMetadata
 from bookstand.storage.format.ledger_state import LedgerState
 from bookstand.storage.format.schema import MAX_ENTRY_ID
@@ -105,7 +105,7 @@ class StoredLedger:
         except DigestMismatchError as error:
             report(self._damage(str(error), entry_id))
             try:
-                return header_of(stored)[:2] == (self.id, entry_id)
+                return decode_header(stored)[:2] == (self.id, entry_id)
             except DigestMismatchError:
                 return False
         return True

@@ -25,8 +25,13 @@ from bookstand.ledger import validation
 from bookstand.ledger.defaults import LedgerDefaults
 from bookstand.ledger.validation import MISSING
 from bookstand.proto.expansion import ExpansionLimits
-from bookstand.storage.commit.ledger_operations import CreateLedger, DeleteLedger, LeftoverEntriesError, UpdateLedger
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.ledger_operations import (
+    CreateLedger,
+    DeleteLedger,
+    EntriesNotCollectedError,
+    UpdateLedger,
+)
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format import ledger_metadata as metadata_format
 from bookstand.storage.format import schema
 from bookstand.storage.format.digest import digest_for, digest_name, master_key
@@ -41,12 +46,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bookstand.ledger.handles.advanced_writer import LedgerWriterAdv
-    from bookstand.ledger.handles.base_writer import Writer
+    from bookstand.ledger.handles.base_writer import BaseWriter
     from bookstand.ledger.handles.reader import DamagedLedgerReader, LedgerReader
     from bookstand.ledger.handles.writer import LedgerWriter
     from bookstand.storage.clock import Clock
     from bookstand.storage.format.digest import Digest
-    from bookstand.storage.metrics import Source
+    from bookstand.storage.metrics import MetricSource
     from bookstand.storage.storage import Storage
 
 WIRES = ("v3", "v2")
@@ -147,9 +152,9 @@ class Client(ProcessBound):
         # Closing is over; one that was interrupted before is repeated.
         self._ended = False
         self._metadata_version = settings.metadata_format
-        self._writers: WeakSet[Writer] = WeakSet()
+        self._writers: WeakSet[BaseWriter] = WeakSet()
         self._writers_lock = Lock()
-        self._metric_sources: WeakSet[Source] = WeakSet()
+        self._metric_sources: WeakSet[MetricSource] = WeakSet()
         storage.clients.add(self)
         self._background: Any = None
 
@@ -185,26 +190,26 @@ class Client(ProcessBound):
         for writer in self.writers():
             writer.give_up(reason)
 
-    def add_metrics(self, source: Source) -> None:
+    def add_metrics(self, source: MetricSource) -> None:
         """It has figures for metrics, as long as somebody else holds it."""
         with self._writers_lock:
             self._metric_sources.add(source)
 
-    def metric_sources(self) -> list[Source]:
+    def metric_sources(self) -> list[MetricSource]:
         with self._writers_lock:
             return list(self._metric_sources)
 
-    def register(self, writer: Writer) -> None:
+    def register(self, writer: BaseWriter) -> None:
         with self._writers_lock:
             self._writers.add(writer)
         if self.explicit_lac_interval is not None or self.add_quorum_timeout is not None:
             if self._background is None:
-                from bookstand.ledger.maintenance_thread import Background
+                from bookstand.ledger.maintenance_thread import MaintenanceThread
 
-                self._background = Background(self)
+                self._background = MaintenanceThread(self)
             self._background.start()
 
-    def writers(self) -> list[Writer]:
+    def writers(self) -> list[BaseWriter]:
         with self._writers_lock:
             return list(self._writers)
 
@@ -231,9 +236,9 @@ class Client(ProcessBound):
             self.storage.point("create.before", ledger_id)
         while True:
             try:
-                ((new_id, incarnation),) = self.storage.apply(Change(operation))
+                ((new_id, incarnation),) = self.storage.apply(WriteBatch(operation))
                 break
-            except LeftoverEntriesError:
+            except EntriesNotCollectedError:
                 self.storage.collect(ledger_id)
         if self.storage.hooks is not None:
             self.storage.point("create.after", new_id)
@@ -384,7 +389,7 @@ class Client(ProcessBound):
         if self.storage.hooks is not None:
             self.storage.point("delete.before", ledger_id)
         try:
-            self.storage.apply(Change(DeleteLedger(ledger_id, self.clock.now())))
+            self.storage.apply(WriteBatch(DeleteLedger(ledger_id, self.clock.now())))
         except NoSuchLedgerError:
             if not missing_ok:
                 raise
@@ -454,7 +459,7 @@ class Client(ProcessBound):
         operation = UpdateLedger(metadata.ledger_id, serialized, expected_version, incarnation)
         if self.storage.hooks is not None:
             self.storage.point("metadata.before", metadata.ledger_id)
-        (version,) = self.storage.apply(Change(operation))
+        (version,) = self.storage.apply(WriteBatch(operation))
         if self.storage.hooks is not None:
             self.storage.point("metadata.after", metadata.ledger_id)
         return metadata.replace(version=version)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bookstand.ledger.client import Client
 
 
-class Background(ProcessBound):
+class MaintenanceThread(ProcessBound):
     """One thread for all writers of a client, and only where a setting asks for it."""
 
     def __init__(self, client: Client) -> None:

@@ -19,11 +19,11 @@ from bookstand.ledger import validation
 from bookstand.ledger.client import COLLECTED_AT_ONCE
 from bookstand.ledger.handles.writer import LedgerWriter
 from bookstand.ledger.validation import MISSING
-from bookstand.storage.commit.futures import Completion, Pending, pending_on
-from bookstand.storage.commit.group_commit import Submission
+from bookstand.storage.commit.futures import Completion, Pending, pending_for
+from bookstand.storage.commit.group_commit import CommitRequest
 from bookstand.storage.commit.ledger_operations import CreateLedger, DeleteLedger, ReserveLedger
-from bookstand.storage.commit.node_operations import DeleteNode, PutNode, RequireNode
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.node_operations import AssertNodeVersion, DeleteNode, PutNode
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format import ledger_metadata as metadata_format
 from bookstand.storage.metadata_store import check_path, check_value, check_version
 from bookstand.storage.process.fork_guard import ProcessBound
@@ -36,16 +36,18 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from bookstand.ledger.client import Client
-    from bookstand.ledger.handles.add_batch import Add
+    from bookstand.ledger.handles.add_batch import PendingAdd
     from bookstand.storage.commit.operations import Operation
 
 
-class _Together(Submission):
+class _Together(CommitRequest):
     """The whole transaction on its way; afterwards it tells everybody who takes part."""
 
     __slots__ = ("adds", "answers")
 
-    def __init__(self, client: Client, operations: list[Operation], adds: list[Add], answers: list[Completion]) -> None:
+    def __init__(
+        self, client: Client, operations: list[Operation], adds: list[PendingAdd], answers: list[Completion]
+    ) -> None:
         super().__init__(client.storage.committer, operations)
         self.adds = adds
         self.answers = answers
@@ -112,7 +114,7 @@ class Transaction(ProcessBound):
         self._check_gathering()
         client = self._client
         new = client.prepare(None, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata)
-        ((ledger_id, incarnation),) = client.storage.apply(Change(ReserveLedger()))
+        ((ledger_id, incarnation),) = client.storage.apply(WriteBatch(ReserveLedger()))
         metadata = metadata_format.serialize(new.metadata)
         self._add(CreateLedger(ledger_id, new.master_key, new.digest.name, metadata, incarnation))
         writer = client.writer_for(new, ledger_id, incarnation, adv=False, deferred_sync=False)
@@ -140,12 +142,12 @@ class Transaction(ProcessBound):
     def require_node(self, path: str, version: int) -> None:
         """The transaction is refused, with :class:`NodeMovedError`, unless the node has this version then."""
         self._check_gathering()
-        self._add(RequireNode(check_path(path), version))
+        self._add(AssertNodeVersion(check_path(path), version))
 
     def _add(self, operation: Operation) -> Pending:
         self._operations.append(operation)
         self._answers.append(Completion())
-        return pending_on(self._answers[-1])
+        return pending_for(self._answers[-1])
 
     def _check_gathering(self) -> None:
         if not self._gathering:
@@ -212,7 +214,7 @@ class Transaction(ProcessBound):
     def _submit(self) -> None:
         self._client.check_writable()
         storage = self._client.storage
-        adds: list[Add] = []
+        adds: list[PendingAdd] = []
         with storage.committer_lock:
             try:
                 for writer, payloads in self._appends.items():
@@ -237,6 +239,6 @@ class Transaction(ProcessBound):
         if any(isinstance(operation, DeleteLedger) for operation in operations):
             self._client.collect_deleted(COLLECTED_AT_ONCE)
 
-    def _unstage(self, adds: list[Add]) -> None:
+    def _unstage(self, adds: list[PendingAdd]) -> None:
         for add in adds:
             add.writer.unstage(add)

@@ -36,16 +36,16 @@ from bookstand.ledger.validation import as_count, as_payload, as_positive
 from bookstand.managed_ledger import records
 from bookstand.managed_ledger.reader_cache import TopicReaders
 from bookstand.managed_ledger.topic_entries import EntryRun, TopicEntry, runs_of
-from bookstand.managed_ledger.topic_extent import Extent
+from bookstand.managed_ledger.topic_extent import TopicExtent
 from bookstand.managed_ledger.topic_name import cursor_of, ledger_labels, node_of
-from bookstand.storage.commit.futures import answering
+from bookstand.storage.commit.futures import with_result
 from bookstand.storage.format import schema
 from bookstand.storage.format.ledger_metadata import CLOSED
 from bookstand.storage.format.position import Position, positions_in
 from bookstand.storage.logger import logger
 from bookstand.storage.metadata_store import Nodes
 from bookstand.storage.process.fork_guard import ProcessBound
-from bookstand.storage.process.interrupt_guard import Guard
+from bookstand.storage.process.interrupt_guard import InterruptGuard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class ManagedLedger(ProcessBound):
         self._nodes = Nodes(client.storage, client.check_usable, client.check_writable)
         self._lock = RLock()
         # Of whatever changes the record: an interrupted call may have changed it without noting that here.
-        self._guard = Guard(self._repair)
+        self._guard = InterruptGuard(self._repair)
         # The record that is being stored.
         self._intended: bytes | None = None
         self.change_options(max_entries_per_ledger, max_bytes_per_ledger, max_ledger_age, info_compression)
@@ -201,13 +201,13 @@ class ManagedLedger(ProcessBound):
             f"topic {self.name}: ledger {lost.ledger_id} with {lost.entries} entries is listed, but missing"
         ) from error
 
-    def _measure(self) -> Extent:
+    def _measure(self) -> TopicExtent:
         """What is listed; where nobody may be fenced, the last ledger as far as it is known to go."""
         ledgers = self._info.ledgers
         if self.client.read_only and ledgers:
             reader = self.client.open(ledgers[-1].ledger_id, False, b"", None)
             ledgers[-1] = ledgers[-1]._replace(entries=reader.read_last_confirmed() + 1)
-        return Extent((info.ledger_id, info.entries) for info in ledgers)
+        return TopicExtent((info.ledger_id, info.entries) for info in ledgers)
 
     def as_taken_over(self) -> ManagedLedger:
         """Of a topic that was opened read-only: as it will be for whoever opens it for writing. Its last ledger has
@@ -219,7 +219,7 @@ class ManagedLedger(ProcessBound):
             following = int.from_bytes(self.client.storage.meta(schema.META_NEXT_LEDGER) or b"", "big")
             ledgers = [*(info for info in ledgers if info.entries), records.LedgerInfo(following)]
         found._info = self._info._replace(ledgers=ledgers)
-        found._extent = Extent((info.ledger_id, info.entries) for info in ledgers)
+        found._extent = TopicExtent((info.ledger_id, info.entries) for info in ledgers)
         return found
 
     def _as_ended(self, last: LedgerInfo) -> LedgerInfo:
@@ -233,7 +233,7 @@ class ManagedLedger(ProcessBound):
     # -- the series --------------------------------------------------------------------------------------------------
 
     @property
-    def extent(self) -> Extent:
+    def extent(self) -> TopicExtent:
         """Which entries there are, confirmed by now."""
         with self._lock, self._guard:
             if self._writer is not None:
@@ -306,7 +306,7 @@ class ManagedLedger(ProcessBound):
         except MetadataVersionError as error:
             self._fence(error)
         self._info, self._version = info, version.result()
-        self._extent = Extent((ledger.ledger_id, ledger.entries) for ledger in info.ledgers)
+        self._extent = TopicExtent((ledger.ledger_id, ledger.entries) for ledger in info.ledgers)
 
     def _repair(self) -> None:
         """After an interrupted change: go on with what is stored of the topic. The last ledger is closed where it ends,
@@ -391,10 +391,10 @@ class ManagedLedger(ProcessBound):
         compression: str = "NONE",
     ) -> list[Position]:
         """Add many messages, the fast way; with one time of delivery for all, or one for each."""
-        from bookstand.managed_ledger.message.format import frames
+        from bookstand.managed_ledger.message.format import encode_messages
 
         return self.append_entries(
-            frames(
+            encode_messages(
                 map(as_payload, payloads),
                 publish_time=self.client.clock.now(),
                 deliver_at=deliver_at,
@@ -407,10 +407,10 @@ class ManagedLedger(ProcessBound):
         self, payload: bytes, deliver_at: int | None = None, properties: Mapping[str, str] | None = None
     ) -> bytes:
         """The entry that a message becomes."""
-        from bookstand.managed_ledger.message.format import frame
+        from bookstand.managed_ledger.message.format import encode_message
 
         now = self.client.clock.now()
-        return frame(as_payload(payload), publish_time=now, deliver_at=deliver_at, properties=properties)
+        return encode_message(as_payload(payload), publish_time=now, deliver_at=deliver_at, properties=properties)
 
     def append_entry(self, data: bytes) -> Position:
         """Add an entry as it is, without framing."""
@@ -442,7 +442,7 @@ class ManagedLedger(ProcessBound):
             pending = writer.append_async(data)
             position = Position(writer.id, writer.last_add_pushed)
             self._roll_if_full()
-        return answering(pending, position)
+        return with_result(pending, position)
 
     def append_entries(self, entries: Iterable[bytes]) -> list[Position]:
         """Add many entries as they are; those of one ledger go together."""

@@ -28,7 +28,7 @@ from bookstand.proto.ack_messages import (
     write_range,
 )
 from bookstand.proto.expansion import DEFAULT, Expansion, ExpansionLimits
-from bookstand.proto.schema_codec import CHUNK, INT32, INT64, NAME, Field, Kind, Table, pair
+from bookstand.proto.schema_codec import BYTES_FIELD, INT32, INT64, STRICT_TEXT, Field, FieldType, MessageSchema, pair
 from bookstand.proto.struct_layout import Layout
 from bookstand.proto.wire_format import BYTES, WireError
 from bookstand.storage.format.position import Position
@@ -112,16 +112,16 @@ def _position(chunk: bytes) -> Position:
     return Position(*read_position(chunk))
 
 
-_PROPERTY = pair(NAME, NAME)
-_POSITION = Kind(BYTES, _position, lambda position: write_position(*position))
+_PROPERTY = pair(STRICT_TEXT, STRICT_TEXT)
+_POSITION = FieldType(BYTES, _position, lambda position: write_position(*position))
 
-_LEDGER_INFO = Table(
+_LEDGER_INFO = MessageSchema(
     {
         1: Field("ledger_id", INT64, required=True),
         2: Field("entries", INT64),
         3: Field("size", INT64),
         4: Field("timestamp", INT64),
-        5: Field("offload", CHUNK),
+        5: Field("offload", BYTES_FIELD),
         6: Field("properties", _PROPERTY, many=True),
     }
 )
@@ -133,10 +133,12 @@ def _write_ledger_info(info: LedgerInfo) -> bytes:
     return _LEDGER_INFO.write(given)
 
 
-_MANAGED_LEDGER_INFO = Table(
+_MANAGED_LEDGER_INFO = MessageSchema(
     {
         1: Field(
-            "ledgers", Kind(BYTES, lambda chunk: LedgerInfo(**_LEDGER_INFO.read(chunk)), _write_ledger_info), many=True
+            "ledgers",
+            FieldType(BYTES, lambda chunk: LedgerInfo(**_LEDGER_INFO.read(chunk)), _write_ledger_info),
+            many=True,
         ),
         2: Field("terminated", _POSITION),
         3: Field("properties", _PROPERTY, many=True),
@@ -156,19 +158,19 @@ class _CursorFields(NamedTuple):
     unknown: bytes = b""
 
 
-_CURSOR_INFO = Table(
+_CURSOR_INFO = MessageSchema(
     {
         1: Field("cursor_ledger_id", INT64, required=True),
         2: Field("mark_delete_ledger", INT64),
         3: Field("mark_delete_entry", INT64),
-        4: Field("ranges", Kind(BYTES, read_range, write_range), many=True),
+        4: Field("ranges", FieldType(BYTES, read_range, write_range), many=True),
         5: Field("properties", LONG_PROPERTY, many=True),
         6: Field("last_active", INT64),
-        7: Field("batches", Kind(BYTES, read_batch, lambda batch: write_batch(*batch)), many=True),
+        7: Field("batches", FieldType(BYTES, read_batch, lambda batch: write_batch(*batch)), many=True),
         8: Field("cursor_properties", STRING_PROPERTY, many=True),
     }
 )
-_HEADER = Table({1: Field("codec", INT32, required=True), 2: Field("size", INT32, required=True)})
+_HEADER = MessageSchema({1: Field("codec", INT32, required=True), 2: Field("size", INT32, required=True)})
 
 
 class _Header(NamedTuple):
@@ -209,7 +211,7 @@ def encode_cursor_info(info: CursorInfo, codec: str | None = None, threshold: in
     return _compressed(_CURSOR_INFO.write(given), codec, threshold)
 
 
-def _read(table: Table, data: bytes, what: str, limits: ExpansionLimits) -> dict[str, Any]:
+def _read(table: MessageSchema, data: bytes, what: str, limits: ExpansionLimits) -> dict[str, Any]:
     expansion = limits.of(len(data))
     try:
         return table.read(_plain(data, expansion), expansion=expansion)

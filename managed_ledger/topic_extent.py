@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Extent:
+class TopicExtent:
     """``ledgers`` are (ledger id, number of entries), ids rising. Only the last ledger grows."""
 
     __slots__ = ("_before", "_counts", "_ids")

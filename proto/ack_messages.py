@@ -9,8 +9,17 @@ from __future__ import annotations
 from struct import unpack
 
 from bookstand.proto.expansion import MAX_BATCH_MESSAGES
-from bookstand.proto.schema_codec import INT64, NAME, pair, varints
-from bookstand.proto.wire_format import BYTES, VARINT, WireError, fields, int64, tag, write_bytes, write_number
+from bookstand.proto.schema_codec import INT64, STRICT_TEXT, pair, varints
+from bookstand.proto.wire_format import (
+    BYTES,
+    VARINT,
+    WireError,
+    fields,
+    int64,
+    tag,
+    write_bytes_field,
+    write_varint_field,
+)
 
 Range = tuple[int, int, int, int]
 """Ledger and entry of the lower end, which is exclusive, and of the upper one, which is inclusive."""
@@ -38,8 +47,8 @@ LONGS_KEY_TAG = tag(_LONGS_KEY, VARINT)
 LONGS_WORD_TAG = tag(_LONGS_WORD, VARINT)
 _LONGS_PACKED_TAG = tag(_LONGS_WORD, BYTES)
 
-LONG_PROPERTY = pair(NAME, INT64)
-STRING_PROPERTY = pair(NAME, NAME)
+LONG_PROPERTY = pair(STRICT_TEXT, INT64)
+STRING_PROPERTY = pair(STRICT_TEXT, STRICT_TEXT)
 
 
 # -- one at a time ---------------------------------------------------------------------------------------------------
@@ -59,8 +68,8 @@ def read_position(chunk: bytes) -> tuple[int, int]:
 
 def write_position(ledger: int, entry: int) -> bytes:
     out = bytearray()
-    write_number(out, _LEDGER, ledger)
-    write_number(out, _ENTRY, entry)
+    write_varint_field(out, _LEDGER, ledger)
+    write_varint_field(out, _ENTRY, entry)
     return bytes(out)
 
 
@@ -78,8 +87,8 @@ def read_range(chunk: bytes) -> Range:
 
 def write_range(ends: Range) -> bytes:
     out = bytearray()
-    write_bytes(out, _LOWER, write_position(*ends[:2]))
-    write_bytes(out, _UPPER, write_position(*ends[2:]))
+    write_bytes_field(out, _LOWER, write_position(*ends[:2]))
+    write_bytes_field(out, _UPPER, write_position(*ends[2:]))
     return bytes(out)
 
 
@@ -103,9 +112,9 @@ def read_batch(chunk: bytes) -> tuple[int, int, int]:
 
 def write_batch(ledger: int, entry: int, unacked: int) -> bytes:
     out = bytearray()
-    write_bytes(out, _BATCH_POSITION, write_position(ledger, entry))
+    write_bytes_field(out, _BATCH_POSITION, write_position(ledger, entry))
     for word in words_of(unacked):
-        write_number(out, _BATCH_WORD, word)
+        write_varint_field(out, _BATCH_WORD, word)
     return bytes(out)
 
 

@@ -76,7 +76,7 @@ def _rows(part: varints.Bytes, first: int) -> tuple[Ranges, int]:
         count = int(np.argmin(good))
     if not count:
         return np.empty((0, 4), dtype=np.int64), 0
-    numbers = varints.values(part, starts[:count, _NUMBERS], lengths[:count, _NUMBERS])
+    numbers = varints.decode_all(part, starts[:count, _NUMBERS], lengths[:count, _NUMBERS])
     return numbers.view(np.int64), int(ends[count - 1])
 
 
@@ -88,14 +88,14 @@ def write_ranges(ranges: Ranges, field: int) -> bytes:
         for column, what in _TAGS:
             table[:, column] = what
         table[:, _NUMBERS] = numbers
-        lengths = varints.sizes(numbers)
+        lengths = varints.encoded_sizes(numbers)
         all_lengths = np.ones(table.shape, dtype=np.int64)
         all_lengths[:, _NUMBERS] = lengths
         table[:, 0] = tag(field, BYTES)
         table[:, 3] = 2 + lengths[:, 0] + lengths[:, 1]
         table[:, 9] = 2 + lengths[:, 2] + lengths[:, 3]
         table[:, 1] = 4 + table[:, 3] + table[:, 9]
-        out.append(varints.join(table, all_lengths))
+        out.append(varints.encode_all(table, all_lengths))
     return b"".join(out)
 
 
@@ -140,7 +140,7 @@ def _sets(part: varints.Bytes, first: int) -> tuple[list[tuple[int, Words]], int
     good = (tags == LONGS_WORD_TAG) | (tags == first)
     good[keys[keys < count]] = tags[keys[keys < count]] == LONGS_KEY_TAG
     good &= lengths <= varints.LONGEST
-    numbers = varints.values(part, starts, np.minimum(lengths, varints.LONGEST))
+    numbers = varints.decode_all(part, starts, np.minimum(lengths, varints.LONGEST))
     # Each ends where its size says, which has to be behind one of its words, before anything odd and the next set.
     ends = (starts + lengths)[opens] + numbers[opens].view(np.int64)
     last_pairs = np.searchsorted(starts + lengths, ends)
@@ -173,16 +173,16 @@ def write_longs(sets: Sequence[tuple[int, Words]], field: int) -> bytes:
     keys = np.array([key for key, _ in sets], dtype=np.int64).view(np.uint64)
     counts = np.array([len(words) for _, words in sets], dtype=np.int64)
     words = np.concatenate([words for _, words in sets])
-    ends = np.concatenate(([0], np.cumsum(varints.sizes(words))))
+    ends = np.concatenate(([0], np.cumsum(varints.encoded_sizes(words))))
     lasts = np.cumsum(counts)
     words_size = ends[lasts] - ends[lasts - counts]
     pairs = _PAIRS_BEFORE_WORDS + counts
     starts = np.cumsum(pairs) - pairs
     table = np.full((int(pairs.sum()), 2), LONGS_WORD_TAG, dtype=np.uint64)
     table[starts, 0] = tag(field, BYTES)
-    table[starts, 1] = (1 + varints.sizes(keys) + counts + words_size).astype(np.uint64)
+    table[starts, 1] = (1 + varints.encoded_sizes(keys) + counts + words_size).astype(np.uint64)
     table[starts + 1, 0] = LONGS_KEY_TAG
     table[starts + 1, 1] = keys
     place = np.arange(len(words)) + np.repeat(_PAIRS_BEFORE_WORDS * np.arange(1, len(sets) + 1), counts)
     table[place, 1] = words
-    return varints.join(table)
+    return varints.encode_all(table)

@@ -22,7 +22,7 @@ from bookstand.proto.wire_format import (
     int64,
     read_varint,
     tag,
-    write_bytes,
+    write_bytes_field,
     write_varint,
 )
 
@@ -30,7 +30,7 @@ UNKNOWN = "unknown"
 _UNBOUNDED = 1 << 62
 
 
-class Kind(NamedTuple):
+class FieldType(NamedTuple):
     """How a value is encoded: ``decode`` gets a varint or a chunk, and ``encode`` gives one."""
 
     wire: int
@@ -40,12 +40,12 @@ class Kind(NamedTuple):
 
 class Field(NamedTuple):
     name: str
-    kind: Kind
+    kind: FieldType
     many: bool = False
     required: bool = False
 
 
-class Table:
+class MessageSchema:
     """The fields of one message, by number; at least two."""
 
     def __init__(self, by_number: Mapping[int, Field]) -> None:
@@ -138,7 +138,7 @@ def varints(chunk: bytes) -> Iterable[int]:
 def _copy(out: bytearray, key: int, number: int, chunk: bytes) -> None:
     kind = key & 7
     if kind == BYTES:
-        write_bytes(out, key >> 3, chunk)
+        write_bytes_field(out, key >> 3, chunk)
         return
     write_varint(out, key)
     if kind == VARINT:
@@ -162,21 +162,21 @@ def _strict_text(chunk: bytes) -> str:
         raise WireError(f"a name or value is no UTF-8: {error}") from None
 
 
-INT64 = Kind(VARINT, int64, _same)
-UINT64 = Kind(VARINT, _same, _same)
-INT32 = Kind(VARINT, int32, _same)
-UINT32 = Kind(VARINT, lambda number: number & 0xFFFFFFFF, _same)
-BOOL = Kind(VARINT, bool, int)
-CHUNK = Kind(BYTES, _same, _same)
-TEXT = Kind(BYTES, _text, str.encode)
+INT64 = FieldType(VARINT, int64, _same)
+UINT64 = FieldType(VARINT, _same, _same)
+INT32 = FieldType(VARINT, int32, _same)
+UINT32 = FieldType(VARINT, lambda number: number & 0xFFFFFFFF, _same)
+BOOL = FieldType(VARINT, bool, int)
+BYTES_FIELD = FieldType(BYTES, _same, _same)
+TEXT = FieldType(BYTES, _text, str.encode)
 """Text for people: what is no UTF-8 reads as U+FFFD, as it does in Java."""
-NAME = Kind(BYTES, _strict_text, str.encode)
+STRICT_TEXT = FieldType(BYTES, _strict_text, str.encode)
 """Text that is written back, and must not change by that."""
 
 
-def nested(table: Table, build: Callable[..., Any]) -> Kind:
+def nested(table: MessageSchema, build: Callable[..., Any]) -> FieldType:
     """A message within a message, as an object that ``build`` makes of its values."""
-    return Kind(BYTES, lambda chunk: build(**table.read(chunk)), table.write)
+    return FieldType(BYTES, lambda chunk: build(**table.read(chunk)), table.write)
 
 
 class _Pair(NamedTuple):
@@ -184,12 +184,12 @@ class _Pair(NamedTuple):
     value: Any
 
 
-def pair(key: Kind, value: Kind) -> Kind:
+def pair(key: FieldType, value: FieldType) -> FieldType:
     """A message of two required fields, as a tuple."""
-    table = Table({1: Field("key", key, required=True), 2: Field("value", value, required=True)})
+    table = MessageSchema({1: Field("key", key, required=True), 2: Field("value", value, required=True)})
 
     def decode(chunk: bytes) -> tuple[Any, Any]:
         values = table.read(chunk)
         return values["key"], values["value"]
 
-    return Kind(BYTES, decode, lambda both: table.write(_Pair(*both)))
+    return FieldType(BYTES, decode, lambda both: table.write(_Pair(*both)))

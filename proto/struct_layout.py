@@ -24,13 +24,13 @@ class Layout:
         self.order = order
         codes = []
         for _, size, _ in fields:
-            if not is_code(size):
+            if not is_struct_code(size):
                 break
             codes.append(size)
         self.struct = Struct(order + "".join(codes))
 
 
-class Numbered:
+class MessageFields:
     """The fields of a protobuf message that is coded by hand: number, name, kind and meaning of each."""
 
     __slots__ = ("fields", "title")
@@ -40,6 +40,6 @@ class Numbered:
         self.fields = fields
 
 
-def is_code(size: str) -> bool:
+def is_struct_code(size: str) -> bool:
     """Whether a field's size is a code of :mod:`struct`, and no words."""
     return size[-1:] in _CODES and (len(size) == 1 or size[:-1].isdecimal())

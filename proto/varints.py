@@ -25,14 +25,14 @@ _JOINTS = [
 _SHORT = 2
 
 
-def ends(data: Bytes) -> Offsets:
+def end_offsets(data: Bytes) -> Offsets:
     """Where the last byte of every whole varint is."""
     return np.flatnonzero(data < _MORE)
 
 
 def split(data: Bytes) -> tuple[Offsets, Offsets]:
     """Start and length of every whole varint; what is left of a last one does not count."""
-    stops = ends(data)
+    stops = end_offsets(data)
     starts = np.empty_like(stops)
     if len(stops):
         starts[0] = 0
@@ -40,7 +40,7 @@ def split(data: Bytes) -> tuple[Offsets, Offsets]:
     return starts, stops - starts + 1
 
 
-def values(data: Bytes, starts: Offsets, lengths: Offsets) -> Numbers:
+def decode_all(data: Bytes, starts: Offsets, lengths: Offsets) -> Numbers:
     """The numbers that stand there, none of which may be longer than :data:`LONGEST` bytes."""
     shape = starts.shape
     starts, lengths = starts.reshape(-1), lengths.reshape(-1)
@@ -71,7 +71,7 @@ def _words(data: Bytes, starts: Offsets, lengths: Offsets) -> Numbers:
     return found
 
 
-def sizes(numbers: Numbers) -> Offsets:
+def encoded_sizes(numbers: Numbers) -> Offsets:
     """How many bytes each takes."""
     result = np.ones(numbers.shape, dtype=np.int64)
     for place in range(1, LONGEST):
@@ -82,10 +82,10 @@ def sizes(numbers: Numbers) -> Offsets:
     return result
 
 
-def join(numbers: Numbers, lengths: Offsets | None = None) -> bytes:
+def encode_all(numbers: Numbers, lengths: Offsets | None = None) -> bytes:
     """All of them as varints, one behind the other; of a table, row by row. ``lengths`` are their sizes, if known."""
     flat = numbers.reshape(-1)
-    lengths = sizes(flat) if lengths is None else lengths.reshape(-1)
+    lengths = encoded_sizes(flat) if lengths is None else lengths.reshape(-1)
     stops = np.cumsum(lengths)
     starts = stops - lengths
     out = np.empty(int(stops[-1]) if len(stops) else 0, dtype=np.uint8)

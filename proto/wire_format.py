@@ -114,12 +114,12 @@ def write_varint(out: bytearray, number: int) -> None:
     out.append(number)
 
 
-def write_number(out: bytearray, field: int, number: int) -> None:
+def write_varint_field(out: bytearray, field: int, number: int) -> None:
     out += tag_bytes(field, VARINT)
     write_varint(out, number)
 
 
-def write_bytes(out: bytearray, field: int, chunk: bytes | bytearray) -> None:
+def write_bytes_field(out: bytearray, field: int, chunk: bytes | bytearray) -> None:
     out += tag_bytes(field, BYTES)
     write_varint(out, len(chunk))
     out += chunk

@@ -26,7 +26,7 @@ def joined(address: Address) -> str:
 
 
 @contextmanager
-def listening(who: str) -> Iterator[None]:
+def bind_errors(who: str) -> Iterator[None]:
     """That there is no listening at an address is an error that says who wanted to."""
     try:
         yield

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from bookstand.errors import BookstandError, IncorrectParameterError, MetadataServiceError
 from bookstand.ledger.cluster.ledger_path import ROOT
-from bookstand.server.bind_errors import LOOPBACK, Address, listening
+from bookstand.server.bind_errors import LOOPBACK, Address, bind_errors
 from bookstand.server.bookie.server import BookieServer
 from bookstand.server.bookie.shared_state import Limits
 from bookstand.server.registration import Registration
@@ -108,7 +108,7 @@ class Cluster:
     async def start_bookie(self, number: int) -> None:
         """Open it again, under its name and at its port. Returns when watchers of the list have been notified."""
         async with self._listing:
-            with listening(f"bookie {number}"):
+            with bind_errors(f"bookie {number}"):
                 await self.bookies.open(number)
             await self._set_gone(number, False)
 
@@ -127,12 +127,12 @@ class Cluster:
     async def start(self) -> None:
         ports = [port or self._port_before(number) for number, port in enumerate(self._ports, 1)]
         self.bookies = BookieServer(self._storage, ports, self._host, self._limits)
-        with listening("the bookies"):
+        with bind_errors("the bookies"):
             await self.bookies.start()
         try:
             # Before anybody can ask who is there.
             self.names = await asyncio.to_thread(self._registration.announce, self.bookie_addresses)
-            with listening("ZooKeeper"):
+            with bind_errors("ZooKeeper"):
                 await self.zookeeper.start()
         except BaseException:
             await self.stop()

@@ -37,7 +37,7 @@ HEAD_BYTES = 256
 HEAD_SECONDS = 1.0
 
 
-class Run(NamedTuple):
+class FrameRun(NamedTuple):
     """``frames`` frames of ``size`` bytes each, the first one's length standing at ``start`` of ``data``."""
 
     data: bytes
@@ -53,7 +53,7 @@ class Run(NamedTuple):
         begin = self.start + index * self.stride + LENGTH_BYTES
         return self.data[begin : begin + self.size]
 
-    def rest(self, taken: int) -> Run:
+    def rest(self, taken: int) -> FrameRun:
         """The run without its first frames."""
         return self._replace(start=self.start + taken * self.stride, frames=self.frames - taken)
 
@@ -88,10 +88,10 @@ class Held:
         self.total += sum(now) - sum(before)
 
 
-def split(data: bytes, largest: int, at: int = 0) -> tuple[list[Run], int, bool]:
+def split(data: bytes, largest: int, at: int = 0) -> tuple[list[FrameRun], int, bool]:
     """The complete frames from ``at`` on, the position behind them, and whether a frame may begin there: behind a
     length that no frame has, frames cannot be told apart."""
-    runs: list[Run] = []
+    runs: list[FrameRun] = []
     end = len(data)
     while end - at >= LENGTH_BYTES:
         prefix = data[at : at + LENGTH_BYTES]
@@ -103,7 +103,7 @@ def split(data: bytes, largest: int, at: int = 0) -> tuple[list[Run], int, bool]
         if not fits:
             break
         count = _alike(data, at, stride, fits, prefix)
-        runs.append(Run(data, at, size, count))
+        runs.append(FrameRun(data, at, size, count))
         at += stride * count
     return runs, at, True
 
@@ -146,7 +146,7 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
         # Of a frame that has not arrived whole, and how many bytes to wait for before looking again.
         self._partial = bytearray()
         self._wanted = 0
-        self._backlog: deque[Run] = deque()
+        self._backlog: deque[FrameRun] = deque()
         # Runs share the bytes that they arrived in; these count while runs are waiting.
         self._arrived_bytes = self._backlog_bytes = 0
         # The part of a frame over the limit that is still to be skipped.
@@ -164,7 +164,7 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
     # -- for those who know what frames mean ---------------------------------------------------------------------------
 
     @abstractmethod
-    def take(self, run: Run) -> int:
+    def take(self, run: FrameRun) -> int:
         """Look at frames of a run; returns how many have been. Fewer than all where :meth:`has_room` says no."""
 
     def has_room(self) -> bool:

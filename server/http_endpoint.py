@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from bookstand.errors import BookstandError
-from bookstand.server.bind_errors import Address, joined, listening
+from bookstand.server.bind_errors import Address, bind_errors, joined
 from bookstand.storage.logger import logger
 from bookstand.storage.process import fork_guard
 from bookstand.storage.process.fork_guard import ProcessBound
@@ -88,7 +88,7 @@ class Endpoint(ProcessBound):
     """``with Endpoint("metrics", address, routes) as endpoint:`` it listens inside the block, at :attr:`url`."""
 
     def __init__(self, who: str, address: Address, routes: Routes) -> None:
-        with listening(f"the endpoint for {who}"):
+        with bind_errors(f"the endpoint for {who}"):
             try:
                 self._server = _HttpServer(address, _handler(routes))
             except OSError as error:

@@ -30,7 +30,7 @@ async def _settle() -> None:
     await asyncio.sleep(0)
 
 
-class Running(ProcessBound):
+class LoopThread(ProcessBound):
     """``with Running(server):`` it listens inside the block."""
 
     def __init__(self, *services: Service) -> None:

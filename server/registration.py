@@ -24,7 +24,7 @@ from bookstand.ledger.cluster.paths import (
 )
 from bookstand.server.bind_errors import Address
 from bookstand.storage.commit.node_operations import DeleteNode, PutNode
-from bookstand.storage.commit.operations import ANY_VERSION, Change, Staging
+from bookstand.storage.commit.operations import ANY_VERSION, WriteBatch, WriteSet
 from bookstand.storage.format import schema
 from bookstand.storage.storage import Storage
 
@@ -65,7 +65,7 @@ class Registration:
             names.setdefault(number, listening)
         self._places = {names[number]: service_info(*address) for number, address in enumerate(addresses, 1)}
         self._gone, self._read_only = set(), False
-        self._storage.apply(Change(*self._missing(names), self._presence(names)))
+        self._storage.apply(WriteBatch(*self._missing(names), self._presence(names)))
         self._names = names
         return list(self._places)
 
@@ -85,7 +85,7 @@ class Registration:
         self._list()
 
     def _list(self) -> None:
-        self._storage.apply(Change(self._presence(self._names)))
+        self._storage.apply(WriteBatch(self._presence(self._names)))
 
     def _presence(self, names: Mapping[int, str]) -> _Presence:
         there = {name: place for name, place in self._places.items() if name not in self._gone}
@@ -145,7 +145,7 @@ class _Presence:
             **{f"{READ_ONLY}/{name}": value for name, value in read_only.items()},
         }
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         for path, value in self._wanted.items():
             found = staging.versioned(schema.NODES, path.encode())
             if value is None and found is not None:

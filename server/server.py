@@ -15,7 +15,7 @@ from bookstand.server.bind_errors import LOOPBACK, address_of, joined
 from bookstand.server.bookie.shared_state import Limits
 from bookstand.server.cluster import Cluster
 from bookstand.server.fault_rules import ServerFaults
-from bookstand.server.loop_thread import Running
+from bookstand.server.loop_thread import LoopThread
 from bookstand.storage.process.fork_guard import ProcessBound
 
 _LOOK_INTERVAL = 0.2
@@ -86,7 +86,7 @@ class Server(ProcessBound):
             for rule in self._rules:
                 self.faults.add(rule)
             self.cluster = Cluster(storage, clock, self._ports, *self._arguments)
-            self._running = stack.enter_context(Running(self.cluster))
+            self._running = stack.enter_context(LoopThread(self.cluster))
             # What is stalled would keep it from being stopped.
             stack.callback(self.faults.release)
             for source in (self.cluster.bookies, self.cluster.zookeeper):

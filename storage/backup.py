@@ -13,7 +13,7 @@ from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.lmdb.environment import DATA_FILE, data_file
 from bookstand.storage.lmdb.errors import reraise
 from bookstand.storage.lmdb.meta_page import META_PAGES
-from bookstand.storage.lmdb.pages import pages_of
+from bookstand.storage.lmdb.pages import estimate_pages
 from bookstand.storage.process import data_files, process_markers
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _COPYING = "creating-copy"
 
 
-def copied_so_far(folder: str) -> int:
+def copy_progress(folder: str) -> int:
     """Bytes of the copy that a backup or a compaction is writing in a folder; 0 while there is none."""
     try:
         return os.path.getsize(os.path.join(folder, _COPYING, DATA_FILE))
@@ -31,7 +31,7 @@ def copied_so_far(folder: str) -> int:
         return 0
 
 
-def gain_of(storage: Storage) -> tuple[int, int, int]:
+def reclaimable_bytes(storage: Storage) -> tuple[int, int, int]:
     """What compacting would give back, by and large: (bytes of the file, of these no longer in use, bytes of the pages
     with entries of deleted ledgers)."""
     size = os.path.getsize(data_file(storage.path))
@@ -43,7 +43,7 @@ def gain_of(storage: Storage) -> tuple[int, int, int]:
     for key in storage.meta_keys(schema.META_DELETED):
         _, ledger_id = schema.parse_deletion(key)
         of_deleted += page_size * sum(
-            pages_of(map(len, some), schema.ENTRY_KEY.size, page_size)
+            estimate_pages(map(len, some), schema.ENTRY_KEY.size, page_size)
             for _, some in storage.runs(ledger_id, schema.MAX_ENTRY_ID)
         )
     return size, max(0, size - in_use), of_deleted

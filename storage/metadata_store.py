@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bookstand.errors import IncorrectParameterError, NoSuchNodeError
 from bookstand.storage.commit.node_operations import DeleteNode, PutNode
-from bookstand.storage.commit.operations import ANY_VERSION, MUST_NOT_EXIST, Change
+from bookstand.storage.commit.operations import ANY_VERSION, MUST_NOT_EXIST, WriteBatch
 from bookstand.storage.format import schema
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ class Nodes:
         storage = self._storage
         if storage.hooks is not None:
             storage.point("nodes.put.before", path)
-        (version,) = storage.apply(Change(operation))
+        (version,) = storage.apply(WriteBatch(operation))
         if storage.hooks is not None:
             storage.point("nodes.put.after", path)
         return version  # type: ignore[no-any-return]
@@ -54,7 +54,7 @@ class Nodes:
         storage = self._storage
         if storage.hooks is not None:
             storage.point("nodes.delete.before", path)
-        storage.apply(Change(operation))
+        storage.apply(WriteBatch(operation))
         if storage.hooks is not None:
             storage.point("nodes.delete.after", path)
 

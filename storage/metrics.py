@@ -26,7 +26,7 @@ class Sample(NamedTuple):
     value: float
 
 
-class Source(Protocol):
+class MetricSource(Protocol):
     """Has figures as long as it is known to its client."""
 
     def samples(self) -> Iterable[Sample]: ...

@@ -10,7 +10,7 @@ from bookstand.errors import NoSuchEntryError, StoreDamagedError
 from bookstand.storage.commit import change_feed
 from bookstand.storage.format import schema, sealed_record
 from bookstand.storage.format.ledger_state import LedgerState, unpack
-from bookstand.storage.lmdb.environment import Environment, values
+from bookstand.storage.lmdb.environment import LmdbEnvironment, values
 from bookstand.storage.served import bookie_replica
 
 TYPE_CHECKING = False
@@ -24,10 +24,10 @@ SLICE_ENTRIES = 2_000
 SLICE_BYTES = 4 << 20
 
 
-class Reads:
+class StorageReader:
     """The reading half of a storage."""
 
-    _environment: Environment
+    _environment: LmdbEnvironment
     entry_hooks: Hooks | None
 
     def check_usable(self) -> None:
@@ -106,7 +106,7 @@ class Reads:
     def names_below(self, database: bytes, path: str) -> list[str]:
         """Names of the level below a path, of nodes or of znodes in ``meta``, in their order. What lies deeper is
         passed over, not read."""
-        prefix = schema.beginning_below(database, path)
+        prefix = schema.child_prefix(database, path)
         found: dict[bytes, None] = {}
         start: bytes | None = prefix
         while start is not None:
@@ -154,15 +154,19 @@ class Reads:
 
     def news_total(self) -> int:
         """How many changes others than a server of the store have made since it was served first."""
-        sealed = self._get(schema.META, schema.META_NEWS)
-        return 0 if sealed is None else change_feed.unpack_total(sealed)
+        sealed = self._get(schema.META, schema.META_CHANGE_FEED)
+        return 0 if sealed is None else change_feed.decode_count(sealed)
 
     def news_since(self, seen: int, total: int) -> list[tuple[bytes, bytes]] | None:
         """Sub-databases and keys of the records that were changed by these; None if they are not all kept any more, or
         one of them is damaged."""
         found = []
         for number in range(seen + 1, total + 1):
-            sealed = self._get(schema.META, change_feed.key_of(number)) if total - seen <= schema.NEWS_KEPT else None
+            sealed = (
+                self._get(schema.META, change_feed.key_of(number))
+                if total - seen <= schema.CHANGE_FEED_LENGTH
+                else None
+            )
             if sealed is None:
                 return None
             try:
@@ -243,7 +247,7 @@ class Reads:
                 return
             ids = bookie_replica.ids_of(key)
             stored: bytes | None = transaction.get(ids, None, databases[schema.ENTRIES])  # type: ignore[assignment]
-        copy = bookie_replica.resolve(found, stored, False, name)
+        copy = bookie_replica.resolve_entry(found, stored, False, name)
         if copy is not None and copy[: len(ids)] != ids:
             raise StoreDamagedError(f"{name} is damaged: its bytes are those of another entry")
 
@@ -271,7 +275,7 @@ class Reads:
             cursor = transaction.cursor(environment.databases[database])
             total = 0
             for value in values(cursor.iternext(False, True)):
-                total ^= sealed_record.seal_of(value)
+                total ^= sealed_record.checksum_of(value)
         return sealed_record.unseal_sum(schema.META, key, sealed), total
 
     def sizes(self) -> Iterator[tuple[str, int, int, int, int]]:

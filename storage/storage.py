@@ -21,20 +21,20 @@ from bookstand.errors import (
     StoreInUseError,
     WriteOnReadOnlyError,
 )
-from bookstand.storage.commit.entry_operations import AddEntries, CollectEntries
-from bookstand.storage.commit.executor import Commits
-from bookstand.storage.commit.futures import Pending, Waiters, pending_on
-from bookstand.storage.commit.group_commit import Committer, Submission
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.entry_operations import AddEntries, DeleteEntries
+from bookstand.storage.commit.executor import CommitExecutor
+from bookstand.storage.commit.futures import Pending, Waiters, pending_for
+from bookstand.storage.commit.group_commit import CommitRequest, GroupCommitter
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format import schema
 from bookstand.storage.hooks import Hooks, SimulatedCrash
-from bookstand.storage.lmdb.environment import FIRST_MAP_SIZE, Environment
+from bookstand.storage.lmdb.environment import FIRST_MAP_SIZE, LmdbEnvironment
 from bookstand.storage.process import data_files, process_markers
 from bookstand.storage.process.disk_space import DiskSpace
 from bookstand.storage.process.fork_guard import ProcessBound, call_in_child
 from bookstand.storage.process.witness import Witness
-from bookstand.storage.reader import Reads
-from bookstand.storage.served.replica_reader import CopyReads
+from bookstand.storage.reader import StorageReader
+from bookstand.storage.served.replica_reader import ReplicaReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _open_first(
     return storage
 
 
-class Storage(ProcessBound, Reads):
+class Storage(ProcessBound, StorageReader):
     """Use :func:`open_storage`. All methods may be called from any thread."""
 
     identity: tuple[int, int]
@@ -171,13 +171,13 @@ class Storage(ProcessBound, Reads):
         self.closing = False
         self._closing_lock = RLock()
         self._watchers = Waiters()
-        self._owner: process_markers.Owner | None = None
-        self._roles: set[process_markers.Role] = set()
+        self._owner: process_markers.ProcessMarker | None = None
+        self._roles: set[process_markers.ExclusiveRole] = set()
         self._witness: Witness | None = None
         self._lengthened = False
         # Of a new one there is nothing to see.
         self._structure_seen = created
-        others = process_markers.Survey(path)
+        others = process_markers.OpenProcesses(path)
         abandoned = [] if created else self._examine(check, others)
         if read_only and not os.access(path, os.W_OK) and others.writers:
             raise StoreInUseError(
@@ -191,7 +191,9 @@ class Storage(ProcessBound, Reads):
             )
         locked = data_files.preallocate_lock_file(path, read_only)
         durable = durability == "commit"
-        self._environment = Environment(path, read_only=read_only, durable=durable, locked=locked, map_size=map_size)
+        self._environment = LmdbEnvironment(
+            path, read_only=read_only, durable=durable, locked=locked, map_size=map_size
+        )
         try:
             if witness:
                 self._witness = Witness(path)
@@ -207,8 +209,8 @@ class Storage(ProcessBound, Reads):
                 hooks.point("open.after_marker")
             if not read_only:
                 process_markers.remove(abandoned)
-            self._commits = Commits(self._environment, self._disk, self._witness)
-            self.committer = Committer(self._commit)
+            self._commits = CommitExecutor(self._environment, self._disk, self._witness)
+            self.committer = GroupCommitter(self._commit)
             self.committer_lock = self.committer.lock
         except BaseException as failure:
             self._environment.close()
@@ -223,12 +225,12 @@ class Storage(ProcessBound, Reads):
 
     # -- opening and closing ---------------------------------------------------------------------------------------
 
-    def _examine(self, check: str, others: process_markers.Survey) -> list[str]:
+    def _examine(self, check: str, others: process_markers.OpenProcesses) -> list[str]:
         """Look at the files before LMDB does; returns the markers of processes that did not close the store."""
         if others.writers:
             # Its pages change while we would look at them, as long as nothing keeps those that we read.
             return []
-        self._lengthened = data_files.size_gate(self.path, self.read_only)
+        self._lengthened = data_files.check_file_length(self.path, self.read_only)
         if not self.read_only:
             data_files.remove_leftovers(self.path)
         if others.died_writing or check in _CLOSE:
@@ -236,9 +238,9 @@ class Storage(ProcessBound, Reads):
             self._structure_seen = True
         return others.died_writing + others.died_reading
 
-    def _announce(self, locked: bool) -> process_markers.Owner | None:
+    def _announce(self, locked: bool) -> process_markers.ProcessMarker | None:
         try:
-            return process_markers.Owner(self.path, self.read_only, locked)
+            return process_markers.ProcessMarker(self.path, self.read_only, locked)
         except OSError:
             if self.read_only and locked:
                 # On a read-only medium no process can replace the file, either.
@@ -360,7 +362,7 @@ class Storage(ProcessBound, Reads):
 
     # -- serving it ------------------------------------------------------------------------------------------------
 
-    def take_role(self, name: str) -> process_markers.Role | None:
+    def take_role(self, name: str) -> process_markers.ExclusiveRole | None:
         """Be the one who serves others with the store's ``name``, until :meth:`resign`, or the process ends.
 
         :class:`StoreInUseError` if somebody is already. Others may use the store meanwhile. A store that is only read
@@ -371,8 +373,8 @@ class Storage(ProcessBound, Reads):
             return None
         try:
             with data_files.os_errors(f"cannot serve the store {self.path}"):
-                role = process_markers.Role(self.path, name)
-        except process_markers.RoleTakenError as taken:
+                role = process_markers.ExclusiveRole(self.path, name)
+        except process_markers.RoleHeldError as taken:
             holder = f"process {taken.holder}" if taken.holder else "another process"
             raise StoreInUseError(
                 f"store {self.path}: {holder} serves its {name} already, and only one server can at a time"
@@ -380,7 +382,7 @@ class Storage(ProcessBound, Reads):
         self._roles.add(role)
         return role
 
-    def resign(self, role: process_markers.Role | None) -> None:
+    def resign(self, role: process_markers.ExclusiveRole | None) -> None:
         if role in self._roles:
             self._roles.discard(role)
             with data_files.os_errors(f"cannot end serving the store {self.path}"):
@@ -411,31 +413,31 @@ class Storage(ProcessBound, Reads):
             self.crash(crash.reason)
             raise
 
-    def copies(self, bookie: int) -> CopyReads:
+    def copies(self, bookie: int) -> ReplicaReader:
         """What one of a server's bookies has, at this moment."""
         self.check_usable()
-        return CopyReads(self._environment, bookie)
+        return ReplicaReader(self._environment, bookie)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
-    def submit(self, change: Change) -> Pending:
+    def submit(self, change: WriteBatch) -> Pending:
         """Queue a change; the result is the list of its operations' results."""
-        submission = Submission(self.committer, change.operations)
+        submission = CommitRequest(self.committer, change.operations)
         self.enqueue(submission, awaited=False)
-        return pending_on(submission)
+        return pending_for(submission)
 
-    def apply(self, change: Change) -> list[Any]:
+    def apply(self, change: WriteBatch) -> list[Any]:
         """Submit, and wait until it is committed."""
-        submission = Submission(self.committer, change.operations)
+        submission = CommitRequest(self.committer, change.operations)
         self.enqueue(submission)
-        result: list[Any] = pending_on(submission).result()
+        result: list[Any] = pending_for(submission).result()
         return result
 
-    def enqueue(self, submission: Submission, awaited: bool = True) -> None:
+    def enqueue(self, submission: CommitRequest, awaited: bool = True) -> None:
         self.check_writable()
         self.committer.submit(submission, awaited)
 
-    def enqueue_locked(self, submission: Submission) -> None:
+    def enqueue_locked(self, submission: CommitRequest) -> None:
         """The same for a caller that holds ``committer_lock``."""
         self.check_writable()
         self.committer.enqueue(submission)
@@ -462,7 +464,7 @@ class Storage(ProcessBound, Reads):
         if self.read_only:
             raise WriteOnReadOnlyError(f"store {self.path} was opened read-only")
 
-    def _commit(self, submissions: list[Submission]) -> list[Outcome]:
+    def _commit(self, submissions: list[CommitRequest]) -> list[Outcome]:
         """(results, error) for each; runs in one thread at a time."""
         if self._refusal is not None:
             return [(None, self._refusal)] * len(submissions)
@@ -521,7 +523,7 @@ class Storage(ProcessBound, Reads):
 
     def collect(self, ledger_id: int) -> None:
         """Remove what is left of a deleted ledger, in commits of bounded size."""
-        while self.apply(Change(CollectEntries(ledger_id)))[0]:
+        while self.apply(WriteBatch(DeleteEntries(ledger_id)))[0]:
             pass
         self._disk.note_freed()
 
@@ -537,9 +539,9 @@ class Storage(ProcessBound, Reads):
             count += 1
         return count
 
-    def others(self) -> process_markers.Survey:
+    def others(self) -> process_markers.OpenProcesses:
         """Which other processes have the store open."""
-        return process_markers.Survey(self.path, besides=self._owner)
+        return process_markers.OpenProcesses(self.path, besides=self._owner)
 
     def check_structure(self) -> None:
         """:class:`StoreDamagedError` if LMDB could not read all of the file, or not write to it without destroying

@@ -230,14 +230,14 @@ def _verify_entries(
     expected = 0
     missing: list[int] = []
     for first, stored in storage.runs(ledger_id, state.last_entry):
-        missing += [gone for gone in range(expected, min(first, expected + 100)) if state.must_have(gone)]
+        missing += [gone for gone in range(expected, min(first, expected + 100)) if state.must_exist(gone)]
         expected = first + len(stored)
         count += len(stored)
         report.count(stored)
         good = _verify_digests(ledger_id, first, stored, digest, report)
         if state.in_order:
             length = _verify_lengths(ledger_id, good, length, report)
-    missing += [gone for gone in range(expected, min(state.last_entry + 1, expected + 100)) if state.must_have(gone)]
+    missing += [gone for gone in range(expected, min(state.last_entry + 1, expected + 100)) if state.must_exist(gone)]
     return count, missing
 
 

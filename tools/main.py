@@ -163,11 +163,11 @@ def application() -> typer.Typer:
 
         def make_context(self, info_name: Any, args: list[str], *more: Any, **options: Any) -> Any:
             self._json = "--json" in args
-            with error_handling.told(self._json):
+            with error_handling.report_errors(self._json):
                 return super().make_context(info_name, args, *more, **options)
 
         def invoke(self, ctx: Any) -> Any:
-            with error_handling.told(self._json):
+            with error_handling.report_errors(self._json):
                 return super().invoke(ctx)
 
     app = typer.Typer(

@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
 
 def code_of_left(left: Sequence[Row], problems: Sequence[str]) -> int:
-    """``left``: cursors that stay as they were, with what :func:`bookstand.pipeline.jobs.busy_cursors.left_for` says
+    """``left``: cursors that stay as they were, with what :func:`bookstand.pipeline.jobs.busy_cursors.skip_reason` says
     of them."""
     codes = {DAMAGE if one["damaged"] else FAILED for one in left}
     return max(codes | {DAMAGE for _ in problems}, default=FINE)

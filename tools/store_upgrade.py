@@ -13,7 +13,7 @@ from typing import Any
 
 from bookstand.cursor.store.migration import PAGES, migrate_cursor
 from bookstand.errors import BookstandError, StoreInUseError
-from bookstand.pipeline.jobs.busy_cursors import check_not_held, left_for
+from bookstand.pipeline.jobs.busy_cursors import check_not_held, skip_reason
 from bookstand.storage.format.ledger_metadata import CURRENT_FORMAT
 from bookstand.storage.format.schema import FORMAT_VERSION
 from bookstand.store import Store
@@ -88,7 +88,7 @@ def upgrade(store: Store, found: UpgradeReport, progress: Progress | None = None
             migrate_cursor(store.managed_ledger(topic, create=False), name, PAGES)
             report.cursors.append(cursor)
         except BookstandError as error:
-            report.left.append({"topic": topic, "cursor": name, **left_for(error)})
+            report.left.append({"topic": topic, "cursor": name, **skip_reason(error)})
         if progress is not None:
             progress(len(report.metadata) + number, total)
     return report
@@ -116,7 +116,7 @@ def _look_at_cursors(store: Store, topic: str, report: UpgradeReport) -> None:
             check_not_held(store.storage, topic, name)
             found = migrate_cursor(ledgers, name, PAGES, dry_run=True)
         except BookstandError as error:
-            report.left.append({"topic": topic, "cursor": name, **left_for(error)})
+            report.left.append({"topic": topic, "cursor": name, **skip_reason(error)})
             continue
         if found.changed:
             report.cursors.append({"topic": topic, "cursor": name, "before": found.before, "after": found.after})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 
-from bookstand.proto.struct_layout import Layout, Numbered, is_code
+from bookstand.proto.struct_layout import Layout, MessageFields, is_struct_code
 from website.drawing import Box, row_of_boxes
 from website.markup import code, prose, table
 
@@ -15,10 +15,10 @@ _TYPES |= {one.upper(): f"uint{bits}" for one, bits in _WIDTHS.items()}
 _ORDERS = {">": "big-endian", "<": "little-endian"}
 
 
-def of_module(module: str) -> Iterator[Layout | Numbered]:
+def of_module(module: str) -> Iterator[Layout | MessageFields]:
     """The layouts that are at home in a module, by its name in the package, in their order."""
     for name, value in vars(import_module(f"bookstand.{module}")).items():
-        if isinstance(value, Layout | Numbered) and name not in _imported(module):
+        if isinstance(value, Layout | MessageFields) and name not in _imported(module):
             yield value
 
 
@@ -37,8 +37,8 @@ def layouts(*modules: str) -> str:
     return "\n".join(_described(layout) for module in modules for layout in of_module(module))
 
 
-def _described(layout: Layout | Numbered) -> str:
-    if isinstance(layout, Numbered):
+def _described(layout: Layout | MessageFields) -> str:
+    if isinstance(layout, MessageFields):
         rows = [(str(number), code(name), kind, prose(meaning)) for number, name, kind, meaning in layout.fields]
         return f"**Message {code(layout.title)}**\n\n{table(('number', 'field', 'type', ''), rows)}"
     places = list(_places(layout))
@@ -57,7 +57,7 @@ def _places(layout: Layout) -> Iterator[str]:
     at: int | None = 0
     for _, size, _ in layout.fields:
         yield "" if at is None else str(at)
-        at = at + _bytes(size) if at is not None and is_code(size) else None
+        at = at + _bytes(size) if at is not None and is_struct_code(size) else None
 
 
 def _bytes(size: str) -> int:
@@ -65,11 +65,11 @@ def _bytes(size: str) -> int:
 
 
 def _short(size: str) -> str:
-    return str(_bytes(size)) if is_code(size) else size
+    return str(_bytes(size)) if is_struct_code(size) else size
 
 
 def _long(size: str) -> str:
-    if not is_code(size):
+    if not is_struct_code(size):
         return size
     return f"{_bytes(size)} bytes" if size not in _TYPES else f"{_bytes(size)}, {_TYPES[size]}"
 

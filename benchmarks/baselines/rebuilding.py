@@ -8,10 +8,10 @@ from typing import Any
 
 from bookstand.delivery.tracker.bucket.key import BucketKey
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
-from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings
 from bookstand.pipeline.jobs.bucket_staging import ENTRY_LIMIT, BucketChange, StagedBucket
 
-_CUT = Cut()
+_CUT = CutSettings()
 
 
 def one_process(path: Path, files: Sequence[str], cursor: str) -> None:
@@ -59,7 +59,7 @@ def shuffled(spark: Any, path: Path, files: Sequence[str], cursor: str, work: Pa
     import bookstand
     from bookstand.disk.topics.topics import topics
     from bookstand.pipeline.jobs.bucket_staging import stage, staged
-    from bookstand.pipeline.tables.sources import STORE, Place, opened
+    from bookstand.pipeline.tables.sources import STORE, DataSource, open_source
 
     folder = work / f"{path.name}-shuffled"
     folder.mkdir(parents=True)
@@ -86,7 +86,7 @@ def shuffled(spark: Any, path: Path, files: Sequence[str], cursor: str, work: Pa
     schema = "ledger_id long, rows long"
     (groups.applyInPandas(of_pandas, schema) if pandas else groups.applyInArrow(of_arrow, schema)).collect()
     by_ledger = {bucket.key.first_ledger: bucket for bucket in staged(folder)}
-    with opened(Place(STORE, (str(path),))) as disks:
+    with open_source(DataSource(STORE, (str(path),))) as disks:
         known = {topic.name: topic.ledgers() for topic in topics(disks)}
     with bookstand.open(path) as store:
         for topic, ledgers in known.items():

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bookstand.demo.progress_pipe import ACKNOWLEDGING, DELIVERED, DURABLE, NACKED, PUBLISHED, PUBLISHING, STATE, Told
+from bookstand.demo.progress_pipe import (
+    ACKNOWLEDGING,
+    DELIVERED,
+    DURABLE,
+    NACKED,
+    PUBLISHED,
+    PUBLISHING,
+    STATE,
+    PipeMessage,
+)
 
 
 @dataclass
@@ -24,7 +33,7 @@ class Counts:
     """Delivered although it was out, or durably acknowledged, or was never published."""
 
 
-class Books:
+class Accounting:
     """An array entry for each message; ``lives`` has the counts of each process, the last of which is the present."""
 
     def __init__(self, messages: int) -> None:
@@ -48,7 +57,7 @@ class Books:
         self.lives.append(Counts())
         self._may_come[:] = self._known & ~self._durable
 
-    def note(self, told: Told) -> None:
+    def note(self, told: PipeMessage) -> None:
         kind, first, numbers = told
         life = self.lives[-1]
         if kind == PUBLISHING:

@@ -12,8 +12,8 @@ from bookstand.demo import workload
 from bookstand.demo.worker import subscription_config, topic_config
 
 if TYPE_CHECKING:
-    from bookstand.demo.accounting import Books
-    from bookstand.demo.process import Life
+    from bookstand.demo.accounting import Accounting
+    from bookstand.demo.process import ChildProcess
     from bookstand.storage.verify import Report
 
 
@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Found:
+class StoreCounts:
     """What is in the store when all is done."""
 
     dead_letters: list[int]
@@ -34,7 +34,7 @@ class Found:
     report: Report
 
 
-def inspect(path: str, messages: int) -> Found:
+def inspect(path: str, messages: int) -> StoreCounts:
     """Open the store once more, and look."""
     with bookstand.open(path, create=False) as store:
         topic = store.topic(workload.TOPIC, topic_config(messages))
@@ -43,10 +43,10 @@ def inspect(path: str, messages: int) -> Found:
         reader = store.topic(dead_letter_topic_of(workload.TOPIC, workload.SUBSCRIPTION)).subscription("inspection")
         while received := reader.receive(workload.RECEIVED_AT_ONCE, timeout=0):
             dead_letters += [workload.number_of(message.payload) for message in received]
-        return Found(dead_letters, backlog, store.verify())
+        return StoreCounts(dead_letters, backlog, store.verify())
 
 
-def problems(books: Books, found: Found) -> list[str]:
+def problems(books: Accounting, found: StoreCounts) -> list[str]:
     """Each in a few words; none is as it should be."""
     total = books.total()
     buried = set(found.dead_letters)
@@ -62,7 +62,7 @@ def problems(books: Books, found: Found) -> list[str]:
     return [f"{count:,} {what}" for count, what in wrong if count]
 
 
-def rows(books: Books, lives: Sequence[Life], found: Found) -> list[Row]:
+def rows(books: Accounting, lives: Sequence[ChildProcess], found: StoreCounts) -> list[Row]:
     total = books.total()
     counts = [*books.lives, total]
 

@@ -21,7 +21,7 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bookstand.demo.accounting import Books
+    from bookstand.demo.accounting import Accounting
     from bookstand.demo.check import Row
 
 # Seconds between two lines where there is no terminal.
@@ -31,7 +31,7 @@ _LINE_EVERY = 5.0
 class Screen:
     """Whatever was shown last stays where it is once the block ends."""
 
-    def __init__(self, books: Books, to_acknowledge: int, console: Console | None = None) -> None:
+    def __init__(self, books: Accounting, to_acknowledge: int, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
         self._books = books
         self._started = monotonic()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import bookstand
 from bookstand.demo import workload
-from bookstand.demo.accounting import Books
+from bookstand.demo.accounting import Accounting
 from bookstand.demo.check import Row, inspect, problems, rows
 from bookstand.demo.display import Screen
-from bookstand.demo.process import Life
+from bookstand.demo.process import ChildProcess
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,14 +54,14 @@ class Outcome(NamedTuple):
 
 
 def run(path: str, messages: int, console: Console | None = None, at_the_cut: AtTheCut | None = None) -> Outcome:
-    books = Books(messages)
+    books = Accounting(messages)
     poison = workload.poison(messages)
 
-    def is_half_done(life: Life) -> bool:
+    def is_half_done(life: ChildProcess) -> bool:
         screen.show(life.memory)
         return 2 * books.published >= messages and books.lives[0].durable > 0
 
-    def is_never_cut(life: Life) -> bool:
+    def is_never_cut(life: ChildProcess) -> bool:
         screen.show(life.memory)
         return False
 
@@ -70,14 +70,14 @@ def run(path: str, messages: int, console: Console | None = None, at_the_cut: At
         screen.say(
             f"{workload.CONSUMERS} consumers share them, fail now and then, and always at {len(poison):,} of them."
         )
-        first = Life(path, books)
+        first = ChildProcess(path, books)
         if not first.live(is_half_done):
             raise SystemExit("FAILED: all was done before the power was cut.")
         screen.show(first.memory, now=True)
         screen.say("The power is cut: SIGKILL. Another process goes on from what is stored.")
         if at_the_cut is not None:
             at_the_cut(path)
-        second = Life(path, books)
+        second = ChildProcess(path, books)
         second.live(is_never_cut)
         screen.show(second.memory, now=True)
         screen.say("All is done. The store is opened once more, and verified.")

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from time import monotonic
 
-from bookstand.demo.accounting import Books
-from bookstand.demo.progress_pipe import DELIVERED, Listener
+from bookstand.demo.accounting import Accounting
+from bookstand.demo.progress_pipe import DELIVERED, PipeReader
 
 _LOOK_EVERY = 0.1
 # After so many seconds without any progress it is taken to hang.
@@ -19,8 +19,8 @@ _PATIENCE = 60.0
 _PIPE_READ = 1 << 20
 
 
-class Life:
-    def __init__(self, path: str, books: Books) -> None:
+class ChildProcess:
+    def __init__(self, path: str, books: Accounting) -> None:
         self.books = books
         self.seconds = self.cpu_seconds = 0.0
         self.until_first_delivery: float | None = None
@@ -29,7 +29,7 @@ class Life:
         self.memory = 0
         self._arguments = [sys.executable, "-m", "bookstand.demo.worker", path, str(books.messages)]
 
-    def live(self, look: Callable[[Life], bool]) -> bool:
+    def live(self, look: Callable[[ChildProcess], bool]) -> bool:
         """Whether it was killed, which happens as soon as ``look`` says so. It looks some ten times a second. What it
         told before it died is all in the books."""
         started = moved = monotonic()
@@ -40,7 +40,7 @@ class Life:
             [*self._arguments, str(writing)], pass_fds=[writing], start_new_session=True, stderr=subprocess.PIPE
         )
         os.close(writing)
-        listener = Listener()
+        listener = PipeReader()
         killed = False
         looked = 0.0
         try:

@@ -31,13 +31,13 @@ STATE = 7
 """``first``: how many messages wait for their time."""
 
 
-class Told(NamedTuple):
+class PipeMessage(NamedTuple):
     kind: int
     first: int
     numbers: np.ndarray
 
 
-class Teller:
+class PipeWriter:
     """For the working process, from any thread."""
 
     def __init__(self, descriptor: int) -> None:
@@ -52,13 +52,13 @@ class Teller:
                 frame = frame[os.write(self._descriptor, frame) :]
 
 
-class Listener:
+class PipeReader:
     """For the process that keeps the books."""
 
     def __init__(self) -> None:
         self._rest = b""
 
-    def hear(self, data: bytes) -> Iterator[Told]:
+    def hear(self, data: bytes) -> Iterator[PipeMessage]:
         """The frames that are whole by now."""
         data = self._rest + data
         at = 0
@@ -67,6 +67,6 @@ class Listener:
             end = at + _HEADER.size + count * _NUMBER.itemsize
             if len(data) < end:
                 break
-            yield Told(kind, first, np.frombuffer(data, _NUMBER, count, at + _HEADER.size))
+            yield PipeMessage(kind, first, np.frombuffer(data, _NUMBER, count, at + _HEADER.size))
             at = end
         self._rest = data[at:]

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 import bookstand
 from bookstand.demo import workload
-from bookstand.demo.progress_pipe import ACKNOWLEDGING, DELIVERED, DURABLE, NACKED, PUBLISHED, PUBLISHING, STATE, Teller
+from bookstand.demo.progress_pipe import (
+    ACKNOWLEDGING,
+    DELIVERED,
+    DURABLE,
+    NACKED,
+    PUBLISHED,
+    PUBLISHING,
+    STATE,
+    PipeWriter,
+)
 from bookstand.managed_ledger.message.format import Message
 
 if TYPE_CHECKING:
@@ -42,7 +51,7 @@ def subscription_config() -> bookstand.SubscriptionConfig:
     )
 
 
-def work(path: str, messages: int, teller: Teller) -> None:
+def work(path: str, messages: int, teller: PipeWriter) -> None:
     with bookstand.open(path) as store:
         topic = store.topic(workload.TOPIC, topic_config(messages))
         subscription = topic.subscription(workload.SUBSCRIPTION, subscription_config())
@@ -79,7 +88,9 @@ def next_number(topic: Topic) -> int:
     return workload.number_of(Message(topic.ledger.read_entry(last).data).payload()) + 1
 
 
-def publish(topic: Topic, subscription: Subscription, first: int, messages: int, teller: Teller, stop: Event) -> None:
+def publish(
+    topic: Topic, subscription: Subscription, first: int, messages: int, teller: PipeWriter, stop: Event
+) -> None:
     for batch in workload.batches(first, messages):
         while is_behind(subscription) and not stop.is_set():
             sleep(_LOOK_EVERY / 10)
@@ -96,7 +107,7 @@ def is_behind(subscription: Subscription) -> bool:
     return stats.backlog - stats.delayed > workload.MOST_WAITING
 
 
-def consume(subscription: Subscription, acknowledged: Acknowledged, teller: Teller, stop: Event) -> None:
+def consume(subscription: Subscription, acknowledged: Acknowledged, teller: PipeWriter, stop: Event) -> None:
     with subscription.consumer() as consumer:
         while not stop.is_set():
             received = consumer.receive(workload.RECEIVED_AT_ONCE, timeout=_LOOK_EVERY)
@@ -124,7 +135,7 @@ def consume(subscription: Subscription, acknowledged: Acknowledged, teller: Tell
 class Acknowledged:
     """What was acknowledged, until it is durable."""
 
-    def __init__(self, teller: Teller) -> None:
+    def __init__(self, teller: PipeWriter) -> None:
         self._teller = teller
         self._waiting: deque[tuple[Pending, Sequence[int]]] = deque()
 
@@ -146,7 +157,7 @@ def now() -> int:
 if __name__ == "__main__":
     _path, _messages, _descriptor = sys.argv[1:]
     try:
-        work(_path, int(_messages), Teller(int(_descriptor)))
+        work(_path, int(_messages), PipeWriter(int(_descriptor)))
     except BrokenPipeError:
         sys.exit("nobody listens any more")
     except bookstand.BookstandError as error:

@@ -73,8 +73,8 @@ def encode_page(
     bitmap = acked.serialize()
     batches = encode_batches(partial, sizes or {}) if partial else b""
     counts = bytearray()
-    wire_format.write_number(counts, _ACKED, len(acked))
-    wire_format.write_number(counts, _PARTIAL, len(partial))
+    wire_format.write_varint_field(counts, _ACKED, len(acked))
+    wire_format.write_varint_field(counts, _PARTIAL, len(partial))
     out = record.begin(mark_delete, record.PAGE)
     end = record.tail(record.Identity(cursor, record.PAGE, generation, ledger_id, 0, 1))
     entries = [_encode_part(out.copy(), bitmap, batches, counts, end)]
@@ -95,9 +95,9 @@ def encode_page(
 
 def _encode_part(out: bytearray, bitmap: bytes, batches: bytes, counts: bytearray, end: bytes) -> bytes:
     if bitmap:
-        wire_format.write_bytes(out, _BITMAP, bitmap)
+        wire_format.write_bytes_field(out, _BITMAP, bitmap)
     if batches:
-        wire_format.write_bytes(out, _BATCHES, batches)
+        wire_format.write_bytes_field(out, _BATCHES, batches)
     out += counts
     return record.seal(out, end)
 

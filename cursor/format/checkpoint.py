@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from bookstand.cursor.errors import CursorDamagedError, ReservedPropertyError
 from bookstand.cursor.format import record
-from bookstand.cursor.format.page_index import Prepared
+from bookstand.cursor.format.page_index import PreparedIndex
 from bookstand.errors import EntryTooLargeError, IncorrectParameterError
 from bookstand.proto import wire_format
 from bookstand.storage.format.position import Position
@@ -67,14 +67,14 @@ def _frame_bytes(cursor: str) -> int:
     return len(begin) + _MOST_CONTENTS + len(tail) + record.CRC_BYTES
 
 
-def state_size(prepared: Prepared, properties: dict[str, int]) -> int:
+def state_size(prepared: PreparedIndex, properties: dict[str, int]) -> int:
     """Bytes of the whole state: pages, index and properties."""
     return prepared.page_bytes + prepared.node_bytes + len(record.encode_properties(properties))
 
 
 def encode_marker(
     cursor: str,
-    prepared: Prepared,
+    prepared: PreparedIndex,
     *,
     generation: int,
     mark_delete: Position,
@@ -100,12 +100,12 @@ def encode_marker(
         entries.append(_seal(out, nodes, record.Identity(cursor, record.NODES, generation, 0, part, parts)))
     out = record.begin(mark_delete, record.MARKER)
     out += record.encode_properties(properties)
-    wire_format.write_number(out, _TIME, time_ms)
+    wire_format.write_varint_field(out, _TIME, time_ms)
     if previous is not None:
-        wire_format.write_number(out, _PREVIOUS, previous)
-    wire_format.write_number(out, _PAGE_ENTRIES, page_entries)
-    wire_format.write_number(out, _STATE_SIZE, state_size(prepared, properties))
-    wire_format.write_bytes(out, _ROOT, prepared.root)
+        wire_format.write_varint_field(out, _PREVIOUS, previous)
+    wire_format.write_varint_field(out, _PAGE_ENTRIES, page_entries)
+    wire_format.write_varint_field(out, _STATE_SIZE, state_size(prepared, properties))
+    wire_format.write_bytes_field(out, _ROOT, prepared.root)
     identity = record.Identity(cursor, record.MARKER, generation, 0, parts - 1, parts)
     entries.append(_seal(out, prepared.nodes[-1], identity))
     return entries
@@ -113,7 +113,7 @@ def encode_marker(
 
 def _seal(out: bytearray, nodes: list[bytes], identity: record.Identity) -> bytes:
     for node in nodes:
-        wire_format.write_bytes(out, _NODE, node)
+        wire_format.write_bytes_field(out, _NODE, node)
     return record.seal(out, record.tail(identity))
 
 

@@ -173,7 +173,7 @@ class _Inner:
 _Node = _Leaf | _Inner
 
 
-class Prepared(NamedTuple):
+class PreparedIndex(NamedTuple):
     """What a flush has to write of the index.
 
     ``nodes`` has one list for each entry, from ``entry_id`` on: all but the last become records of nodes, the last one
@@ -217,7 +217,7 @@ class _Writing:
         return ref
 
 
-class Index:
+class PageIndex:
     """A sorted map from user ledger ids to :class:`PageRef`, and how it is stored.
 
     ``acked``, ``partial`` and ``page_bytes`` are the sums over all pages.
@@ -361,7 +361,7 @@ class Index:
 
     # -- storing -------------------------------------------------------------------------------------------------------
 
-    def prepare(self, entry_id: int, room: int | None = None) -> Prepared:
+    def prepare(self, entry_id: int, room: int | None = None) -> PreparedIndex:
         """Encode what changed since the last commit, to be written into the entries from ``entry_id`` on.
 
         No entry is given more than ``room`` bytes of nodes, framing included. To be followed by :meth:`commit` when all
@@ -378,7 +378,9 @@ class Index:
             for number in self._write(self._root, writing):
                 wire_format.write_varint(root, number)
         self._writing = writing
-        return Prepared(entry_id, bytes(root), writing.nodes, self._root.weight if self._count else 0, self.page_bytes)
+        return PreparedIndex(
+            entry_id, bytes(root), writing.nodes, self._root.weight if self._count else 0, self.page_bytes
+        )
 
     def _write(self, node: _Node, writing: _Writing) -> NodeRef:
         if node.ref is not None:
@@ -419,13 +421,13 @@ class Index:
         return writing
 
     @classmethod
-    def read(cls, root: bytes, load: Load, *, cursor: str = "") -> Index:
+    def read(cls, root: bytes, load: Load, *, cursor: str = "") -> PageIndex:
         """The index as it was prepared with ``root``. Nodes that are not those that were written are
         :class:`CursorDamagedError`, which names ``cursor``; what ``load`` raises comes through."""
         return _Reading(cursor, load).index(root)
 
     @classmethod
-    def build(cls, items: Iterable[tuple[int, PageRef]]) -> Index:
+    def build(cls, items: Iterable[tuple[int, PageRef]]) -> PageIndex:
         """From items in ascending order; nothing of it is stored yet."""
         index = cls()
         pairs = list(items)
@@ -444,10 +446,10 @@ class Index:
             index._root = nodes[0]
         return index
 
-    def renumber(self, entry_of: Callable[[int, PageRef], int]) -> Index:
+    def renumber(self, entry_of: Callable[[int, PageRef], int]) -> PageIndex:
         """The same pages in another ledger, where each begins in the entry that ``entry_of`` tells. This index stays
         as it is, so that nothing has happened if the other ledger does not come about."""
-        return Index.build(
+        return PageIndex.build(
             [(ledger_id, ref._replace(entry_id=entry_of(ledger_id, ref))) for ledger_id, ref in self.items()]
         )
 
@@ -539,9 +541,9 @@ class _Reading:
     def __init__(self, cursor: str, load: Load) -> None:
         self._cursor = cursor
         self._load = load
-        self._index = Index()
+        self._index = PageIndex()
 
-    def index(self, root: bytes) -> Index:
+    def index(self, root: bytes) -> PageIndex:
         index = self._index
         numbers = []
         at = 0

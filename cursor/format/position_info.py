@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from pyroaring import BitMap64
 
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.cursor.state.bitmap_runs import Ids, add_runs, add_words, runs, words
 from bookstand.errors import ExpansionError, IncorrectParameterError, MalformedAckStateError
 from bookstand.proto.ack_messages import LONG_PROPERTY, read_batch, read_range, write_batch
@@ -44,8 +44,8 @@ from bookstand.proto.wire_format import (
     int64,
     read_varint,
     tag,
-    write_bytes,
-    write_number,
+    write_bytes_field,
+    write_varint_field,
 )
 from bookstand.storage.format.position import Position
 
@@ -79,11 +79,11 @@ class Snapshot(NamedTuple):
     """A state as it was read. ``unsplit`` are ledgers that a range reaches into, of which nobody said how many entries
     they have: what the range says of them is not in the state."""
 
-    state: AckState
+    state: AckSnapshot
     unsplit: frozenset[int]
 
 
-class Written(NamedTuple):
+class EncodedSnapshot(NamedTuple):
     data: bytes
     ranges_left_out: int
     batches_left_out: int
@@ -119,7 +119,7 @@ def _snapshot(parts: _Parts, mark_delete: Position, entries: Mapping[int, int], 
         if (ledger, entry) > mark_delete:
             batches[Position(ledger, entry)] = unacked
     ordered = {ledger: acked[ledger] for ledger in sorted(acked) if acked[ledger]}
-    return Snapshot(AckState(mark_delete, ordered, batches, parts.properties), frozenset(unsplit))
+    return Snapshot(AckSnapshot(mark_delete, ordered, batches, parts.properties), frozenset(unsplit))
 
 
 def from_parts(
@@ -139,7 +139,7 @@ def from_parts(
     except ExpansionError as error:
         raise MalformedAckStateError(f"the record of the cursor cannot be read: {error}") from None
     kept = {Position(ledger, entry): bits for ledger, entry, bits in batches if (ledger, entry) > mark_delete}
-    return Snapshot(AckState(mark_delete, acked, kept, dict(properties)), frozenset(unsplit))
+    return Snapshot(AckSnapshot(mark_delete, acked, kept, dict(properties)), frozenset(unsplit))
 
 
 class _Parts:
@@ -309,8 +309,8 @@ def _add_longs(acked: dict[int, BitMap64], ledger: int, bits: Words, mark_delete
 
 
 def write(
-    state: AckState, form: Form = "ranges", max_ranges: int | None = None, max_batches: int | None = None
-) -> Written:
+    state: AckSnapshot, form: Form = "ranges", max_ranges: int | None = None, max_batches: int | None = None
+) -> EncodedSnapshot:
     """The snapshot. Of more ranges or batch sets than the limits allow the lowest are written, in both forms.
 
     What is left out is delivered again after a restart. The limit is exact; of words it counts the ranges that they
@@ -319,8 +319,8 @@ def write(
     if form not in ("ranges", "long_arrays"):
         raise IncorrectParameterError(f"there is no form {form!r}, but ranges and long_arrays")
     out = bytearray()
-    write_number(out, _LEDGER, state.mark_delete.ledger_id)
-    write_number(out, _ENTRY, state.mark_delete.entry_id)
+    write_varint_field(out, _LEDGER, state.mark_delete.ledger_id)
+    write_varint_field(out, _ENTRY, state.mark_delete.entry_id)
     acked, ranges_left_out = _lowest_ranges(state.acked, max_ranges)
     batches = sorted(state.batches.items())
     kept = batches if max_batches is None else batches[:max_batches]
@@ -328,13 +328,13 @@ def write(
         for some in _batched(acked):
             out += write_ranges(np.concatenate([_ranges(ledger, bitmap) for ledger, bitmap in some]), _RANGE)
     for pair in state.properties.items():
-        write_bytes(out, _PROPERTY, LONG_PROPERTY.encode(pair))
+        write_bytes_field(out, _PROPERTY, LONG_PROPERTY.encode(pair))
     for position, unacked in kept:
-        write_bytes(out, _BATCH, write_batch(*position, unacked))
+        write_bytes_field(out, _BATCH, write_batch(*position, unacked))
     if form == "long_arrays":
         for some in _batched(acked):
             out += write_longs([(ledger, words(bitmap)) for ledger, bitmap in some], _LONGS)
-    return Written(bytes(out), ranges_left_out, len(batches) - len(kept))
+    return EncodedSnapshot(bytes(out), ranges_left_out, len(batches) - len(kept))
 
 
 def _lowest_ranges(acked: Mapping[int, BitMap64], limit: int | None) -> tuple[list[tuple[int, BitMap64]], int]:

@@ -93,9 +93,9 @@ def encode_properties(properties: dict[str, int]) -> bytes:
     out = bytearray()
     for name, value in properties.items():
         one = bytearray()
-        wire_format.write_bytes(one, 1, name.encode())
-        wire_format.write_number(one, 2, value)
-        wire_format.write_bytes(out, _PROPERTIES, one)
+        wire_format.write_bytes_field(one, 1, name.encode())
+        wire_format.write_varint_field(one, 2, value)
+        wire_format.write_bytes_field(out, _PROPERTIES, one)
     return bytes(out)
 
 
@@ -109,8 +109,8 @@ _KIND_PROPERTY = {
 def begin(mark_delete: Position, kind: int) -> bytearray:
     """The frame as far as the property that tells the kind."""
     out = bytearray()
-    wire_format.write_number(out, 1, mark_delete.ledger_id)
-    wire_format.write_number(out, 2, mark_delete.entry_id)
+    wire_format.write_varint_field(out, 1, mark_delete.ledger_id)
+    wire_format.write_varint_field(out, 2, mark_delete.entry_id)
     out += _KIND_PROPERTY[kind]
     return out
 
@@ -136,7 +136,7 @@ def tail(identity: Identity) -> bytes:
 @lru_cache(maxsize=16)
 def _name_field(cursor: str) -> bytes:
     out = bytearray()
-    wire_format.write_bytes(out, _CURSOR, cursor.encode())
+    wire_format.write_bytes_field(out, _CURSOR, cursor.encode())
     return bytes(out)
 
 

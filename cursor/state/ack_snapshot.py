@@ -9,7 +9,7 @@ from pyroaring import BitMap64
 from bookstand.storage.format.position import Position
 
 
-class AckState(NamedTuple):
+class AckSnapshot(NamedTuple):
     """Every entry up to ``mark_delete`` is acknowledged, and of each ledger those in its bitmap.
 
     ``batches`` are the batches that are acknowledged in part: bit n of the number is set while message n of the batch

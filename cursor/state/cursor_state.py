@@ -4,11 +4,11 @@
 acknowledged beyond it stands in pages, one for each ledger of the topic. ``frontier`` is the first entry behind the
 mark-delete position: acknowledging it, and nothing else, moves that position.
 
-A transition that needs a page which is stored but not in memory raises :class:`PageNeeded`; its caller reads the page
+A transition that needs a page which is stored but not in memory raises :class:`PageMiss`; its caller reads the page
 without holding any lock, and installs it and tries again in one hold of the lock (``bringing.py``). So a transition
 needs at most one clean page at a time: with two, each could evict the other forever. What it has changed by then may be
 changed again. Only moving the mark-delete position over acknowledged entries does not raise: it stops there, ``wanted``
-is the ledger of the page, and :meth:`LiveState.close_holes` continues when the page is in memory.
+is the ledger of the page, and :meth:`CursorState.close_holes` continues when the page is in memory.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from heapq import merge
 
 from pyroaring import BitMap64
 
-from bookstand.cursor.format.page_index import Index
+from bookstand.cursor.format.page_index import PageIndex
 from bookstand.cursor.state.bitmap_runs import runs
 from bookstand.cursor.state.ledger_acks import LedgerAcks
-from bookstand.cursor.state.page_cache import ResidentPages
+from bookstand.cursor.state.page_cache import PageCache
 from bookstand.errors import IncorrectParameterError
-from bookstand.managed_ledger.topic_extent import Extent
+from bookstand.managed_ledger.topic_extent import TopicExtent
 from bookstand.storage.format.position import Position
 from bookstand.storage.format.schema import MAX_ENTRY_ID
 
@@ -31,7 +31,7 @@ from bookstand.storage.format.schema import MAX_ENTRY_ID
 _FEW = 8
 
 
-class PageNeeded(Exception):  # noqa: N818 - a request, not an error
+class PageMiss(Exception):  # noqa: N818 - a request, not an error
     """The page of this ledger is stored, but not in memory."""
 
     def __init__(self, ledger_id: int) -> None:
@@ -47,13 +47,13 @@ class MarkDeletingMarkedPositionError(IncorrectParameterError):
     """Everything up to there, and more, is marked as deleted already."""
 
 
-class LiveState:
+class CursorState:
     """Not thread-safe: guarded by the cursor's lock."""
 
-    def __init__(self, extent: Callable[[], Extent], pages: ResidentPages, mark_delete: Position) -> None:
+    def __init__(self, extent: Callable[[], TopicExtent], pages: PageCache, mark_delete: Position) -> None:
         self._extent = extent
         self.pages = pages
-        self.index = Index()
+        self.index = PageIndex()
         self.mark_delete = mark_delete
         self.properties: dict[str, int] = {}
         # Counts what changed besides pages: the mark-delete position, properties, pages that are gone.
@@ -68,7 +68,7 @@ class LiveState:
         """The ledger's page; None where nothing of it is acknowledged."""
         found = self.pages.get(ledger_id)
         if found is None and self.index.get(ledger_id) is not None:
-            raise PageNeeded(ledger_id)
+            raise PageMiss(ledger_id)
         return found
 
     def ledger_ids(self) -> list[int]:
@@ -101,7 +101,7 @@ class LiveState:
 
     def forget_stored_pages(self) -> None:
         """No page is stored by itself any more; all are in memory."""
-        self.index = Index()
+        self.index = PageIndex()
 
     def write_all_pages(self) -> None:
         """Each is to be stored anew, whether it changes or not."""
@@ -207,13 +207,13 @@ class LiveState:
         frontier = self.frontier
         return frontier is not None and frontier.ledger_id == page.ledger_id and frontier.entry_id in page.acked
 
-    def _page_for(self, extent: Extent, position: Position) -> LedgerAcks | None:
+    def _page_for(self, extent: TopicExtent, position: Position) -> LedgerAcks | None:
         """Return the page that an acknowledgment of the position changes, dirty; None if it changes nothing."""
         if not self._is_beyond(extent, position):
             return None
         return self.page_to_change(position.ledger_id, extent.entries(position.ledger_id) or 0)
 
-    def _is_beyond(self, extent: Extent, position: Position) -> bool:
+    def _is_beyond(self, extent: TopicExtent, position: Position) -> bool:
         """Return True if the position is an entry beyond the mark-delete position. False if it is not, or of a ledger
         that has been deleted, or before a first entry: acknowledging it changes nothing."""
         if position <= self.mark_delete:
@@ -288,7 +288,7 @@ class LiveState:
             ledger_id, entry_id = following
             try:
                 page = self.page(ledger_id)
-            except PageNeeded as needed:
+            except PageMiss as needed:
                 self.wanted = needed.ledger_id
                 break
             if page is None or entry_id not in page.acked:
@@ -300,7 +300,7 @@ class LiveState:
             self._move_to(extent, reached)
         self.frontier = following
 
-    def _move_to(self, extent: Extent, position: Position) -> None:
+    def _move_to(self, extent: TopicExtent, position: Position) -> None:
         """Move the mark-delete position, and drop what it passes."""
         ledger_id, entry_id = position
         if entry_id + 1 >= (extent.entries(ledger_id) or 0):

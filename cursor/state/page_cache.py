@@ -19,7 +19,7 @@ from bookstand.cursor.state.ledger_acks import LedgerAcks
 _DIRTY_SHARE = 0.75
 
 
-class ResidentPages:
+class PageCache:
     """Not thread-safe: guarded by the cursor's lock. Iterating, counting and :meth:`peek` leave the order of eviction
     and the counts of hits and misses as they are."""
 

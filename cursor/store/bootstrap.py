@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bookstand.cursor.format import position_info, snapshot_form
-from bookstand.cursor.format.page_index import Index
-from bookstand.cursor.state.ack_snapshot import AckState
-from bookstand.cursor.state.cursor_state import LiveState
-from bookstand.cursor.state.page_cache import ResidentPages
+from bookstand.cursor.format.page_index import PageIndex
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
+from bookstand.cursor.state.cursor_state import CursorState
+from bookstand.cursor.state.page_cache import PageCache
 from bookstand.cursor.store import cursor_ledger, recovery
-from bookstand.cursor.store.cursor_ledger import CursorLog
+from bookstand.cursor.store.cursor_ledger import CursorLedger
 from bookstand.cursor.store.recovery import RecoveredFrom
 from bookstand.errors import IncorrectParameterError
 from bookstand.managed_ledger.managed_ledger import ManagedLedger
@@ -18,13 +18,13 @@ from bookstand.managed_ledger.records import CursorInfo
 from bookstand.storage.format.position import Position
 
 
-def begin(
+def create(
     topic: ManagedLedger,
-    cursor_log: CursorLog,
+    cursor_log: CursorLedger,
     initial: str,
     properties: Mapping[str, int],
     cursor_properties: tuple[tuple[str, str], ...],
-) -> recovery.State:
+) -> recovery.RecoveredState:
     """A new cursor at the topic's beginning or end: its record is all there is of it."""
     mark_delete = topic.last_confirmed if initial == "latest" else _beginning(topic)
     info = CursorInfo(
@@ -36,8 +36,8 @@ def begin(
     )
     cursor_log.put(info)
     source = RecoveredFrom(recovery.NEW, cursor_ledger.NO_LEDGER, -1)
-    size = snapshot_form.size_inline(AckState(mark_delete, {}, {}, dict(properties))) if properties else 0
-    return recovery.State(source, mark_delete, dict(properties), Index(), [], 0, None, size)
+    size = snapshot_form.size_inline(AckSnapshot(mark_delete, {}, {}, dict(properties))) if properties else 0
+    return recovery.RecoveredState(source, mark_delete, dict(properties), PageIndex(), [], 0, None, size)
 
 
 def _beginning(topic: ManagedLedger) -> Position:
@@ -50,18 +50,22 @@ def _beginning(topic: ManagedLedger) -> Position:
 def recover(
     topic: ManagedLedger,
     cursor: str,
-    cursor_log: CursorLog,
+    cursor_log: CursorLedger,
     info: CursorInfo,
-    resident: ResidentPages,
+    resident: PageCache,
     at_marker: Position | None,
     read_only: bool,
-) -> recovery.State:
+) -> recovery.RecoveredState:
     """The newest whole state in the cursor's ledger; the one in its record, where the ledger has none."""
     topic_entries = {ledger.ledger_id: ledger.entries for ledger in topic.ledgers}
     if at_marker is not None:
         ledgers = cursor_log.source(False, at_marker.ledger_id)
         found = recovery.recover(cursor, ledgers, topic_entries, resident, at_marker.entry_id)
-        if isinstance(found, recovery.State) and found.source[1:3] == at_marker and found.marker_entry is not None:
+        if (
+            isinstance(found, recovery.RecoveredState)
+            and found.source[1:3] == at_marker
+            and found.marker_entry is not None
+        ):
             cursor_log.handle = found.handle
             return found
         raise IncorrectParameterError(f"cursor {cursor!r} of topic {topic.name} has no whole marker at {at_marker}")
@@ -69,7 +73,7 @@ def recover(
         cursor_log.put(info)
     found = recovery.recover(cursor, cursor_log.source(not read_only), topic_entries, resident)
     skipped: tuple[str, ...] = () if cursor_log.damage is None else (cursor_log.damage,)
-    if isinstance(found, recovery.State):
+    if isinstance(found, recovery.RecoveredState):
         cursor_log.handle = found.handle
         return found._replace(source=found.source._replace(skipped=(*skipped, *found.source.skipped)))
     skipped += found
@@ -85,7 +89,7 @@ def recover(
     return recovery.from_old_state(source, state, snapshot_form.size_inline(state))
 
 
-def adopt(topic: ManagedLedger, live: LiveState, found: recovery.State) -> None:
+def install_recovered(topic: ManagedLedger, live: CursorState, found: recovery.RecoveredState) -> None:
     """Have the live state be what was found, as far as the topic still has it."""
     extent = topic.extent
     live.index = found.pages

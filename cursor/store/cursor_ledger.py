@@ -20,8 +20,8 @@ from bookstand.cursor.state.ledger_acks import LedgerAcks
 from bookstand.cursor.store.property_ledgers import property_ledgers
 from bookstand.cursor.store.recovery import (
     DAMAGED,
+    CursorLedgerEntries,
     DamagedPage,
-    Entries,
     Source,
     drop_consumed,
     replacements,
@@ -49,7 +49,7 @@ from bookstand.managed_ledger.records import CursorInfo, decode_cursor_info, enc
 from bookstand.managed_ledger.topic_name import cursor_node_of, is_ledger_of, ledger_labels, property_of
 from bookstand.proto import wire_format
 from bookstand.storage.commit.futures import Pending
-from bookstand.storage.commit.node_operations import NodeMovedError
+from bookstand.storage.commit.node_operations import NodeVersionError
 from bookstand.storage.format.digest import digest_for
 from bookstand.storage.format.entry_codec import HEADER_BYTES
 from bookstand.storage.format.ledger_metadata import CLOSED
@@ -75,7 +75,7 @@ class CursorFencedError(LedgerFencedError):
     """The cursor was opened by another; this one writes no more."""
 
 
-class Known(NamedTuple):
+class RecordExtensions(NamedTuple):
     """The record's own fields: the ledger that is being made, the former ones that are retained, ascending, and the
     first ledger behind the last reset (None: not recorded, as in records of earlier versions)."""
 
@@ -85,7 +85,7 @@ class Known(NamedTuple):
     since: int | None = None
 
 
-def known_of(info: CursorInfo) -> Known:
+def known_of(info: CursorInfo) -> RecordExtensions:
     pending = since = None
     former = []
     others = bytearray()
@@ -98,21 +98,21 @@ def known_of(info: CursorInfo) -> Known:
             since = number
         else:
             _write_field(others, tag, number, chunk)
-    return Known(pending, tuple(former), bytes(others), since)
+    return RecordExtensions(pending, tuple(former), bytes(others), since)
 
 
-def unknown_of(known: Known) -> bytes:
+def unknown_of(known: RecordExtensions) -> bytes:
     out = bytearray(known.others)
     if known.pending is not None:
-        wire_format.write_number(out, _PENDING, known.pending)
+        wire_format.write_varint_field(out, _PENDING, known.pending)
     for ledger_id in known.former:
-        wire_format.write_number(out, _FORMER, ledger_id)
+        wire_format.write_varint_field(out, _FORMER, ledger_id)
     if known.since is not None:
-        wire_format.write_number(out, _SINCE, known.since)
+        wire_format.write_varint_field(out, _SINCE, known.since)
     return bytes(out)
 
 
-def source_of(info: CursorInfo, open_ledger: Callable[[int], Entries], newest: int | None = None) -> Source:
+def source_of(info: CursorInfo, open_ledger: Callable[[int], CursorLedgerEntries], newest: int | None = None) -> Source:
     """The ledgers in which the state of the cursor with this record is searched for; from ``newest`` backwards, if that
     is given."""
     known = known_of(info)
@@ -161,7 +161,7 @@ def info_by_labels(ledgers: Iterable[tuple[int, Mapping[str, bytes] | None]], to
     if unreadable > newest != NO_LEDGER:
         former.append(newest)
         newest, since = NO_LEDGER, None
-    unknown = unknown_of(Known(None, tuple(former), b"", since))
+    unknown = unknown_of(RecordExtensions(None, tuple(former), b"", since))
     return CursorInfo(newest, cursor_properties=tuple(properties.items()), unknown=unknown)
 
 
@@ -173,7 +173,7 @@ def since_of(ledger_id: int, labels: Mapping[str, bytes]) -> int | None:
     return int(label or ledger_id)
 
 
-class CursorLog:
+class CursorLedger:
     """Not safe between threads but for :attr:`handle`: one flush at a time uses it."""
 
     def __init__(self, topic: ManagedLedger, cursor: str, codec: str | None, threshold: int) -> None:
@@ -289,7 +289,7 @@ class CursorLog:
                 with Transaction(self.client) as transaction:
                     transaction.require_node(self._topic.path, self._topic.version)
                     return fill(transaction)
-            except NodeMovedError:
+            except NodeVersionError:
                 # Or it was we who began the topic's next ledger meanwhile.
                 try:
                     self._topic.check_owned()
@@ -349,7 +349,7 @@ class CursorLog:
 
     # -- its ledger --------------------------------------------------------------------------------------------------
 
-    def entries_of(self, ledger_id: int, recovery: bool) -> Entries:
+    def entries_of(self, ledger_id: int, recovery: bool) -> CursorLedgerEntries:
         """One of the cursor's ledgers; with ``recovery`` it is closed from now on, unless it is damaged."""
         handle: LedgerHandle
         damage = None
@@ -373,7 +373,7 @@ class CursorLog:
             if isinstance(error, DAMAGED):
                 damage = f"ledger {ledger_id} is damaged, and its entries are read all the same: {error}"
         codec = handle.metadata.custom_metadata.get(CODEC_PROPERTY)
-        return Entries(
+        return CursorLedgerEntries(
             handle,
             last,
             None if codec is None else codec.decode(errors="replace"),
@@ -393,7 +393,7 @@ class CursorLog:
         """The page to use instead of a damaged one, empty where there is none, and the report on it. ``handle``: the
         ledger with the damaged one."""
         source = self.source(recovery=False)
-        entries = Entries(handle, ref.entry_id - 1, None)
+        entries = CursorLedgerEntries(handle, ref.entry_id - 1, None)
         topic_entries = {ledger.ledger_id: ledger.entries for ledger in self._topic.ledgers}
         found = replacements(self.cursor, source.older(entries, ref.entry_id), {ledger_id}, topic_entries).get(
             ledger_id
@@ -487,7 +487,7 @@ class CursorLog:
         stored = former.index(self.handle.id) if self.handle is not None and self.handle.id in former else len(former)
         first = min(stored if since != writer.id else len(former), max(0, len(former) - kept))
         doomed, former = former[:first], former[first:]
-        unknown = unknown_of(Known(None, tuple(former), known.others, since))
+        unknown = unknown_of(RecordExtensions(None, tuple(former), known.others, since))
         previous = self.writer
         self._store(lambda _: info._replace(cursor_ledger_id=writer.id, unknown=unknown), doomed)
         if previous is not None and previous.id in former:
@@ -528,21 +528,21 @@ class CursorLog:
         self.writer = None
 
 
-class Appends(Protocol):
+class EntrySink(Protocol):
     """Where entries go: a ledger, or nowhere."""
 
     def append(self, data: bytes) -> object: ...
     def append_many(self, data: list[bytes]) -> object: ...
 
 
-class Nowhere:
+class DiscardingWriter:
     """For what would be written, and is not."""
 
     def append(self, data: bytes) -> None: ...
     def append_many(self, data: list[bytes]) -> None: ...
 
 
-def append(writer: Appends, entries: Sequence[bytes], commit_bytes: int) -> None:
+def append(writer: EntrySink, entries: Sequence[bytes], commit_bytes: int) -> None:
     """Append in as many commits as it takes; the last entry is in the last one."""
     if len(entries) == 1:
         writer.append(entries[0])

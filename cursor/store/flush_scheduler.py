@@ -17,7 +17,7 @@ from weakref import WeakMethod, ref
 _LOST = 1.0
 
 
-class Throttle:
+class FlushScheduler:
     """``rate``: writes a second that are made at once, 0 for all, None for none; what they leave is written
     ``interval`` seconds later."""
 
@@ -82,10 +82,10 @@ class _Background:
         self._lock = RLock()
         self._changed = Condition(self._lock)
         self._number = count()
-        self._waiting: list[tuple[float, int, ref[Throttle]]] = []
+        self._waiting: list[tuple[float, int, ref[FlushScheduler]]] = []
         Thread(target=self._run, name="bookstand-cursors", daemon=True).start()
 
-    def add(self, due: float, throttle: Throttle) -> None:
+    def add(self, due: float, throttle: FlushScheduler) -> None:
         with self._lock:
             heapq.heappush(self._waiting, (due, next(self._number), ref(throttle)))
             self._changed.notify()

@@ -15,15 +15,15 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.format import snapshot_form
 from bookstand.cursor.format.ack_page import EncodedPage, encode_page
 from bookstand.cursor.format.checkpoint import encode_marker, room_for_nodes, state_size
-from bookstand.cursor.format.page_index import Index, Prepared
+from bookstand.cursor.format.page_index import PageIndex, PreparedIndex
 from bookstand.cursor.format.page_ref import PageRef
 from bookstand.cursor.format.record import encode_properties
-from bookstand.cursor.state.ack_snapshot import AckState
-from bookstand.cursor.state.cursor_state import LiveState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
+from bookstand.cursor.state.cursor_state import CursorState
 from bookstand.cursor.state.ledger_acks import LedgerAcks
 from bookstand.cursor.state.ranges import RangeSet
 from bookstand.cursor.store import cursor_ledger, recovery
-from bookstand.cursor.store.cursor_ledger import CursorFencedError, CursorLog
+from bookstand.cursor.store.cursor_ledger import CursorFencedError, CursorLedger
 from bookstand.errors import (
     BookstandError,
     InterruptedOperationError,
@@ -34,11 +34,11 @@ from bookstand.errors import (
 from bookstand.ledger.handles.handle import LedgerHandle
 from bookstand.ledger.handles.writer import LedgerWriter
 from bookstand.managed_ledger.records import CursorInfo
-from bookstand.storage.commit.futures import Completion, Pending, pending_on
+from bookstand.storage.commit.futures import Completion, Pending, pending_for
 from bookstand.storage.format.position import Position
 from bookstand.storage.logger import logger
 from bookstand.storage.process.fork_guard import ProcessBound
-from bookstand.storage.process.interrupt_guard import Guard
+from bookstand.storage.process.interrupt_guard import InterruptGuard
 
 
 class _Moment(NamedTuple):
@@ -53,7 +53,7 @@ class _Moment(NamedTuple):
     completion: Completion
 
 
-class Written(NamedTuple):
+class FlushStats(NamedTuple):
     """Pages and bytes that a flush writes, and the size of the whole state then."""
 
     pages: int
@@ -61,15 +61,15 @@ class Written(NamedTuple):
     size: int
 
 
-class Flushing(ProcessBound):
+class Flusher(ProcessBound):
     """One flush at a time; ``lock`` is the state's. It is the driver of the Pendings that acknowledgments give, and has
     ``hurry`` called for those who want to be told and do not wait for it in a thread."""
 
     def __init__(
         self,
         name: str,
-        live: LiveState,
-        cursor_log: CursorLog,
+        live: CursorState,
+        cursor_log: CursorLedger,
         config: CursorConfig,
         lock: Lock,
         hurry: Callable[[], None],
@@ -85,7 +85,7 @@ class Flushing(ProcessBound):
         self.after_drive: Callable[[], object] = lambda: None
         self.alone = RLock()
         # Of whatever is done alone: it has changed what is stored, and may not have noted that.
-        self.guard = Guard(self._refuse)
+        self.guard = InterruptGuard(self._refuse)
         # Callbacks of completed Pendings, which may wait for locks whose holders wait for ``alone``.
         self._callbacks: deque[Callable[[], None]] = deque()
         self._generation = 0
@@ -108,7 +108,7 @@ class Flushing(ProcessBound):
         self.fenced: CursorFencedError | None = None
         self._renew()
 
-    def adopt(self, found: recovery.State) -> None:
+    def adopt(self, found: recovery.RecoveredState) -> None:
         """What was recovered is what is stored, unless it was in another form."""
         self._generation = found.generation
         self._marker = found.marker_entry
@@ -130,7 +130,7 @@ class Flushing(ProcessBound):
     def _renew(self) -> None:
         """What is accepted from now on is answered by the next flush."""
         self._completion = Completion(self)
-        self.pending: Pending = pending_on(self._completion)
+        self.pending: Pending = pending_for(self._completion)
 
     @property
     def left_out(self) -> bool:
@@ -143,7 +143,7 @@ class Flushing(ProcessBound):
             if self._marker is not None:
                 self._least_size = len(encode_properties(self._stored_properties))
             else:
-                nothing = AckState(self.durable_mark_delete, {}, {}, self._stored_properties)
+                nothing = AckSnapshot(self.durable_mark_delete, {}, {}, self._stored_properties)
                 self._least_size = snapshot_form.size_inline(nothing)
         return self._least_size
 
@@ -332,7 +332,7 @@ class Flushing(ProcessBound):
             raise
         self._complete(moment.completion)
 
-    def _put_back(self, index: Index, replaced: dict[int, PageRef | None]) -> None:
+    def _put_back(self, index: PageIndex, replaced: dict[int, PageRef | None]) -> None:
         """The pages that were to be written were not: the index says again what is stored. The lock is held."""
         for ledger_id, ref in replaced.items():
             if ref is None:
@@ -341,8 +341,8 @@ class Flushing(ProcessBound):
                 index.set(ledger_id, ref)
 
     def _encode_marker(
-        self, index: Index, moment: _Moment, entry_id: int, page_entries: int, previous: int | None
-    ) -> tuple[Prepared, list[bytes]]:
+        self, index: PageIndex, moment: _Moment, entry_id: int, page_entries: int, previous: int | None
+    ) -> tuple[PreparedIndex, list[bytes]]:
         prepared = index.prepare(entry_id, room_for_nodes(self._name, moment.properties, self._log.entry_limit))
         marker = encode_marker(
             self._name,
@@ -388,22 +388,22 @@ class Flushing(ProcessBound):
         self._marker = copy.marker
         self._succeeded(moment, copy.entries, copy.size, copy.pages.page_bytes)
 
-    def preview(self) -> Written:
+    def preview(self) -> FlushStats:
         """What a flush writes that begins a new ledger, as the first one does after a cursor was opened. Nothing is
         written: of a cursor that is read-only, and read no further."""
         paged = self._config.enable_lru_cache_max_unacked_ranges
         if not paged:
             snapshot = snapshot_form.snapshot(snapshot_form.state_of(self._live), self._config)
-            return Written(0, len(snapshot.data), len(snapshot.data))
+            return FlushStats(0, len(snapshot.data), len(snapshot.data))
         with self._lock:
             moment = self._begin()
             clean = [(one, ref) for one, ref in self._live.index.items() if one not in moment.stamps]
-            copy = self._fill(cursor_ledger.Nowhere(), clean, self._log.handle, moment, [])
-        return Written(len(moment.pages), sum(map(len, copy.entries)), copy.size)
+            copy = self._fill(cursor_ledger.DiscardingWriter(), clean, self._log.handle, moment, [])
+        return FlushStats(len(moment.pages), sum(map(len, copy.entries)), copy.size)
 
     def _fill(
         self,
-        writer: cursor_ledger.Appends,
+        writer: cursor_ledger.EntrySink,
         clean: Sequence[tuple[int, PageRef]],
         old: LedgerHandle | None,
         moment: _Moment,
@@ -443,7 +443,7 @@ class Flushing(ProcessBound):
         for ledger_id, page in moment.pages.items():
             refs[ledger_id] = page.ref(at + len(waiting))
             waiting += page.entries
-        index = Index.build(sorted(refs.items()))
+        index = PageIndex.build(sorted(refs.items()))
         entries = at + len(waiting)
         copied = entries - sum(len(page.entries) for page in moment.pages.values())
         prepared, marker = self._encode_marker(index, moment, entries, entries, None)
@@ -456,15 +456,15 @@ class Flushing(ProcessBound):
         info = self._log.info
         assert info is not None
         now = self._log.client.clock.now()
-        beside = snapshot_form.beside_ledger(info, moment.mark_delete, moment.properties, now)
+        beside = snapshot_form.record_pointing_at_ledger(info, moment.mark_delete, moment.properties, now)
         was_reset = moment.resets != self._stored_resets
         self._log.switch(writer, beside, self._config.retained_cursor_ledgers, copied, was_reset)
 
-    def _take_over(self, index: Index, moment: _Moment) -> None:
+    def _take_over(self, index: PageIndex, moment: _Moment) -> None:
         """The new ledger's index, without what has gone since the moment it is of; the lock is held."""
         live = self._live
         if moment.resets != live.resets:
-            index = Index()
+            index = PageIndex()
         here = live.mark_delete.ledger_id
         index.remove_below(here)
         if here not in live.pages and here not in live.index:
@@ -486,7 +486,7 @@ class Flushing(ProcessBound):
             is_inline = size > self._log.entry_limit
             if is_inline:
                 self._log.inline(self._inline_info(state))
-                left_out = snapshot_form.left_out_inline(state, self._config), 0
+                left_out = snapshot_form.ranges_not_fitting_inline(state, self._config), 0
                 size = snapshot_form.size_inline(state)
             elif moment.resets != self._stored_resets or not self._is_writable or not self._append_snapshot(entry):
                 with self._log.new_ledger(moment.resets != self._stored_resets) as writer:
@@ -525,7 +525,7 @@ class Flushing(ProcessBound):
         if written.ranges_left_out or written.batches_left_out:
             return snapshot_form.misfit(ranges, len(state.batches), self._config)
         size, limit = len(written.data), self._log.entry_limit
-        if size <= limit or (inline and not snapshot_form.left_out_inline(state, self._config)):
+        if size <= limit or (inline and not snapshot_form.ranges_not_fitting_inline(state, self._config)):
             return None
         reason = f"takes {size} bytes as a snapshot, but an entry at most {limit}"
         if inline:
@@ -537,12 +537,12 @@ class Flushing(ProcessBound):
         """At a clean close in the old form: put a small state into the record, as Pulsar does. Whether it was."""
         with self._lock:
             state = snapshot_form.state_of(self._live)
-        if snapshot_form.left_out_inline(state, self._config):
+        if snapshot_form.ranges_not_fitting_inline(state, self._config):
             return False
         self._log.inline(self._inline_info(state))
         return True
 
-    def _inline_info(self, state: AckState) -> CursorInfo:
+    def _inline_info(self, state: AckSnapshot) -> CursorInfo:
         info = self._log.info
         assert info is not None
         return snapshot_form.inline(info, state, self._log.client.clock.now(), self._config)
@@ -558,8 +558,8 @@ class Flushing(ProcessBound):
     def _put_into_record(self, moment: _Moment, error: BookstandError) -> None:
         """The whole state into the record, if all of it is in memory and it is small enough; raises otherwise."""
         with self._lock:
-            state = snapshot_form.state_of(self._live) if snapshot_form.is_all_there(self._live) else None
-            if state is None or snapshot_form.left_out_inline(state, self._config):
+            state = snapshot_form.state_of(self._live) if snapshot_form.is_fully_resident(self._live) else None
+            if state is None or snapshot_form.ranges_not_fitting_inline(state, self._config):
                 raise error
             # Acknowledgments accepted since the flush began are written, too; the next flush completes their Pending.
             moment = moment._replace(mark_delete=self._live.mark_delete)
@@ -628,7 +628,7 @@ class Flushing(ProcessBound):
 class _Copy(NamedTuple):
     """A whole state in a new ledger."""
 
-    pages: Index
+    pages: PageIndex
     marker: int
     entries: list[bytes]
     size: int

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from bookstand.cursor.store import recovery
-from bookstand.cursor.store.cursor_ledger import CursorLog, known_of
+from bookstand.cursor.store.cursor_ledger import CursorLedger, known_of
 from bookstand.errors import LedgerError, StoreDamagedError
 from bookstand.managed_ledger.records import LedgerInfo
 from bookstand.proto.wire_format import read_varint
@@ -42,7 +42,7 @@ class AllAcked(NamedTuple):
     entries: dict[int, BitMap64]
 
 
-def history_of(cursor: str, log: CursorLog) -> list[HistoryEntry]:
+def history_of(cursor: str, log: CursorLedger) -> list[HistoryEntry]:
     found = []
     for entries in _ledgers(log):
         for at, marker in recovery.markers(cursor, entries):
@@ -57,13 +57,13 @@ def history_of(cursor: str, log: CursorLog) -> list[HistoryEntry]:
     return found
 
 
-def _ledgers(log: CursorLog) -> Iterator[recovery.Entries]:
+def _ledgers(log: CursorLedger) -> Iterator[recovery.CursorLedgerEntries]:
     """The ledger that the record points to, and then the former ones, newest first."""
     assert log.info is not None
     writer = log.writer
     for ledger_id in (log.info.cursor_ledger_id, *reversed(known_of(log.info).former)):
         if writer is not None and writer.id == ledger_id:
-            yield recovery.Entries(writer, writer.last_add_confirmed, None)
+            yield recovery.CursorLedgerEntries(writer, writer.last_add_confirmed, None)
         elif ledger_id >= 0:
             try:
                 yield log.entries_of(ledger_id, False)

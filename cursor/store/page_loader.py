@@ -8,12 +8,12 @@ from threading import Lock
 from typing import TypeVar
 
 from bookstand.cursor.format.page_ref import PageRef
-from bookstand.cursor.lifecycle import Usability
-from bookstand.cursor.state.cursor_state import LiveState, PageNeeded
+from bookstand.cursor.lifecycle import CursorLifecycle
+from bookstand.cursor.state.cursor_state import CursorState, PageMiss
 from bookstand.cursor.state.ledger_acks import LedgerAcks
 from bookstand.cursor.store import recovery
-from bookstand.cursor.store.cursor_ledger import CursorLog
-from bookstand.cursor.store.flusher import Flushing
+from bookstand.cursor.store.cursor_ledger import CursorLedger
+from bookstand.cursor.store.flusher import Flusher
 from bookstand.errors import BookstandError
 from bookstand.ledger.handles.handle import LedgerHandle
 from bookstand.storage.format.position import Position
@@ -22,11 +22,17 @@ from bookstand.storage.logger import logger
 _T = TypeVar("_T")
 
 
-class Bringing:
+class PageLoader:
     """``lock`` is the state's, and is not held during I/O."""
 
     def __init__(
-        self, name: str, live: LiveState, cursor_log: CursorLog, flushing: Flushing, lock: Lock, usability: Usability
+        self,
+        name: str,
+        live: CursorState,
+        cursor_log: CursorLedger,
+        flushing: Flusher,
+        lock: Lock,
+        usability: CursorLifecycle,
     ) -> None:
         self._name = name
         self._live = live
@@ -48,7 +54,7 @@ class Bringing:
                     self._live.install(read[1])
                 try:
                     return question()
-                except PageNeeded as needed:
+                except PageMiss as needed:
                     ledger_id = needed.ledger_id
                     ref, handle = self._live.index.get(ledger_id), self._log.handle
             read = self._read(ledger_id, ref, handle)
@@ -126,12 +132,12 @@ class Bringing:
     def _close_holes(self) -> None:
         self._live.close_holes()
         if self._live.wanted is not None:
-            raise PageNeeded(self._live.wanted)
+            raise PageMiss(self._live.wanted)
 
     def close_holes_if_possible(self) -> None:
         """Do the same, but only log that a page cannot be read: the acknowledgment that led here is valid whether the
         next page can be read or not. A call that needs the page raises the error."""
         try:
             self.close_holes()
-        except recovery.LOST as error:
+        except recovery.PAGE_LOST_ERRORS as error:
             logger().warning("cursor %s of topic %s cannot move on: %s", self._name, self._log.topic, error)

@@ -18,11 +18,11 @@ from typing import NamedTuple
 from bookstand.cursor.format import chunked_snapshot, position_info, record
 from bookstand.cursor.format.ack_page import check_page, decode_page, ref_of
 from bookstand.cursor.format.checkpoint import Marker, decode_marker, node_loader
-from bookstand.cursor.format.page_index import Index
+from bookstand.cursor.format.page_index import PageIndex
 from bookstand.cursor.format.page_ref import PageRef
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.cursor.state.ledger_acks import LedgerAcks
-from bookstand.cursor.state.page_cache import ResidentPages
+from bookstand.cursor.state.page_cache import PageCache
 from bookstand.errors import (
     BookstandError,
     DigestMismatchError,
@@ -50,10 +50,10 @@ DAMAGED = (
 )
 """Errors after which a second attempt finds the same: what was to be read is damaged or gone."""
 
-LOST = (*DAMAGED, LedgerRecoveryError, ReadError)
+PAGE_LOST_ERRORS = (*DAMAGED, LedgerRecoveryError, ReadError)
 """Errors after which opening a cursor takes what was to be read for lost. Any other error is raised."""
 
-_UNUSABLE = (*LOST, MalformedAckStateError, record.RecordError)
+_UNUSABLE = (*PAGE_LOST_ERRORS, MalformedAckStateError, record.RecordError)
 
 # Enough to read them quickly, few enough to hold beside the cache.
 _PAGES_AT_ONCE = 16
@@ -116,14 +116,14 @@ class RecoveredFrom(NamedTuple):
         )
 
 
-class State(NamedTuple):
+class RecoveredState(NamedTuple):
     """A state that was found. ``unstored`` are pages that no marker refers to: they are to be written. ``pages`` refers
     to entries of the ledger of ``handle``."""
 
     source: RecoveredFrom
     mark_delete: Position
     properties: dict[str, int]
-    pages: Index
+    pages: PageIndex
     unstored: list[LedgerAcks]
     generation: int
     marker_entry: int | None
@@ -136,7 +136,7 @@ class State(NamedTuple):
         return self.marker_entry is not None and not self.source.damage and not self.unstored
 
 
-class Entries(NamedTuple):
+class CursorLedgerEntries(NamedTuple):
     """A cursor's ledger as recovery reads it: up to the entry ``last``."""
 
     handle: LedgerHandle
@@ -167,12 +167,12 @@ class Source(NamedTuple):
     are those of the record: no state in a former ledger is behind that position."""
 
     ledger_ids: Sequence[int]
-    open: Callable[[int], Entries]
+    open: Callable[[int], CursorLedgerEntries]
     since: int | None = None
     floor: Position | None = None
     properties: tuple[tuple[str, int], ...] = ()
 
-    def older(self, entries: Entries, below: int) -> Iterator[OlderEntries]:
+    def older(self, entries: CursorLedgerEntries, below: int) -> Iterator[OlderEntries]:
         """Entries to search for a replacement of a page: in front of the entry ``below``, then in former ledgers."""
         if self.since is None or entries.ledger_id < self.since:
             return
@@ -184,7 +184,7 @@ class Source(NamedTuple):
                 return
             try:
                 former = self.open(ledger_id)
-            except LOST:
+            except PAGE_LOST_ERRORS:
                 continue
             yield OlderEntries(former, former.last, False)
 
@@ -192,7 +192,7 @@ class Source(NamedTuple):
 class OlderEntries(NamedTuple):
     """The entries of a cursor's ledger up to ``last``. ``marked``: a marker behind them counts."""
 
-    entries: Entries
+    entries: CursorLedgerEntries
     last: int
     marked: bool
 
@@ -201,16 +201,16 @@ def recover(
     cursor: str,
     source: Source,
     topic_entries: Mapping[int, int],
-    resident: ResidentPages,
+    resident: PageCache,
     upto: int | None = None,
-) -> State | tuple[str, ...]:
+) -> RecoveredState | tuple[str, ...]:
     """The newest state, in the first ledger up to the entry ``upto`` (None: any); the reasons, where there is none.
     Pages are put into ``resident`` from the last user ledger backwards, as long as there is room."""
     return _Search(cursor, source, topic_entries, resident).run(upto)
 
 
 class _Search:
-    def __init__(self, cursor: str, source: Source, topic_entries: Mapping[int, int], resident: ResidentPages) -> None:
+    def __init__(self, cursor: str, source: Source, topic_entries: Mapping[int, int], resident: PageCache) -> None:
         self._cursor = cursor
         self._source = source
         self._limits = DEFAULT
@@ -218,12 +218,12 @@ class _Search:
         self._resident = resident
         self._skipped: list[str] = []
 
-    def run(self, upto: int | None) -> State | tuple[str, ...]:
+    def run(self, upto: int | None) -> RecoveredState | tuple[str, ...]:
         for number, ledger_id in enumerate(self._source.ledger_ids):
             try:
                 entries = self._source.open(ledger_id)
                 self._limits = entries.limits
-            except LOST as error:
+            except PAGE_LOST_ERRORS as error:
                 self._skipped.append(f"ledger {ledger_id} cannot be read: {error}")
                 continue
             if entries.damage is not None:
@@ -233,7 +233,7 @@ class _Search:
                 return found if number == 0 else self._from_floor_on(found)
         return tuple(self._skipped)
 
-    def _in_ledger(self, entries: Entries, last: int) -> State | None:
+    def _in_ledger(self, entries: CursorLedgerEntries, last: int) -> RecoveredState | None:
         if last < 0:
             self._skipped.append(f"ledger {entries.ledger_id} {_EMPTY}")
         newest: tuple[int, Marker] | None = None
@@ -251,7 +251,7 @@ class _Search:
                 self._skipped.append(_named(f"entry {entries.ledger_id}:{at}", error))
         return None if newest is None else self._without_index(entries, *newest)
 
-    def _without_index(self, entries: Entries, at: int, marker: Marker) -> State | None:
+    def _without_index(self, entries: CursorLedgerEntries, at: int, marker: Marker) -> RecoveredState | None:
         """Recover without a whole index in any marker: use the newest marker and the newest pages in front of it, which
         are those that the index referred to."""
         since = self._source.since
@@ -263,11 +263,11 @@ class _Search:
             drop_consumed(page, marker.mark_delete)
         self._skipped.append(f"index of entry {entries.ledger_id}:{at}: {len(pages)} pages are used without it")
         source = RecoveredFrom(MARKER, entries.ledger_id, at, tuple(self._skipped))
-        return State(
+        return RecoveredState(
             source,
             marker.mark_delete,
             marker.properties,
-            Index(),
+            PageIndex(),
             [page for page in pages if page],
             marker.generation,
             None,
@@ -275,8 +275,8 @@ class _Search:
             entries.handle,
         )
 
-    def _from_marker(self, entries: Entries, at: int, marker: Marker) -> State:
-        index = Index.read(marker.root, node_loader(self._cursor, entries.read), cursor=self._cursor)
+    def _from_marker(self, entries: CursorLedgerEntries, at: int, marker: Marker) -> RecoveredState:
+        index = PageIndex.read(marker.root, node_loader(self._cursor, entries.read), cursor=self._cursor)
         unreadable = _check_pages(self._cursor, entries, index, self._resident)
         unstored: list[LedgerAcks] = []
         damaged: list[DamagedPage] = []
@@ -291,7 +291,7 @@ class _Search:
                     unstored.append(replacement.page)
                 damaged.append(report_of(entries.ledger_id, ledger_id, ref, reason, replacement))
         source = RecoveredFrom(MARKER, entries.ledger_id, at, tuple(self._skipped), tuple(damaged))
-        return State(
+        return RecoveredState(
             source,
             marker.mark_delete,
             marker.properties,
@@ -303,13 +303,13 @@ class _Search:
             entries.handle,
         )
 
-    def _from_snapshot(self, entries: Entries, at: int) -> State:
+    def _from_snapshot(self, entries: CursorLedgerEntries, at: int) -> RecoveredState:
         found = chunked_snapshot.stored_at(entries.read, at, entries.codec, entries.limits)
         state = position_info.read(found.data, self._topic_entries, found.expansion).state
         source = RecoveredFrom(SNAPSHOT, entries.ledger_id, at, tuple(self._skipped))
         return from_old_state(source, state, len(found.data))._replace(handle=entries.handle)
 
-    def _from_floor_on(self, found: State) -> State:
+    def _from_floor_on(self, found: RecoveredState) -> RecoveredState:
         """A state of a former ledger, and the position in the record: everything up to that was acknowledged when the
         record was pointed at the ledger behind."""
         floor = self._source.floor
@@ -400,13 +400,13 @@ def replacements(
     return found
 
 
-def _pages_of_snapshot(entries: Entries, at: int, topic_entries: Mapping[int, int]) -> list[LedgerAcks]:
+def _pages_of_snapshot(entries: CursorLedgerEntries, at: int, topic_entries: Mapping[int, int]) -> list[LedgerAcks]:
     found = chunked_snapshot.stored_at(entries.read, at, entries.codec, entries.limits)
     return _pages_of(position_info.read(found.data, topic_entries, found.expansion).state)
 
 
 def _check_pages(
-    cursor: str, entries: Entries, index: Index, resident: ResidentPages
+    cursor: str, entries: CursorLedgerEntries, index: PageIndex, resident: PageCache
 ) -> dict[int, tuple[PageRef, str]]:
     """Check every page; cache the last ones, up to the limit. Returns the pages that cannot be used, by
     their user ledgers, and the reasons."""
@@ -418,7 +418,7 @@ def _check_pages(
         some = pages[max(0, end - _PAGES_AT_ONCE) : end]
         try:
             stored = _read_many(entries.handle, [ref for _, ref in some])
-        except LOST:
+        except PAGE_LOST_ERRORS:
             # Each page alone shows which of them is damaged.
             stored = None
         for ledger_id, ref in reversed(some):
@@ -432,7 +432,7 @@ def _check_pages(
                     continue
                 # Loading checks also the first one that there is no room for.
                 page = load_page(cursor, ledger_id, ref, parts, entries.limits)
-            except LOST as error:
+            except PAGE_LOST_ERRORS as error:
                 unreadable[ledger_id] = ref, str(error)
                 continue
             room -= page.memory
@@ -469,14 +469,14 @@ def load_page(
     return LedgerAcks(ledger_id, page.acked, page.partial)
 
 
-def from_old_state(source: RecoveredFrom, state: AckState, size: int) -> State:
+def from_old_state(source: RecoveredFrom, state: AckSnapshot, size: int) -> RecoveredState:
     """A state in Pulsar's form, as pages that are not stored yet."""
     # A reserved name in a state that another program has written would make every flush fail.
     properties = {name: value for name, value in state.properties.items() if name not in record.RESERVED_NAMES}
-    return State(source, state.mark_delete, properties, Index(), _pages_of(state), 0, None, size)
+    return RecoveredState(source, state.mark_delete, properties, PageIndex(), _pages_of(state), 0, None, size)
 
 
-def _pages_of(state: AckState) -> list[LedgerAcks]:
+def _pages_of(state: AckSnapshot) -> list[LedgerAcks]:
     partial: dict[int, dict[int, int]] = {}
     for position, not_acked in state.batches.items():
         partial.setdefault(position.ledger_id, {})[position.entry_id] = not_acked
@@ -486,7 +486,7 @@ def _pages_of(state: AckState) -> list[LedgerAcks]:
     ]
 
 
-def markers(cursor: str, entries: Entries) -> Iterator[tuple[int, Marker]]:
+def markers(cursor: str, entries: CursorLedgerEntries) -> Iterator[tuple[int, Marker]]:
     """The markers of a cursor's ledger that can be read, newest first: (entry, marker)."""
     for at in range(entries.last, -1, -1):
         try:

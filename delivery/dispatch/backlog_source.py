@@ -11,13 +11,19 @@ from functools import partial
 from itertools import chain
 
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.reader import Wanted
-from bookstand.delivery.dispatch.batch_size_estimator import EntrySizes, leading
-from bookstand.delivery.message.batch_filter import Portions
-from bookstand.delivery.message.received_message import Opened, Portion, ReceivedMessage, Whole, size_of_batch
-from bookstand.delivery.subscription.delayed_delivery import Delayed
-from bookstand.delivery.subscription.expiry import Living
-from bookstand.delivery.subscription.message_states import Whereabouts
+from bookstand.cursor.reader import EntryFilter
+from bookstand.delivery.dispatch.batch_size_estimator import BatchSizeEstimator, take_prefix
+from bookstand.delivery.message.batch_filter import BatchFilter
+from bookstand.delivery.message.received_message import (
+    DecodedEntries,
+    Deliverable,
+    ReceivedMessage,
+    SingleMessageEntries,
+    size_of_batch,
+)
+from bookstand.delivery.subscription.delayed_delivery import DelayedDelivery
+from bookstand.delivery.subscription.expiry import ExpiringReader
+from bookstand.delivery.subscription.message_states import MessageStates
 from bookstand.errors import BookstandError
 from bookstand.storage.format.position import EARLIEST, Position
 
@@ -25,17 +31,17 @@ from bookstand.storage.format.position import EARLIEST, Position
 _FEW, _MANY = 32, 1_000
 
 
-class ComingNew:
-    """A :class:`~bookstand.delivery.dispatch.dispatcher.Source`."""
+class BacklogSource:
+    """A :class:`~bookstand.delivery.dispatch.dispatcher.MessageSource`."""
 
     def __init__(
         self,
         cursor: Cursor,
-        delayed: Delayed,
-        where: Whereabouts,
-        living: Living,
-        portions: Portions,
-        sizes: EntrySizes,
+        delayed: DelayedDelivery,
+        where: MessageStates,
+        living: ExpiringReader,
+        portions: BatchFilter,
+        sizes: BatchSizeEstimator,
     ) -> None:
         self._cursor = cursor
         self._delayed = delayed
@@ -83,9 +89,9 @@ class ComingNew:
         again.add(entry.position for entry in fresh)
         return any_read
 
-    def take(self, most: int) -> list[Portion] | None:
+    def take(self, most: int) -> list[Deliverable] | None:
         while self._ahead:
-            ahead = [self._ahead.popleft() for _ in range(leading(self._ahead, most))]
+            ahead = [self._ahead.popleft() for _ in range(take_prefix(self._ahead, most))]
             try:
                 portions = self._portions.of(self._living.without_expired(list(filter(self._is_still_to_come, ahead))))
             except BookstandError:
@@ -108,8 +114,8 @@ class ComingNew:
                     # Batches of which every member is somewhere else are not tracked anew.
                     fresh = [entry for entry in fresh if not size_of_batch(entry) or self._portions.of([entry])]
                 fresh = self._delayed.track(fresh)
-            first = fresh[: most if plain else leading(fresh, most)]
-            portions = Whole(first) if plain else self._portions.of(first)
+            first = fresh[: most if plain else take_prefix(fresh, most)]
+            portions = SingleMessageEntries(first) if plain else self._portions.of(first)
         except BookstandError:
             self._cursor.seek(start)
             raise
@@ -118,7 +124,7 @@ class ComingNew:
         # Of a batch all members may be somewhere else.
         return portions or (None if any_read else [])
 
-    def _read(self, most: int, wanted: Wanted | None) -> tuple[Opened, bool]:
+    def _read(self, most: int, wanted: EntryFilter | None) -> tuple[DecodedEntries, bool]:
         """As many entries as may have so many messages, and whether there were any at all."""
         if self._sizes.are_known:
             return self._read_some(most, wanted)
@@ -133,9 +139,9 @@ class ComingNew:
         except BookstandError:
             # The next call tells of it.
             return first, True
-        return Opened(first.entries + rest.entries, first.plain and rest.plain), True
+        return DecodedEntries(first.entries + rest.entries, first.plain and rest.plain), True
 
-    def _read_some(self, most: int, wanted: Wanted | None) -> tuple[Opened, bool]:
+    def _read_some(self, most: int, wanted: EntryFilter | None) -> tuple[DecodedEntries, bool]:
         count = self._sizes.entries_for(most)
         # Where one is delayed, others are, and are tracked many at a time.
         read, any_read = self._living.read(count if wanted is None else max(count, self._read_at_once), wanted)

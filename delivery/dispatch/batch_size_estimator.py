@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bookstand.delivery.message.received_message import Opened, ReceivedMessage, size_of_batch
+from bookstand.delivery.message.received_message import DecodedEntries, ReceivedMessage, size_of_batch
 
 
-class EntrySizes:
+class BatchSizeEstimator:
     """Its owner has a lock."""
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class EntrySizes:
         """Whether any entry was read."""
         return self._messages_per_entry > 0
 
-    def learn(self, read: Opened) -> None:
+    def learn(self, read: DecodedEntries) -> None:
         entries = read.entries
         if entries:
             count = len(entries) if read.plain else sum(size_of_batch(entry) or 1 for entry in entries)
@@ -28,7 +28,7 @@ class EntrySizes:
         return -(-messages // (self._messages_per_entry or 1))
 
 
-def leading(entries: Sequence[ReceivedMessage], messages: int) -> int:
+def take_prefix(entries: Sequence[ReceivedMessage], messages: int) -> int:
     """How many of them, from the first on, have so many messages, or as few more as can be."""
     for count, entry in enumerate(entries):
         if messages <= 0:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from bookstand.delivery.dispatch.batch_size_estimator import EntrySizes
-from bookstand.delivery.message.batch_filter import Portions
-from bookstand.delivery.message.received_message import Portion, messages_in
-from bookstand.delivery.subscription.delayed_delivery import Delayed
-from bookstand.delivery.subscription.expiry import Living
-from bookstand.delivery.subscription.message_states import Whereabouts
+from bookstand.delivery.dispatch.batch_size_estimator import BatchSizeEstimator
+from bookstand.delivery.message.batch_filter import BatchFilter
+from bookstand.delivery.message.received_message import Deliverable, messages_in
+from bookstand.delivery.subscription.delayed_delivery import DelayedDelivery
+from bookstand.delivery.subscription.expiry import ExpiringReader
+from bookstand.delivery.subscription.message_states import MessageStates
 from bookstand.errors import BookstandError
 
 # Number of due messages that one call of queue() moves.
 _MANY = 10_000
 
 
-class ComingDue:
-    """A :class:`~bookstand.delivery.dispatch.dispatcher.Source`."""
+class DelayedSource:
+    """A :class:`~bookstand.delivery.dispatch.dispatcher.MessageSource`."""
 
     def __init__(
-        self, delayed: Delayed, where: Whereabouts, living: Living, portions: Portions, sizes: EntrySizes
+        self,
+        delayed: DelayedDelivery,
+        where: MessageStates,
+        living: ExpiringReader,
+        portions: BatchFilter,
+        sizes: BatchSizeEstimator,
     ) -> None:
         self._delayed = delayed
         self._where = where
@@ -30,8 +35,8 @@ class ComingDue:
     def has_some(self) -> bool:
         return self._delayed.tracker.has_message_available()
 
-    def take(self, most: int) -> list[Portion]:
-        found: list[Portion] = []
+    def take(self, most: int) -> list[Deliverable]:
+        found: list[Deliverable] = []
         # Mostly nothing is due, and asking costs less than looking.
         if not self.has_some:
             return found

@@ -5,37 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from bookstand.delivery.dispatch.starvation_guard import Turns
-from bookstand.delivery.message.received_message import Portion, ids_of, messages_in
-from bookstand.delivery.subscription.message_states import Whereabouts
+from bookstand.delivery.dispatch.starvation_guard import StarvationGuard
+from bookstand.delivery.message.received_message import Deliverable, ids_of, messages_in
+from bookstand.delivery.subscription.message_states import MessageStates
 from bookstand.errors import BookstandError
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """A place that messages come from. Its owner has a lock."""
 
     @property
     def has_some(self) -> bool:
         """Whether there may be some, as far as can be told without looking."""
 
-    def take(self, most: int) -> list[Portion] | None:
+    def take(self, most: int) -> list[Deliverable] | None:
         """So many messages at most, or a few more of the last one's batch. None: what was found is not to go out now,
         and there may be more."""
 
 
-class Gathering:
+class Dispatcher:
     """Not thread-safe: callers hold the subscription's lock. The sources take turns (``turns.py``)."""
 
-    def __init__(self, sources: Sequence[Source], where: Whereabouts, first_stays: bool) -> None:
+    def __init__(self, sources: Sequence[MessageSource], where: MessageStates, first_stays: bool) -> None:
         self._sources = sources
         self._where = where
-        self._turns = Turns(len(sources), first_stays)
+        self._turns = StarvationGuard(len(sources), first_stays)
 
-    def gather(self, room: int) -> tuple[list[Portion], bool]:
+    def gather(self, room: int) -> tuple[list[Deliverable], bool]:
         """What they give, about so many messages; and whether looking further may find more."""
         sources = self._sources
         taken = self._where.taken
-        portions: list[Portion] = []
+        portions: list[Deliverable] = []
         taken.clear()
         noted = count = 0
         left_out: list[int] = []

@@ -8,24 +8,24 @@ messages are taken from there. The others remain in the queue until the pause en
 from __future__ import annotations
 
 from bookstand.cursor.dispatch_pause import Admission
-from bookstand.delivery.dispatch.backlog_source import ComingNew
-from bookstand.delivery.dispatch.delayed_source import ComingDue
-from bookstand.delivery.dispatch.redelivery_source import ComingAgain
-from bookstand.delivery.message.received_message import Portion, ids_of, messages_in
-from bookstand.delivery.subscription.message_states import Whereabouts
+from bookstand.delivery.dispatch.backlog_source import BacklogSource
+from bookstand.delivery.dispatch.delayed_source import DelayedSource
+from bookstand.delivery.dispatch.redelivery_source import RedeliverySource
+from bookstand.delivery.message.received_message import Deliverable, ids_of, messages_in
+from bookstand.delivery.subscription.message_states import MessageStates
 from bookstand.errors import BookstandError
 
 
 class Holes:
     """Not thread-safe; callers hold the subscription's lock."""
 
-    def __init__(self, again: ComingAgain, due: ComingDue, new: ComingNew, where: Whereabouts) -> None:
+    def __init__(self, again: RedeliverySource, due: DelayedSource, new: BacklogSource, where: MessageStates) -> None:
         self._again = again
         self._due = due
         self._new = new
         self._where = where
 
-    def gather(self, room: int, admission: Admission) -> tuple[list[Portion], bool]:
+    def gather(self, room: int, admission: Admission) -> tuple[list[Deliverable], bool]:
         """Select about ``room`` messages. The second value is True if another call may find more."""
         taken = self._where.taken
         taken.clear()

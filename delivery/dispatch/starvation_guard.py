@@ -8,7 +8,7 @@ MOST_PASSED_OVER = 8
 """The number of times in a row that a source with messages is passed over at most."""
 
 
-class Turns:
+class StarvationGuard:
     """``first_stays``: the first source always has precedence; only the others take turns."""
 
     def __init__(self, count: int, first_stays: bool = False) -> None:

@@ -6,26 +6,26 @@ from collections.abc import Iterable
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.message.message_id import MessageId, members_of, position_of
-from bookstand.delivery.message.received_message import Members, Portion, ReceivedMessage, size_of_batch
-from bookstand.delivery.subscription.message_states import Whereabouts
+from bookstand.delivery.message.received_message import Deliverable, PartialBatch, ReceivedMessage, size_of_batch
+from bookstand.delivery.subscription.message_states import MessageStates
 from bookstand.storage.format.position import Position
 
 
-class Portions:
+class BatchFilter:
     """Its owner has a lock."""
 
-    def __init__(self, cursor: Cursor, where: Whereabouts) -> None:
+    def __init__(self, cursor: Cursor, where: MessageStates) -> None:
         self._cursor = cursor
         self._where = where
 
-    def of(self, entries: Iterable[ReceivedMessage], ids: Iterable[MessageId] = ()) -> list[Portion]:
+    def of(self, entries: Iterable[ReceivedMessage], ids: Iterable[MessageId] = ()) -> list[Deliverable]:
         """Of batches the members in ``ids``, where any are; else those that are nowhere else. What is acknowledged, or
         out, is in none."""
         chosen: dict[Position, set[int]] = {}
         for member in ids:
             if len(member) > 2:
                 chosen.setdefault(position_of(member), set()).add(member[2])
-        portions: list[Portion] = []
+        portions: list[Deliverable] = []
         metadata, says_batch = None, False
         for entry in entries:
             # Neighboring entries mostly share their metadata, but not the size of their payload.
@@ -45,5 +45,5 @@ class Portions:
             elif self._where.has_any_of(position, members):
                 members = [member for member in members if member not in self._where]
             if members:
-                portions.append(Members(entry, members))
+                portions.append(PartialBatch(entry, members))
         return portions

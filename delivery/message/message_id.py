@@ -9,7 +9,7 @@ from typing import NamedTuple
 from bookstand.storage.format.position import Position
 
 
-class Member(NamedTuple):
+class BatchMessageId(NamedTuple):
     """One of a batch. Ordered as positions are, and behind its entry's."""
 
     ledger_id: int
@@ -17,14 +17,14 @@ class Member(NamedTuple):
     batch_index: int
 
 
-MessageId = Position | Member
+MessageId = Position | BatchMessageId
 
 
-def members_of(position: Position, batch_indexes: Iterable[int]) -> list[Member]:
+def members_of(position: Position, batch_indexes: Iterable[int]) -> list[BatchMessageId]:
     """Of a batch; made without a Python call for each."""
     ledger_id, entry_id = position
     made = zip(repeat(ledger_id), repeat(entry_id), batch_indexes, strict=False)
-    return list(map(tuple.__new__, repeat(Member), made))
+    return list(map(tuple.__new__, repeat(BatchMessageId), made))
 
 
 def position_of(message: MessageId) -> Position:

@@ -13,8 +13,8 @@ from operator import itemgetter
 
 import numpy as np
 
-from bookstand.delivery.message.message_id import Member, MessageId, members_of
-from bookstand.delivery.message.position_set import Column, Mask, Presence
+from bookstand.delivery.message.message_id import BatchMessageId, MessageId, members_of
+from bookstand.delivery.message.position_set import Column, Mask, PositionSet
 from bookstand.delivery.tracker.protocol import LARGEST
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.format.position import EARLIEST, Position
@@ -71,7 +71,7 @@ def entries_and_indexes(width: int, codes: Column) -> tuple[Column, Column]:
 
 def message_of(ledger_id: int, entry_id: int, batch_index: int) -> MessageId:
     """``batch_index`` is -1 for a whole entry."""
-    return Position(ledger_id, entry_id) if batch_index < 0 else Member(ledger_id, entry_id, batch_index)
+    return Position(ledger_id, entry_id) if batch_index < 0 else BatchMessageId(ledger_id, entry_id, batch_index)
 
 
 class MessageSet:
@@ -81,7 +81,7 @@ class MessageSet:
 
     def __init__(self) -> None:
         # Only non-empty ones.
-        self._by_width: dict[int, Presence] = {}
+        self._by_width: dict[int, PositionSet] = {}
         self._additions = 0
 
     def __len__(self) -> int:
@@ -145,10 +145,10 @@ class MessageSet:
 
     # -- entries and ledgers -------------------------------------------------------------------------------------------
 
-    def members_of(self, position: Position) -> list[Member]:
+    def members_of(self, position: Position) -> list[BatchMessageId]:
         """Messages of a batch that are in the set one by one."""
         ledger_id, entry_id = position
-        found: list[Member] = []
+        found: list[BatchMessageId] = []
         for width, presence in self._by_width.items():
             if width:
                 first = entry_id << width
@@ -170,10 +170,10 @@ class MessageSet:
     def memory_bytes(self) -> int:
         return sum(presence.memory_bytes for presence in self._by_width.values())
 
-    def _of_width(self, width: int) -> Presence:
+    def _of_width(self, width: int) -> PositionSet:
         presence = self._by_width.get(width)
         if presence is None:
-            presence = self._by_width[width] = Presence()
+            presence = self._by_width[width] = PositionSet()
         return presence
 
     def _count_additions(self, count: int) -> None:

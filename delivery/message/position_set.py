@@ -45,7 +45,7 @@ _FEW_PAGES = 256
 _PUT_OFF = 1 << 15
 
 
-class Presence:
+class PositionSet:
     """Not safe between threads: its owner has a lock. Ids are from 0 up, below 2^63."""
 
     __slots__ = ("_bitmaps", "_count", "_free", "_look_at", "_numbers", "_put_off", "_put_off_count", "_table")

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import NamedTuple, TypeGuard
 
-from bookstand.delivery.message.message_id import Member, MessageId
+from bookstand.delivery.message.message_id import BatchMessageId, MessageId
 from bookstand.errors import MalformedError, MalformedMessageError
-from bookstand.managed_ledger.message.batch_members import LEAST_MEMBER_BYTES, Bounds, bounds_of_members, metadata_of
-from bookstand.managed_ledger.message.format import open_alike, take_batch, unpacked_payload
+from bookstand.managed_ledger.message.batch_members import LEAST_MEMBER_BYTES, Bounds, member_offsets, metadata_of
+from bookstand.managed_ledger.message.format import decode_runs, take_batch, unpacked_payload
 from bookstand.managed_ledger.message.metadata import MessageMetadata, SingleMessageMetadata
 from bookstand.managed_ledger.topic_entries import EntryRun, TopicEntry
 from bookstand.proto.expansion import DEFAULT, FREE_BYTES, MESSAGE_BYTES, UNLIMITED, ExpansionLimits
@@ -130,9 +130,9 @@ class ReceivedMember(ReceivedMessage):
 
     __slots__ = ("_body", "_bounds", "batch_index", "id")
 
-    id: Member
+    id: BatchMessageId
 
-    def __init__(self, entry: ReceivedMessage, member: Member, body: bytes, bounds: Bounds) -> None:
+    def __init__(self, entry: ReceivedMessage, member: BatchMessageId, body: bytes, bounds: Bounds) -> None:
         # Not by the base's, which takes as long as all the rest.
         self.position = entry.position
         self.data = entry.data
@@ -163,7 +163,7 @@ class ReceivedMember(ReceivedMessage):
 # -- entries that were read ------------------------------------------------------------------------------------------
 
 
-class Opened(NamedTuple):
+class DecodedEntries(NamedTuple):
     """Entries with what their metadata says. Of ``plain`` ones none is delayed, and none a batch."""
 
     entries: list[ReceivedMessage]
@@ -174,33 +174,35 @@ def opened(entry: TopicEntry, known: Known, limits: ExpansionLimits = DEFAULT) -
     return opened_all([entry], known, limits).entries[0]
 
 
-def opened_all(entries: Sequence[TopicEntry], known: Known, limits: ExpansionLimits = DEFAULT) -> Opened:
+def opened_all(entries: Sequence[TopicEntry], known: Known, limits: ExpansionLimits = DEFAULT) -> DecodedEntries:
     return _opened([entry.position for entry in entries], [entry.data for entry in entries], known, limits)
 
 
-def opened_runs(runs: Iterable[EntryRun], known: Known, limits: ExpansionLimits = DEFAULT) -> Opened:
+def opened_runs(runs: Iterable[EntryRun], known: Known, limits: ExpansionLimits = DEFAULT) -> DecodedEntries:
     found: list[ReceivedMessage] = []
     plain = True
     for run in runs:
         some = _opened(run.positions(), run.data, known, limits)
         found += some.entries
         plain = plain and some.plain
-    return Opened(found, plain)
+    return DecodedEntries(found, plain)
 
 
-def _opened(positions: Iterable[Position], data: Sequence[bytes], known: Known, limits: ExpansionLimits) -> Opened:
+def _opened(
+    positions: Iterable[Position], data: Sequence[bytes], known: Known, limits: ExpansionLimits
+) -> DecodedEntries:
     all_metadata: list[MessageMetadata | None] = []
     starts: list[int] = []
     plain = True
     expanding = False
-    for (metadata, payload_at), count in open_alike(data, known):
+    for (metadata, payload_at), count in decode_runs(data, known):
         all_metadata += repeat(metadata, count)
         starts += repeat(payload_at, count)
         if metadata is not None:
             plain = plain and metadata.deliver_at_time is None and not metadata.num_messages_in_batch
             expanding = expanding or bool(metadata.num_messages_in_batch or metadata.compression)
     entries = list(map(ReceivedMessage, positions, data, all_metadata, starts))
-    return Opened([_within(limits, entry) for entry in entries] if expanding else entries, plain)
+    return DecodedEntries([_within(limits, entry) for entry in entries] if expanding else entries, plain)
 
 
 def _within(limits: ExpansionLimits, entry: ReceivedMessage) -> ReceivedMessage:
@@ -250,50 +252,50 @@ def expires_at(entry: ReceivedMessage, time_to_live: int, given_time: int | None
 # -- what is to be handed out of them --------------------------------------------------------------------------------
 
 
-class Members:
+class PartialBatch:
     """Some messages of a batch."""
 
     __slots__ = ("entry", "members")
 
-    def __init__(self, entry: ReceivedMessage, members: Sequence[Member]) -> None:
+    def __init__(self, entry: ReceivedMessage, members: Sequence[BatchMessageId]) -> None:
         self.entry = entry
         self.members = members
 
 
-Portion = ReceivedMessage | Members
+Deliverable = ReceivedMessage | PartialBatch
 """An entry as one message, or some of a batch."""
 
 
-class Whole(list[Portion]):
+class SingleMessageEntries(list[Deliverable]):
     """Entries each of which is one message, so that nobody has to look at every one of them for that."""
 
     __slots__ = ()
 
 
-def are_whole(portions: Iterable[Portion]) -> TypeGuard[list[ReceivedMessage]]:
-    return type(portions) is Whole or Members not in set(map(type, portions))
+def are_whole(portions: Iterable[Deliverable]) -> TypeGuard[list[ReceivedMessage]]:
+    return type(portions) is SingleMessageEntries or PartialBatch not in set(map(type, portions))
 
 
-def messages_in(portions: Sequence[Portion]) -> int:
+def messages_in(portions: Sequence[Deliverable]) -> int:
     if are_whole(portions):
         return len(portions)
-    return sum([len(portion.members) if isinstance(portion, Members) else 1 for portion in portions])
+    return sum([len(portion.members) if isinstance(portion, PartialBatch) else 1 for portion in portions])
 
 
-def ids_of(portion: Portion) -> list[MessageId]:
-    return list(portion.members) if isinstance(portion, Members) else [portion.position]
+def ids_of(portion: Deliverable) -> list[MessageId]:
+    return list(portion.members) if isinstance(portion, PartialBatch) else [portion.position]
 
 
-def messages_of(portion: Portion) -> Sequence[ReceivedMessage]:
+def messages_of(portion: Deliverable) -> Sequence[ReceivedMessage]:
     """A batch that cannot be read is one message: what to do with it is for whoever receives it to say."""
-    if not isinstance(portion, Members):
+    if not isinstance(portion, PartialBatch):
         return [portion]
     entry = portion.entry
     size = size_of_batch(entry)
     packed = entry.metadata is not None and entry.metadata.compression
     try:
         body, at = (entry.payload, 0) if packed else (entry.data, entry._payload_at)
-        bounds = list(bounds_of_members(body, at, size))
+        bounds = list(member_offsets(body, at, size))
     except MalformedMessageError as error:
         logger().warning("entry %s is handed out as one message: %s", entry.position, error)
         return [entry]

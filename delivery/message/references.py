@@ -7,15 +7,15 @@ from bookstand.delivery.message.received_message import ReceivedMessage
 from bookstand.delivery.tracker.protocol import check_position
 from bookstand.storage.format.position import Position
 
-Reference = ReceivedMessage | tuple[int, int]
+MessageRef = ReceivedMessage | tuple[int, int]
 """A message that was received, or a position."""
 
 
-def meant_id(message: Reference) -> MessageId:
-    return message.id if isinstance(message, ReceivedMessage) else meant_position(message)
+def resolve_id(message: MessageRef) -> MessageId:
+    return message.id if isinstance(message, ReceivedMessage) else resolve_position(message)
 
 
-def meant_position(message: Reference) -> Position:
+def resolve_position(message: MessageRef) -> Position:
     """Of its entry."""
     if isinstance(message, ReceivedMessage):
         return message.position

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_plus, unquote_plus
 
-from bookstand.delivery.nacks.record import Given, Nacks, Record, decode, encode_given, encode_nacks
+from bookstand.delivery.nacks.record import Nacks, Record, Redelivered, decode, encode_given, encode_nacks
 from bookstand.delivery.tracker.bucket.recovery import GONE
 from bookstand.errors import (
     BookstandError,
@@ -147,7 +147,7 @@ class NackLog:
     def given(self, until: int, last: int) -> Pending:
         """Everything that is due up to ``until`` was given out, as far as it stands in entries up to ``last``."""
         assert self._writer is not None
-        return self._writer.append_async(encode_given(Given(until, last)))
+        return self._writer.append_async(encode_given(Redelivered(until, last)))
 
     @property
     def is_full(self) -> bool:
@@ -223,7 +223,7 @@ def replay(records: Iterable[tuple[int, Record]], times: NackTimes) -> None:
     _redeliver(rounds, at, None, times)
 
 
-def _redeliver(rounds: list[Given], at: int, before: int | None, times: NackTimes) -> int:
+def _redeliver(rounds: list[Redelivered], at: int, before: int | None, times: NackTimes) -> int:
     """Apply the rounds from ``at`` on that cover no entry from ``before`` on; returns the number of the next."""
     while at < len(rounds) and (before is None or rounds[at].last < before):
         times.remove(times.pop(rounds[at].until))

@@ -2,7 +2,7 @@
 
 Bucket of time -> ledger -> entries, and for messages of batches -> codes (``message_set.py``), in one time index for
 each width of codes. :class:`NackTimes` has a message under every time that it was nacked for, as Pulsar's client does;
-:class:`Nacked`, which subscriptions use, under the last one only.
+:class:`PendingNacks`, which subscriptions use, under the last one only.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class NackTimes:
         return sum(index.memory_bytes for index in self._indexes.values())
 
 
-class Nacked(NackTimes):
+class PendingNacks(NackTimes):
     """Messages under the time that they were nacked for last.
 
     A bit for each message says that it is nacked. The time index finds what is under a time, not the time of a message:

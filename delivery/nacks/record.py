@@ -15,12 +15,12 @@ from bookstand.delivery.message.message_set import WIDTHS
 from bookstand.errors import ExpansionError, MalformedRecordError
 from bookstand.proto import varints, wire_format
 from bookstand.proto.expansion import DEFAULT, FREE_BYTES, ID_BYTES, RECORD_BYTES, ExpansionLimits
-from bookstand.proto.struct_layout import Numbered
+from bookstand.proto.struct_layout import MessageFields
 
 Column = NDArray[np.int64]
 
 _NACKS, _GIVEN = 1, 2
-RECORD = Numbered(
+RECORD = MessageFields(
     "Record",
     (_NACKS, "nacks", "repeated Nacks", "positions that were negatively acknowledged"),
     (_GIVEN, "given", "Given", "what was given out again since"),
@@ -28,7 +28,7 @@ RECORD = Numbered(
 _NACKS_TAG, _GIVEN_TAG = wire_format.tag(_NACKS, wire_format.BYTES), wire_format.tag(_GIVEN, wire_format.BYTES)
 
 _TIME, _LEDGER, _ENTRIES, _WIDTH, _COUNT = 1, 2, 3, 4, 5
-NACKS = Numbered(
+NACKS = MessageFields(
     "Nacks",
     (_TIME, "time", "int64", "when they are due: the bucket's, in milliseconds"),
     (_LEDGER, "ledger", "int64", ""),
@@ -53,7 +53,7 @@ _ENTRIES_TAG = wire_format.tag(_ENTRIES, wire_format.BYTES)
 _WIDTH_TAG, _COUNT_TAG = wire_format.tag(_WIDTH, wire_format.VARINT), wire_format.tag(_COUNT, wire_format.VARINT)
 
 _UNTIL, _LAST = 1, 2
-GIVEN = Numbered(
+GIVEN = MessageFields(
     "Given",
     (_UNTIL, "until", "int64", "every time up to here …"),
     (_LAST, "last", "int64", "… that is recorded in this entry of the ledger or an earlier one"),
@@ -82,14 +82,14 @@ class Nacks(NamedTuple):
     redeliveries: int = 0
 
 
-class Given(NamedTuple):
+class Redelivered(NamedTuple):
     until: int
     last: int
 
 
 class Record(NamedTuple):
     nacks: list[Nacks]
-    given: Given | None
+    given: Redelivered | None
 
 
 SMALLEST_LIMIT = _FRAME + _RUN
@@ -117,18 +117,18 @@ def encode_nacks(nacks: Iterable[Nacks], limit: int) -> Iterator[bytes]:
     for one in nacks:
         for entries, count in _parts(one, (limit - _FRAME) // _RUN):
             body = bytearray()
-            wire_format.write_number(body, _TIME, one.time)
-            wire_format.write_number(body, _LEDGER, one.ledger_id)
-            wire_format.write_bytes(body, _ENTRIES, entries)
+            wire_format.write_varint_field(body, _TIME, one.time)
+            wire_format.write_varint_field(body, _LEDGER, one.ledger_id)
+            wire_format.write_bytes_field(body, _ENTRIES, entries)
             for field, number in ((_WIDTH, one.width), (_COUNT, one.redeliveries)):
                 if number:
-                    wire_format.write_number(body, field, number)
+                    wire_format.write_varint_field(body, field, number)
             if record and (len(record) + len(body) + 6 > limit or recorded + count > _MOST_IDS):
                 yield bytes(record)
                 record = bytearray()
                 recorded = 0
             recorded += count
-            wire_format.write_bytes(record, _NACKS, body)
+            wire_format.write_bytes_field(record, _NACKS, body)
     if record:
         yield bytes(record)
 
@@ -144,7 +144,7 @@ def _parts(nacks: Nacks, runs: int) -> Iterator[tuple[bytes, int]]:
         distances = firsts.copy()
         distances[1:] -= lasts[:-1] + 1
         count = int(ends[stop - 1]) - before
-        yield varints.join(np.column_stack([distances, lasts - firsts]).astype(np.uint64)), count
+        yield varints.encode_all(np.column_stack([distances, lasts - firsts]).astype(np.uint64)), count
         row, before = stop, before + count
 
 
@@ -159,12 +159,12 @@ def _cut(firsts: Column, lasts: Column) -> tuple[Column, Column]:
     return cut, np.minimum(cut + _LONGEST_WRITTEN_RUN - 1, np.repeat(lasts, pieces))
 
 
-def encode_given(given: Given) -> bytes:
+def encode_given(given: Redelivered) -> bytes:
     body = bytearray()
-    wire_format.write_number(body, _UNTIL, given.until)
-    wire_format.write_number(body, _LAST, given.last)
+    wire_format.write_varint_field(body, _UNTIL, given.until)
+    wire_format.write_varint_field(body, _LAST, given.last)
     record = bytearray()
-    wire_format.write_bytes(record, _GIVEN, body)
+    wire_format.write_bytes_field(record, _GIVEN, body)
     return bytes(record)
 
 
@@ -182,7 +182,7 @@ def decode(data: bytes, where: str, limits: ExpansionLimits = DEFAULT) -> Record
                 expansion.take(RECORD_BYTES + count * ID_BYTES, f"a record of {count} negative acknowledgments")
             elif tag == _GIVEN_TAG:
                 numbers = _numbers(chunk)
-                given = Given(numbers[_UNTIL_TAG], numbers[_LAST_TAG])
+                given = Redelivered(numbers[_UNTIL_TAG], numbers[_LAST_TAG])
     except (wire_format.WireError, ExpansionError, KeyError) as error:
         raise MalformedRecordError(f"{where} is no record of negative acknowledgments: {error}") from error
     return Record(nacks, given)
@@ -212,7 +212,7 @@ def _runs_of(entries: bytes) -> tuple[Column, Column]:
     starts, lengths = varints.split(data)
     if not len(starts) or len(starts) % 2 or lengths.sum() < len(data) or lengths.max() > varints.LONGEST:
         raise wire_format.WireError("its entry ids are no runs")
-    numbers = varints.values(data, starts, lengths).astype(np.int64)
+    numbers = varints.decode_all(data, starts, lengths).astype(np.int64)
     distances, follow = numbers[::2], numbers[1::2]
     # Summed up as floats, which do not overflow, before it is done in whole numbers.
     if numbers.min() < 0 or (numbers.astype(np.float64) + 1).sum() > 1 << 63:

@@ -17,10 +17,10 @@ from bookstand.delivery.message.message_id import MessageId
 from bookstand.delivery.message.message_set import RedeliveryCounts, code_of, codes_by_width
 from bookstand.delivery.nacks import log as nack_log
 from bookstand.delivery.nacks.log import NackLog
-from bookstand.delivery.nacks.pending import MessageRows, Nacked, NackTimes
+from bookstand.delivery.nacks.pending import MessageRows, NackTimes, PendingNacks
 from bookstand.delivery.nacks.record import Nacks, nacks_of
 from bookstand.delivery.subscription.backoff import RedeliveryBackoff
-from bookstand.delivery.time_index.precision import LowBits, Precision
+from bookstand.delivery.time_index.precision import PowerOfTwoPrecision, Precision
 from bookstand.delivery.timer import Alarm, Timer, timer_for
 from bookstand.delivery.tracker.protocol import (
     LARGEST,
@@ -76,7 +76,7 @@ class NegativeAcks(ProcessBound):
         timer: Timer | None = None,
         *,
         precision: Precision | None = None,
-        nacked: Nacked | None = None,
+        nacked: PendingNacks | None = None,
         lock: RLock | None = None,
     ) -> None:
         self._redeliver = redeliver
@@ -84,7 +84,7 @@ class NegativeAcks(ProcessBound):
         self._backoff = backoff
         self._clock = SystemClock() if clock is None else clock
         self._nacked = nacked
-        self._times = NackTimes(precision or LowBits(precision_bits)) if nacked is None else nacked
+        self._times = NackTimes(precision or PowerOfTwoPrecision(precision_bits)) if nacked is None else nacked
         self._own_timer = timer_for(self._clock) if timer is None else None
         self._timer: Timer = timer or self._own_timer  # type: ignore[assignment]
         self._lock = RLock() if lock is None else lock
@@ -117,7 +117,7 @@ class NegativeAcks(ProcessBound):
         *,
         durable: bool = True,
         precision: Precision | None = None,
-        nacked: Nacked | None = None,
+        nacked: PendingNacks | None = None,
         lock: RLock | None = None,
     ) -> Self:
         """Open the negative acknowledgments that are recorded under ``name`` in the store, in a ledger. A process that
@@ -138,8 +138,8 @@ class NegativeAcks(ProcessBound):
     def _recover(self, log: NackLog, durable: bool) -> None:
         with self._lock:
             # Under the times that were recorded, which those of rounds are compared with.
-            exact = LowBits(0)
-            before = NackTimes(exact) if self._nacked is None else Nacked(exact, RedeliveryCounts())
+            exact = PowerOfTwoPrecision(0)
+            before = NackTimes(exact) if self._nacked is None else PendingNacks(exact, RedeliveryCounts())
             for records in log.read():
                 nack_log.replay(records, before)
             self.damage = log.damage

@@ -7,13 +7,13 @@ from itertools import groupby
 from operator import attrgetter
 
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.message.message_id import Member, MessageId, position_of
+from bookstand.delivery.message.message_id import BatchMessageId, MessageId, position_of
 from bookstand.delivery.message.received_message import ReceivedMember, ReceivedMessage
-from bookstand.delivery.message.references import Reference, meant_position
-from bookstand.delivery.notifier import Doorbell
-from bookstand.delivery.subscription.mark_delete_watcher import Passing
-from bookstand.delivery.subscription.message_states import Whereabouts
-from bookstand.delivery.subscription.stats import Tally
+from bookstand.delivery.message.references import MessageRef, resolve_position
+from bookstand.delivery.notifier import Notifier
+from bookstand.delivery.subscription.mark_delete_watcher import MarkDeleteWatcher
+from bookstand.delivery.subscription.message_states import MessageStates
+from bookstand.delivery.subscription.stats import Counters
 from bookstand.storage.commit.futures import Pending, completed
 from bookstand.storage.format.position import Position
 
@@ -22,10 +22,12 @@ _INDEX_OF = attrgetter("batch_index")
 _ID_OF = attrgetter("id")
 
 
-class Acknowledging:
+class AckHandler:
     """Safe between threads."""
 
-    def __init__(self, cursor: Cursor, where: Whereabouts, passing: Passing, bell: Doorbell, tally: Tally) -> None:
+    def __init__(
+        self, cursor: Cursor, where: MessageStates, passing: MarkDeleteWatcher, bell: Notifier, tally: Counters
+    ) -> None:
         self._cursor = cursor
         self._where = where
         self._passing = passing
@@ -34,23 +36,23 @@ class Acknowledging:
         self.is_awaited = False
         """Whether as many are out as may be, so that somebody waits for one of them to be settled."""
 
-    def ack(self, message: Reference) -> Pending:
+    def ack(self, message: MessageRef) -> Pending:
         if isinstance(message, ReceivedMember):
             pending = self._ack_members(message.position, [message])
         else:
-            position = meant_position(message)
+            position = resolve_position(message)
             pending = self._cursor.ack(position)
             self.acknowledged(position)
         self._tally.acked += 1
         return pending
 
-    def ack_many(self, messages: Iterable[Reference]) -> Pending:
+    def ack_many(self, messages: Iterable[MessageRef]) -> Pending:
         given = list(messages)
         pending = self.ack_uncounted(given)
         self._tally.acked += len(given)
         return pending
 
-    def ack_uncounted(self, given: list[Reference] | list[ReceivedMessage]) -> Pending:
+    def ack_uncounted(self, given: list[MessageRef] | list[ReceivedMessage]) -> Pending:
         """For what is acknowledged, and was not handled."""
         whole: list[Position] = []
         of_batches: dict[Position, list[ReceivedMember]] = {}
@@ -65,7 +67,7 @@ class Acknowledging:
                 if isinstance(message, ReceivedMember):
                     of_batches.setdefault(message.position, []).append(message)
                 else:
-                    whole.append(meant_position(message))
+                    whole.append(resolve_position(message))
         pendings = [self._ack_members(position, members) for position, members in of_batches.items()]
         if whole:
             pendings.append(self._cursor.ack_entries(whole))
@@ -91,8 +93,8 @@ class Acknowledging:
         self.settled()
         return pending
 
-    def ack_cumulative(self, message: Reference) -> Pending:
-        position = meant_position(message)
+    def ack_cumulative(self, message: MessageRef) -> Pending:
+        position = resolve_position(message)
         if position <= self._cursor.mark_delete_position:
             return completed()
         if isinstance(message, ReceivedMember):
@@ -101,7 +103,7 @@ class Acknowledging:
             pending = self._cursor.mark_delete(position)
         if isinstance(message, ReceivedMember):
             for index in range(message.batch_index + 1):
-                self._where.out.settle(Member(*position, index))
+                self._where.out.settle(BatchMessageId(*position, index))
         self._tally.acked += len(self._where.out.settle_up_to(self._cursor.mark_delete_position))
         self.settled()
         return pending

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from bookstand.delivery.message.message_id import MessageId
 from bookstand.delivery.message.received_message import ReceivedMessage
-from bookstand.delivery.subscription.unacked import HandedOut, Handout
+from bookstand.delivery.subscription.unacked import Delivery, UnackedMessages
 from bookstand.errors import ClientClosedError, IncorrectParameterError
 from bookstand.storage.process.fork_guard import ProcessBound
 
 if TYPE_CHECKING:
-    from bookstand.delivery.message.references import Reference
+    from bookstand.delivery.message.references import MessageRef
     from bookstand.delivery.subscription.subscription import Subscription
     from bookstand.delivery.time_arguments import Span
     from bookstand.storage.commit.futures import Pending
@@ -30,7 +30,7 @@ class Consumer(ProcessBound):
         self._subscription = subscription
         self.closed = False
         # Members of batches that were more than the caller had asked for.
-        self._spilled: deque[tuple[Handout, ReceivedMessage]] = deque()
+        self._spilled: deque[tuple[Delivery, ReceivedMessage]] = deque()
         self.name = name
 
     # -- receiving ---------------------------------------------------------------------------------------------------
@@ -97,10 +97,10 @@ class Consumer(ProcessBound):
         if self.closed:
             raise ClientClosedError(f"consumer {self.name!r} of subscription {self._subscription.name!r} is closed")
 
-    def spill(self, messages: Sequence[ReceivedMessage], handout: Handout) -> None:
+    def spill(self, messages: Sequence[ReceivedMessage], handout: Delivery) -> None:
         self._spilled.extend((handout, message) for message in messages)
 
-    def take_spilled(self, most: int, out: HandedOut) -> list[ReceivedMessage]:
+    def take_spilled(self, most: int, out: UnackedMessages) -> list[ReceivedMessage]:
         """Those that were not given back meanwhile, with the rest of their batch."""
         found: list[ReceivedMessage] = []
         while self._spilled and len(found) < most:
@@ -109,31 +109,31 @@ class Consumer(ProcessBound):
                 found.append(message)
         return found
 
-    def drop_spilled(self, out: HandedOut) -> None:
+    def drop_spilled(self, out: UnackedMessages) -> None:
         """Nobody has seen them: they are in flight no more."""
         for message in self.held_back(out):
             out.settle(message)
         self._spilled.clear()
 
-    def held_back(self, out: HandedOut) -> set[MessageId]:
+    def held_back(self, out: UnackedMessages) -> set[MessageId]:
         """What is out with the consumer, and nobody has seen."""
         return {message.id for handout, message in self._spilled if out.is_in(message.id, handout)}
 
     # -- what becomes of them ----------------------------------------------------------------------------------------
 
-    def ack(self, message: Reference) -> Pending:
+    def ack(self, message: MessageRef) -> Pending:
         """See :meth:`Subscription.ack`."""
         return self._subscription.ack(message)
 
-    def ack_many(self, messages: Iterable[Reference]) -> Pending:
+    def ack_many(self, messages: Iterable[MessageRef]) -> Pending:
         """See :meth:`Subscription.ack_many`."""
         return self._subscription.ack_many(messages)
 
-    def ack_cumulative(self, message: Reference) -> Pending:
+    def ack_cumulative(self, message: MessageRef) -> Pending:
         """See :meth:`Subscription.ack_cumulative`."""
         return self._subscription.ack_cumulative(message)
 
-    def nack(self, message: Reference, delay: Span | None = None) -> None:
+    def nack(self, message: MessageRef, delay: Span | None = None) -> None:
         """See :meth:`Subscription.nack`."""
         self._subscription.nack(message, delay)
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bookstand.delivery.message.batch_filter import Portions
-from bookstand.delivery.message.received_message import Members, Portion, messages_of
-from bookstand.delivery.subscription.acks import Acknowledging
+from bookstand.delivery.message.batch_filter import BatchFilter
+from bookstand.delivery.message.received_message import Deliverable, PartialBatch, messages_of
+from bookstand.delivery.subscription.acks import AckHandler
 from bookstand.delivery.subscription.dead_letters import publish_dead_letters
-from bookstand.delivery.subscription.message_states import Whereabouts
-from bookstand.delivery.subscription.stats import Tally
+from bookstand.delivery.subscription.message_states import MessageStates
+from bookstand.delivery.subscription.stats import Counters
 from bookstand.delivery.topic_config import SubscriptionConfig
 
 if TYPE_CHECKING:
     from bookstand.delivery.topic import Topic
 
 
-class WornOut:
+class DeadLetterRouter:
     """Not thread-safe: the caller holds the subscription's lock."""
 
     def __init__(
@@ -25,10 +25,10 @@ class WornOut:
         config: Callable[[], SubscriptionConfig],
         origin: str,
         dead_letter_topic: Callable[[], Topic],
-        where: Whereabouts,
-        portions: Portions,
-        acknowledging: Acknowledging,
-        tally: Tally,
+        where: MessageStates,
+        portions: BatchFilter,
+        acknowledging: AckHandler,
+        tally: Counters,
     ) -> None:
         self._config = config
         self._origin = origin
@@ -38,7 +38,7 @@ class WornOut:
         self._acknowledging = acknowledging
         self._tally = tally
 
-    def without(self, portions: list[Portion]) -> list[Portion]:
+    def without(self, portions: list[Deliverable]) -> list[Deliverable]:
         """Those that are not worn out; the others are buried."""
         most, given_back = self._config().max_redeliveries, self._where.given_back
         if most is None or not given_back:
@@ -52,9 +52,9 @@ class WornOut:
         self._acknowledging.ack_uncounted(worn_out).result()
         self._tally.dead_lettered += len(worn_out)
         gone = {message.id for message in worn_out}
-        kept: list[Portion] = []
+        kept: list[Deliverable] = []
         for portion in portions:
             ids = [message.id for message in messages_of(portion) if message.id not in gone]
-            entry = portion.entry if isinstance(portion, Members) else portion
+            entry = portion.entry if isinstance(portion, PartialBatch) else portion
             kept += self._portions.of([entry], ids) if ids else []
         return kept

@@ -9,7 +9,7 @@ import numpy as np
 from bookstand.delivery.message.received_message import ReceivedMessage
 from bookstand.delivery.tracker.factory import Tracker
 from bookstand.delivery.tracker.protocol import columns_of, positions_of
-from bookstand.delivery.tracker.reschedulable import GivenTimesTracker
+from bookstand.delivery.tracker.reschedulable import ReschedulableTracker
 from bookstand.managed_ledger.managed_ledger import ManagedLedger
 from bookstand.storage.format.position import EARLIEST, Position
 
@@ -19,7 +19,7 @@ _FEW = 32
 _MANY = 1 << 16
 
 
-class Delayed:
+class DelayedDelivery:
     """Its owner has a lock. ``given_times``: when messages are to be delivered instead of the time that they say. From
     then on they age, delivered or not, until they are acknowledged."""
 
@@ -54,7 +54,7 @@ class Delayed:
 
     def takes_rewind(self) -> bool:
         """Whether the cursor is to read again from its mark-delete position, which is told once."""
-        return isinstance(self.tracker, GivenTimesTracker) and self.tracker.takes_rewind()
+        return isinstance(self.tracker, ReschedulableTracker) and self.tracker.takes_rewind()
 
     def reschedule(self, position: Position, time: int) -> bool:
         """Whether it waits, and from now on for this time."""

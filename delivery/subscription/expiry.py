@@ -6,23 +6,23 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.reader import Wanted
+from bookstand.cursor.reader import EntryFilter
 from bookstand.delivery.message.message_id import position_of
 from bookstand.delivery.message.received_message import (
+    DecodedEntries,
     Known,
-    Opened,
     ReceivedMessage,
     expires_at,
     opened,
     opened_all,
     opened_runs,
 )
-from bookstand.delivery.subscription.delayed_delivery import Delayed
-from bookstand.delivery.subscription.mark_delete_watcher import Passing
-from bookstand.delivery.subscription.message_states import Whereabouts
-from bookstand.delivery.subscription.stats import Tally
+from bookstand.delivery.subscription.delayed_delivery import DelayedDelivery
+from bookstand.delivery.subscription.mark_delete_watcher import MarkDeleteWatcher
+from bookstand.delivery.subscription.message_states import MessageStates
+from bookstand.delivery.subscription.stats import Counters
 from bookstand.delivery.subscription.unreadable_entries import UnreadableEntries
-from bookstand.delivery.time_arguments import span_of
+from bookstand.delivery.time_arguments import to_millis
 from bookstand.delivery.topic_config import SubscriptionConfig
 from bookstand.managed_ledger.managed_ledger import UnreadableEntryError
 from bookstand.managed_ledger.topic_entries import EntryRun, TopicEntry
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bookstand.storage.clock import Clock
 
 
-class Living:
+class ExpiringReader:
     """Its owner has a lock."""
 
     def __init__(
@@ -40,10 +40,10 @@ class Living:
         cursor: Cursor,
         config: Callable[[], SubscriptionConfig],
         clock: Clock,
-        where: Whereabouts,
-        delayed: Delayed,
-        passing: Passing,
-        tally: Tally,
+        where: MessageStates,
+        delayed: DelayedDelivery,
+        passing: MarkDeleteWatcher,
+        tally: Counters,
         unreadable: UnreadableEntries,
     ) -> None:
         self._cursor = cursor
@@ -60,7 +60,7 @@ class Living:
     @property
     def _time_to_live(self) -> int | None:
         span = self._config().time_to_live
-        return None if span is None else span_of("time_to_live", span)
+        return None if span is None else to_millis("time_to_live", span)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class Living:
         entries = self._cursor.replay(positions, self._unreadable.meet)
         return self.without_expired(opened_all(entries, self._known, self._limits).entries)
 
-    def read(self, count: int, wanted: Wanted | None, upto: Position | None = None) -> tuple[Opened, bool]:
+    def read(self, count: int, wanted: EntryFilter | None, upto: Position | None = None) -> tuple[DecodedEntries, bool]:
         """Read up to ``count`` entries, none behind ``upto``, and drop damaged and expired ones. The second value is
         False if no entry was read."""
         runs = self._read_runs(count, wanted, upto)
@@ -82,7 +82,7 @@ class Living:
             return found, bool(runs)
         return found._replace(entries=self.without_expired(found.entries)), bool(runs)
 
-    def _read_runs(self, count: int, wanted: Wanted | None, upto: Position | None) -> list[EntryRun]:
+    def _read_runs(self, count: int, wanted: EntryFilter | None, upto: Position | None) -> list[EntryRun]:
         while True:
             try:
                 return self._cursor.read_runs(count, wanted, upto)
@@ -90,7 +90,7 @@ class Living:
                 self._unreadable.meet(error)
                 self._cursor.seek(error.last.next)
 
-    def unacked(self, wanted: Wanted, start: Position | None = None) -> Iterator[TopicEntry]:
+    def unacked(self, wanted: EntryFilter, start: Position | None = None) -> Iterator[TopicEntry]:
         """All entries from ``start`` on that are not acknowledged, without damaged ones; the read position stays."""
         return self._cursor.unacked(wanted, start, self._unreadable.meet)
 

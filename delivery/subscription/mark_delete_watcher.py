@@ -6,17 +6,22 @@ from collections.abc import Callable, Sequence
 from threading import RLock
 
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.subscription.delayed_delivery import Delayed
-from bookstand.delivery.subscription.message_states import Whereabouts
+from bookstand.delivery.subscription.delayed_delivery import DelayedDelivery
+from bookstand.delivery.subscription.message_states import MessageStates
 from bookstand.storage.format.position import Position
 
 
-class Passing:
+class MarkDeleteWatcher:
     """``lock`` guards what is remembered, and is taken only when there is something to forget. ``trim_soon``: the topic
     may have ledgers that nobody needs any more."""
 
     def __init__(
-        self, cursor: Cursor, where: Whereabouts, delayed: Delayed, lock: RLock, trim_soon: Callable[[], object]
+        self,
+        cursor: Cursor,
+        where: MessageStates,
+        delayed: DelayedDelivery,
+        lock: RLock,
+        trim_soon: Callable[[], object],
     ) -> None:
         self._cursor = cursor
         self._where = where

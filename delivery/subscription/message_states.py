@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bookstand.delivery.message.message_id import Member, MessageId
+from bookstand.delivery.message.message_id import BatchMessageId, MessageId
 from bookstand.delivery.message.message_set import RedeliveryCounts
-from bookstand.delivery.nacks.pending import Nacked
+from bookstand.delivery.nacks.pending import PendingNacks
 from bookstand.delivery.subscription.replay_queue import ReplayQueue
-from bookstand.delivery.subscription.unacked import HandedOut
-from bookstand.delivery.time_index.precision import LowBits, Precision
+from bookstand.delivery.subscription.unacked import UnackedMessages
+from bookstand.delivery.time_index.precision import PowerOfTwoPrecision, Precision
 from bookstand.storage.format.position import EARLIEST, Position
 
 
-class Whereabouts:
+class MessageStates:
     """Its owner has a lock for all but what is acknowledged."""
 
     def __init__(self, nack_precision: Precision | None = None) -> None:
-        self.out = HandedOut()
+        self.out = UnackedMessages()
         self.again = ReplayQueue()
         self.given_back = RedeliveryCounts()
-        self.nacked = Nacked(nack_precision or LowBits(), self.given_back)
+        self.nacked = PendingNacks(nack_precision or PowerOfTwoPrecision(), self.given_back)
         self.taken: set[MessageId] = set()
         self.read_before = EARLIEST
         """Up to here the cursor may come to messages that are somewhere already: it was here before, in this life or
@@ -35,7 +35,7 @@ class Whereabouts:
         """Whether it is in one of these places."""
         return message in self.out or message in self.again or message in self.nacked or message in self.taken
 
-    def has_any_of(self, position: Position, members: Sequence[Member]) -> bool:
+    def has_any_of(self, position: Position, members: Sequence[BatchMessageId]) -> bool:
         """Whether any member of that batch is in one of these places; mostly none is."""
         return (
             self.out.has_any_of(position, members)
@@ -56,7 +56,7 @@ class Whereabouts:
         """Settle many entries; return those that were not in flight."""
         return self.out.settle_all(positions)
 
-    def members_acknowledged(self, position: Position, members: Sequence[Member]) -> None:
+    def members_acknowledged(self, position: Position, members: Sequence[BatchMessageId]) -> None:
         """Some of a batch."""
         self.out.settle_members(position, members)
 
@@ -72,7 +72,7 @@ class Whereabouts:
         """Forget all but what is in flight."""
         self.again = ReplayQueue()
         self.given_back = RedeliveryCounts()
-        self.nacked = Nacked(nack_precision or LowBits(), self.given_back)
+        self.nacked = PendingNacks(nack_precision or PowerOfTwoPrecision(), self.given_back)
         self.taken = set()
 
     def clear(self) -> None:

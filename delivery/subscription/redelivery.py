@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from bookstand.delivery.message.message_id import MessageId, position_of
 from bookstand.delivery.nacks.tracker import NegativeAcks
-from bookstand.delivery.notifier import Doorbell
+from bookstand.delivery.notifier import Notifier
 from bookstand.delivery.subscription.consumer import Consumer
-from bookstand.delivery.subscription.message_states import Whereabouts
-from bookstand.delivery.time_arguments import span_of
+from bookstand.delivery.subscription.message_states import MessageStates
+from bookstand.delivery.time_arguments import to_millis
 from bookstand.delivery.timer import Alarm, Timer
 from bookstand.delivery.topic_config import SubscriptionConfig
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bookstand.storage.clock import Clock
 
 
-class Returning:
+class RedeliveryTracker:
     """Callers hold ``lock``; alarms take it on their own. ``nacks_name``: the name of the log of negative
     acknowledgments."""
 
@@ -29,8 +29,8 @@ class Returning:
         store: Store,
         nacks_name: str,
         config: SubscriptionConfig,
-        where: Whereabouts,
-        bell: Doorbell,
+        where: MessageStates,
+        bell: Notifier,
         lock: RLock,
         clock: Clock,
         timer: Timer,
@@ -53,7 +53,7 @@ class Returning:
                 store,
                 name,
                 self._nacks_due,
-                delay=span_of("nack_delay", self._config.nack_delay),
+                delay=to_millis("nack_delay", self._config.nack_delay),
                 backoff=self._config.nack_backoff,
                 clock=self._clock,
                 timer=self._timer,
@@ -67,7 +67,7 @@ class Returning:
     def change_config(self, config: SubscriptionConfig) -> None:
         """Use these settings for what is delivered and acknowledged negatively from now on."""
         self._config = config
-        self._nacks.change_delay(span_of("nack_delay", config.nack_delay), config.nack_backoff)
+        self._nacks.change_delay(to_millis("nack_delay", config.nack_delay), config.nack_backoff)
 
     @property
     def damage(self) -> list[str]:
@@ -100,7 +100,7 @@ class Returning:
     def deadline(self) -> int | None:
         """The deadline of messages that are delivered now, to be passed to :meth:`watch`; None if they have none."""
         span = self._config.ack_deadline
-        return None if span is None else self._clock.now() + span_of("ack_deadline", span)
+        return None if span is None else self._clock.now() + to_millis("ack_deadline", span)
 
     def watch(self, deadline: int | None) -> None:
         """Have what is overdue redelivered at this deadline, or at an earlier one that is watched already."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from bookstand.delivery.message.message_id import Member, MessageId, position_of
+from bookstand.delivery.message.message_id import BatchMessageId, MessageId, position_of
 from bookstand.storage.format.position import Position
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class ReplayQueue:
 
     def __init__(self) -> None:
         self._entries: dict[int, BitMap64] = {}
-        self._members: dict[Position, set[Member]] = {}
-        self._heap: list[Member] = []
+        self._members: dict[Position, set[BatchMessageId]] = {}
+        self._heap: list[BatchMessageId] = []
         # Members that were discarded since the heap was made, at most so many of which are in it.
         self._discarded = 0
         self._count = 0
@@ -80,7 +80,7 @@ class ReplayQueue:
             bounds.append(admission.last)
         last = min(bounds, default=None)
         taken: list[MessageId] = []
-        left: list[Member] = []
+        left: list[BatchMessageId] = []
         entries = self._positions()
         position = next(entries, None)
         while len(taken) < most:

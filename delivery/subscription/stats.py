@@ -10,7 +10,7 @@ from bookstand.storage.metrics import COUNTER, GAUGE, Family, Sample
 
 
 @dataclass
-class Tally:
+class Counters:
     """What happened since the subscription was opened. ``delivered`` and ``redelivered`` are messages."""
 
     delivered: int = 0

@@ -26,16 +26,16 @@ from typing import TYPE_CHECKING
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.config import DelayedDeliveryConfig
-from bookstand.delivery.dispatch.backlog_source import ComingNew
-from bookstand.delivery.dispatch.batch_size_estimator import EntrySizes
-from bookstand.delivery.dispatch.delayed_source import ComingDue
-from bookstand.delivery.dispatch.dispatcher import Gathering
+from bookstand.delivery.dispatch.backlog_source import BacklogSource
+from bookstand.delivery.dispatch.batch_size_estimator import BatchSizeEstimator
+from bookstand.delivery.dispatch.delayed_source import DelayedSource
+from bookstand.delivery.dispatch.dispatcher import Dispatcher
 from bookstand.delivery.dispatch.holes import Holes
-from bookstand.delivery.dispatch.redelivery_source import ComingAgain
-from bookstand.delivery.message.batch_filter import Portions
+from bookstand.delivery.dispatch.redelivery_source import RedeliverySource
+from bookstand.delivery.message.batch_filter import BatchFilter
 from bookstand.delivery.message.message_id import MessageId, position_of
 from bookstand.delivery.message.received_message import (
-    Portion,
+    Deliverable,
     ReceivedMember,
     ReceivedMessage,
     are_whole,
@@ -43,21 +43,21 @@ from bookstand.delivery.message.received_message import (
     messages_in,
     messages_of,
 )
-from bookstand.delivery.message.references import Reference, meant_id, meant_position
+from bookstand.delivery.message.references import MessageRef, resolve_id, resolve_position
 from bookstand.delivery.nacks.log import nack_name
-from bookstand.delivery.notifier import Doorbell
-from bookstand.delivery.subscription.acks import Acknowledging
+from bookstand.delivery.notifier import Notifier
+from bookstand.delivery.subscription.acks import AckHandler
 from bookstand.delivery.subscription.consumer import Consumer
-from bookstand.delivery.subscription.dead_letter_router import WornOut
+from bookstand.delivery.subscription.dead_letter_router import DeadLetterRouter
 from bookstand.delivery.subscription.dead_letters import dead_letter_topic_of
-from bookstand.delivery.subscription.delayed_delivery import Delayed
-from bookstand.delivery.subscription.expiry import Living
-from bookstand.delivery.subscription.mark_delete_watcher import Passing
-from bookstand.delivery.subscription.message_states import Whereabouts
-from bookstand.delivery.subscription.redelivery import Returning
-from bookstand.delivery.subscription.stats import SubscriptionStats, Tally, samples
+from bookstand.delivery.subscription.delayed_delivery import DelayedDelivery
+from bookstand.delivery.subscription.expiry import ExpiringReader
+from bookstand.delivery.subscription.mark_delete_watcher import MarkDeleteWatcher
+from bookstand.delivery.subscription.message_states import MessageStates
+from bookstand.delivery.subscription.redelivery import RedeliveryTracker
+from bookstand.delivery.subscription.stats import Counters, SubscriptionStats, samples
 from bookstand.delivery.subscription.unreadable_entries import UnreadableEntries
-from bookstand.delivery.time_arguments import Moment, Span, delivery_time, span_of
+from bookstand.delivery.time_arguments import Moment, Span, delivery_time, to_millis
 from bookstand.delivery.topic_config import SUBSCRIPTION_WHILE_OPEN, SubscriptionConfig
 from bookstand.delivery.tracker.factory import Tracker, check_relative_precision, open_tracker
 from bookstand.delivery.tracker.protocol import check_position
@@ -72,7 +72,7 @@ from bookstand.storage.commit.futures import Pending
 from bookstand.storage.format.position import Position
 from bookstand.storage.metrics import Sample
 from bookstand.storage.process.fork_guard import ProcessBound
-from bookstand.storage.process.interrupt_guard import Guard
+from bookstand.storage.process.interrupt_guard import InterruptGuard
 
 if TYPE_CHECKING:
     from bookstand.delivery.topic import Topic
@@ -119,41 +119,41 @@ class Subscription(ProcessBound):
         self.config = config
         self._clock = topic.ledger.client.clock
         self._lock = RLock()
-        self._guard = Guard(self._repair)
+        self._guard = InterruptGuard(self._repair)
         # Of each call that was interrupted, what it had taken and did not return.
         self._interrupted: list[list[ReceivedMessage]] = []
-        self.bell = Doorbell()
+        self.bell = Notifier()
         """Rings when there may be something to receive."""
         self._closed: BookstandError | None = None
-        self._tally = Tally()
+        self._tally = Counters()
         self._own_consumer = Consumer(self, name)
         self._consumers = {self._own_consumer}
         # Who has an exclusive subscription.
         self._active: Consumer | None = None
         self.cursor: Cursor = topic.cursor(name, config.cursor, initial=initial)
         self.cursor.on_resume(self.bell.ring)
-        self._where = Whereabouts(config.nack_precision(self._clock))
+        self._where = MessageStates(config.nack_precision(self._clock))
         self._open()
         topic.ledger.client.add_metrics(self)
 
     def _open(self) -> None:
         """Make the parts, around the cursor and what is in flight."""
         topic, name, config, where = self.topic, self.name, self.config, self._where
-        self._delayed = delayed = Delayed(self._open_tracker)
+        self._delayed = delayed = DelayedDelivery(self._open_tracker)
         if delayed.tracker.count:
             # What it knows from before may be out when the cursor comes to it.
             where.reach([topic.ledger.last_confirmed])
-        passing = Passing(self.cursor, where, delayed, self._lock, topic.trim_soon)
-        self._acknowledging = Acknowledging(self.cursor, where, passing, self.bell, self._tally)
+        passing = MarkDeleteWatcher(self.cursor, where, delayed, self._lock, topic.trim_soon)
+        self._acknowledging = AckHandler(self.cursor, where, passing, self.bell, self._tally)
         self._unreadable = UnreadableEntries(
             name, self.cursor, self._acknowledging, self._tally, lambda: topic.config.auto_skip_non_recoverable_data
         )
-        self._living = Living(
+        self._living = ExpiringReader(
             self.cursor, self._present_config, self._clock, where, delayed, passing, self._tally, self._unreadable
         )
-        portions = Portions(self.cursor, where)
-        sizes = EntrySizes()
-        worn_out = WornOut(
+        portions = BatchFilter(self.cursor, where)
+        sizes = BatchSizeEstimator()
+        worn_out = DeadLetterRouter(
             self._present_config,
             topic.name,
             self._dead_letter_topic,
@@ -162,13 +162,13 @@ class Subscription(ProcessBound):
             self._acknowledging,
             self._tally,
         )
-        self._new = ComingNew(self.cursor, delayed, where, self._living, portions, sizes)
-        again = ComingAgain(topic.name, name, where, self._living, portions, worn_out)
-        due = ComingDue(delayed, where, self._living, portions, sizes)
+        self._new = BacklogSource(self.cursor, delayed, where, self._living, portions, sizes)
+        again = RedeliverySource(topic.name, name, where, self._living, portions, worn_out)
+        due = DelayedSource(delayed, where, self._living, portions, sizes)
         # Redeliveries of an exclusive subscription precede all else, because its messages stay in order.
-        self._gathering = Gathering([again, due, self._new], where, first_stays=config.is_exclusive)
+        self._gathering = Dispatcher([again, due, self._new], where, first_stays=config.is_exclusive)
         self._holes = Holes(again, due, self._new, where)
-        self._returning = Returning(
+        self._returning = RedeliveryTracker(
             topic.store, nack_name(topic.name, name), config, where, self.bell, self._lock, self._clock, topic.timer
         )
 
@@ -364,7 +364,7 @@ class Subscription(ProcessBound):
         self._tally.delivered += len(messages)
         return messages
 
-    def _cut(self, portions: list[Portion], room: int) -> Sequence[Portion]:
+    def _cut(self, portions: list[Deliverable], room: int) -> Sequence[Deliverable]:
         """As many of them as have so many messages; the rest comes next."""
         if len(portions) <= room and are_whole(portions):
             return portions
@@ -376,7 +376,7 @@ class Subscription(ProcessBound):
         return portions
 
     def _hand_out(
-        self, consumer: Consumer, portions: Sequence[Portion], most: int, taken: list[ReceivedMessage]
+        self, consumer: Consumer, portions: Sequence[Deliverable], most: int, taken: list[ReceivedMessage]
     ) -> list[ReceivedMessage]:
         batch = None
         if are_whole(portions):
@@ -413,14 +413,14 @@ class Subscription(ProcessBound):
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
-    def ack(self, message: Reference) -> Pending:
+    def ack(self, message: MessageRef) -> Pending:
         """It is done with. Accepted on return, and durable once the Pending's ``result()`` has returned."""
         try:
             return self._acknowledging.ack(message)
         except BaseException as error:
             return self._acknowledge_again(lambda: self._acknowledging.ack(message), error)
 
-    def ack_many(self, messages: Iterable[Reference]) -> Pending:
+    def ack_many(self, messages: Iterable[MessageRef]) -> Pending:
         """Many at once, the fast way."""
         given = list(messages)
         try:
@@ -428,7 +428,7 @@ class Subscription(ProcessBound):
         except BaseException as error:
             return self._acknowledge_again(lambda: self._acknowledging.ack_many(given), error)
 
-    def ack_cumulative(self, message: Reference) -> Pending:
+    def ack_cumulative(self, message: MessageRef) -> Pending:
         """It, and everything before it."""
         try:
             return self._acknowledging.ack_cumulative(message)
@@ -448,17 +448,17 @@ class Subscription(ProcessBound):
 
     # -- what comes again --------------------------------------------------------------------------------------------
 
-    def nack(self, message: Reference, delay: Span | None = None) -> None:
+    def nack(self, message: MessageRef, delay: Span | None = None) -> None:
         """Redeliver a message after ``delay``, or as ``nack_backoff`` says, or after ``nack_delay``. Of several nacks
         of a message the last one counts.
 
         A position of a batch stands for all its messages that are not acknowledged, and replaces their nacks."""
         self.nack_many([message], delay)
 
-    def nack_many(self, messages: Iterable[Reference], delay: Span | None = None) -> None:
+    def nack_many(self, messages: Iterable[MessageRef], delay: Span | None = None) -> None:
         """Many at once."""
-        wait = None if delay is None else span_of("delay", delay)
-        ids = [meant_id(message) for message in messages]
+        wait = None if delay is None else to_millis("delay", delay)
+        ids = [resolve_id(message) for message in messages]
         with self._lock, self._guard:
             self._begin()
             self._returning.nack([message for message in ids if not self.cursor.is_acked(position_of(message))], wait)
@@ -484,7 +484,7 @@ class Subscription(ProcessBound):
 
     def cancel(self, position: tuple[int, int]) -> Pending:
         """A message that waits for its time is not to be delivered: it is acknowledged, and forgotten."""
-        cancelled = meant_position(position)
+        cancelled = resolve_position(position)
         pending = self.ack(cancelled)
         with self._lock, self._guard:
             self._begin()
@@ -501,7 +501,7 @@ class Subscription(ProcessBound):
             raise IncorrectParameterError("a message is rescheduled for a time: deliver_at, or deliver_after")
         with self._lock, self._guard:
             self._begin()
-            chosen = meant_position(position)
+            chosen = resolve_position(position)
             # The tracker may have it all the same: from a snapshot, after a restart.
             if self.cursor.is_acked(chosen) or chosen in self._where:
                 return False

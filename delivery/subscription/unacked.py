@@ -1,6 +1,6 @@
 """Which messages are out: handed to a consumer, and neither acknowledged nor given back. Plain state, no I/O.
 
-What is handed out together is one :class:`Handout`, with one deadline; so a message costs an entry in a dictionary.
+What is handed out together is one :class:`Delivery`, with one deadline; so a message costs an entry in a dictionary.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from operator import itemgetter
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from bookstand.delivery.message.message_id import Member, MessageId, position_of
+from bookstand.delivery.message.message_id import BatchMessageId, MessageId, position_of
 from bookstand.storage.format.position import Position
 from bookstand.storage.process.fork_guard import ProcessBound
 
@@ -24,7 +24,7 @@ _FEW = 1_000
 _POSITION_IN: Callable[[MessageId], tuple[int, int]] = itemgetter(slice(2))
 
 
-class Handout:
+class Delivery:
     __slots__ = ("consumer", "deadline", "messages")
 
     def __init__(self, consumer: Consumer, messages: Sequence[MessageId], deadline: int | None) -> None:
@@ -33,16 +33,16 @@ class Handout:
         self.deadline = deadline
 
 
-class HandedOut(ProcessBound):
+class UnackedMessages(ProcessBound):
     """Its owner has a lock for all but settling."""
 
     def __init__(self) -> None:
-        self._handouts: dict[MessageId, Handout] = {}
+        self._handouts: dict[MessageId, Delivery] = {}
         # Of batches: those of an entry that are out. While one is settled, another may go out.
         self._members: dict[tuple[int, int], set[MessageId]] = {}
         self._members_lock = Lock()
         # A heap by deadline; handouts whose messages are all settled may still be in it.
-        self._by_deadline: list[tuple[int, int, Handout]] = []
+        self._by_deadline: list[tuple[int, int, Delivery]] = []
         self._number = count()
         # How many messages they have, settled or not, at most.
         self._kept = 0
@@ -53,15 +53,15 @@ class HandedOut(ProcessBound):
     def __contains__(self, message: object) -> bool:
         return message in self._handouts
 
-    def has_any_of(self, position: Position, members: Iterable[Member]) -> bool:
+    def has_any_of(self, position: Position, members: Iterable[BatchMessageId]) -> bool:
         """Of a batch."""
         out = self._members.get(position)
         return out is not None and not out.isdisjoint(members)
 
-    def handout_of(self, message: MessageId) -> Handout | None:
+    def handout_of(self, message: MessageId) -> Delivery | None:
         return self._handouts.get(message)
 
-    def is_in(self, message: MessageId, handout: Handout) -> bool:
+    def is_in(self, message: MessageId, handout: Delivery) -> bool:
         """Whether it is out since this handout, and was not given back meanwhile."""
         return self._handouts.get(message) is handout
 
@@ -71,16 +71,16 @@ class HandedOut(ProcessBound):
         messages: Sequence[MessageId],
         deadline: int | None,
         batch: tuple[int, int] | None = None,
-    ) -> Handout:
+    ) -> Delivery:
         """``batch``: the position of the entry that all of them are members of, where that is known."""
-        handout = Handout(consumer, messages, deadline)
+        handout = Delivery(consumer, messages, deadline)
         handouts = dict.fromkeys(messages, handout)
         self._handouts.update(handouts)
         if batch is not None:
             with self._members_lock:
                 # The dictionary knows their hashes.
                 self._members.setdefault(batch, set()).update(handouts)
-        elif Member in set(map(type, messages)):
+        elif BatchMessageId in set(map(type, messages)):
             # Those of an entry are mostly next to each other.
             of_batches = groupby([message for message in messages if len(message) > 2], _POSITION_IN)
             with self._members_lock:
@@ -115,7 +115,7 @@ class HandedOut(ProcessBound):
         pop = self._handouts.pop
         return [position for position in positions if pop(position, None) is None]
 
-    def settle_members(self, position: Position, members: Iterable[Member]) -> None:
+    def settle_members(self, position: Position, members: Iterable[BatchMessageId]) -> None:
         """The same of some of a batch."""
         pop = self._handouts.pop
         for member in members:
@@ -171,7 +171,7 @@ class HandedOut(ProcessBound):
         out, self._handouts = self._handouts, {}
         self._members, self._by_deadline, self._kept = {}, [], 0
         try:
-            handouts: dict[int, tuple[Handout, list[MessageId]]] = {}
+            handouts: dict[int, tuple[Delivery, list[MessageId]]] = {}
             for message, handout in out.items():
                 if not is_settled(message):
                     handouts.setdefault(id(handout), (handout, []))[1].append(message)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pyroaring import BitMap64
 
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.message.references import Reference
-from bookstand.delivery.subscription.acks import Acknowledging
-from bookstand.delivery.subscription.stats import Tally
+from bookstand.delivery.message.references import MessageRef
+from bookstand.delivery.subscription.acks import AckHandler
+from bookstand.delivery.subscription.stats import Counters
 from bookstand.managed_ledger.managed_ledger import UnreadableEntryError
 from bookstand.storage.format.position import Position, positions_in
 from bookstand.storage.logger import logger
@@ -25,7 +25,7 @@ class UnreadableEntries:
     """
 
     def __init__(
-        self, name: str, cursor: Cursor, acknowledging: Acknowledging, tally: Tally, skips: Callable[[], bool]
+        self, name: str, cursor: Cursor, acknowledging: AckHandler, tally: Counters, skips: Callable[[], bool]
     ) -> None:
         self._name = name
         self._cursor = cursor
@@ -50,7 +50,7 @@ class UnreadableEntries:
             self._unreported.append(error)
 
     def _skip(self, ledger_id: int, entry_ids: BitMap64) -> None:
-        unacked: list[Reference] = [*self._unacked(ledger_id, entry_ids)]
+        unacked: list[MessageRef] = [*self._unacked(ledger_id, entry_ids)]
         self._acknowledging.ack_uncounted(unacked)
         self._tally.skipped += len(unacked)
 

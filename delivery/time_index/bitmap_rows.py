@@ -21,7 +21,7 @@ from bookstand.delivery.time_index.sealed_part import bitmap_bytes
 _STALE_KEYS = 64
 
 
-class HotRows:
+class BitmapRows:
     def __init__(self) -> None:
         self._buckets: dict[int, dict[int, BitMap64]] = {}
         self._heap: list[int] = []

@@ -118,7 +118,7 @@ def _distinct(columns: Sequence[Column], always: bool) -> Column | None:
     return without_repetitions(values)
 
 
-class Codes(NamedTuple):
+class KeyEncoding(NamedTuple):
     """The code of everything that some rows have in common."""
 
     keys: _Axis
@@ -227,7 +227,7 @@ def _divide(numbers: Column, by: int) -> tuple[Column, Column]:
     return quotients, numbers - quotients * by
 
 
-def codes_for(parts: Sequence[Rows]) -> Codes | None:
+def codes_for(parts: Sequence[Rows]) -> KeyEncoding | None:
     """Codes for all of the rows, which end within their pages, see :func:`within_pages`."""
     first = min(int(rows.firsts.min()) for rows in parts)
     last = max(int(rows.lasts.max()) for rows in parts)
@@ -239,7 +239,7 @@ def codes_for(parts: Sequence[Rows]) -> Codes | None:
         radix = _PAGE + 1
     for tables in (False, True):
         keys = _axis([rows.keys for rows in parts], tables)
-        made = Codes(keys, _axis([rows.ledgers for rows in parts], tables), pages, radix)
+        made = KeyEncoding(keys, _axis([rows.ledgers for rows in parts], tables), pages, radix)
         if made.limit < _LIMIT:
             return made
     return None

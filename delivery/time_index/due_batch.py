@@ -19,7 +19,7 @@ class Segment(NamedTuple):
     entry_ids: Column
 
 
-class Drained:
+class DueBatch:
     """Segments when iterated over; ``len()`` is how many messages they have together.
 
     ``rows`` are sorted, and no entry is twice in them. Whatever is asked for is worked out once.

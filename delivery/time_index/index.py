@@ -29,22 +29,22 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from bookstand.delivery.time_index.bitmap_rows import HotRows
+from bookstand.delivery.time_index.bitmap_rows import BitmapRows
 from bookstand.delivery.time_index.composite_key import codes_for, sort, within_pages
-from bookstand.delivery.time_index.due_batch import Drained, Segment
-from bookstand.delivery.time_index.precision import MAX_TIME, MIN_TIME, LowBits, Precision, relative
+from bookstand.delivery.time_index.due_batch import DueBatch, Segment
+from bookstand.delivery.time_index.precision import MAX_TIME, MIN_TIME, PowerOfTwoPrecision, Precision, relative
 from bookstand.delivery.time_index.rows import Column, Rows, Run, concatenate, from_tuples, singles, starts_of_runs
 from bookstand.delivery.time_index.run_detection import is_run, runs_in_order
-from bookstand.delivery.time_index.sealed_part import Extent, SealedRows, seal
+from bookstand.delivery.time_index.sealed_part import KeyBounds, SealedPart, seal
 from bookstand.delivery.time_index.staging_buffer import Staging
 from bookstand.errors import BookstandError, IncorrectParameterError
 from bookstand.storage.process.fork_guard import ProcessBound
 
-__all__ = ["Drained", "Precision", "Segment", "TimeIndex", "relative"]
+__all__ = ["DueBatch", "Precision", "Segment", "TimeIndex", "relative"]
 
 Columnlike = Sequence[int] | NDArray[np.integer[Any]]
 
-Offer = tuple[HotRows | SealedRows, list[Rows]]
+Offer = tuple[BitmapRows | SealedPart, list[Rows]]
 
 MAX_ID = (1 << 63) - 1
 MAX_RANGE = 1 << 31
@@ -96,15 +96,15 @@ class TimeIndex(ProcessBound):
         """
         if precision is not None and (precision_bits or round_up):
             raise IncorrectParameterError("the precision is a number of bits, or an object, and not both")
-        self._precision = LowBits(precision_bits, round_up) if precision is None else precision
+        self._precision = PowerOfTwoPrecision(precision_bits, round_up) if precision is None else precision
         self._hot_bitmaps = _COMPACT_HOT_BITMAPS if compact else _HOT_BITMAPS
         self._lock = RLock()
         self._arrivals: list[bytes] = []
         self._handles: dict[tuple[int, int], array[int]] = {}
         self._many_handles = _HANDLES
         self._staging = Staging(_COMPACT_STAGED if compact else _STAGED)
-        self._hot = HotRows()
-        self._sealed: list[SealedRows] = []
+        self._hot = BitmapRows()
+        self._sealed: list[SealedPart] = []
         # What is behind this (ledger, entry) is in no sealed part.
         self._last_sealed = (-1, -1)
 
@@ -195,13 +195,13 @@ class TimeIndex(ProcessBound):
             ]
             return any(part.holds(*columns).any() for part in self._sealed)
 
-    def peek(self, first: int | None = None, last: int | None = None, limit: int | None = None) -> Drained:
+    def peek(self, first: int | None = None, last: int | None = None, limit: int | None = None) -> DueBatch:
         """What has buckets from the first to the last, as ``pop_due`` would give it."""
         limit = _limit(limit)
         first, last = (None if time is None else _integer("times", time) for time in (first, last))
         with self._lock:
             self._settle()
-            return Drained(_merge(self._offers(first, last, limit), limit))
+            return DueBatch(_merge(self._offers(first, last, limit), limit))
 
     @property
     def memory_bytes(self) -> int:
@@ -218,7 +218,7 @@ class TimeIndex(ProcessBound):
 
     # -- removing ------------------------------------------------------------------------------------------------------
 
-    def pop_due(self, now: int, limit: int | None = None) -> Drained:
+    def pop_due(self, now: int, limit: int | None = None) -> DueBatch:
         """Remove and return what has buckets up to ``now``, by bucket, ledger and entry; at most ``limit`` messages."""
         limit = _limit(limit)
         now = _integer("times", now)
@@ -227,12 +227,12 @@ class TimeIndex(ProcessBound):
             offers = self._offers(None, now, limit)
             due = _merge(offers, limit)
             if not len(due.keys):
-                return Drained(due)
+                return DueBatch(due)
             last = int(due.keys[-1]), int(due.ledgers[-1]), int(due.lasts[-1])
             for part, rows in offers:
                 part.drop_to(*last, sum(some.count_to(*last) for some in rows))
             self._sealed = [part for part in self._sealed if part.count]
-            return Drained(due)
+            return DueBatch(due)
 
     def discard(self, timestamp: int, ledger_id: int, entry_id: int) -> bool:
         """Remove one message; False if it is not there."""
@@ -257,7 +257,7 @@ class TimeIndex(ProcessBound):
         with self._lock:
             self._move_arrivals()
             self._staging.free()
-            self._hot = HotRows()
+            self._hot = BitmapRows()
             self._sealed = []
             self._last_sealed = (-1, -1)
 
@@ -323,7 +323,7 @@ class TimeIndex(ProcessBound):
     def _heat_in_order(self, times: Column, ledgers: Column, entries: Column) -> bool:
         """Whether they come in order, and are in hot now."""
         rows = None
-        if isinstance(self._precision, LowBits):
+        if isinstance(self._precision, PowerOfTwoPrecision):
             rows = runs_in_order(self._precision, times, ledgers, entries)
         if rows is not None:
             self._heat(rows)
@@ -359,7 +359,7 @@ class TimeIndex(ProcessBound):
         """Runs to hot, without what is in a sealed part."""
         if self._sealed and rows and min((ledger, entry) for _, ledger, entry, _ in rows) <= self._last_sealed:
             some = [from_tuples(rows)]
-            rows = [row for fresh in self._fresh(some, Extent(some)) for row in fresh.tuples()]
+            rows = [row for fresh in self._fresh(some, KeyBounds(some)) for row in fresh.tuples()]
         for row in rows:
             self._hot.add(*row)
         if self._hot.bitmaps >= self._hot_bitmaps:
@@ -374,11 +374,11 @@ class TimeIndex(ProcessBound):
     def _seal(self) -> None:
         """Seal staging and hot."""
         rows = [part for part in (self._staging.rows(), self._hot.rows()) if len(part.keys)]
-        self._hot = HotRows()
-        parts: list[SealedRows] = []
+        self._hot = BitmapRows()
+        parts: list[SealedPart] = []
         if rows:
             # That of all rows is one of the fresh ones, too.
-            extent = Extent(rows)
+            extent = KeyBounds(rows)
             rows = self._fresh(rows, extent)
             self._last_sealed = max(self._last_sealed, extent.last_id)
             parts = seal(rows, extent) if rows else []
@@ -391,7 +391,7 @@ class TimeIndex(ProcessBound):
             parts = seal([rows for part in (*same, *parts) for rows in part.everything()])
         self._sealed.extend(parts)
 
-    def _fresh(self, rows: list[Rows], extent: Extent) -> list[Rows]:
+    def _fresh(self, rows: list[Rows], extent: KeyBounds) -> list[Rows]:
         """The rows without the entries that are in sealed parts."""
         if extent.first_id <= self._last_sealed:
             for part in self._sealed:
@@ -408,7 +408,7 @@ class TimeIndex(ProcessBound):
         return offers
 
 
-def _without(rows: Rows, part: SealedRows) -> Iterator[Rows]:
+def _without(rows: Rows, part: SealedPart) -> Iterator[Rows]:
     """The rows without the entries that are in the part."""
     suspect = part.extent.may_hold(rows)
     if not suspect.any():

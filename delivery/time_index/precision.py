@@ -1,7 +1,7 @@
 """How coarse a time may be: the bucket, a number of milliseconds again, that a timestamp goes to.
 
-``LowBits`` is the same for every timestamp, and may round up; :func:`relative` is the coarser the longer there is to
-wait, and always rounds down. Both have the same three methods.
+``PowerOfTwoPrecision`` is the same for every timestamp, and may round up; :func:`relative` is the coarser the longer
+there is to wait, and always rounds down. Both have the same three methods.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Precision(Protocol):
         """Every bucket that the timestamp can have been put into, whenever that was."""
 
 
-class LowBits:
+class PowerOfTwoPrecision:
     """Timestamps rounded down, or up, to a multiple of ``2**bits``.
 
     Up from beyond the last multiple there is none, and the last millisecond of all stands for it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bookstand.delivery.time_index.precision import LowBits
+from bookstand.delivery.time_index.precision import PowerOfTwoPrecision
 from bookstand.delivery.time_index.rows import Column, Run
 
 _SAMPLE = 16
@@ -17,7 +17,7 @@ _SAMPLE = 16
 _LONG = 512
 
 
-def runs_in_order(precision: LowBits, times: Column, ledgers: Column, entries: Column) -> list[Run] | None:
+def runs_in_order(precision: PowerOfTwoPrecision, times: Column, ledgers: Column, entries: Column) -> list[Run] | None:
     """None: they are not in order, or so short, or with such gaps, that there are better ways to find them; or there
     are ids below 0."""
     length = len(times)

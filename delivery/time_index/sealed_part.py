@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap, BitMap64
 
 from bookstand.delivery.time_index import block_codec
-from bookstand.delivery.time_index.composite_key import PAGE_BITS, Codes, codes_for, sort, within_pages
+from bookstand.delivery.time_index.composite_key import PAGE_BITS, KeyEncoding, codes_for, sort, within_pages
 from bookstand.delivery.time_index.rows import Column, Rows, concatenate, pieces_of, singles, without_repetitions
 
 _BLOCK = 8192
@@ -31,7 +31,7 @@ _LONELY = 4
 """If fewer than one code of so many follow the one before, they are not joined to runs."""
 
 
-class Extent:
+class KeyBounds:
     """Between which keys, and between which (ledger, entry), rows are: two extents apart have no row in common."""
 
     __slots__ = ("first_id", "first_key", "last_id", "last_key")
@@ -42,7 +42,7 @@ class Extent:
         self.first_id = min(map(_first_id, parts))
         self.last_id = max(map(_last_id, parts))
 
-    def apart(self, other: Extent) -> bool:
+    def apart(self, other: KeyBounds) -> bool:
         return (
             self.last_id < other.first_id
             or other.last_id < self.first_id
@@ -69,7 +69,7 @@ def _last_id(rows: Rows) -> tuple[int, int]:
     return ledger, int(rows.lasts[rows.ledgers == ledger].max())
 
 
-class SealedRows:
+class SealedPart:
     """One sealed part; of several, no two hold the same entry of the same key."""
 
     __slots__ = (
@@ -87,7 +87,7 @@ class SealedRows:
         "whole",
     )
 
-    def __init__(self, extent: Extent, codes: Codes, starts: Column, ends: Column | None) -> None:
+    def __init__(self, extent: KeyBounds, codes: KeyEncoding, starts: Column, ends: Column | None) -> None:
         """Distinct runs in order; without ends, every run is one code, and they may touch."""
         self.extent = extent
         self.count = len(starts) if ends is None else int((ends - starts).sum())
@@ -228,7 +228,7 @@ class SealedRows:
         return self._opened[1], self._opened[2]
 
 
-def seal(parts: Sequence[Rows], extent: Extent | None = None) -> list[SealedRows]:
+def seal(parts: Sequence[Rows], extent: KeyBounds | None = None) -> list[SealedPart]:
     """Sealed parts that hold every entry of the rows once; more than one only where their codes would be too large."""
     parts = [within_pages(rows) for rows in parts]
     codes = codes_for(parts)
@@ -246,7 +246,7 @@ def seal(parts: Sequence[Rows], extent: Extent | None = None) -> list[SealedRows
         if single
         else _runs_of(starts, np.concatenate([rows.counts for rows in parts]))
     )
-    return [SealedRows(Extent(parts) if extent is None else extent, codes, *runs)]
+    return [SealedPart(KeyBounds(parts) if extent is None else extent, codes, *runs)]
 
 
 def _lower_half(rows: Rows) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from bookstand.storage.clock import Clock
 
 
-class Cutoff:
+class DueCutoff:
     """``strict``: no message is delivered before its time; else it is up to a ``tick`` before it."""
 
     def __init__(self, clock: Clock, tick: int, strict: bool) -> None:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.config import DelayedDeliveryConfig
-from bookstand.delivery.retry import PASSING
+from bookstand.delivery.retry import TRANSIENT_ERRORS
 from bookstand.delivery.timer import Timer
-from bookstand.delivery.tracker.bucket.rebuild import reader_of
-from bookstand.delivery.tracker.bucket.registry import CursorHome
+from bookstand.delivery.tracker.bucket.rebuild import topic_rebuilder
+from bookstand.delivery.tracker.bucket.registry import CursorBucketRegistry
 from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
-from bookstand.delivery.tracker.bucket.store import BucketLedgers
+from bookstand.delivery.tracker.bucket.store import BucketStore
 from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 from bookstand.delivery.tracker.in_memory import InMemoryDelayedTracker
 from bookstand.delivery.tracker.protocol import LARGEST
-from bookstand.delivery.tracker.reschedulable import GivenTimesTracker
+from bookstand.delivery.tracker.reschedulable import ReschedulableTracker
 from bookstand.delivery.tracker.shared_index import SharedDelayedIndex
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.logger import logger
@@ -29,7 +29,7 @@ from bookstand.storage.logger import logger
 if TYPE_CHECKING:
     from bookstand.storage.clock import Clock
 
-Tracker = BucketDelayedTracker | GivenTimesTracker
+Tracker = BucketDelayedTracker | ReschedulableTracker
 
 
 def open_tracker(
@@ -42,22 +42,24 @@ def open_tracker(
     timer: Timer,
 ) -> Tracker:
     """``index`` is the topic's index if its subscriptions share one. ``config`` has the subscription's own tick."""
-    home = CursorHome(cursor)
+    home = CursorBucketRegistry(cursor)
     if index is None and config.delayed_delivery_tracker == "bucket":
         try:
-            return BucketDelayedTracker(wake, home, config, rebuild=reader_of(cursor.topic), clock=clock, timer=timer)
-        except PASSING as error:
+            return BucketDelayedTracker(
+                wake, home, config, rebuild=topic_rebuilder(cursor.topic), clock=clock, timer=timer
+            )
+        except TRANSIENT_ERRORS as error:
             # Nothing is lost by it: what waits is in the topic. The snapshots stay for the next time.
             logger().warning(
                 "topic %s, cursor %s: delayed messages are kept in memory: %s", home.topic, home.cursor, error
             )
-            return GivenTimesTracker(
+            return ReschedulableTracker(
                 _in_memory(wake, config, None, clock, timer), _in_memory(wake, config, None, clock, timer), home
             )
     remove_snapshots(cursor)
     given = _in_memory(wake, config, relative_precision, clock, timer)
     if index is None:
-        return GivenTimesTracker(_in_memory(wake, config, relative_precision, clock, timer), given, home)
+        return ReschedulableTracker(_in_memory(wake, config, relative_precision, clock, timer), given, home)
     view = index.view(
         cursor.name,
         wake,
@@ -67,7 +69,7 @@ def open_tracker(
         acked_entries=cursor.acked_entries,
         tick=config.delayed_delivery_tick_time_millis,
     )
-    return GivenTimesTracker(view, given, home)
+    return ReschedulableTracker(view, given, home)
 
 
 def check_relative_precision(config: DelayedDeliveryConfig, relative_precision: float | None) -> None:
@@ -107,8 +109,8 @@ def _in_memory(
 
 def remove_snapshots(cursor: Cursor) -> None:
     """Delete the snapshots of a cursor that no tracker has open, in one commit."""
-    home = CursorHome(cursor)
-    ledgers = BucketLedgers(home, BucketSnapshotStorage(home.client))
+    home = CursorBucketRegistry(cursor)
+    ledgers = BucketStore(home, BucketSnapshotStorage(home.client))
     # At the end of all times every snapshot is to be removed, and what is not this cursor's is let be.
     doomed = ledgers.recover(LARGEST).doomed
     if doomed:

@@ -30,7 +30,7 @@ from bookstand.delivery.tracker.protocol import (
     columns_of,
     times_of,
 )
-from bookstand.delivery.tracker.scheduled import Waiting, first_of_each
+from bookstand.delivery.tracker.scheduled import ScheduledPositions, first_of_each
 from bookstand.delivery.tracker.wakeup import Wakeup
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.clock import SystemClock
@@ -76,7 +76,7 @@ class InMemoryDelayedTracker(ProcessBound):
         if precision is not None and strict:
             raise IncorrectParameterError("relative_precision must be None if strict: it makes deliveries early")
         self._is_relative = precision is not None
-        self._waiting = Waiting(_bits_of(self._tick), round_up=strict, precision=precision)
+        self._waiting = ScheduledPositions(_bits_of(self._tick), round_up=strict, precision=precision)
         self._fixed_delay = FixedDelay(lookahead)
         self._wakeup = Wakeup(wake, self._lock, self._clock, timer, self._tick)
 

@@ -13,10 +13,10 @@ import numpy as np
 from pyroaring import BitMap64
 
 from bookstand.delivery.config import DelayedDeliveryConfig
-from bookstand.delivery.retry import PASSING, persistently
+from bookstand.delivery.retry import TRANSIENT_ERRORS, with_retries
 from bookstand.delivery.tracker.bucket.recovery import GONE
-from bookstand.delivery.tracker.bucket.registry import Home
-from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, distinct, together
+from bookstand.delivery.tracker.bucket.registry import BucketRegistry
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, concatenate, distinct
 from bookstand.delivery.tracker.in_memory import InMemoryDelayedTracker
 from bookstand.delivery.tracker.protocol import (
     Column,
@@ -28,7 +28,7 @@ from bookstand.delivery.tracker.protocol import (
     positions_of,
     times_of,
 )
-from bookstand.delivery.tracker.reschedule_log import Rescheduled
+from bookstand.delivery.tracker.reschedule_log import RescheduleLog
 from bookstand.delivery.tracker.shared_index import SubscriptionView
 from bookstand.errors import MalformedRecordError
 from bookstand.storage.format.position import Position
@@ -39,22 +39,22 @@ from bookstand.storage.process.fork_guard import ProcessBound
 _FEW = 1_000
 
 
-class GivenTimesTracker(ProcessBound):
+class ReschedulableTracker(ProcessBound):
     """A :class:`~bookstand.delivery.tracker.protocol.DelayedTracker` of ``others`` and of ``given``, both of which it
     closes."""
 
     def __init__(
-        self, others: InMemoryDelayedTracker | SubscriptionView, given: InMemoryDelayedTracker, home: Home
+        self, others: InMemoryDelayedTracker | SubscriptionView, given: InMemoryDelayedTracker, home: BucketRegistry
     ) -> None:
         self.others = others
         self._given = given
         self._lock = RLock()
         self._home = home
-        self._rescheduled = Rescheduled(home)
+        self._rescheduled = RescheduleLog(home)
         self.problems: list[str] = []
         """Damage found when the tracker was opened."""
         try:
-            persistently(self._rescheduled.load)
+            with_retries(self._rescheduled.load)
         except (*GONE, MalformedRecordError) as error:
             self.problems.append(f"the times of rescheduled messages are lost, and their own times apply: {error}")
             logger().warning("topic %s, cursor %s: %s", home.topic, home.cursor, self.problems[0])
@@ -113,7 +113,7 @@ class GivenTimesTracker(ProcessBound):
             position = Position(ledger_id, entry_id)
             if not self.contains_message(position):
                 return False
-            persistently(lambda: self._rescheduled.note({position: deliver_at}))
+            with_retries(lambda: self._rescheduled.note({position: deliver_at}))
             self._moved.add(position)
             if len(self._moved) > 2 * self._given.count + _FEW:
                 passed = self._home.mark_delete()
@@ -156,7 +156,7 @@ class GivenTimesTracker(ProcessBound):
         """They wait no more. What stays written down of them is dropped some time."""
         try:
             self._rescheduled.settled(positions)
-        except PASSING as error:
+        except TRANSIENT_ERRORS as error:
             logger().warning("topic %s: what was rescheduled is still written down: %s", self._home.topic, error)
 
     # -- questions ---------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class GivenTimesTracker(ProcessBound):
             if self._moved:
                 rest = ~self._are_moved(others.ledger_ids, others.entry_ids)
                 others = Indexes(*(column[rest] for column in others))
-            found = distinct(together([others, self._given.peek(first, last)]))
+            found = distinct(concatenate([others, self._given.peek(first, last)]))
         return found.part(0, found.size if limit is None else limit)
 
     @property

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from bookstand.cursor.store.property_ledgers import DELAYED_PREFIX
-from bookstand.delivery.tracker.bucket.registry import Home
+from bookstand.delivery.tracker.bucket.registry import BucketRegistry
 from bookstand.delivery.tracker.bucket.snapshot.codec import decode_segments, encode_segment
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, Numbers
 from bookstand.errors import MalformedRecordError
@@ -39,10 +39,10 @@ _AT_ONCE = 5000
 Position = tuple[int, int]
 
 
-class Rescheduled:
+class RescheduleLog:
     """Not safe between threads: its owner has a lock. ``times`` is what the ledger says of messages that wait."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: BucketRegistry) -> None:
         self._home = home
         self._writer: LedgerWriter | None = None
         self._stored = 0

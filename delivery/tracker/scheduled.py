@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bookstand.delivery.message.position_set import Column, Mask, Presence
+from bookstand.delivery.message.position_set import Column, Mask, PositionSet
 from bookstand.delivery.time_index.index import TimeIndex
 from bookstand.delivery.time_index.precision import Precision
 
@@ -19,7 +19,7 @@ _LATEST = (1 << 63) - 1
 _FEW_DEAD = 4096
 
 
-class Waiting:
+class ScheduledPositions:
     """Not thread-safe: callers hold a lock. ``round_up``: keys are times rounded up, else down. A ``precision`` rounds
     in place of both, when a position is added."""
 
@@ -28,8 +28,8 @@ class Waiting:
         self._round_up = round_up
         self._precision = precision
         self._index = self._new_index()
-        self._alive = Presence()
-        self._dead = Presence()
+        self._alive = PositionSet()
+        self._dead = PositionSet()
         # Not above the earliest key, and that key itself if it is exact: asking the index after every addition costs
         # more than the addition.
         self._next: int | None = None

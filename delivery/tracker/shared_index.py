@@ -30,15 +30,15 @@ import numpy as np
 from pyroaring import BitMap64
 
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.store.recovery import LOST
+from bookstand.cursor.store.recovery import PAGE_LOST_ERRORS
 from bookstand.delivery.config import DelayedDeliveryConfig
-from bookstand.delivery.message.position_set import Presence
+from bookstand.delivery.message.position_set import PositionSet
 from bookstand.delivery.timer import Alarm, timer_for
-from bookstand.delivery.tracker.bucket.rebuild import delay_of, reader_of
+from bookstand.delivery.tracker.bucket.rebuild import deliver_at_of, topic_rebuilder
 from bookstand.delivery.tracker.bucket.registry import Change
-from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, distinct, together
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, concatenate, distinct
 from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
-from bookstand.delivery.tracker.due_cutoff import Cutoff
+from bookstand.delivery.tracker.due_cutoff import DueCutoff
 from bookstand.delivery.tracker.in_memory import InMemoryDelayedTracker
 from bookstand.delivery.tracker.protocol import (
     LARGEST,
@@ -106,7 +106,7 @@ class SharedDelayedIndex(ProcessBound):
         self._damage: list[str] = []
         try:
             self._cursor = Cursor.open(topic, BUILDER, cursor_config)
-        except (*LOST, MalformedError) as error:
+        except (*PAGE_LOST_ERRORS, MalformedError) as error:
             self._damage.append(str(error))
             Cursor.discard(topic, BUILDER)
             self._cursor = Cursor.open(topic, BUILDER, cursor_config)
@@ -114,7 +114,12 @@ class SharedDelayedIndex(ProcessBound):
         for problem in self._damage:
             logger().warning("topic %s: the shared index is rebuilt from the topic: %s", topic.name, problem)
         self.tracker = BucketDelayedTracker(
-            self._wake_all, _SharedHome(self), self.config, rebuild=reader_of(topic), clock=self.clock, timer=timer
+            self._wake_all,
+            _SharedHome(self),
+            self.config,
+            rebuild=topic_rebuilder(topic),
+            clock=self.clock,
+            timer=timer,
         )
 
     @property
@@ -192,7 +197,7 @@ class SharedDelayedIndex(ProcessBound):
         """Read the topic until the builder is beyond a position, or as far as it goes; and track what is delayed."""
         with self._lock:
             while self._cursor.read_position <= beyond and (entries := self._read()):
-                delayed = [(entry.position, time) for entry in entries if (time := delay_of(entry)) is not None]
+                delayed = [(entry.position, time) for entry in entries if (time := deliver_at_of(entry)) is not None]
                 if delayed:
                     self._track_new([position for position, _ in delayed], [time for _, time in delayed])
                 self._move_builder(self._sealed())
@@ -353,14 +358,14 @@ class SubscriptionView(ProcessBound):
         self._is_acked = is_acked
         self._acked_entries = acked_entries
         strict = index.config.is_delayed_delivery_deliver_at_time_strict
-        self._cutoff = Cutoff(index.clock, check_millis("tick_time_millis", tick, 1), strict)
+        self._cutoff = DueCutoff(index.clock, check_millis("tick_time_millis", tick, 1), strict)
         self._early = InMemoryDelayedTracker(
             wake, tick_time_millis=tick, strict=strict, clock=index.clock, timer=index.timer
         )
         # Both are guarded by the index's lock. What is in the index, and is not given out here when it is due.
-        self._cancelled = Presence()
+        self._cancelled = PositionSet()
         # Messages that may be in the log and were delivered, or are early, since it was read.
-        self._met = Presence()
+        self._met = PositionSet()
         self.name = name
         self.wake = wake
         self.taken = 0
@@ -503,7 +508,7 @@ class SubscriptionView(ProcessBound):
             kept = ~self._cancelled.contains_many(found.ledger_ids, found.entry_ids)
         if self._early.count:
             kept = np.concatenate([kept, np.ones(self._early.count, dtype=np.bool_)])
-            found = together([found, self._early.peek()])
+            found = concatenate([found, self._early.peek()])
             kept &= (found.timestamps >= (-LARGEST if first is None else first)) & (
                 found.timestamps <= (LARGEST if last is None else last)
             )

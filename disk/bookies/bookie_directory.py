@@ -39,14 +39,14 @@ MARK = Layout("a file `lastMark`", ("journal id", "q", ""), ("offset", "q", "up 
 _MARK = MARK.struct
 
 
-class Mark(NamedTuple):
+class LastMark(NamedTuple):
     """Up to where a journal is in the logs: what lies before it was written there."""
 
     journal_id: int
     offset: int
 
 
-def mark_bytes(mark: Mark) -> bytes:
+def mark_bytes(mark: LastMark) -> bytes:
     """What a mark's file holds."""
     return _MARK.pack(*mark)
 
@@ -56,7 +56,7 @@ def id_of(path: Path) -> int:
     return int(path.stem, 16)
 
 
-class Contents(NamedTuple):
+class DirectoryListing(NamedTuple):
     """What is in the folder; logs, journals and indexes in the order of their ids."""
 
     folder: Path
@@ -65,16 +65,16 @@ class Contents(NamedTuple):
     logs: list[Path]
     indexes: list[Path]
     # None: it cannot be read.
-    marks: dict[int, Mark | None]
+    marks: dict[int, LastMark | None]
     holds_ledgers: bool
 
 
-def read_folder(folder: Path, report: Report) -> Contents:
+def read_folder(folder: Path, report: Report) -> DirectoryListing:
     current = folder / CURRENT
     journals: list[Path] = []
     logs: list[Path] = []
     indexes: list[Path] = []
-    marks: dict[int, Mark | None] = {}
+    marks: dict[int, LastMark | None] = {}
     holds_ledgers = False
     cookie: Cookie | None = None
     any_cookie = False
@@ -114,7 +114,7 @@ def read_folder(folder: Path, report: Report) -> Contents:
             report(_foreign(path))
     if not any_cookie:
         report(Damage(str(current), 0, f"there is no {cookies.FILE}: whose folder it is can be told by its place only"))
-    return Contents(
+    return DirectoryListing(
         folder,
         cookie,
         sorted(journals, key=id_of),
@@ -147,7 +147,7 @@ def _foreign(path: Path) -> Damage:
     return Damage(str(path), 0, "this is nothing that a bookie keeps here; it is not looked at")
 
 
-def read_last_mark(path: Path, report: Report) -> Mark | None:
+def read_last_mark(path: Path, report: Report) -> LastMark | None:
     """The mark in the file ``path``; None if it cannot be read, which is reported."""
     try:
         with open(path, "rb") as file:
@@ -159,14 +159,14 @@ def read_last_mark(path: Path, report: Report) -> Mark | None:
         size = "more" if len(data) > _MARK.size else len(data)
         report(Damage(str(path), 0, f"the mark is damaged: it should have {_MARK.size} bytes and has {size}"))
         return None
-    mark = Mark(*_MARK.unpack(data))
+    mark = LastMark(*_MARK.unpack(data))
     if mark.journal_id < 0 or mark.offset < 0:
         report(Damage(str(path), 0, f"the mark is damaged: journal {mark.journal_id}, offset {mark.offset}"))
         return None
     return mark
 
 
-def looks_used(current: Path) -> bool:
+def is_bookie_directory(current: Path) -> bool:
     """Whether a folder called ``current`` is a bookie's, and not one of the many others of this name."""
     with os.scandir(current) as entries:
         return any(

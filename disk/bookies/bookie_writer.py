@@ -10,14 +10,14 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bookstand.disk.bookies.bookie_directory import CURRENT, Mark, mark_bytes
+from bookstand.disk.bookies.bookie_directory import CURRENT, LastMark, mark_bytes
 from bookstand.disk.bookies.copy_catalog import Progress
 from bookstand.disk.damage import Report
 from bookstand.disk.exporter.plan import Plan
 from bookstand.disk.format import journal
 from bookstand.disk.format.cookie import FILE as COOKIE_FILE
 from bookstand.disk.format.entry_log_writer import EntryLogWriter
-from bookstand.disk.metadata.dump import Node, ledger_path
+from bookstand.disk.metadata.dump import DumpNode, ledger_path
 from bookstand.disk.stored_ledger import StoredLedger
 from bookstand.ledger.cluster import cookie as cookies
 from bookstand.ledger.cluster import paths
@@ -43,7 +43,7 @@ class BookieWriter:
         self._place = place
         self._journal = place / _JOURNAL / CURRENT
         self._ledgers = place / _LEDGERS / CURRENT
-        self.ledger_nodes: list[Node] = []
+        self.ledger_nodes: list[DumpNode] = []
 
     def write(self, plan: Plan, log_bytes: int, report: Report, progress: Progress | None) -> EntryLogWriter:
         for current in (self._journal, self._ledgers):
@@ -55,7 +55,7 @@ class BookieWriter:
             specials = self._copy(plan, logs, report, progress)
         _write(self._ledgers / "lastId", f"{len(logs.logs) - 1:x}\n".encode())
         # What stands in the journal is not in the bookie's database: it is to be replayed.
-        _write(self._ledgers / "lastMark", mark_bytes(Mark(_JOURNAL_ID, 0)))
+        _write(self._ledgers / "lastMark", mark_bytes(LastMark(_JOURNAL_ID, 0)))
         _write(self._journal / f"{_JOURNAL_ID:x}.txn", journal.whole(specials))
         for current in (self._journal, self._ledgers):
             for folder in (current, current.parent):
@@ -92,7 +92,7 @@ class BookieWriter:
         path = ledger_path(metadata.ledger_id)
         time = max(metadata.ctime, 0)
         value = serialize(self._here(metadata))
-        self.ledger_nodes.append(Node(path, value, metadata.version, time, time))
+        self.ledger_nodes.append(DumpNode(path, value, metadata.version, time, time))
 
     def _here(self, metadata: LedgerMetadata) -> LedgerMetadata:
         """This bookie has all of its entries."""
@@ -127,32 +127,32 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def nodes_of(plan: Plan, disk: BookieWriter) -> list[Node]:
+def nodes_of(plan: Plan, disk: BookieWriter) -> list[DumpNode]:
     """All nodes, by their paths."""
     return _with_parents(_nodes(plan, disk))
 
 
-def _nodes(plan: Plan, disk: BookieWriter) -> Iterator[Node]:
+def _nodes(plan: Plan, disk: BookieWriter) -> Iterator[DumpNode]:
     yield from plan.nodes.values()
     yield from disk.ledger_nodes
-    yield Node(paths.LAYOUT, paths.HIERARCHICAL)
-    yield Node(paths.INSTANCE_ID, disk.instance_id.encode())
-    yield Node(f"{paths.COOKIES}/{disk.name}", disk.cookie)
-    yield Node(paths.READ_ONLY, b"")
-    yield Node("/ledgers/idgen", b"")
+    yield DumpNode(paths.LAYOUT, paths.HIERARCHICAL)
+    yield DumpNode(paths.INSTANCE_ID, disk.instance_id.encode())
+    yield DumpNode(f"{paths.COOKIES}/{disk.name}", disk.cookie)
+    yield DumpNode(paths.READ_ONLY, b"")
+    yield DumpNode("/ledgers/idgen", b"")
     # A new service begins to count anew, and Pulsar takes the ids of a topic's ledgers for their order. Where this node
     # is, new ids begin behind its number, which is the upper half of theirs.
     largest = max((*plan.ledgers, *plan.snapshots), default=0)
     if (upper := (largest >> 32) + 1) < 1 << 31:
-        yield Node(f"/ledgers/idgen-long/HOB-{upper:010}", b"")
+        yield DumpNode(f"/ledgers/idgen-long/HOB-{upper:010}", b"")
 
 
-def _with_parents(nodes: Iterable[Node]) -> list[Node]:
+def _with_parents(nodes: Iterable[DumpNode]) -> list[DumpNode]:
     """By their paths; above each node there is one, as services want it that nodes are created in."""
     found = {node.path: node for node in nodes}
     for path in list(found):
         above = path.rpartition("/")[0]
         while above and above not in found:
-            found[above] = Node(above, b"")
+            found[above] = DumpNode(above, b"")
             above = above.rpartition("/")[0]
     return [found[path] for path in sorted(found)]

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from bookstand.disk.bookies.discovery import BookieDisk, id_of
 from bookstand.disk.bookies.entry_fetcher import Fetcher
-from bookstand.disk.bookies.external_sort import Rows, Sorter, Table
-from bookstand.disk.bookies.ledger_facts import Specials
+from bookstand.disk.bookies.external_sort import ExternalSorter, Rows, SpilledTable
+from bookstand.disk.bookies.ledger_facts import LedgerFacts
 from bookstand.disk.damage import Damage, Report
 from bookstand.disk.format import entry_log, journal
 from bookstand.disk.format.entry_block import GOOD, LENGTH_BYTES, NO_DIGEST, Block, Digests
@@ -118,7 +118,7 @@ class Catalog:
         self.files = _files_by_age(bookies)
         self._report = report
         self._fetcher = Fetcher([file.path for file in self.files], report)
-        self._specials = Specials(report)
+        self._specials = LedgerFacts(report)
         self.fenced = self._specials.fenced
         self.master_keys = self._specials.master_keys
         self.explicit_lacs = self._specials.explicit_lacs
@@ -127,7 +127,7 @@ class Catalog:
         # What the tables hold, once all is in them: copies by column, and at which of them each ledger begins.
         self._columns: Rows | None = None
         self._index: Rows = {}
-        self._tables: list[Table] = []
+        self._tables: list[SpilledTable] = []
         try:
             self._copies = self._table(_COPY, folder)
             self._ledgers = self._table(_LEDGER, folder)
@@ -136,8 +136,8 @@ class Catalog:
             self.close()
             raise
 
-    def _table(self, dtypes: Mapping[str, str], folder: str | os.PathLike[str] | None) -> Table:
-        table = Table(dtypes, folder)
+    def _table(self, dtypes: Mapping[str, str], folder: str | os.PathLike[str] | None) -> SpilledTable:
+        table = SpilledTable(dtypes, folder)
         self._tables.append(table)
         return table
 
@@ -155,7 +155,7 @@ class Catalog:
         are; some 140 bytes are needed for each copy of an entry."""
         catalog = cls(bookies, report, folder)
         try:
-            sorter = Sorter(_COPY, "ledger", "entry", _best_first, folder)
+            sorter = ExternalSorter(_COPY, "ledger", "entry", _best_first, folder)
             try:
                 catalog._read_files(digests, sorter, progress)
                 mixed = catalog._sort(sorter)
@@ -278,7 +278,7 @@ class Catalog:
 
     # -- building ----------------------------------------------------------------------------------------------------
 
-    def _read_files(self, digests: Digests, sorter: Sorter, progress: Progress | None) -> None:
+    def _read_files(self, digests: Digests, sorter: ExternalSorter, progress: Progress | None) -> None:
         sizes = [_size(file.path) for file in self.files]
         done, total = 0, sum(sizes)
         for file, size in zip(self.files, sizes, strict=True):
@@ -299,7 +299,7 @@ class Catalog:
             return entry_log.read(file.path, digests, self._report)
         return journal.read(file.path, digests, self._report, special=self._specials.of(str(file.path), file.bookie))
 
-    def _sort(self, sorter: Sorter) -> list[int]:
+    def _sort(self, sorter: ExternalSorter) -> list[int]:
         """Fills the tables; gives the ledgers in which some copies match no digest, though at least as many do."""
         mixed: list[int] = []
         # The ledger of the last row so far; how many of its copies match a digest, how many match none.

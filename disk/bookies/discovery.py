@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from bookstand.disk.bookies.bookie_directory import (
     CURRENT,
-    Contents,
-    Mark,
+    DirectoryListing,
+    LastMark,
     id_of,
+    is_bookie_directory,
     is_folder,
-    looks_used,
     read_folder,
     read_last_mark,
     unreadable,
@@ -35,7 +35,7 @@ __all__ = [
     "BookieDisk",
     "Cookie",
     "IndexFile",
-    "Mark",
+    "LastMark",
     "find_bookies",
     "id_of",
     "read_cookie",
@@ -59,7 +59,7 @@ class BookieDisk(NamedTuple):
     journal_folders: list[Path]
     ledger_folders: list[Path]
     cookie: Cookie | None
-    marks: dict[int, Mark]
+    marks: dict[int, LastMark]
     entry_logs: list[Path]
     journals: list[Path]
     index_files: list[Path]
@@ -75,7 +75,7 @@ def find_bookies(paths: Iterable[str | os.PathLike[str]], report: Report) -> lis
     """
     if isinstance(paths, str | os.PathLike):
         raise IncorrectParameterError("the paths of bookies are given as a list, not as one path")
-    contents: dict[tuple[int, int], Contents] = {}
+    contents: dict[tuple[int, int], DirectoryListing] = {}
     for path in paths:
         for identity, folder in _folders_of(Path(path), report):
             if identity not in contents:
@@ -101,14 +101,14 @@ def _folders_of(given: Path, report: Report) -> Iterator[tuple[tuple[int, int], 
         raise IncorrectParameterError(f"there is no folder {given}") from None
     except OSError as error:
         raise_os_error(error, f"the folder {given} cannot be read")
-    if top.name == CURRENT and looks_used(top):
+    if top.name == CURRENT and is_bookie_directory(top):
         yield _identity(top), top.parent
         return
     any_found = False
     for folder in _walked(top, report):
         current = folder / CURRENT
         try:
-            if current.is_dir() and looks_used(current):
+            if current.is_dir() and is_bookie_directory(current):
                 any_found = True
                 yield _identity(current), folder
         except OSError as error:
@@ -147,13 +147,13 @@ def _identity(folder: Path) -> tuple[int, int]:
 # -- folders of one bookie -------------------------------------------------------------------------------------------
 
 
-def _grouped(contents: list[Contents]) -> list[list[Contents]]:
-    by_cookie: dict[tuple[str, str], list[Contents]] = {}
+def _grouped(contents: list[DirectoryListing]) -> list[list[DirectoryListing]]:
+    by_cookie: dict[tuple[str, str], list[DirectoryListing]] = {}
     for one in contents:
         if one.cookie is not None:
             by_cookie.setdefault((one.cookie.instance_id, one.cookie.bookie), []).append(one)
     groups = list(by_cookie.values())
-    beside: dict[Path, list[Contents]] = {}
+    beside: dict[Path, list[DirectoryListing]] = {}
     for one in contents:
         if one.cookie is not None:
             continue
@@ -167,7 +167,7 @@ def _grouped(contents: list[Contents]) -> list[list[Contents]]:
     return groups + list(beside.values())
 
 
-def _is_named_beside(folder: Path, group: list[Contents]) -> bool:
+def _is_named_beside(folder: Path, group: list[DirectoryListing]) -> bool:
     """Whether a folder of this name is the bookie's by a cookie of a folder beside it."""
     return any(
         one.cookie is not None
@@ -195,13 +195,13 @@ def _place(folder: Path, named: Sequence[str]) -> tuple[int, int]:
     return (tails.index(best) if best else len(tails)), best
 
 
-def _bookie(group: list[Contents], report: Report) -> BookieDisk:
+def _bookie(group: list[DirectoryListing], report: Report) -> BookieDisk:
     cookie = next((one.cookie for one in group if one.cookie is not None), None)
     folder = Path(os.path.commonpath([one.folder for one in group]))
     journal_names = cookie.journal_folders if cookie else ()
     ledger_names = cookie.ledger_folders if cookie else ()
-    journal_folders: list[tuple[int, Contents]] = []
-    ledger_folders: list[tuple[int, Contents]] = []
+    journal_folders: list[tuple[int, DirectoryListing]] = []
+    ledger_folders: list[tuple[int, DirectoryListing]] = []
     for one in sorted(group, key=lambda one: one.folder):
         as_journal, for_journal = _place(one.folder, journal_names)
         as_ledgers, for_ledgers = _place(one.folder, ledger_names)
@@ -228,9 +228,11 @@ def _bookie(group: list[Contents], report: Report) -> BookieDisk:
     )
 
 
-def _marks(journals: list[Contents], ledgers: list[Contents], named: int, report: Report) -> dict[int, Mark]:
+def _marks(
+    journals: list[DirectoryListing], ledgers: list[DirectoryListing], named: int, report: Report
+) -> dict[int, LastMark]:
     """The largest of each journal folder's marks."""
-    marks: dict[int, Mark] = {}
+    marks: dict[int, LastMark] = {}
     seen: set[int] = set()
     for one in ledgers:
         seen.update(one.marks)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bookstand.disk.bookies.copy_catalog import Catalog, Copies
-from bookstand.disk.bookies.ledger_end import Extent, Held, ack_quorum_of, extent, survey
+from bookstand.disk.bookies.ledger_end import EntryRows, LedgerEnd, ack_quorum_of, extent, survey
 from bookstand.disk.damage import Damage, Report
 from bookstand.disk.format.entry_block import GOOD
 from bookstand.errors import DigestMismatchError, IncorrectParameterError
 from bookstand.storage.format.digest import Digest, digest_for, master_key
-from bookstand.storage.format.entry_codec import HEADER_BYTES, decode, header_of
+from bookstand.storage.format.entry_codec import HEADER_BYTES, decode, decode_header
 from bookstand.storage.format.ledger_metadata import NO_ENTRY, LedgerMetadata
 from bookstand.storage.format.schema import MAX_ENTRY_ID
 
@@ -100,7 +100,7 @@ class DiskLedger:
         return None
 
     @cached_property
-    def extent(self) -> Extent:
+    def extent(self) -> LedgerEnd:
         """Where it ends, what is missing, and what the disks do not decide."""
         metadata = self.metadata
         absent: list[str] = []
@@ -120,11 +120,11 @@ class DiskLedger:
             found = found._replace(doubts=(*found.doubts, f"no digest of its entries could be checked; {told}"))
         return found
 
-    def _held(self) -> Iterator[Held]:
+    def _held(self) -> Iterator[EntryRows]:
         for copies in self._catalog.blocks(self.id):
             firsts = np.flatnonzero(copies.firsts())
             lacs = np.maximum.reduceat(copies.lacs, firsts) if len(firsts) else copies.lacs
-            yield Held(copies.entry_ids[firsts], self._catalog.holders(copies), lacs, copies.lengths[firsts])
+            yield EntryRows(copies.entry_ids[firsts], self._catalog.holders(copies), lacs, copies.lengths[firsts])
 
     def _length_at(self, entry_id: int) -> int | None:
         found = self._catalog.best(self.id, entry_id, entry_id)
@@ -166,7 +166,7 @@ class DiskLedger:
         if digest is not None:
             lac, length, payload = decode(digest, self.id, entry_id, stored)
             return StoredEntry(self.id, entry_id, lac, length, payload, stored, True)
-        ledger, entry, lac, length = header_of(stored)
+        ledger, entry, lac, length = decode_header(stored)
         start = HEADER_BYTES + (self._digest_size or 0)
         if (ledger, entry) != (self.id, entry_id) or len(stored) < start:
             raise DigestMismatchError(f"entry {self.id}:{entry_id}: the file has something else in its place")

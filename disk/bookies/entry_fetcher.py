@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bookstand.disk.damage import Report
-from bookstand.disk.format.tolerant_file import File
+from bookstand.disk.format.tolerant_file import TolerantFile
 
 # As much as is read ahead of what is wanted: so many bytes, of so many entries.
 _SLICE_BYTES = 4 << 20
@@ -27,7 +27,7 @@ class Fetcher:
     def __init__(self, paths: Sequence[str | os.PathLike[str]], report: Report) -> None:
         self._paths = paths
         self._report = report
-        self._open: OrderedDict[int, File] = OrderedDict()
+        self._open: OrderedDict[int, TolerantFile] = OrderedDict()
 
     def fetch(self, files: NDArray[Any], offsets: NDArray[Any], sizes: NDArray[Any]) -> Iterator[bytes]:
         """The bytes at these places, in this order; each file is read forwards, some entries at a time. What a file
@@ -56,12 +56,12 @@ class Fetcher:
                 found[row] = data[a:b]
         return found
 
-    def _file(self, number: int) -> File:
+    def _file(self, number: int) -> TolerantFile:
         file = self._open.pop(number, None)
         if file is None:
             if len(self._open) >= _OPEN_FILES:
                 self._open.popitem(last=False)[1].close()
-            file = File(self._paths[number], self._report)
+            file = TolerantFile(self._paths[number], self._report)
         self._open[number] = file
         return file
 

@@ -31,7 +31,7 @@ _SAMPLED = 256
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Table:
+class SpilledTable:
     """Rows in the order in which they were appended; the columns are mapped into memory, so none of it is ours."""
 
     def __init__(self, dtypes: Mapping[str, str], folder: str | os.PathLike[str] | None = None) -> None:
@@ -75,7 +75,7 @@ class Table:
         self._files.clear()
 
 
-class Sorter:
+class ExternalSorter:
     """Add rows, then take them :meth:`merged`. ``order`` gives the order of some rows: the indices that sort them by
     major, then minor, then as the caller likes."""
 
@@ -89,7 +89,7 @@ class Sorter:
         run_rows: int = RUN_ROWS,
         merged_rows: int = MERGED_ROWS,
     ) -> None:
-        self._spilled = Table(dtypes, folder)
+        self._spilled = SpilledTable(dtypes, folder)
         self._dtypes = dict(dtypes)
         self._keys = major, minor
         self._order = order

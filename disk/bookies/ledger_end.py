@@ -94,7 +94,7 @@ class Ranges(Sequence[tuple[int, int]]):
         return f"Ranges({list(self[:8])}{'…' if len(self) > 8 else ''})"
 
 
-class Held(NamedTuple):
+class EntryRows(NamedTuple):
     """Some entries of a ledger, a row each, by ascending id: what the disks hold of them."""
 
     entry_ids: Column
@@ -106,7 +106,7 @@ class Held(NamedTuple):
     """The cumulative length in the best copy."""
 
 
-class Survey(NamedTuple):
+class CopyInventory(NamedTuple):
     """All that the copies say about a ledger, whatever its metadata says."""
 
     highest: int
@@ -120,7 +120,7 @@ class Survey(NamedTuple):
     """The largest cumulative length: not in the last entry, if a ledger was written out of order."""
 
 
-class Extent(NamedTuple):
+class LedgerEnd(NamedTuple):
     """Where a ledger ends, and what tells it."""
 
     last_entry: int
@@ -145,7 +145,7 @@ class Extent(NamedTuple):
     """What the disks do not decide, or say otherwise than the metadata; a line each."""
 
 
-def survey(blocks: Iterable[Held], ack_quorum: int) -> Survey:
+def survey(blocks: Iterable[EntryRows], ack_quorum: int) -> CopyInventory:
     """``blocks`` come by ascending entry id, and no entry is in two of them."""
     highest = lac = NO_ENTRY
     longest = 0
@@ -166,7 +166,7 @@ def survey(blocks: Iterable[Held], ack_quorum: int) -> Survey:
         # No entry is confirmed when it is sent: a header that says so cannot be trusted.
         lac = max(lac, int(np.minimum(lacs, ids - 1).max()))
         longest = max(longest, int(lengths.max()))
-    return Survey(highest, _joined(gaps), _joined(too_few), lac, longest)
+    return CopyInventory(highest, _joined(gaps), _joined(too_few), lac, longest)
 
 
 def _joined(pairs: list[Column]) -> Ranges:
@@ -184,13 +184,13 @@ def entries_are(ranges: Ranges, one: str = "is", several: str = "are") -> str:
 
 
 def extent(
-    found: Survey,
+    found: CopyInventory,
     metadata: LedgerMetadata | None,
     length_at: Callable[[int], int | None],
     *,
     explicit_lac: int = NO_ENTRY,
     absent: Sequence[str] = (),
-) -> Extent:
+) -> LedgerEnd:
     """``length_at``: the cumulative length in an entry, None if it is not there. ``explicit_lac``: the LAC that the
     writer told the bookies apart from entries. ``absent``: bookies of the ledger's ensembles whose disks are not here;
     what they hold is not known."""
@@ -232,7 +232,7 @@ def extent(
             + ("" if state == CLOSED else ", and the end may lie further on")
         )
     few = found.too_few.upto(last)
-    return Extent(last, length, state, lac, enough, gapless, found.highest, few, missing, tuple(doubts))
+    return LedgerEnd(last, length, state, lac, enough, gapless, found.highest, few, missing, tuple(doubts))
 
 
 def _end_of_run(gaps: Ranges, highest: int, entry_id: int) -> int:
@@ -243,14 +243,14 @@ def _end_of_run(gaps: Ranges, highest: int, entry_id: int) -> int:
     return highest if gap is None else gap - 1
 
 
-def _with_tail(found: Survey, last: int) -> Ranges:
+def _with_tail(found: CopyInventory, last: int) -> Ranges:
     """The gaps up to ``last``, which may be behind all that is there."""
     if last <= found.highest:
         return found.gaps.upto(last)
     return Ranges([*found.gaps, (found.highest + 1, last)])
 
 
-def _length_before(found: Survey, last: int, length_at: Callable[[int], int | None]) -> int:
+def _length_before(found: CopyInventory, last: int, length_at: Callable[[int], int | None]) -> int:
     """The cumulative length in the last entry that is there before ``last``, which is not."""
     if last > found.highest:
         before = found.highest
@@ -259,7 +259,7 @@ def _length_before(found: Survey, last: int, length_at: Callable[[int], int | No
     return (length_at(before) or 0) if before >= 0 else 0
 
 
-def _against(last: int, length: int, length_at: Callable[[int], int | None], found: Survey) -> Iterator[str]:
+def _against(last: int, length: int, length_at: Callable[[int], int | None], found: CopyInventory) -> Iterator[str]:
     """What the disks say otherwise than the metadata of a closed ledger."""
     stored = length_at(last) if last >= 0 else 0
     if stored is None:
@@ -270,4 +270,15 @@ def _against(last: int, length: int, length_at: Callable[[int], int | None], fou
         yield f"its metadata says length {length}, its last entry {last} says {stored}"
 
 
-__all__ = ["DELETED", "OPEN", "UNKNOWN", "Extent", "Held", "Ranges", "Survey", "ack_quorum_of", "extent", "survey"]
+__all__ = [
+    "DELETED",
+    "OPEN",
+    "UNKNOWN",
+    "LedgerEnd",
+    "EntryRows",
+    "Ranges",
+    "CopyInventory",
+    "ack_quorum_of",
+    "extent",
+    "survey",
+]

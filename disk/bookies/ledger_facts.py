@@ -7,10 +7,10 @@ from pathlib import Path
 
 from bookstand.disk.bookies.discovery import read_index
 from bookstand.disk.damage import Damage, Report
-from bookstand.disk.format.journal import Special
+from bookstand.disk.format.journal import MetaEntry
 
 
-class Specials:
+class LedgerFacts:
     """Filled while the files are read."""
 
     def __init__(self, report: Report) -> None:
@@ -21,10 +21,10 @@ class Specials:
         # Equal keys are one object: most ledgers of a cluster have the same.
         self._keys: dict[bytes, bytes] = {}
 
-    def of(self, path: str, bookie: int) -> Callable[[Special], None]:
+    def of(self, path: str, bookie: int) -> Callable[[MetaEntry], None]:
         """What to do with the special records of a bookie's journal."""
 
-        def take(special: Special) -> None:
+        def take(special: MetaEntry) -> None:
             if special.kind == "fence":
                 self._fence(special.ledger_id, bookie)
             elif special.kind == "ledger_key":

@@ -13,7 +13,7 @@ from urllib.parse import quote_plus
 
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.format import position_info, snapshot_form
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.cursor.store import recovery
 from bookstand.cursor.store.cursor_ledger import NO_LEDGER, known_of
 from bookstand.disk.damage import Damage, Report
@@ -93,7 +93,7 @@ def in_old_form(topic: StoredTopic, cursor: str, info: CursorInfo, new_ledger: C
     superseded = others if info.cursor_ledger_id < 0 else others | {info.cursor_ledger_id}
     # Nobody was active because of this.
     now = info.last_active or 0
-    if not state.batches and not snapshot_form.left_out_inline(state, _INLINE):
+    if not state.batches and not snapshot_form.ranges_not_fitting_inline(state, _INLINE):
         record = snapshot_form.inline(record, state, now, _INLINE)._replace(cursor_ledger_id=NO_LEDGER)
         return OldForm(encode_cursor_info(record), None, superseded)
     ledger_id = new_ledger()
@@ -101,12 +101,14 @@ def in_old_form(topic: StoredTopic, cursor: str, info: CursorInfo, new_ledger: C
     def make() -> tuple[LedgerMetadata, bytes]:
         return _snapshot_ledger(ledger_id, topic, cursor, of_record(cast("DiskTopic", topic), cursor, info).state)
 
-    record = snapshot_form.beside_ledger(record, state.mark_delete, state.properties, now)
+    record = snapshot_form.record_pointing_at_ledger(record, state.mark_delete, state.properties, now)
     record = record._replace(cursor_ledger_id=ledger_id)
     return OldForm(encode_cursor_info(record), SnapshotLedger(ledger_id, make), superseded)
 
 
-def _snapshot_ledger(ledger_id: int, topic: StoredTopic, cursor: str, state: AckState) -> tuple[LedgerMetadata, bytes]:
+def _snapshot_ledger(
+    ledger_id: int, topic: StoredTopic, cursor: str, state: AckSnapshot
+) -> tuple[LedgerMetadata, bytes]:
     data = _snapshot(topic, cursor, state)
     metadata = LedgerMetadata(
         ledger_id,
@@ -125,7 +127,7 @@ def _snapshot_ledger(ledger_id: int, topic: StoredTopic, cursor: str, state: Ack
     return metadata, encode(digest_for(_DIGEST, b""), ledger_id, 0, -1, len(data), data)
 
 
-def _snapshot(topic: StoredTopic, cursor: str, state: AckState) -> bytes:
+def _snapshot(topic: StoredTopic, cursor: str, state: AckSnapshot) -> bytes:
     """Ranges, which every version reads, or words, which take less room. Of what no entry has room for the lowest."""
     written = position_info.write(state)
     if len(written.data) > _LARGEST_SNAPSHOT:

@@ -10,7 +10,7 @@ from bookstand.cursor.validation import INTERNAL_PREFIX
 from bookstand.delivery.nacks import log
 from bookstand.disk.damage import Damage, Report
 from bookstand.disk.exporter.cursors import OldForm, SnapshotLedger, StoredTopic, in_old_form
-from bookstand.disk.metadata.dump import MetadataDump, Node
+from bookstand.disk.metadata.dump import DumpNode, MetadataDump
 from bookstand.disk.stored_ledger import StoredLedger
 from bookstand.disk.topics.ledger_kind import SCHEMA, by_labels
 from bookstand.errors import (
@@ -49,15 +49,15 @@ class Plan:
         self._dump = MetadataDump(self._nodes, self._tell, limits=limits)
         # By their names, the nodes of topics.
         self.topics: dict[str, str] = {}
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, DumpNode] = {}
         self._asked: set[int] = set()
         self.ledgers: set[int] = set()
         self.snapshots: dict[int, SnapshotLedger] = {}
         self.converted = 0
 
-    def _read_nodes(self) -> dict[str, Node]:
+    def _read_nodes(self) -> dict[str, DumpNode]:
         """All nodes of the store but those that stand for ledgers, which the store keeps elsewhere."""
-        found: dict[str, Node] = {}
+        found: dict[str, DumpNode] = {}
         for path in self._storage.node_paths("/"):
             if _is_below(path, "/ledgers"):
                 continue
@@ -67,7 +67,7 @@ class Plan:
                 self._tell(Damage("", -1, f"node {path}: {error}"))
                 continue
             if node is not None:
-                found[path] = Node(path, *node)
+                found[path] = DumpNode(path, *node)
         return found
 
     def _tell(self, damage: Damage) -> None:

@@ -25,7 +25,7 @@ from bookstand.disk.bookies.bookie_writer import BookieWriter, nodes_of
 from bookstand.disk.bookies.copy_catalog import Progress
 from bookstand.disk.damage import Damage
 from bookstand.disk.exporter.plan import Plan
-from bookstand.disk.exporter.staging import UNFINISHED, staged, unstaged
+from bookstand.disk.exporter.staging import UNFINISHED, atomic_output, dry_output
 from bookstand.disk.format.entry_log_writer import LARGEST_LOG, check_log_bytes
 from bookstand.disk.importer.run import IMPORT_NODE
 from bookstand.disk.metadata.dump import write_dump
@@ -108,7 +108,7 @@ def export_topics(
     chosen = set(plan.ledgers)
     target = Path(os.path.abspath(folder))
     _check_text(target / bookie)
-    begin = unstaged if dry_run else staged
+    begin = dry_output if dry_run else atomic_output
     with os_errors(f"cannot export to {target}"), begin(target, (METADATA, bookie)) as place:
         if old_form:
             plan.use_old_form()

@@ -16,7 +16,7 @@ UNFINISHED = ".unfinished"
 
 
 @contextmanager
-def staged(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
+def atomic_output(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
     """A folder within ``folder``, from which what is called ``names`` is moved there when the block ends well."""
     make_folders(str(folder))
     staging = folder / UNFINISHED
@@ -48,7 +48,7 @@ def staged(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
 
 
 @contextmanager
-def unstaged(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
+def dry_output(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
     """The folder, where :func:`staged` would take it; nothing is made or removed."""
     if folder.exists():
         _check_room(folder, names)

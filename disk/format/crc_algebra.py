@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bookstand.disk.format.tolerant_file import File
+from bookstand.disk.format.tolerant_file import TolerantFile
 from bookstand.storage.format.digest import CrcDigest
 from bookstand.storage.format.entry_codec import HEADER_BYTES
 
@@ -76,7 +76,7 @@ def _record_table(digest: CrcDigest, width: int, octet: int, size: int) -> Any:
     return changes
 
 
-def of_run(digest: CrcDigest, sums: Any, size: int) -> int:
+def combine(digest: CrcDigest, sums: Any, size: int) -> int:
     """The checksum of pieces of one size that lie behind one another, from the checksum of each."""
     # Nothing has the checksum 0, and may stand before the first.
     halves = (len(sums) - 1).bit_length()
@@ -108,7 +108,7 @@ def _zeros_tables(digest: CrcDigest, zeros: int) -> list[Any]:
     return tables
 
 
-def of_part(digest: CrcDigest, data: bytes, start: int, end: int) -> int:
+def slice_crc(digest: CrcDigest, data: bytes, start: int, end: int) -> int:
     """The checksum of a part of what is in memory, without a copy of all of it."""
     checksum = digest.checksum(b"")
     for at in range(start, end, _CHUNK):
@@ -121,7 +121,7 @@ class PartSums:
 
     STEP = 1 << 14
 
-    def __init__(self, file: File, digest: CrcDigest) -> None:
+    def __init__(self, file: TolerantFile, digest: CrcDigest) -> None:
         self._file = file
         self._digest = digest
         self._sums = array("I", [digest.checksum(b"")])

@@ -13,7 +13,7 @@ import numpy as np
 
 from bookstand.disk.format import crc_algebra
 from bookstand.disk.format.entry_block import BAD, GOOD, LENGTH_BYTES, NO_DIGEST, UNCHECKED, Digests
-from bookstand.disk.format.tolerant_file import File
+from bookstand.disk.format.tolerant_file import TolerantFile
 from bookstand.storage.format.digest import CrcDigest, Digest, HmacDigest, digest_for
 from bookstand.storage.format.entry_codec import EXPLICIT_LAC, HEADER, HEADER_BYTES, encode_explicit_lac
 
@@ -51,7 +51,7 @@ def headers(data: bytes, starts: Any) -> tuple[Any, Any]:
     return octets, octets.view(">i8").astype(np.int64)
 
 
-def sensible(fields: Any, sizes: Any) -> Any:
+def plausible_headers(fields: Any, sizes: Any) -> Any:
     """Which headers an entry of that size may have: the LAC is behind the entry, the ledger's length includes it."""
     ledger_ids, entry_ids, lacs, lengths = fields.T
     return (
@@ -66,7 +66,7 @@ def sensible(fields: Any, sizes: Any) -> Any:
     )
 
 
-class Rows(NamedTuple):
+class CandidateEntries(NamedTuple):
     """Entries, or what may be some, by the column."""
 
     starts: Any
@@ -78,12 +78,12 @@ class Rows(NamedTuple):
     def end(self, row: int) -> int:
         return int(self.starts[row] + self.sizes[row])
 
-    def of(self, which: Any) -> Rows:
-        return Rows(self.starts[which], self.sizes[which], self.octets[which], self.fields[which])
+    def of(self, which: Any) -> CandidateEntries:
+        return CandidateEntries(self.starts[which], self.sizes[which], self.octets[which], self.fields[which])
 
 
-class Judge:
-    def __init__(self, file: File, digests: Digests) -> None:
+class DigestChecker:
+    def __init__(self, file: TolerantFile, digests: Digests) -> None:
         self._file = file
         self._digests = digests
         self._tried: Sequence[Digest] = (
@@ -93,7 +93,7 @@ class Judge:
         )
         self._sums: dict[CrcDigest, crc_algebra.PartSums] = {}
 
-    def rows(self, data: bytes, entries: Rows) -> tuple[Any, Any]:
+    def rows(self, data: bytes, entries: CandidateEntries) -> tuple[Any, Any]:
         """Verdicts and digest sizes of entries that lie in ``data``."""
         count = len(entries.starts)
         verdicts = np.full(count, BAD, np.uint8)
@@ -107,7 +107,7 @@ class Judge:
                     digest_sizes[found] = tried.size
                     rows = rows[~right]
             if len(rows) and (digest is None or not digest.size):
-                unchecked = rows[sensible(entries.fields[rows], entries.sizes[rows])]
+                unchecked = rows[plausible_headers(entries.fields[rows], entries.sizes[rows])]
                 verdicts[unchecked] = UNCHECKED
                 digest_sizes[unchecked] = NO_DIGEST if digest is None else digest.size
         return verdicts, digest_sizes
@@ -139,7 +139,7 @@ class Judge:
         """Whether an entry of some size has the header that is there."""
         header = self._file.read(offset, HEADER_BYTES)
         start = np.zeros(1, np.int64)
-        return len(header) == HEADER_BYTES and bool(sensible(headers(header, start)[1], start).all())
+        return len(header) == HEADER_BYTES and bool(plausible_headers(headers(header, start)[1], start).all())
 
     def sizes(self, offset: int, limit: int) -> Iterator[int]:
         """With which sizes, up to ``limit`` in the file, a checksum is right for what begins there, whatever its length
@@ -195,7 +195,7 @@ class Judge:
         return self._sums[digest].extend(sum_of_header, offset + start, offset + size) == int.from_bytes(slot)
 
 
-def _right(digest: Digest, data: bytes, entries: Rows) -> Any:
+def _right(digest: Digest, data: bytes, entries: CandidateEntries) -> Any:
     """Which of the entries have this digest in their slots."""
     behind = HEADER_BYTES + digest.size
     right = entries.sizes >= behind
@@ -219,7 +219,7 @@ def _right(digest: Digest, data: bytes, entries: Rows) -> Any:
     return right
 
 
-def _all_right(digest: CrcDigest, data: bytes, entries: Rows) -> bool:
+def _all_right(digest: CrcDigest, data: bytes, entries: CandidateEntries) -> bool:
     """Whether entries of one size that lie behind one another all have right digests, by a single checksum.
 
     That of header and payload being in its slot, the checksum of a record follows from its first bytes; and that of all
@@ -235,11 +235,11 @@ def _all_right(digest: CrcDigest, data: bytes, entries: Rows) -> bool:
     if octets[:, HEAD_BYTES:-_CRC_BYTES].any():
         return False
     begin = first - LENGTH_BYTES
-    whole = crc_algebra.of_part(digest, data, begin, begin + stride * len(octets))
-    return crc_algebra.of_run(digest, crc_algebra.of_records(digest, octets, stride), stride) == whole
+    whole = crc_algebra.slice_crc(digest, data, begin, begin + stride * len(octets))
+    return crc_algebra.combine(digest, crc_algebra.of_records(digest, octets, stride), stride) == whole
 
 
-def _sums(digest: CrcDigest, data: bytes, entries: Rows) -> Any:
+def _sums(digest: CrcDigest, data: bytes, entries: CandidateEntries) -> Any:
     extend = digest.extend
     heads = crc_algebra.of_headers(digest, entries.octets).tolist()
     starts = (entries.starts + (HEADER_BYTES + digest.size)).tolist()

@@ -62,7 +62,7 @@ class Digests(Protocol):
         """None: not known. CRC32C, CRC32 and an HMAC for each of the passwords are tried."""
 
 
-class TryAll:
+class TryAllDigests:
     """Without any metadata."""
 
     def __init__(self, passwords: Sequence[bytes] = ()) -> None:

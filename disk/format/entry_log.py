@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bookstand.disk.damage import Damage, Report
-from bookstand.disk.format.digest_check import Judge
+from bookstand.disk.format.digest_check import DigestChecker
 from bookstand.disk.format.entry_block import LENGTH_BYTES, Block, Digests
-from bookstand.disk.format.record_scanner import IDS, LENGTH, Scan
-from bookstand.disk.format.tolerant_file import File
+from bookstand.disk.format.record_scanner import IDS, LENGTH, RecordScanner
+from bookstand.disk.format.tolerant_file import TolerantFile
 from bookstand.errors import ExpansionError
 from bookstand.proto.expansion import DEFAULT, RECORD_BYTES, Expansion, ExpansionLimits
 from bookstand.proto.struct_layout import Layout
@@ -63,13 +63,13 @@ class _Records:
     def is_record(self, size: int, ledger_id: int, entry_id: int, rest: bytes) -> bool:
         return (ledger_id, entry_id) == _MAP_IDS and _rows_of_map(size, rest) is not None
 
-    def filler(self, file: File, offset: int) -> int:
+    def filler(self, file: TolerantFile, offset: int) -> int:
         return 0
 
-    def is_end(self, file: File, offset: int) -> bool:
+    def is_end(self, file: TolerantFile, offset: int) -> bool:
         return False
 
-    def told(self, file: File, offset: int, size: int, judge: Judge) -> None:
+    def told(self, file: TolerantFile, offset: int, size: int, judge: DigestChecker) -> None:
         pass
 
 
@@ -87,8 +87,8 @@ def read(
 
     Whatever else is there is reported, if it begins there, too.
     """
-    with File(path, report) as file:
-        scan = Scan(file, digests, _Records(), start or 0, stop)
+    with TolerantFile(path, report) as file:
+        scan = RecordScanner(file, digests, _Records(), start or 0, stop)
         first = HEADER_BYTES
         if file.size and not _header(file, scan.report):
             # Bytes may be missing or too many: the first entry may be anywhere.
@@ -99,13 +99,13 @@ def read(
 
 def read_header(path: StrPath, report: Report) -> LogHeader | None:
     """None if the file has none, as the next log, which a bookie creates in advance. A broken one is reported."""
-    with File(path, report) as file:
+    with TolerantFile(path, report) as file:
         return _header(file, _reporting(file)) if file.size else None
 
 
 def read_ledgers_map(path: StrPath, report: Report, limits: ExpansionLimits = DEFAULT) -> dict[int, int] | None:
     """How many bytes each ledger's records take in the file; None if it was not full, or its map is broken."""
-    with File(path, report) as file:
+    with TolerantFile(path, report) as file:
         say = _reporting(file)
         header = _header(file, say) if file.size else None
         if header is None or not header.version or header.map_offset == 0 == header.map_count:
@@ -120,7 +120,7 @@ def read_ledgers_map(path: StrPath, report: Report, limits: ExpansionLimits = DE
         return ledgers
 
 
-def _ledgers(file: File, offset: int, expansion: Expansion, say: _Say) -> dict[int, int] | None:
+def _ledgers(file: TolerantFile, offset: int, expansion: Expansion, say: _Say) -> dict[int, int] | None:
     ledgers: dict[int, int] = {}
     while offset < file.size:
         head = file.read(offset, LENGTH_BYTES + _MAP_HEADER_BYTES)
@@ -145,11 +145,11 @@ def _ledgers(file: File, offset: int, expansion: Expansion, say: _Say) -> dict[i
     return ledgers
 
 
-def _reporting(file: File) -> _Say:
+def _reporting(file: TolerantFile) -> _Say:
     return lambda offset, what: file.report(Damage(file.name, offset, what))
 
 
-def _header(file: File, say: _Say) -> LogHeader | None:
+def _header(file: TolerantFile, say: _Say) -> LogHeader | None:
     """None if it is not one, and no record need begin behind it. A version that is not known is reported only."""
     head = file.read(0, HEADER_BYTES)
     if len(head) < HEADER_BYTES:

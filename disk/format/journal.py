@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from bookstand.disk.damage import Damage, Report
-from bookstand.disk.format.digest_check import Judge
+from bookstand.disk.format.digest_check import DigestChecker
 from bookstand.disk.format.entry_block import Block, Digests
-from bookstand.disk.format.record_scanner import IDS, LENGTH, Scan
-from bookstand.disk.format.tolerant_file import File
+from bookstand.disk.format.record_scanner import IDS, LENGTH, RecordScanner
+from bookstand.disk.format.tolerant_file import TolerantFile
 from bookstand.proto.struct_layout import Layout
 from bookstand.storage.format.digest import Digest
 from bookstand.storage.format.entry_codec import EXPLICIT_LAC, encode_explicit_lac
@@ -69,7 +69,7 @@ _CHUNK = 1 << 20
 StrPath = str | os.PathLike[str]
 
 
-class Special(NamedTuple):
+class MetaEntry(NamedTuple):
     """A record that is no entry; ``offset`` is that of the record."""
 
     offset: int
@@ -81,7 +81,7 @@ class Special(NamedTuple):
 
 
 class _Records:
-    def __init__(self, file: File, special: Callable[[Special], None] | None) -> None:
+    def __init__(self, file: TolerantFile, special: Callable[[MetaEntry], None] | None) -> None:
         self._special = special
         self._end = _end_of_data(file)
 
@@ -95,7 +95,7 @@ class _Records:
             return size == IDS.size
         return _FURTHEST <= entry_id < 0 and entry_id % _STEP == 0
 
-    def filler(self, file: File, offset: int) -> int:
+    def filler(self, file: TolerantFile, offset: int) -> int:
         head = file.read(offset, _PADDING.size)
         if len(head) < _PADDING.size:
             return 0
@@ -105,24 +105,24 @@ class _Records:
         # Were there anything else in it, its length would be wrong.
         return 0 if _not_zeros(file, offset + _PADDING.size, count) else _PADDING.size + count
 
-    def is_end(self, file: File, offset: int) -> bool:
+    def is_end(self, file: TolerantFile, offset: int) -> bool:
         return offset >= self._end
 
-    def told(self, file: File, offset: int, size: int, judge: Judge) -> None:
+    def told(self, file: TolerantFile, offset: int, size: int, judge: DigestChecker) -> None:
         stored = file.read(offset, size)
         ledger_id, kind = IDS.unpack_from(stored)
         record, data = offset - LENGTH.size, stored[IDS.size + _COUNT.size :]
         special = None
         if kind == _LEDGER_KEY:
-            special = Special(record, "ledger_key", ledger_id, data=data)
+            special = MetaEntry(record, "ledger_key", ledger_id, data=data)
         elif kind == _FENCE:
-            special = Special(record, "fence", ledger_id)
+            special = MetaEntry(record, "fence", ledger_id)
         elif kind == _EXPLICIT_LAC:
             lac = judge.explicit_lac(ledger_id, data)
             if lac is None:
                 file.report(Damage(file.name, record, "the digest of an explicit LAC is wrong", ledger_id))
             else:
-                special = Special(record, "explicit_lac", ledger_id, lac=lac)
+                special = MetaEntry(record, "explicit_lac", ledger_id, lac=lac)
         elif kind != _FORCE:
             file.report(Damage(file.name, record, f"a record of an unknown kind, {kind}", ledger_id))
         if special is not None and self._special is not None:
@@ -135,16 +135,16 @@ def read(
     report: Report,
     *,
     start: int | None = None,
-    special: Callable[[Special], None] | None = None,
+    special: Callable[[MetaEntry], None] | None = None,
 ) -> Iterator[Block]:
     """The entries whose records begin at ``start`` or behind it, in the order of the file. ``special`` is told what
     else there is, block by block. Zeros at the end are no damage; anything that follows zeros is."""
-    with File(path, report) as file:
-        scan = Scan(file, digests, _Records(file, special), start or 0)
+    with TolerantFile(path, report) as file:
+        scan = RecordScanner(file, digests, _Records(file, special), start or 0)
         yield from scan.blocks(_first_record(file, scan))
 
 
-def _first_record(file: File, scan: Scan) -> int:
+def _first_record(file: TolerantFile, scan: RecordScanner) -> int:
     """Where the records begin; what is wrong with the header is reported."""
     head = file.read(0, HEADER_BYTES)
     if not head:
@@ -176,7 +176,7 @@ def _first_record(file: File, scan: Scan) -> int:
     return HEADER_BYTES if found is None else found
 
 
-def _end_of_data(file: File) -> int:
+def _end_of_data(file: TolerantFile) -> int:
     """Behind which there are zeros only."""
     end = file.size
     while end:
@@ -188,7 +188,7 @@ def _end_of_data(file: File) -> int:
     return 0
 
 
-def _not_zeros(file: File, offset: int, count: int) -> bool:
+def _not_zeros(file: TolerantFile, offset: int, count: int) -> bool:
     return any(
         file.read(start, min(_CHUNK, offset + count - start)).strip(b"\0")
         for start in range(offset, offset + count, _CHUNK)

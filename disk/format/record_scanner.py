@@ -21,9 +21,18 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from bookstand.disk.damage import Damage
-from bookstand.disk.format.digest_check import HEAD_BYTES, LARGE, LARGEST_HELD, Judge, Rows, column, headers, sensible
+from bookstand.disk.format.digest_check import (
+    HEAD_BYTES,
+    LARGE,
+    LARGEST_HELD,
+    CandidateEntries,
+    DigestChecker,
+    column,
+    headers,
+    plausible_headers,
+)
 from bookstand.disk.format.entry_block import BAD, GOOD, LENGTH_BYTES, Block, Digests
-from bookstand.disk.format.tolerant_file import File
+from bookstand.disk.format.tolerant_file import TolerantFile
 from bookstand.proto.struct_layout import Layout
 from bookstand.storage.format.entry_codec import HEADER_BYTES
 
@@ -58,29 +67,31 @@ class _Astray(NamedTuple):
     go_on: int
 
 
-class Grammar(Protocol):
+class FileGrammar(Protocol):
     """What lies in a file between its entries."""
 
     def is_record(self, size: int, ledger_id: int, entry_id: int, rest: bytes) -> bool:
         """Whether this is a record that is no entry; ``rest`` is what follows the ids, or the beginning of it."""
 
-    def filler(self, file: File, offset: int) -> int:
+    def filler(self, file: TolerantFile, offset: int) -> int:
         """How many bytes to pass over where there is no record; 0: none."""
 
-    def is_end(self, file: File, offset: int) -> bool:
+    def is_end(self, file: TolerantFile, offset: int) -> bool:
         """Whether nothing is meant to follow."""
 
-    def told(self, file: File, offset: int, size: int, judge: Judge) -> None:
+    def told(self, file: TolerantFile, offset: int, size: int, judge: DigestChecker) -> None:
         """A record that is no entry was passed; ``offset`` is that of what follows its length."""
 
 
-class Scan:
+class RecordScanner:
     """One file. ``start`` and ``stop`` bound the offsets of the records that are wanted."""
 
-    def __init__(self, file: File, digests: Digests, grammar: Grammar, start: int = 0, stop: int | None = None) -> None:
+    def __init__(
+        self, file: TolerantFile, digests: Digests, grammar: FileGrammar, start: int = 0, stop: int | None = None
+    ) -> None:
         self._file = file
         self._grammar = grammar
-        self._judge = Judge(file, digests)
+        self._judge = DigestChecker(file, digests)
         self._start = start
         self._stop = file.size if stop is None else stop
         # Before this no record begins that was not found. What is passed over without a digest does not count, be it a
@@ -150,7 +161,7 @@ class Scan:
         places, sizes = places[fitting], sizes[fitting]
         if len(places):
             _, fields = headers(data, places + LENGTH_BYTES)
-            right = sensible(fields, sizes)
+            right = plausible_headers(fields, sizes)
             places, sizes = places[right], sizes[right]
         return zip(places.tolist(), sizes.tolist(), strict=True)
 
@@ -224,7 +235,7 @@ class Scan:
         """The entries among these records, where to go on, and whether nothing was wrong with any of them."""
         if starts[-1] + HEADER_BYTES > len(data):
             data += bytes(HEADER_BYTES)  # the last one is no entry, and shorter than a header
-        records = Rows(starts, sizes, *headers(data, starts))
+        records = CandidateEntries(starts, sizes, *headers(data, starts))
         is_entry = (sizes >= HEADER_BYTES) & (records.fields[:, 0] >= 0) & (records.fields[:, 1] >= 0)
         others = np.flatnonzero(~is_entry).tolist()
         straight, holder = True, None
@@ -262,7 +273,7 @@ class Scan:
                 self._grammar.told(self._file, base + int(records.starts[row]), int(records.sizes[row]), self._judge)
         return block, behind, straight
 
-    def _left_at(self, data: bytes, base: int, records: Rows, row: int) -> _Astray | None:
+    def _left_at(self, data: bytes, base: int, records: CandidateEntries, row: int) -> _Astray | None:
         """If what is there is no record after all, or one that holds an entry: that, and where to go on."""
         start, size = int(records.starts[row]), int(records.sizes[row])
         record = base + start - LENGTH_BYTES
@@ -273,7 +284,7 @@ class Scan:
         found = self.first_good(record + 1, base + start + size) if size > _TOO_SMALL_TO_HOLD else None
         return None if found is None else _Astray(record, found)
 
-    def _sifted(self, base: int, entries: Rows, verdicts: Any, end: int) -> tuple[Any, _Astray | None]:
+    def _sifted(self, base: int, entries: CandidateEntries, verdicts: Any, end: int) -> tuple[Any, _Astray | None]:
         """Which entries to hand on, of records that end at ``end``, and which of them is the first whose length leads
         past an entry."""
         handed = verdicts != BAD
@@ -322,7 +333,7 @@ class Scan:
             return None
         data = self._file.read(record + LENGTH_BYTES, size)
         start = np.zeros(1, np.int64)
-        entry = Rows(start, np.full(1, size), *headers(data, start))
+        entry = CandidateEntries(start, np.full(1, size), *headers(data, start))
         return _block_of(data, record + LENGTH_BYTES, entry, *self._judge.rows(data, entry))
 
     def _needed(self, offset: int) -> int:
@@ -361,7 +372,7 @@ class Scan:
         return found
 
 
-def _block_of(data: bytes, base: int, entries: Rows, verdicts: Any, digest_sizes: Any) -> Block:
+def _block_of(data: bytes, base: int, entries: CandidateEntries, verdicts: Any, digest_sizes: Any) -> Block:
     starts, sizes = entries.starts, entries.sizes
     ledger_ids, entry_ids, lacs, lengths = np.ascontiguousarray(entries.fields.T)
     return Block(data, starts, sizes, starts + base, ledger_ids, entry_ids, lacs, lengths, verdicts, digest_sizes)

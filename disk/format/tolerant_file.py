@@ -12,7 +12,7 @@ _PAGE = 4096
 _BLOCK = 512
 
 
-class File:
+class TolerantFile:
     """Bytes that the disk refuses to give are zeros, and reported once; so is their whole page from then on, that all
     who read it may read the same. A file has the size it had when it was opened, unless it turns out to be shorter.
     ``allocated`` is the part of it that takes space: holes read as zeros, and take none."""
@@ -32,7 +32,7 @@ class File:
         except OSError as error:
             report(Damage(self.name, 0, f"cannot be opened: {error.strerror}"))
 
-    def __enter__(self) -> File:
+    def __enter__(self) -> TolerantFile:
         return self
 
     def __exit__(

@@ -6,7 +6,7 @@ import json
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookstand.disk.importer.plan import LeftOut, Plan, PlannedNode, Target
+from bookstand.disk.importer.plan import Plan, PlannedLedger, PlannedNode, Skipped
 from bookstand.disk.importer.report import ImportReport, LedgerNote
 from bookstand.errors import BookstandError, IllegalOperationError
 from bookstand.storage.format import schema
@@ -31,7 +31,7 @@ class ImportUnfinishedError(IllegalOperationError):
     """The store has an unfinished import of something else, or another run has taken this one over."""
 
 
-class Missing(NamedTuple):
+class MissingLedger(NamedTuple):
     """A ledger that is to be written, from behind entry ``behind`` on."""
 
     ledger_id: int
@@ -53,7 +53,7 @@ class Counts:
         self.bytes += size
 
 
-class Look:
+class ImportDiff:
     """Raises :class:`ImportConflictError` for what the store has otherwise, and :class:`ImportUnfinishedError`."""
 
     def __init__(self, plan: Plan, storage: Storage) -> None:
@@ -61,13 +61,13 @@ class Look:
         self._digest = sha256()
         self._conflicts: list[str] = []
         self._notes: list[LedgerNote] = []
-        self._left_out: list[LeftOut] = []
+        self._left_out: list[Skipped] = []
         self._rewritten: list[str] = []
         self._there, self._to_come = Counts(), Counts()
         self._highest = -1
         # What may be there only if an import was stopped.
         self._begun: str | None = None
-        self.ledgers: list[Missing] = []
+        self.ledgers: list[MissingLedger] = []
         self.nodes: list[str] = []
         for ledger_id in plan.ledger_ids:
             self._look_at_ledger(plan.target(ledger_id))
@@ -108,8 +108,8 @@ class Look:
 
     # -- ledgers -----------------------------------------------------------------------------------------------------
 
-    def _look_at_ledger(self, target: Target | LeftOut) -> None:
-        if isinstance(target, LeftOut):
+    def _look_at_ledger(self, target: PlannedLedger | Skipped) -> None:
+        if isinstance(target, Skipped):
             self._left_out.append(target)
             return
         ledger_id, extent = target.ledger.id, target.ledger.extent
@@ -139,14 +139,14 @@ class Look:
             self._there.ledgers += 1
             return
         self._to_come.ledgers += 1
-        self.ledgers.append(Missing(ledger_id, behind, deleted))
+        self.ledgers.append(MissingLedger(ledger_id, behind, deleted))
         if behind >= 0:
             self._begun = f"ledger {ledger_id} has entries, and no metadata"
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
-    def _look_at_node(self, node: PlannedNode | LeftOut) -> None:
-        if isinstance(node, LeftOut):
+    def _look_at_node(self, node: PlannedNode | Skipped) -> None:
+        if isinstance(node, Skipped):
             self._left_out.append(node)
             return
         if node.path == IMPORT_NODE:
@@ -205,7 +205,7 @@ def _fingerprint_in(value: bytes) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _difference(target: Target, metadata: bytes, known: LedgerState | None) -> str | None:
+def _difference(target: PlannedLedger, metadata: bytes, known: LedgerState | None) -> str | None:
     """What of a ledger that is there is not as it would be written; None: but for its entries it is the same."""
     if metadata != target.restored.metadata:
         return f"ledger {target.ledger.id} has other metadata"
@@ -217,7 +217,7 @@ def _difference(target: Target, metadata: bytes, known: LedgerState | None) -> s
     return None
 
 
-def _compare(storage: Storage, target: Target, upto: int) -> tuple[int, int] | str:
+def _compare(storage: Storage, target: PlannedLedger, upto: int) -> tuple[int, int] | str:
     """How many entries there are, with how many bytes, if they are the same up to there; else what is not."""
     ledger_id = target.ledger.id
     count = stored_bytes = 0

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _LEDGER_FOLDER = re.compile(r"/ledgers(/[0-9]+)*")
 
 
-class Target(NamedTuple):
+class PlannedLedger(NamedTuple):
     """A ledger as it is to be. ``ledger_state`` is of an incarnation that the store chooses."""
 
     ledger: DiskLedger
@@ -52,7 +52,7 @@ class Target(NamedTuple):
         return self.ledger.entries(first, min(last, self.upto), beyond=True)
 
 
-class LeftOut(NamedTuple):
+class Skipped(NamedTuple):
     """A ledger or a node that is not imported, and why."""
 
     what: str
@@ -89,7 +89,7 @@ class Plan:
 
     # -- ledgers -----------------------------------------------------------------------------------------------------
 
-    def target(self, ledger_id: int) -> Target | LeftOut:
+    def target(self, ledger_id: int) -> PlannedLedger | Skipped:
         ledger = self.disks.ledger(ledger_id)
         metadata = ledger.metadata
         if metadata is None and not self._unlisted:
@@ -122,11 +122,11 @@ class Plan:
         )
         ledger_state = found.ledger_state
         restored.tell(ledger_state)
-        return Target(ledger, restored, ledger_state, upto, found.stored_bytes)
+        return PlannedLedger(ledger, restored, ledger_state, upto, found.stored_bytes)
 
-    def _left_out(self, ledger: DiskLedger, why: str) -> LeftOut:
+    def _left_out(self, ledger: DiskLedger, why: str) -> Skipped:
         entries = sum(int(copies.firsts().sum()) for copies in self.disks.catalog.blocks(ledger.id))
-        return LeftOut(f"ledger {ledger.id}", why, entries)
+        return Skipped(f"ledger {ledger.id}", why, entries)
 
     def _why_unlisted(self, ledger_id: int) -> str:
         dump = self.disks.dump
@@ -189,7 +189,7 @@ class Plan:
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
-    def nodes(self) -> Iterator[PlannedNode | LeftOut]:
+    def nodes(self) -> Iterator[PlannedNode | Skipped]:
         """All but those of ledgers, by their paths. A cursor's record that is compressed and has strings in it is
         written plain: Pulsar 4.2.4 cannot load it otherwise."""
         dump = self.disks.dump
@@ -201,7 +201,7 @@ class Plan:
             try:
                 check_path(path)
             except IncorrectParameterError as error:
-                yield LeftOut(f"node {path}", str(error))
+                yield Skipped(f"node {path}", str(error))
                 continue
             plain = self._plain_cursors.get(path)
             yield PlannedNode(path, dump.nodes[path].value if plain is None else plain, plain is not None)

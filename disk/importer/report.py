@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bookstand.disk.bookies.ledger_end import Ranges, entries_are
 from bookstand.disk.damage import Damage
-from bookstand.disk.importer.plan import LeftOut
+from bookstand.disk.importer.plan import Skipped
 
 
 class LedgerNote(NamedTuple):
@@ -46,7 +46,7 @@ class ImportReport:
     nodes_there: int
     resumed: bool
     """Whether an earlier run was stopped, and this one went on with it."""
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Skipped, ...]
     notes: tuple[LedgerNote, ...]
     rewritten: tuple[str, ...]
     """Nodes of cursors whose compressed records are written plain: Pulsar 4.2.4 cannot load those with strings."""

@@ -16,8 +16,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from bookstand.disk.importer.diff import IMPORT_NODE, ImportConflictError, ImportUnfinishedError, Look, Missing
-from bookstand.disk.importer.plan import LeftOut, Plan, PlannedNode
+from bookstand.disk.importer.diff import (
+    IMPORT_NODE,
+    ImportConflictError,
+    ImportDiff,
+    ImportUnfinishedError,
+    MissingLedger,
+)
+from bookstand.disk.importer.plan import Plan, PlannedNode, Skipped
 from bookstand.disk.importer.report import ImportReport
 from bookstand.errors import (
     BookstandError,
@@ -28,7 +34,7 @@ from bookstand.errors import (
 )
 from bookstand.ledger.validation import as_positive
 from bookstand.storage.commit.node_operations import DeleteNode, PutNode
-from bookstand.storage.commit.operations import MUST_NOT_EXIST, Change
+from bookstand.storage.commit.operations import MUST_NOT_EXIST, WriteBatch
 from bookstand.storage.commit.restore_operations import RaiseNextLedger, RestoreEntries
 
 if TYPE_CHECKING:
@@ -82,16 +88,18 @@ def import_disks(
         storage.check_writable()
     storage.flush_if_queued()
     plan = Plan(disks, ledgers, unlisted)
-    look = Look(plan, storage)
+    look = ImportDiff(plan, storage)
     if not dry_run and look.has_work:
         _Import(plan, storage, look, progress, commit_bytes).run()
     return look.report(disks, dry_run)
 
 
 class _Import:
-    """Writes what :class:`Look` has found to be missing."""
+    """Writes what :class:`ImportDiff` has found to be missing."""
 
-    def __init__(self, plan: Plan, storage: Storage, look: Look, progress: Progress | None, commit_bytes: int) -> None:
+    def __init__(
+        self, plan: Plan, storage: Storage, look: ImportDiff, progress: Progress | None, commit_bytes: int
+    ) -> None:
         self._commit_bytes = commit_bytes
         self._plan = plan
         self._storage = storage
@@ -120,12 +128,12 @@ class _Import:
                 self._add(PutNode(node.path, node.value, MUST_NOT_EXIST), len(node.value))
         self._commit(last=True)
 
-    def _write_ledger(self, missing: Missing) -> None:
+    def _write_ledger(self, missing: MissingLedger) -> None:
         ledger_id, behind = missing.ledger_id, missing.behind
         if missing.deleted:
             self._storage.collect(ledger_id)
         target = self._plan.target(ledger_id)
-        if isinstance(target, LeftOut):
+        if isinstance(target, Skipped):
             raise ImportConflictError(f"the disks have changed meanwhile: {target}")
         for some in _bunches(target.stored(behind + 1), self._room):
             ids = [entry.entry_id for entry in some]
@@ -157,7 +165,7 @@ class _Import:
             mark = PutNode(IMPORT_NODE, self._mark(), self._version)
         try:
             # The mark comes first: a run that was taken over has no say any more.
-            self._storage.apply(Change(mark, *self._operations))
+            self._storage.apply(WriteBatch(mark, *self._operations))
         except (MetadataVersionError, NoSuchNodeError) as error:
             raise self._why_refused(error) from error
         except NotEnoughBookiesError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bookstand.disk.damage import Damage, Report
-from bookstand.disk.metadata.dump_file import Node, Source, object_of, read_nodes, write_dump
+from bookstand.disk.metadata.dump_file import DumpLine, DumpNode, object_of, read_nodes, write_dump
 from bookstand.errors import MalformedError, MetadataSerializationError, NoSuchNodeError
 from bookstand.ledger.cluster.ledger_path import ROOT as LEDGERS_ROOT
 from bookstand.ledger.cluster.ledger_path import ledger_id_of, ledger_path
@@ -25,7 +25,7 @@ from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.format import ledger_metadata
 from bookstand.storage.format.ledger_metadata import LedgerMetadata
 
-__all__ = ["MetadataDump", "Node", "ledger_id_of", "ledger_path", "write_dump"]
+__all__ = ["MetadataDump", "DumpNode", "ledger_id_of", "ledger_path", "write_dump"]
 
 _Record = TypeVar("_Record", ManagedLedgerInfo, CursorInfo)
 
@@ -39,9 +39,9 @@ class MetadataDump:
 
     def __init__(
         self,
-        nodes: Mapping[str, Node],
+        nodes: Mapping[str, DumpNode],
         report: Report,
-        sources: Mapping[str, Source] | None = None,
+        sources: Mapping[str, DumpLine] | None = None,
         damaged: Iterable[str] = (),
         limits: ExpansionLimits = DEFAULT,
     ) -> None:
@@ -55,8 +55,8 @@ class MetadataDump:
     @classmethod
     def open(cls, path: str | os.PathLike[str], report: Report, limits: ExpansionLimits = DEFAULT) -> MetadataDump:
         """Reads the dump at ``path``, which is a file or a folder of several."""
-        nodes: dict[str, Node] = {}
-        sources: dict[str, Source] = {}
+        nodes: dict[str, DumpNode] = {}
+        sources: dict[str, DumpLine] = {}
         for source, node in read_nodes(Path(path), report):
             before = nodes.get(node.path)
             if before is not None:
@@ -209,7 +209,7 @@ class MetadataDump:
         return found
 
     def _decoded(
-        self, node: Node, decode: Callable[[bytes, str, ExpansionLimits], _Record], what: str
+        self, node: DumpNode, decode: Callable[[bytes, str, ExpansionLimits], _Record], what: str
     ) -> _Record | None:
         try:
             return decode(node.value, what, self._limits)
@@ -217,8 +217,8 @@ class MetadataDump:
             self._report(self._damage(node, str(error)))
             return None
 
-    def _damage(self, node: Node, what: str, ledger_id: int = -1) -> Damage:
-        file, line, offset = self._sources.get(node.path, Source("metadata", 0, 0))
+    def _damage(self, node: DumpNode, what: str, ledger_id: int = -1) -> Damage:
+        file, line, offset = self._sources.get(node.path, DumpLine("metadata", 0, 0))
         return Damage(file, offset, f"line {line}: node {node.path}: {what}", ledger_id)
 
 

@@ -32,7 +32,7 @@ _INT64 = 1 << 63
 _NUMBERS = ("version", "ctime", "mtime")
 
 
-class Node(NamedTuple):
+class DumpNode(NamedTuple):
     """One node; times in ms."""
 
     path: str
@@ -42,7 +42,7 @@ class Node(NamedTuple):
     mtime: int = 0
 
 
-class Source(NamedTuple):
+class DumpLine(NamedTuple):
     """Where a node was read: its file, its line, and where the line begins in the unpacked file."""
 
     file: str
@@ -50,7 +50,7 @@ class Source(NamedTuple):
     offset: int
 
 
-def read_nodes(path: Path, report: Report) -> Iterator[tuple[Source, Node]]:
+def read_nodes(path: Path, report: Report) -> Iterator[tuple[DumpLine, DumpNode]]:
     """The nodes of the dump at ``path``, in the order of their lines."""
     for file in _files_of(path):
         yield from _read_file(file, report)
@@ -68,7 +68,7 @@ def _files_of(path: Path) -> list[Path]:
     return files
 
 
-def _read_file(path: Path, report: Report) -> Iterator[tuple[Source, Node]]:
+def _read_file(path: Path, report: Report) -> Iterator[tuple[DumpLine, DumpNode]]:
     try:
         file = open(path, "rb")  # noqa: SIM115
     except (FileNotFoundError, ValueError):
@@ -83,7 +83,7 @@ def _read_file(path: Path, report: Report) -> Iterator[tuple[Source, Node]]:
                 report(Damage(source.file, source.offset, f"line {source.line}: {error}"))
 
 
-def _lines(name: str, file: io.BufferedReader, report: Report) -> Iterator[tuple[Source, bytes]]:
+def _lines(name: str, file: io.BufferedReader, report: Report) -> Iterator[tuple[DumpLine, bytes]]:
     packed = file.peek(len(_GZIP)).startswith(_GZIP)
     lines: gzip.GzipFile | io.BufferedReader = gzip.GzipFile(fileobj=file) if packed else file
     number, offset, in_long_line = 0, 0, False
@@ -97,7 +97,7 @@ def _lines(name: str, file: io.BufferedReader, report: Report) -> Iterator[tuple
             return
         if not in_long_line:
             number += 1
-            source = Source(name, number, offset)
+            source = DumpLine(name, number, offset)
         ends = line.endswith(b"\n") or len(line) < _MAX_LINE
         offset += len(line)
         if in_long_line:
@@ -109,7 +109,7 @@ def _lines(name: str, file: io.BufferedReader, report: Report) -> Iterator[tuple
             yield source, line
 
 
-def _read_line(line: bytes) -> Node:
+def _read_line(line: bytes) -> DumpNode:
     fields = object_of(line)
     if "path" not in fields or "value" not in fields:
         raise MalformedError(f"it is no node: {_shown(line)}")
@@ -119,7 +119,7 @@ def _read_line(line: bytes) -> Node:
     if fault:
         raise MalformedError(f"{fault}: {_shown(line)}")
     try:
-        return Node(path, base64.b64decode("" if value is None else value, validate=True), *numbers)
+        return DumpNode(path, base64.b64decode("" if value is None else value, validate=True), *numbers)
     except (TypeError, ValueError):
         raise MalformedError(f"node {path}: its value is not base64") from None
 
@@ -152,7 +152,7 @@ def _shown(line: bytes) -> str:
     return repr(start)[1:] + ("…" if len(line) > len(start) + 1 else "")
 
 
-def write_dump(path: str | os.PathLike[str], nodes: Iterable[Node]) -> None:
+def write_dump(path: str | os.PathLike[str], nodes: Iterable[DumpNode]) -> None:
     """Writes a dump, gzipped if the name ends in ``.gz``. It takes the place of a file at ``path`` once it is whole.
 
     Only its owner may read the file: the passwords of ledgers stand in it as they are.
@@ -180,7 +180,7 @@ def write_dump(path: str | os.PathLike[str], nodes: Iterable[Node]) -> None:
             os.unlink(temporary)
 
 
-def _line(node: Node) -> bytes:
+def _line(node: DumpNode) -> bytes:
     path, value, *numbers = node
     fault = _fault(path, [*numbers]) or ("" if isinstance(value, bytes) else "the value of a node is bytes")
     if fault:

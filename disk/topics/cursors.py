@@ -16,9 +16,9 @@ import numpy as np
 
 from bookstand.cursor.format import position_info, record
 from bookstand.cursor.format.chunked_snapshot import CODEC_PROPERTY
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.cursor.state.bitmap_runs import Ids, runs
-from bookstand.cursor.state.page_cache import ResidentPages
+from bookstand.cursor.state.page_cache import PageCache
 from bookstand.cursor.store import cursor_ledger, recovery
 from bookstand.cursor.store.recovery import RecoveredFrom
 from bookstand.disk.bookies.ledger_end import DELETED
@@ -43,7 +43,7 @@ class DiskCursor(NamedTuple):
     topic: DiskTopic
     name: str
     info: CursorInfo
-    state: AckState
+    state: AckSnapshot
     source: RecoveredFrom
     ledger_id: int
     cursor_properties: dict[str, str]
@@ -142,7 +142,7 @@ def of_record(topic: DiskTopic, name: str, info: CursorInfo) -> DiskCursor:
     return DiskCursor(topic, name, info, state, source, info.cursor_ledger_id, _properties(info))
 
 
-def _in_record(topic: DiskTopic, info: CursorInfo) -> tuple[AckState, tuple[str, ...]]:
+def _in_record(topic: DiskTopic, info: CursorInfo) -> tuple[AckSnapshot, tuple[str, ...]]:
     """The state in a record, and what of it cannot be used."""
     mark_delete = info.mark_delete or Position(next(iter(topic.ledgers()), NO_LEDGER), -1)
     properties = dict(info.properties)
@@ -151,7 +151,7 @@ def _in_record(topic: DiskTopic, info: CursorInfo) -> tuple[AckState, tuple[str,
             mark_delete, info.ranges, info.batches, properties, topic.entry_counts, topic.limits
         )
     except MalformedAckStateError as error:
-        return AckState(mark_delete, {}, {}, properties), (f"no single acknowledgment can be read: {error}",)
+        return AckSnapshot(mark_delete, {}, {}, properties), (f"no single acknowledgment can be read: {error}",)
     return read.state, tuple(
         f"a range has ends in ledger {ledger}, which is unknown" for ledger in sorted(read.unsplit)
     )
@@ -165,7 +165,7 @@ def _properties(info: CursorInfo) -> dict[str, str]:
 
 
 class LedgerState(NamedTuple):
-    state: AckState
+    state: AckSnapshot
     source: RecoveredFrom
 
 
@@ -188,9 +188,9 @@ def in_ledger(
 
 
 def _recovered(name: str, source: recovery.Source, topic_entries: dict[int, int]) -> LedgerState | tuple[str, ...]:
-    resident = ResidentPages(_NO_LIMIT)
+    resident = PageCache(_NO_LIMIT)
     found = recovery.recover(name, source, topic_entries, resident)
-    if not isinstance(found, recovery.State):
+    if not isinstance(found, recovery.RecoveredState):
         return found
     pages = {page.ledger_id: page for page in (*resident, *found.unstored)}
     acked = {ledger_id: pages[ledger_id].acked for ledger_id in sorted(pages) if pages[ledger_id].acked}
@@ -199,7 +199,7 @@ def _recovered(name: str, source: recovery.Source, topic_entries: dict[int, int]
         for ledger_id in sorted(pages)
         for entry_id, unacked in sorted(pages[ledger_id].partial.items())
     }
-    return LedgerState(AckState(found.mark_delete, acked, batches, dict(found.properties)), found.source)
+    return LedgerState(AckSnapshot(found.mark_delete, acked, batches, dict(found.properties)), found.source)
 
 
 def _name_in(ledger: DiskLedger, last: int) -> str:
@@ -215,7 +215,7 @@ def _name_in(ledger: DiskLedger, last: int) -> str:
     return ""
 
 
-def _open(topic: DiskTopic, ledger_id: int) -> recovery.Entries:
+def _open(topic: DiskTopic, ledger_id: int) -> recovery.CursorLedgerEntries:
     ledger = topic.ledger(ledger_id)
     if ledger is None:
         raise NoSuchLedgerError("it is neither on the disks nor in the metadata")
@@ -224,12 +224,14 @@ def _open(topic: DiskTopic, ledger_id: int) -> recovery.Entries:
     return _entries_of(ledger, topic.limits)
 
 
-def _entries_of(ledger: DiskLedger, limits: ExpansionLimits) -> recovery.Entries:
+def _entries_of(ledger: DiskLedger, limits: ExpansionLimits) -> recovery.CursorLedgerEntries:
     codec = None
     if ledger.metadata is not None and CODEC_PROPERTY in ledger.metadata.custom_metadata:
         codec = ledger.metadata.custom_metadata[CODEC_PROPERTY].decode(errors="replace")
     # Recovery asks nothing else of a handle.
-    return recovery.Entries(cast("LedgerHandle", _Handle(ledger)), ledger.extent.last_entry, codec, limits=limits)
+    return recovery.CursorLedgerEntries(
+        cast("LedgerHandle", _Handle(ledger)), ledger.extent.last_entry, codec, limits=limits
+    )
 
 
 class _Entry(NamedTuple):
@@ -260,7 +262,7 @@ class _Handle:
 # -- deduplication ---------------------------------------------------------------------------------------------------
 
 
-def replayed(cursor: DiskCursor) -> AckState:
+def replayed(cursor: DiskCursor) -> AckSnapshot:
     """What a broker knows of a topic's producers once it has loaded it: the state of its deduplication cursor, and
     behind that the highest sequence id of each producer in the topic itself."""
     topic = cursor.topic

@@ -19,7 +19,7 @@ from bookstand.errors import BookstandError, MalformedMessageError
 from bookstand.managed_ledger.message.format import Message
 from bookstand.managed_ledger.topic_name import cursor_of, parts_of
 from bookstand.proto.ack_messages import read_position
-from bookstand.proto.schema_codec import BOOL, CHUNK, INT32, INT64, NAME, Field, Kind, Table
+from bookstand.proto.schema_codec import BOOL, BYTES_FIELD, INT32, INT64, STRICT_TEXT, Field, FieldType, MessageSchema
 from bookstand.proto.wire_format import BYTES, VARINT, WireError, fields, tag
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _OUR_TOPIC, _OUR_CURSOR = "bookstand/topic", "bookstand/cursor"
 _SCHEMA_ID, _COMPACTED_TOPIC = "pulsar/schemaId", "pulsar/compactedTopic"
 
 
-class Content(NamedTuple):
+class LedgerKind(NamedTuple):
     """``topic`` and ``cursor`` are names, where labels tell them; else they are empty."""
 
     kind: str
@@ -51,38 +51,38 @@ class Content(NamedTuple):
     labelled: bool = False
 
 
-def content_of(ledger: DiskLedger, exists: Callable[[int], bool]) -> Content:
+def content_of(ledger: DiskLedger, exists: Callable[[int], bool]) -> LedgerKind:
     """By labels if there are any that say it, else by the entries. ``exists``: whether a number is a ledger's id."""
     labelled = None if ledger.metadata is None else by_labels(ledger.metadata.custom_metadata)
-    return labelled or Content(by_entries(ledger, exists))
+    return labelled or LedgerKind(by_entries(ledger, exists))
 
 
 # -- by labels -------------------------------------------------------------------------------------------------------
 
 
-def by_labels(custom: Mapping[str, bytes]) -> Content | None:
+def by_labels(custom: Mapping[str, bytes]) -> LedgerKind | None:
     """None: they say nothing of that."""
 
     def text(label: str) -> str:
         return custom.get(label, b"").decode(errors="replace")
 
     if custom.get(_APPLICATION) == _OURS:
-        return Content(text(_COMPONENT) or OTHER, text(_OUR_TOPIC), text(_OUR_CURSOR), True)
+        return LedgerKind(text(_COMPONENT) or OTHER, text(_OUR_TOPIC), text(_OUR_CURSOR), True)
     if custom.get(_APPLICATION) != _PULSAR:
         return None
     component = text(_COMPONENT)
     if component == "managed-ledger":
         topic = _full_name(text(_MANAGED_LEDGER))
         if _CURSOR_LABEL in custom:
-            return Content(CURSOR, topic, cursor_of(text(_CURSOR_LABEL)), True)
-        return Content(TOPIC, topic, labelled=True)
+            return LedgerKind(CURSOR, topic, cursor_of(text(_CURSOR_LABEL)), True)
+        return LedgerKind(TOPIC, topic, labelled=True)
     bucket = read_labels(custom)
     if bucket is not None:
-        return Content(BUCKET, _full_name(bucket.topic), bucket.cursor, True)
+        return LedgerKind(BUCKET, _full_name(bucket.topic), bucket.cursor, True)
     if component == "schema":
-        return Content(SCHEMA, text(_SCHEMA_ID), labelled=True)
+        return LedgerKind(SCHEMA, text(_SCHEMA_ID), labelled=True)
     if component == "compacted-ledger":
-        return Content(COMPACTED, text(_COMPACTED_TOPIC), labelled=True)
+        return LedgerKind(COMPACTED, text(_COMPACTED_TOPIC), labelled=True)
     return None
 
 
@@ -228,28 +228,28 @@ def _named_by_bucket(data: bytes) -> set[int]:
 
 
 # What Pulsar stores of a schema. The index has all versions before, and where they are.
-_SCHEMA_INFO = Table(
+_SCHEMA_INFO = MessageSchema(
     {
-        1: Field("schema_id", NAME, required=True),
-        2: Field("user", NAME),
+        1: Field("schema_id", STRICT_TEXT, required=True),
+        2: Field("user", STRICT_TEXT),
         3: Field("type", INT32),
-        4: Field("schema", CHUNK),
+        4: Field("schema", BYTES_FIELD),
         5: Field("timestamp", INT64, required=True),
         6: Field("is_deleted", BOOL),
-        7: Field("properties", CHUNK, many=True),
+        7: Field("properties", BYTES_FIELD, many=True),
     }
 )
-_SCHEMA_VERSION = Table(
+_SCHEMA_VERSION = MessageSchema(
     {
         1: Field("version", INT64, required=True),
-        2: Field("position", Kind(BYTES, read_position, bytes), required=True),
-        3: Field("hash", CHUNK, required=True),
+        2: Field("position", FieldType(BYTES, read_position, bytes), required=True),
+        3: Field("hash", BYTES_FIELD, required=True),
     }
 )
-_SCHEMA_ENTRY = Table(
+_SCHEMA_ENTRY = MessageSchema(
     {
-        2: Field("info", Kind(BYTES, _SCHEMA_INFO.read, bytes), required=True),
-        5: Field("versions", Kind(BYTES, _SCHEMA_VERSION.read, bytes), many=True),
+        2: Field("info", FieldType(BYTES, _SCHEMA_INFO.read, bytes), required=True),
+        5: Field("versions", FieldType(BYTES, _SCHEMA_VERSION.read, bytes), many=True),
     }
 )
 

@@ -8,7 +8,7 @@ port, its host and its protocol.
 from __future__ import annotations
 
 from bookstand.ledger.cluster.ledger_path import ROOT
-from bookstand.proto.wire_format import write_bytes, write_number
+from bookstand.proto.wire_format import write_bytes_field, write_varint_field
 
 LAYOUT = f"{ROOT}/LAYOUT"
 INSTANCE_ID = f"{ROOT}/INSTANCEID"
@@ -28,10 +28,10 @@ _ID, _PORT, _HOST, _PROTOCOL_FIELD = 1, 2, 3, 4
 def service_info(host: str, port: int) -> bytes:
     """What clients are told of a bookie that listens there."""
     endpoint = bytearray()
-    write_bytes(endpoint, _ID, _NAME)
-    write_number(endpoint, _PORT, port)
-    write_bytes(endpoint, _HOST, host.encode())
-    write_bytes(endpoint, _PROTOCOL_FIELD, _PROTOCOL)
+    write_bytes_field(endpoint, _ID, _NAME)
+    write_varint_field(endpoint, _PORT, port)
+    write_bytes_field(endpoint, _HOST, host.encode())
+    write_bytes_field(endpoint, _PROTOCOL_FIELD, _PROTOCOL)
     out = bytearray()
-    write_bytes(out, _ENDPOINTS, endpoint)
+    write_bytes_field(out, _ENDPOINTS, endpoint)
     return bytes(out)

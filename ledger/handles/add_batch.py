@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from time import monotonic
 
-from bookstand.storage.commit.group_commit import Submission
-from bookstand.storage.format.entry_batch import Sizes
+from bookstand.storage.commit.group_commit import CommitRequest
+from bookstand.storage.format.entry_batch import PayloadSizes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from bookstand.ledger.handles.base_writer import Writer
+    from bookstand.ledger.handles.base_writer import BaseWriter
     from bookstand.storage.commit.entry_operations import AddEntries
     from bookstand.storage.commit.futures import Pending
 
@@ -22,12 +22,12 @@ _ROOM = 4 << 20
 ENTRY_ROOM = 256
 
 
-class Add(Submission):
+class PendingAdd(CommitRequest):
     """Consecutive entries on their way."""
 
     __slots__ = ("entries", "payloads", "started", "stored", "writer")
 
-    def __init__(self, writer: Writer, entries: AddEntries) -> None:
+    def __init__(self, writer: BaseWriter, entries: AddEntries) -> None:
         super().__init__(writer.committer, (entries,))
         self.writer = writer
         self.entries = entries
@@ -45,7 +45,7 @@ class Add(Submission):
         self.writer.add_finished(self, error, later)
 
 
-class Gathering(Add):
+class OpenAddBatch(PendingAdd):
     """An Add that the appends of all threads may join until it is sealed.
 
     Joining takes no lock. An append puts its Pending, which holds the payload meanwhile, behind those that have
@@ -58,7 +58,7 @@ class Gathering(Add):
 
     __slots__ = ("_count", "_measured", "_numbered", "arrived", "room", "sealed")
 
-    def __init__(self, writer: Writer, entries: AddEntries, sealed: bool) -> None:
+    def __init__(self, writer: BaseWriter, entries: AddEntries, sealed: bool) -> None:
         super().__init__(writer, entries)
         self.arrived: list[Pending] = []
         self.sealed = sealed
@@ -86,7 +86,7 @@ class Gathering(Add):
         for entry_id, pending in enumerate(arrived, self.entries.first_entry):
             pending._value = entry_id
         if self.entries.sizes is None:
-            self.entries.sizes = Sizes(list(map(len, self.payloads)))
+            self.entries.sizes = PayloadSizes(list(map(len, self.payloads)))
         self._numbered = True
         # A Pending knows its Add: both would live on until the next garbage collection.
         self.arrived.clear()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bookstand.ledger.handles.base_writer import Writer
+from bookstand.ledger.handles.base_writer import BaseWriter
 from bookstand.ledger.validation import as_entry_id, as_payload
-from bookstand.storage.commit.futures import Pending, pending_on
+from bookstand.storage.commit.futures import Pending, pending_for
 
 
-class LedgerWriterAdv(Writer):
+class LedgerWriterAdv(BaseWriter):
     """The caller chooses the entry ids, and may write them in any order; answers come in their order all the same."""
 
     def write(self, entry_id: int, data: bytes) -> int:
@@ -20,4 +20,4 @@ class LedgerWriterAdv(Writer):
         if type(data) is not bytes:
             data = as_payload(data)
         self.check_size(entry_id, data)
-        return pending_on(*self._submit_alone(data, entry_id))
+        return pending_for(*self._submit_alone(data, entry_id))

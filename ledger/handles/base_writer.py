@@ -1,8 +1,8 @@
 """What all handles that add entries have in common: how entries travel, how they are answered, how a ledger ends.
 
-What travels together is an :class:`Add`: appends that come while the same last-add-confirmed holds and the commit has
-not begun share one. Answers come strictly in the order of entry ids, also where the store is done with a later entry
-before an earlier one.
+What travels together is an :class:`PendingAdd`: appends that come while the same last-add-confirmed holds and the
+commit has not begun share one. Answers come strictly in the order of entry ids, also where the store is done with a
+later entry before an earlier one.
 
 An add that fails ends the handle: all adds under way fail with the same error, and the handle closes the ledger at its
 last-add-confirmed.
@@ -23,12 +23,12 @@ from bookstand.errors import (
     MetadataVersionError,
     NoSuchLedgerError,
 )
-from bookstand.ledger.handles.add_batch import Add, Gathering
+from bookstand.ledger.handles.add_batch import OpenAddBatch, PendingAdd
 from bookstand.ledger.handles.handle import LedgerHandle
 from bookstand.storage.commit.entry_operations import AddEntries, SetExplicitLac
-from bookstand.storage.commit.futures import Completion, Pending, completed, pending_on
+from bookstand.storage.commit.futures import Completion, Pending, completed, pending_for
 from bookstand.storage.commit.group_commit import call_all
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format.entry_codec import HEADER_BYTES
 from bookstand.storage.format.ledger_metadata import CLOSED, IN_RECOVERY
 from bookstand.storage.hooks import SimulatedCrash
@@ -52,7 +52,7 @@ _EARLY_BYTES = 4 << 20
 _CLOSING_ERRORS_THAT_STAND = (MetadataVersionError, NoSuchLedgerError)
 
 
-class Writer(LedgerHandle):
+class BaseWriter(LedgerHandle):
     """What both kinds of writers share. ``self._lock`` guards all of the state below."""
 
     _close_is_durable = True
@@ -69,7 +69,7 @@ class Writer(LedgerHandle):
         super().__init__(client, metadata, digest, master_key)
         self.committer = client.storage.committer
         self.timed = client.add_quorum_timeout is not None
-        self.gathering: Gathering | None = None
+        self.gathering: OpenAddBatch | None = None
         self._incarnation = incarnation
         self._deferred = bool(deferred_sync)
         self._hooks = client.storage.entry_hooks
@@ -77,9 +77,9 @@ class Writer(LedgerHandle):
         self._alone = self._hooks is not None or self._deferred
         self._largest_payload = client.max_entry_bytes - HEADER_BYTES - digest.size
         # Adds under way by the id of their first entry.
-        self._adds: dict[int, Add] = {}
+        self._adds: dict[int, PendingAdd] = {}
         # Adds that are acknowledged and no longer under way, until they are settled.
-        self._unsettled: list[Add] = []
+        self._unsettled: list[PendingAdd] = []
         # The last entry answered in order; with deferred sync it runs ahead of the LAC.
         self._head = -1
         # An early answer that turned out to be wrong, to be told by the next force.
@@ -164,14 +164,14 @@ class Writer(LedgerHandle):
             in_order,
         )
 
-    def _make_add(self, first_entry: int, payloads: list[bytes], lac: int, in_order: bool) -> Add:
-        return Add(self, self._entries(first_entry, payloads, lac, in_order))
+    def _make_add(self, first_entry: int, payloads: list[bytes], lac: int, in_order: bool) -> PendingAdd:
+        return PendingAdd(self, self._entries(first_entry, payloads, lac, in_order))
 
     # -- gathering; the lock is held ---------------------------------------------------------------------------------
 
-    def _begin_gathering(self, sealed: bool = False) -> Gathering:
+    def _begin_gathering(self, sealed: bool = False) -> OpenAddBatch:
         """An Add for what comes from now on. Until it is ended, its entries are not in ``_lap`` and ``_length``."""
-        add = Gathering(self, self._entries(self._lap + 1, [], self._lac, in_order=True), sealed)
+        add = OpenAddBatch(self, self._entries(self._lap + 1, [], self._lac, in_order=True), sealed)
         self._storage.enqueue_locked(add)
         self._adds[add.entries.first_entry] = add
         self.gathering = add
@@ -188,7 +188,7 @@ class Writer(LedgerHandle):
             self._length = entries.length_before + entries.sizes.total
             self.gathering = None
 
-    def _open_gathering(self) -> Gathering | None:
+    def _open_gathering(self) -> OpenAddBatch | None:
         """What entries may join."""
         add = self.gathering
         if add is None or not add.sealed:
@@ -234,7 +234,7 @@ class Writer(LedgerHandle):
         self._enter(add)
         return add, entry_id
 
-    def _enter(self, add: Add, error: BaseException | None = None) -> None:
+    def _enter(self, add: PendingAdd, error: BaseException | None = None) -> None:
         """An entry goes to the store, and with deferred sync its answer comes before it is there."""
         early = self._deferred and self._hooks is None
         if error is None and early:
@@ -290,7 +290,7 @@ class Writer(LedgerHandle):
     def release(self) -> None:
         self._reserved, self._reserved_by = False, None
 
-    def stage(self, payloads: list[bytes]) -> Add:
+    def stage(self, payloads: list[bytes]) -> PendingAdd:
         """Count the payloads in, as entries that travel with somebody else's submission; the lock is held."""
         self._reserved = False
         refusal = self._refusal()
@@ -303,7 +303,7 @@ class Writer(LedgerHandle):
         self._reserved = True
         return add
 
-    def unstage(self, add: Add) -> None:
+    def unstage(self, add: PendingAdd) -> None:
         """The transaction was refused: as if it had not been; the lock is held."""
         if self._adds.pop(add.entries.first_entry, None) is add:
             self._lap -= len(add.payloads)
@@ -317,7 +317,7 @@ class Writer(LedgerHandle):
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def add_finished(self, add: Add, error: BaseException | None, later: list[Callable[[], None]]) -> None:
+    def add_finished(self, add: PendingAdd, error: BaseException | None, later: list[Callable[[], None]]) -> None:
         """The store is done with an Add. Runs in the thread that led the commit."""
         hooks = self._hooks
         if hooks is not None and error is None:
@@ -344,7 +344,7 @@ class Writer(LedgerHandle):
                 return
         self._answer(add, error, later)
 
-    def _answer(self, add: Add, error: BaseException | None, later: list[Callable[[], None]]) -> None:
+    def _answer(self, add: PendingAdd, error: BaseException | None, later: list[Callable[[], None]]) -> None:
         with self._lock:
             if self._adds.get(add.entries.first_entry) is not add:
                 if error is not None and self._deferred:
@@ -372,7 +372,7 @@ class Writer(LedgerHandle):
             self.end_gathering()
             self._lac = self._head
 
-    def _next_in_turn(self) -> Add | None:
+    def _next_in_turn(self) -> PendingAdd | None:
         add = self._adds.get(self._head + 1)
         if add is None and self._adds:
             # With deferred sync an id up to the head may be written again; nothing is before it.
@@ -383,7 +383,7 @@ class Writer(LedgerHandle):
 
     def _fail(self, error: BaseException) -> None:
         """An add failed: so do all under way, and the handle closes itself."""
-        doomed: list[Add] = []
+        doomed: list[PendingAdd] = []
         first_time = False
         try:
             with self._lock:
@@ -402,7 +402,7 @@ class Writer(LedgerHandle):
         self.release()
         self._fail(error)
 
-    def _drop_adds(self) -> list[Add]:
+    def _drop_adds(self) -> list[PendingAdd]:
         """Take all adds off their way; the lock is held. An interruption leaves all of them, or none."""
         self.end_gathering()
         doomed = [self._adds[first] for first in sorted(self._adds)]
@@ -421,7 +421,7 @@ class Writer(LedgerHandle):
 
     def give_up(self, reason: BookstandError) -> None:
         """Nothing under way will be answered any more."""
-        doomed: list[Add] = []
+        doomed: list[PendingAdd] = []
         try:
             with self._lock:
                 doomed = self._drop_adds()
@@ -463,7 +463,7 @@ class Writer(LedgerHandle):
             self._lac_at_tick = lac
             if self._closing is not None or lac < 0 or lac != seen or lac <= self._told_lac:
                 return
-        self._storage.apply(Change(SetExplicitLac(self._id, self._incarnation, self._master_key, lac)))
+        self._storage.apply(WriteBatch(SetExplicitLac(self._id, self._incarnation, self._master_key, lac)))
         self._told_lac = lac
 
     def close(self) -> None:
@@ -481,9 +481,9 @@ class Writer(LedgerHandle):
                 return completed(error=ClientClosedError(f"store {self._storage.path} is closed"))
             closing = self._closing
         if closing is not None:
-            return pending_on(closing)
+            return pending_for(closing)
         self._storage.flush()
-        doomed: list[Add] = []
+        doomed: list[PendingAdd] = []
         try:
             with self._lock:
                 doomed, _ = self._begin_close()
@@ -492,9 +492,9 @@ class Writer(LedgerHandle):
             _complete_all(doomed, LedgerClosedError(f"ledger {self._id} was closed before the add was answered"))
         assert closing is not None
         self.drive(closing, None)
-        return pending_on(closing)
+        return pending_for(closing)
 
-    def _begin_close(self) -> tuple[list[Add], bool]:
+    def _begin_close(self) -> tuple[list[PendingAdd], bool]:
         """No adds from here on; the lock is held. Returns what was under way, and whether the end is to be written."""
         first_time = self._closing is None
         doomed = self._drop_adds()
@@ -547,7 +547,7 @@ class Writer(LedgerHandle):
             closing.complete()
 
 
-def _complete_all(adds: list[Add], error: BaseException) -> None:
+def _complete_all(adds: list[PendingAdd], error: BaseException) -> None:
     """Fail each. An interruption does not keep any from it."""
     try:
         for add in adds:

@@ -268,7 +268,7 @@ class LedgerHandle(ProcessBound):
             return EntryLostError(f"entry {self._id}:{entry_id} cannot be told: the ledger's state is missing")
         if state is None or not state.heard_of:
             return NoSuchLedgerOnBookieError(f"ledger {self._id} has no entry {entry_id}: nothing was ever added to it")
-        if state.must_have(entry_id) and self._storage.entry(self._id, entry_id) is None:
+        if state.must_exist(entry_id) and self._storage.entry(self._id, entry_id) is None:
             return EntryLostError(f"entry {self._id}:{entry_id} was stored, but is missing: the store is damaged")
         return NoSuchEntryError(f"ledger {self._id} has no entry {entry_id}")
 

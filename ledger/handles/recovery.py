@@ -17,7 +17,7 @@ from bookstand.errors import (
 )
 from bookstand.ledger.handles.reader import LedgerReader
 from bookstand.storage.commit.entry_operations import Fence
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format.ledger_metadata import CLOSED, IN_RECOVERY, OPEN
 
 TYPE_CHECKING = False
@@ -79,7 +79,7 @@ class _Recovery:
         self._client.check_writable()
         if self._storage.hooks is not None:
             self._storage.hooks.on_fence(reader._id)
-        (self._incarnation,) = self._storage.apply(Change(Fence(reader._id, reader._master_key, self._incarnation)))
+        (self._incarnation,) = self._storage.apply(WriteBatch(Fence(reader._id, reader._master_key, self._incarnation)))
         if self._storage.hooks is not None:
             self._storage.point("recovery.fenced", reader._id)
 

@@ -13,10 +13,10 @@ from bookstand.errors import (
     OutcomeUnknownError,
 )
 from bookstand.ledger.handles.add_batch import ENTRY_ROOM
-from bookstand.ledger.handles.base_writer import Writer
+from bookstand.ledger.handles.base_writer import BaseWriter
 from bookstand.ledger.validation import all_bytes, as_payload
-from bookstand.storage.commit.futures import Completion, Pending, pending_on
-from bookstand.storage.format.entry_batch import Sizes
+from bookstand.storage.commit.futures import Completion, Pending, pending_for
+from bookstand.storage.format.entry_batch import PayloadSizes
 from bookstand.storage.format.ledger_metadata import CLOSED
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from bookstand.ledger.handles.add_batch import Gathering
+    from bookstand.ledger.handles.add_batch import OpenAddBatch
     from bookstand.storage.format.digest import Digest
 
 # What append_many hands over at a time: large enough for a commit to be cheap, small enough to stay in the cache.
@@ -32,7 +32,7 @@ _MANY_ENTRIES = 10_000
 _MANY_BYTES = 8 << 20
 
 
-class LedgerWriter(Writer):
+class LedgerWriter(BaseWriter):
     """Appends entries with ids 0, 1, 2, …"""
 
     def append(self, data: bytes) -> int:
@@ -62,7 +62,7 @@ class LedgerWriter(Writer):
         return self._storage.hooks is None
 
     def _append_now(
-        self, payloads: list[bytes], total: int, sizes: Sizes | None = None, most_entries: int | None = None
+        self, payloads: list[bytes], total: int, sizes: PayloadSizes | None = None, most_entries: int | None = None
     ) -> int:
         """Commit entries in this thread if no other commits, and return the id of the first one; -1: they take the way
         that all others take. ``total``: the payloads' bytes."""
@@ -78,7 +78,7 @@ class LedgerWriter(Writer):
         return first
 
     def _add_alone(
-        self, payloads: list[bytes], total: int, sizes: Sizes | None, most_entries: int | None
+        self, payloads: list[bytes], total: int, sizes: PayloadSizes | None, most_entries: int | None
     ) -> tuple[int, BookstandError | None, BaseException | None] | None:
         """Commit entries in this thread, which leads. Returns the id of the first one, the error that ends the handle,
         and what is to be raised instead."""
@@ -139,7 +139,7 @@ class LedgerWriter(Writer):
             self.committer.nudge()
         return pending
 
-    def _came_in_time(self, add: Gathering, pending: Pending) -> bool:
+    def _came_in_time(self, add: OpenAddBatch, pending: Pending) -> bool:
         with self._lock:
             return add.took(pending)
 
@@ -147,16 +147,16 @@ class LedgerWriter(Writer):
         """Queue an entry for which there may be nothing yet that it could join."""
         data = self._checked(data)
         if self._alone:
-            return pending_on(*self._submit_alone(data, None))
+            return pending_for(*self._submit_alone(data, None))
         with self._turn, self._lock:
             refusal = self._refusal()
             if refusal is None:
                 # Nobody seals it as long as the lock is held.
                 add = self._open_gathering() or self._begin_gathering()
-                pending = pending_on(add, data)
+                pending = pending_for(add, data)
                 add.arrived.append(pending)
                 return pending
-        return pending_on(*self._refused(refusal))
+        return pending_for(*self._refused(refusal))
 
     def _checked(self, data: bytes) -> bytes:
         if type(data) is not bytes:
@@ -171,7 +171,7 @@ class LedgerWriter(Writer):
         if self._metadata.state == CLOSED:
             super()._learn_from_read()
 
-    def _check_sizes(self, part: list[bytes], sizes: Sizes) -> None:
+    def _check_sizes(self, part: list[bytes], sizes: PayloadSizes) -> None:
         if sizes.largest > self._largest_payload:
             for number, data in enumerate(part, self.last_add_pushed + 1):
                 self.check_size(number, data)
@@ -195,7 +195,7 @@ class LedgerWriter(Writer):
                     return range(first, first + len(part))
         return self._append_parts(leading)
 
-    def _append_parts(self, parts: Iterable[tuple[list[bytes], Sizes]]) -> range:
+    def _append_parts(self, parts: Iterable[tuple[list[bytes], PayloadSizes]]) -> range:
         first = self.last_add_pushed + 1
         count = 0
         for part, sizes in parts:
@@ -210,7 +210,7 @@ class LedgerWriter(Writer):
             count += len(part)
         return range(first, first + count)
 
-    def _submit_part(self, part: list[bytes], sizes: Sizes) -> tuple[Completion, int]:
+    def _submit_part(self, part: list[bytes], sizes: PayloadSizes) -> tuple[Completion, int]:
         with self._turn, self._lock:
             refusal = self._refusal()
             if refusal is None:
@@ -234,7 +234,7 @@ class LedgerWriter(Writer):
         return super()._refused(refusal)
 
 
-def parts_of(payloads: Iterable[bytes], digest: Digest | None = None) -> Iterator[tuple[list[bytes], Sizes]]:
+def parts_of(payloads: Iterable[bytes], digest: Digest | None = None) -> Iterator[tuple[list[bytes], PayloadSizes]]:
     """The payloads as bytes, in lists that are worth a commit each, with their sizes. ``digest``: that of the ledger to
     which they will be added as they are here."""
     if isinstance(payloads, list | tuple) and 0 < len(payloads) <= _MANY_ENTRIES:
@@ -255,15 +255,15 @@ def parts_of(payloads: Iterable[bytes], digest: Digest | None = None) -> Iterato
         each.append(len(data))
         size += len(data)
         if size >= _MANY_BYTES or len(part) >= _MANY_ENTRIES:
-            yield part, Sizes(each)
+            yield part, PayloadSizes(each)
             part, each, size = [], [], 0
     if part:
-        yield part, Sizes(each)
+        yield part, PayloadSizes(each)
 
 
-def _measured(part: list[Any], digest: Digest | None) -> tuple[list[bytes], Sizes]:
+def _measured(part: list[Any], digest: Digest | None) -> tuple[list[bytes], PayloadSizes]:
     try:
-        sizes = Sizes(list(map(len, part)))
+        sizes = PayloadSizes(list(map(len, part)))
         if digest is not None and sizes.total <= _MANY_BYTES and sizes.pack(digest, part):
             return part, sizes
         if all_bytes(part):
@@ -272,4 +272,4 @@ def _measured(part: list[Any], digest: Digest | None) -> tuple[list[bytes], Size
         # Not all are bytes; one by one it shows which cannot be made bytes.
         pass
     part = list(map(as_payload, part))
-    return part, Sizes(list(map(len, part)))
+    return part, PayloadSizes(list(map(len, part)))

@@ -15,7 +15,7 @@ from bookstand.errors import IncorrectParameterError, MalformedMessageError
 from bookstand.managed_ledger.message.length_prefixed import U32, bounds, written
 from bookstand.managed_ledger.message.metadata import SINGLE_MESSAGE_METADATA, SingleMessageMetadata
 from bookstand.proto.struct_layout import Layout
-from bookstand.proto.wire_format import VARINT, WireError, read_varint, tag_bytes, write_number
+from bookstand.proto.wire_format import VARINT, WireError, read_varint, tag_bytes, write_varint_field
 
 MEMBER = Layout(
     "a message of a batch, within the payload",
@@ -43,7 +43,7 @@ Bounds = tuple[int, int, int]
 """Of a message of a batch: where its metadata begins, where its payload does, and where that ends."""
 
 
-class Single(NamedTuple):
+class BatchMember(NamedTuple):
     """One message of a batch."""
 
     metadata: SingleMessageMetadata
@@ -53,14 +53,14 @@ class Single(NamedTuple):
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def members(body: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
+def decode_members(body: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
     """Of the first ``count`` messages the metadata, as it is stored but known to be sound, and the payload;
     :class:`~bookstand.errors.MalformedMessageError` at the first that is broken."""
-    for start, stop, end in bounds_of_members(body, 0, count):
+    for start, stop, end in member_offsets(body, 0, count):
         yield body[start:stop], body[stop:end]
 
 
-def bounds_of_members(data: bytes, at: int, count: int) -> Iterator[Bounds]:
+def member_offsets(data: bytes, at: int, count: int) -> Iterator[Bounds]:
     """The same without a copy, of messages that begin at ``at``."""
     return chain.from_iterable(_runs_of_bounds(data, at, count))
 
@@ -170,7 +170,7 @@ def _payload_size(stored: bytes) -> int:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def joined(messages: Iterable[Single], first_sequence_id: int) -> tuple[bytes, int]:
+def encode_batch(messages: Iterable[BatchMember], first_sequence_id: int) -> tuple[bytes, int]:
     """A batch's payload, and how many messages it has. Sequence ids count up, where a message does not say its own."""
     pieces: list[bytes] = []
     count = 0
@@ -185,7 +185,7 @@ def joined(messages: Iterable[Single], first_sequence_id: int) -> tuple[bytes, i
     return b"".join(pieces), count
 
 
-def joined_alike(payloads: Sequence[bytes], like: SingleMessageMetadata, first_sequence_id: int) -> bytes:
+def encode_uniform_batch(payloads: Sequence[bytes], like: SingleMessageMetadata, first_sequence_id: int) -> bytes:
     """The same of messages that have nothing of their own but the payload: ``like`` says no sequence id, and nothing of
     what comes behind it."""
     sizes = list(map(len, payloads))
@@ -219,6 +219,6 @@ def _sequence_fields(first: int, count: int) -> tuple[bytes, ...]:
     fields = []
     for number in range(first, first + count):
         out = bytearray()
-        write_number(out, _SEQUENCE_ID, number)
+        write_varint_field(out, _SEQUENCE_ID, number)
         fields.append(bytes(out))
     return tuple(fields)

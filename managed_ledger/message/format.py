@@ -18,10 +18,10 @@ import google_crc32c
 from bookstand.errors import IncorrectParameterError, MalformedError, MalformedMessageError, MessageChecksumError
 from bookstand.managed_ledger.message.batch_members import (
     LEAST_MEMBER_BYTES,
-    Single,
-    joined,
-    joined_alike,
-    members,
+    BatchMember,
+    decode_members,
+    encode_batch,
+    encode_uniform_batch,
     metadata_of,
 )
 from bookstand.managed_ledger.message.compression import NAMES, NUMBERS, pack, unpack
@@ -35,7 +35,7 @@ from bookstand.managed_ledger.message.metadata import (
 )
 from bookstand.proto.expansion import DEFAULT, MESSAGE_BYTES, Expansion, ExpansionLimits
 from bookstand.proto.struct_layout import Layout
-from bookstand.proto.wire_format import WireError, int64, read_varint, write_number
+from bookstand.proto.wire_format import WireError, int64, read_varint, write_varint_field
 
 _BROKER_MAGIC = b"\x0e\x02"
 _CHECKSUM_MAGIC = b"\x0e\x01"
@@ -155,14 +155,14 @@ class Message:
         """A batch of one message is a batch as well."""
         return self.metadata.num_messages_in_batch is not None
 
-    def messages(self, limits: ExpansionLimits = DEFAULT) -> Iterator[Single]:
+    def messages(self, limits: ExpansionLimits = DEFAULT) -> Iterator[BatchMember]:
         """The messages of a batch, up to the number in its metadata."""
         expansion = limits.of(len(self.data))
         body = unpacked_payload(self.metadata, self.stored_payload, expansion)
         count = self.metadata.num_messages_in_batch or 0
         take_batch(count, len(body), expansion)
-        for stored, payload in members(body, count):
-            yield Single(metadata_of(stored), payload)
+        for stored, payload in decode_members(body, count):
+            yield BatchMember(metadata_of(stored), payload)
 
     def _magic(self, at: int, what: str) -> bytes:
         magic = self.data[at : at + _MAGIC_SIZE]
@@ -195,7 +195,7 @@ def unpacked_payload(metadata: MessageMetadata, stored: bytes, expansion: Expans
         raise MalformedMessageError(f"the payload is damaged: {error}") from None
 
 
-def open_message(data: bytes, known: dict[bytes, MessageMetadata]) -> tuple[MessageMetadata, int]:
+def decode_message(data: bytes, known: dict[bytes, MessageMetadata]) -> tuple[MessageMetadata, int]:
     """A message's metadata, and where its payload begins.
 
     Reading metadata costs more than all the rest, and messages that were published together have mostly the same:
@@ -243,7 +243,7 @@ def _remember(known: dict[bytes, MessageMetadata], stored: bytes, metadata: Mess
     known[stored] = metadata
 
 
-def open_alike(entries: Iterable[bytes], known: dict[bytes, MessageMetadata]) -> Iterator[tuple[Opened, int]]:
+def decode_runs(entries: Iterable[bytes], known: dict[bytes, MessageMetadata]) -> Iterator[tuple[Opened, int]]:
     """The same of many, without an error: what is no message has no metadata, and is payload from its first byte on.
     Neighbours mostly begin alike, and then that is all that is looked at: how many they are in a row is told."""
     opened: Opened = None, 0
@@ -256,7 +256,7 @@ def open_alike(entries: Iterable[bytes], known: dict[bytes, MessageMetadata]) ->
         if count:
             yield opened, count
         try:
-            opened = open_message(data, known)
+            opened = decode_message(data, known)
         except MalformedMessageError:
             opened = None, 0
         head = data[_HEAD_AT : opened[1]] if data.startswith(_CHECKSUM_MAGIC) else b""
@@ -267,7 +267,7 @@ def open_alike(entries: Iterable[bytes], known: dict[bytes, MessageMetadata]) ->
 
 def open_messages(entries: Iterable[bytes], known: dict[bytes, MessageMetadata]) -> Iterator[Opened]:
     """The same, one by one."""
-    for opened, count in open_alike(entries, known):
+    for opened, count in decode_runs(entries, known):
         yield from repeat(opened, count)
 
 
@@ -282,7 +282,7 @@ def plain_metadata(data: bytes) -> bytes | None:
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def join(
+def assemble(
     metadata: MessageMetadata,
     stored_payload: bytes,
     broker_metadata: BrokerEntryMetadata | None = None,
@@ -302,7 +302,7 @@ def join(
     return b"".join(parts)
 
 
-def frame(
+def encode_message(
     payload: bytes,
     *,
     publish_time: int,
@@ -319,10 +319,10 @@ def frame(
     metadata = _metadata(
         producer_name, sequence_id, publish_time, deliver_at, properties, compression, len(payload), more
     )
-    return join(metadata, stored, broker_metadata)
+    return assemble(metadata, stored, broker_metadata)
 
 
-def frames(
+def encode_messages(
     payloads: Iterable[bytes],
     *,
     publish_time: int,
@@ -359,24 +359,24 @@ def frames(
 def _time_field(time: int) -> bytes:
     out = bytearray()
     try:
-        write_number(out, _TIME_FIELD, time)
+        write_varint_field(out, _TIME_FIELD, time)
     except TypeError:
         raise IncorrectParameterError(f"a time of delivery is in milliseconds since 1970, not {time!r}") from None
     return bytes(out)
 
 
-def single(payload: bytes, *, properties: Mapping[str, str] | None = None, **more: Any) -> Single:
+def single(payload: bytes, *, properties: Mapping[str, str] | None = None, **more: Any) -> BatchMember:
     """One message for :func:`batch`."""
     pairs = tuple((properties or {}).items())
-    return Single(_checked(SingleMessageMetadata, more, payload_size=len(payload), properties=pairs), payload)
+    return BatchMember(_checked(SingleMessageMetadata, more, payload_size=len(payload), properties=pairs), payload)
 
 
-def batch(messages: Iterable[Single], *, sequence_id: int = 0, **of_all: Any) -> bytes:
+def batch(messages: Iterable[BatchMember], *, sequence_id: int = 0, **of_all: Any) -> bytes:
     """An entry of several messages. ``sequence_id`` is the first one's; they count up from it unless they say else.
 
     ``of_all``: what :func:`frame` takes.
     """
-    return _batch(*joined(messages, sequence_id), sequence_id=sequence_id, **of_all)
+    return _batch(*encode_batch(messages, sequence_id), sequence_id=sequence_id, **of_all)
 
 
 def batch_alike(
@@ -390,7 +390,7 @@ def batch_alike(
 ) -> bytes:
     """The same of messages that differ in nothing but the payload: as :func:`batch` of a :func:`single` for each."""
     like = SingleMessageMetadata(0, tuple((member_properties or {}).items()), partition_key, event_time=event_time)
-    return _batch(joined_alike(payloads, like, sequence_id), len(payloads), sequence_id=sequence_id, **of_all)
+    return _batch(encode_uniform_batch(payloads, like, sequence_id), len(payloads), sequence_id=sequence_id, **of_all)
 
 
 def _batch(
@@ -411,7 +411,7 @@ def _batch(
     more = {"highest_sequence_id": sequence_id + count - 1, **more, "num_messages_in_batch": count}
     stored = pack(compression, body)
     metadata = _metadata(producer_name, sequence_id, publish_time, deliver_at, properties, compression, len(body), more)
-    return join(metadata, stored, broker_metadata)
+    return assemble(metadata, stored, broker_metadata)
 
 
 def _metadata(

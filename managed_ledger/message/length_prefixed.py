@@ -7,7 +7,7 @@ from struct import Struct
 from typing import TypeVar
 
 from bookstand.errors import IncorrectParameterError, MalformedMessageError
-from bookstand.proto.schema_codec import Table
+from bookstand.proto.schema_codec import MessageSchema
 from bookstand.proto.wire_format import WireError
 
 U32 = Struct(">I")
@@ -31,14 +31,14 @@ def bounds(data: bytes, at: int, what: str) -> tuple[int, int]:
     return start, start + size
 
 
-def parsed(table: Table, build: Callable[..., _T], data: bytes, start: int, end: int, what: str) -> _T:
+def parsed(table: MessageSchema, build: Callable[..., _T], data: bytes, start: int, end: int, what: str) -> _T:
     try:
         return build(**table.read(data, start, end))
     except WireError as error:
         raise MalformedMessageError(f"{what} cannot be read: {error}") from None
 
 
-def written(table: Table, metadata: object) -> bytes:
+def written(table: MessageSchema, metadata: object) -> bytes:
     try:
         return table.write(metadata)
     except (TypeError, AttributeError, ValueError) as error:

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bookstand.proto.schema_codec import BOOL, CHUNK, INT32, INT64, TEXT, UINT32, UINT64, Field, Table, nested, pair
+from bookstand.proto.schema_codec import (
+    BOOL,
+    BYTES_FIELD,
+    INT32,
+    INT64,
+    TEXT,
+    UINT32,
+    UINT64,
+    Field,
+    MessageSchema,
+    nested,
+    pair,
+)
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -78,14 +90,14 @@ class BrokerEntryMetadata(NamedTuple):
 
 _PROPERTY = pair(TEXT, TEXT)
 
-_ENCRYPTION_KEY = Table(
+_ENCRYPTION_KEY = MessageSchema(
     {
         1: Field("key", TEXT, required=True),
-        2: Field("value", CHUNK, required=True),
+        2: Field("value", BYTES_FIELD, required=True),
         3: Field("metadata", _PROPERTY, many=True),
     }
 )
-MESSAGE_METADATA = Table(
+MESSAGE_METADATA = MessageSchema(
     {
         1: Field("producer_name", TEXT, required=True),
         2: Field("sequence_id", UINT64, required=True),
@@ -100,10 +112,10 @@ MESSAGE_METADATA = Table(
         12: Field("event_time", UINT64),
         13: Field("encryption_keys", nested(_ENCRYPTION_KEY, EncryptionKey), many=True),
         14: Field("encryption_algo", TEXT),
-        15: Field("encryption_param", CHUNK),
-        16: Field("schema_version", CHUNK),
+        15: Field("encryption_param", BYTES_FIELD),
+        16: Field("schema_version", BYTES_FIELD),
         17: Field("partition_key_b64_encoded", BOOL),
-        18: Field("ordering_key", CHUNK),
+        18: Field("ordering_key", BYTES_FIELD),
         19: Field("deliver_at_time", INT64),
         20: Field("marker_type", INT32),
         22: Field("txnid_least_bits", UINT64),
@@ -116,10 +128,10 @@ MESSAGE_METADATA = Table(
         29: Field("chunk_id", INT32),
         30: Field("null_partition_key", BOOL),
         31: Field("compacted_batch_indexes", INT32, many=True),
-        32: Field("schema_id", CHUNK),
+        32: Field("schema_id", BYTES_FIELD),
     }
 )
-SINGLE_MESSAGE_METADATA = Table(
+SINGLE_MESSAGE_METADATA = MessageSchema(
     {
         1: Field("properties", _PROPERTY, many=True),
         2: Field("partition_key", TEXT),
@@ -127,10 +139,10 @@ SINGLE_MESSAGE_METADATA = Table(
         4: Field("compacted_out", BOOL),
         5: Field("event_time", UINT64),
         6: Field("partition_key_b64_encoded", BOOL),
-        7: Field("ordering_key", CHUNK),
+        7: Field("ordering_key", BYTES_FIELD),
         8: Field("sequence_id", UINT64),
         9: Field("null_value", BOOL),
         10: Field("null_partition_key", BOOL),
     }
 )
-BROKER_ENTRY_METADATA = Table({1: Field("broker_timestamp", UINT64), 2: Field("index", UINT64)})
+BROKER_ENTRY_METADATA = MessageSchema({1: Field("broker_timestamp", UINT64), 2: Field("index", UINT64)})

@@ -14,8 +14,8 @@ from bookstand.errors import BookstandError, IncorrectParameterError, MissingExt
 from bookstand.pipeline.execution.protocol import Job, Progress, Runner, execute
 from bookstand.pipeline.execution.summary import Summary
 from bookstand.pipeline.execution.worker import Limits
-from bookstand.pipeline.jobs.bucket_cutting import Cut, step_millis
-from bookstand.pipeline.tables.sources import Place, clusters, local_path, places, stores
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings, step_millis
+from bookstand.pipeline.tables.sources import DataSource, clusters, local_path, places, stores
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.format.escapes import visible
 from bookstand.storage.process.data_files import sync_file
@@ -194,7 +194,7 @@ def _taking_over(one: argparse.ArgumentParser) -> None:
 
 
 def _cutting(one: argparse.ArgumentParser, least: str) -> None:
-    usual = Cut()
+    usual = CutSettings()
     one.add_argument("--least", metavar="N", type=_positive, help=least)
     one.add_argument("--step-seconds", metavar="N", type=float, default=usual.step_millis / 1000)
     one.add_argument("--most-in-segment", metavar="N", type=int, default=usual.most_in_segment, help="-1: any number")
@@ -208,9 +208,9 @@ def _cutting(one: argparse.ArgumentParser, least: str) -> None:
     )
 
 
-def _cut(options: argparse.Namespace) -> Cut:
-    usual = Cut()
-    return Cut(
+def _cut(options: argparse.Namespace) -> CutSettings:
+    usual = CutSettings()
+    return CutSettings(
         usual.least if options.least is None else options.least,
         step_millis(options.step_seconds),
         options.most_in_segment,
@@ -227,7 +227,7 @@ def _paths_of_stores(options: argparse.Namespace) -> tuple[str, ...]:
 
 def _add_rebuild(one: argparse.ArgumentParser) -> None:
     _stores(one)
-    _cutting(one, f"a bucket has so many messages; {Cut().least:,} by default")
+    _cutting(one, f"a bucket has so many messages; {CutSettings().least:,} by default")
     one.add_argument("--due-by", metavar="MS", type=int, default=0, help="leave out what is due by then")
     one.add_argument("--leave-rest", action="store_true", help="seal no bucket that has less than --least")
     one.add_argument("--together", action="store_true", help="the stores hold parts of the same topics")
@@ -316,7 +316,7 @@ def _make_import(options: argparse.Namespace) -> Job:
 
     if options.metadata is not None and len(clusters(options.clusters)) > 1:
         raise IncorrectParameterError("--metadata is for a single cluster: others have theirs in their folders")
-    found: dict[str, Place] = {}
+    found: dict[str, DataSource] = {}
     for place in clusters(options.clusters, options.metadata, _limits(options)):
         name = Path(os.path.commonpath(place.paths)).resolve().name
         if name in found:
@@ -340,7 +340,7 @@ def _add_places(one: argparse.ArgumentParser) -> None:
     _add_limits(one)
 
 
-def _places(options: argparse.Namespace) -> tuple[Place, ...]:
+def _places(options: argparse.Namespace) -> tuple[DataSource, ...]:
     return tuple(places(options.places, options.metadata, _limits(options)))
 
 

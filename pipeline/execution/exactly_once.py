@@ -22,7 +22,7 @@ Steps = Callable[[Transaction], dict[str, Any]]
 """Adds to a transaction; what it returns is what the marker tells of it."""
 
 
-class ChangedMeanwhileError(MetadataVersionError):
+class StaleInputError(MetadataVersionError):
     """What a change was worked out from is not as it was: the job is to be run again."""
 
 
@@ -50,7 +50,7 @@ def apply(store: Store, job: str, unit: Unit, result: Result, steps: Steps) -> R
             told = json.dumps({**marker, "facts": steps(transaction)}).encode()
             transaction.put_node(path, told, -1 if stored is None else stored[1])
     except (MetadataVersionError, NoSuchNodeError) as error:
-        raise ChangedMeanwhileError(f"the store has changed since the unit was planned: {error}") from error
+        raise StaleInputError(f"the store has changed since the unit was planned: {error}") from error
     return result._replace(staged=None)
 
 

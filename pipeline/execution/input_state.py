@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from bookstand.errors import StoreFormatError
 from bookstand.pipeline.execution.unit import fingerprint
-from bookstand.pipeline.tables.sources import STORE, Place
+from bookstand.pipeline.tables.sources import STORE, DataSource
 from bookstand.storage.lmdb.environment import DATA_FILE
 from bookstand.storage.lmdb.meta_page import META_BYTES, SMALLEST_PAGE, parse_meta
 
@@ -21,7 +21,7 @@ def file_state(path: str) -> list[int]:
     return [status.st_ino, status.st_size, status.st_mtime_ns]
 
 
-def place_state(place: Place) -> str:
+def place_state(place: DataSource) -> str:
     """A fingerprint of the state of a store, or of all files of a cluster's disks and their dump."""
     if place.kind == STORE:
         data = os.path.join(place.paths[0], DATA_FILE)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bookstand.pipeline.execution.protocol import Job, JoiningJob, attempt_each, join_each, read_each
+from bookstand.pipeline.execution.protocol import Job, ShuffleJob, attempt_each, join_each, read_each
 from bookstand.pipeline.execution.unit import Packed, Part, Result, Unit
 from bookstand.pipeline.execution.worker import Limits
 
@@ -25,7 +25,7 @@ class LocalRunner:
         return attempt_each(job, units, work, processes=self._processes, limits=self._limits)
 
     def run_joined(
-        self, job: JoiningJob, units: Sequence[Unit], parts: Sequence[Part], work: Path | None
+        self, job: ShuffleJob, units: Sequence[Unit], parts: Sequence[Part], work: Path | None
     ) -> Iterator[Result]:
         pieces: dict[str, list[Packed]] = defaultdict(list)
         for packed in read_each(job, parts, {unit.name for unit in units}, self._processes, self._limits):

@@ -20,7 +20,7 @@ from typing import Protocol, cast
 from bookstand.errors import DiskFullError, IncorrectParameterError, StoreError, StoreNotFoundError
 from bookstand.pipeline.execution.run_directory import run_folder
 from bookstand.pipeline.execution.summary import Summary
-from bookstand.pipeline.execution.unit import Packed, Part, Plan, Result, Unit, fingerprint
+from bookstand.pipeline.execution.unit import JobPlan, Packed, Part, Result, Unit, fingerprint
 from bookstand.pipeline.execution.worker import Limits, Lost, calls
 
 Progress = Callable[[int, int], object]
@@ -33,7 +33,7 @@ class Job(Protocol):
     @property
     def name(self) -> str: ...
 
-    def plan(self) -> Plan:
+    def plan(self) -> JobPlan:
         """Look, and change nothing."""
 
     def work(self) -> Path | None:
@@ -54,7 +54,7 @@ class Job(Protocol):
         was."""
 
 
-class JoiningJob(Job, Protocol):
+class ShuffleJob(Job, Protocol):
     """A job some of whose work several places have a part in."""
 
     def read(self, part: Part) -> list[Packed]: ...
@@ -72,7 +72,7 @@ class Runner(Protocol):
     def run(self, job: Job, units: Sequence[Unit], work: Path | None) -> Iterator[Result]: ...
 
     def run_joined(
-        self, job: JoiningJob, units: Sequence[Unit], parts: Sequence[Part], work: Path | None
+        self, job: ShuffleJob, units: Sequence[Unit], parts: Sequence[Part], work: Path | None
     ) -> Iterator[Result]: ...
 
 
@@ -119,7 +119,7 @@ def execute(
 class _Attempted:
     """The results of units, those that crashed included: these are done once more, each alone."""
 
-    def __init__(self, job: Job, runner: Runner, plan: Plan, folder: Path | None) -> None:
+    def __init__(self, job: Job, runner: Runner, plan: JobPlan, folder: Path | None) -> None:
         self._job = job
         self._runner = runner
         self._parts = plan.parts
@@ -154,7 +154,7 @@ class _Attempted:
             return iter(())
         names = {unit.name for unit in units}
         parts = [part for part in self._parts if names.intersection(part.units)]
-        return self._runner.run_joined(cast("JoiningJob", self._job), units, parts, self._folder)
+        return self._runner.run_joined(cast("ShuffleJob", self._job), units, parts, self._folder)
 
 
 # -- one attempt -------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def attempt_each(
 
 
 def join_each(
-    job: JoiningJob,
+    job: ShuffleJob,
     units: Sequence[tuple[Unit, Sequence[Packed]]],
     work: Path | None,
     tag: str = "",
@@ -184,7 +184,7 @@ def join_each(
 
 
 def read_each(
-    job: JoiningJob, parts: Sequence[Part], units: Collection[str], processes: int = 1, limits: Limits | None = None
+    job: ShuffleJob, parts: Sequence[Part], units: Collection[str], processes: int = 1, limits: Limits | None = None
 ) -> Iterator[Packed]:
     """Read parts in child processes: what they have for these units."""
     for part, outcome in calls(lambda part: read_part(job, part, units), parts, processes, limits):
@@ -206,7 +206,7 @@ def attempt(job: Job, unit: Unit, work: Path | None, tag: str = "") -> Result:
     return _attempted(unit.name, work, tag, lambda folder: job.do(unit, folder))
 
 
-def attempt_to_join(job: JoiningJob, unit: Unit, pieces: Sequence[Packed], work: Path | None, tag: str = "") -> Result:
+def attempt_to_join(job: ShuffleJob, unit: Unit, pieces: Sequence[Packed], work: Path | None, tag: str = "") -> Result:
     for piece in pieces:
         if piece.failure is not None:
             return Result(unit.name, failure=piece.failure, crashed=piece.crashed)
@@ -216,7 +216,7 @@ def attempt_to_join(job: JoiningJob, unit: Unit, pieces: Sequence[Packed], work:
     return result._replace(problems=(*result.problems, *problems))
 
 
-def read_part(job: JoiningJob, part: Part, units: Collection[str]) -> list[Packed]:
+def read_part(job: ShuffleJob, part: Part, units: Collection[str]) -> list[Packed]:
     """What there is for these units. Those of a part that cannot be read fail; they are not done without it."""
     try:
         return [packed for packed in job.read(part) if packed.unit in units]

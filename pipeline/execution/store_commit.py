@@ -15,7 +15,7 @@ from bookstand.errors import BookstandError
 from bookstand.ledger.transaction import Transaction
 from bookstand.pipeline.execution.exactly_once import applied, apply
 from bookstand.pipeline.execution.unit import Result, Unit
-from bookstand.pipeline.jobs.bucket_staging import is_as_left
+from bookstand.pipeline.jobs.bucket_staging import is_unchanged
 from bookstand.pipeline.tables.sources import local_path
 from bookstand.storage.storage import open_storage
 from bookstand.store import Store
@@ -47,7 +47,7 @@ def done(job: str, units: Sequence[Unit]) -> Mapping[str, Result]:
             found |= {
                 unit.name: told[unit.name]
                 for unit, _ in some
-                if unit.name in told and is_as_left(storage, unit, told[unit.name])
+                if unit.name in told and is_unchanged(storage, unit, told[unit.name])
             }
         finally:
             storage.close()

@@ -55,7 +55,7 @@ class Part(NamedTuple):
     units: tuple[str, ...]
 
 
-class Plan(NamedTuple):
+class JobPlan(NamedTuple):
     """``units`` are done each by itself. ``joined`` are units that several places have a part in, which are read
     first. ``problems`` is what could not be planned."""
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from bookstand.delivery.tracker.bucket.key import BucketKey
 from bookstand.delivery.tracker.bucket.snapshot.codec import Snapshot, seal
-from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, Numbers, together
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, Numbers, concatenate
 from bookstand.errors import IncorrectParameterError, StoreDamagedError
 
 _LONGEST_STEP = (1 << 53) // 1000
@@ -25,7 +25,7 @@ def step_millis(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-class Cut(NamedTuple):
+class CutSettings(NamedTuple):
     """How buckets are cut, and their segments: the tracker's settings by other names."""
 
     least: int = 50_000
@@ -80,7 +80,7 @@ def cut(parts: Iterable[Indexes], least: int, *, first_ledger: int | None = None
             raise StoreDamagedError(f"messages of ledger {lowest} come behind those of ledger {last}")
         for ledger_id, rows in _by_ledger(part, lowest, highest):
             if count >= max(1, least) and ledger_id > last:
-                yield Bucket(BucketKey(first, last), together(held), True)
+                yield Bucket(BucketKey(first, last), concatenate(held), True)
                 held, count = [], 0
             if not held:
                 first = ledger_id if first_ledger is None else first_ledger
@@ -89,7 +89,7 @@ def cut(parts: Iterable[Indexes], least: int, *, first_ledger: int | None = None
             count += rows.size
             last = ledger_id
     if held:
-        yield Bucket(BucketKey(first, last), together(held), False)
+        yield Bucket(BucketKey(first, last), concatenate(held), False)
 
 
 def _by_ledger(part: Indexes, lowest: int, highest: int) -> Iterator[tuple[int, Indexes]]:

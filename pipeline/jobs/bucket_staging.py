@@ -57,7 +57,7 @@ def cursor_names(topic: DiskTopic, wanted: Sequence[str] = ()) -> list[str]:
     ]
 
 
-def standing(cursor: DiskCursor) -> str:
+def cursor_fingerprint(cursor: DiskCursor) -> str:
     """A few letters that are others when the cursor stands otherwise, whatever buckets it has."""
     named = read_properties(cursor.cursor_properties.items())
     buckets = {*map(str, named.buckets), *named.malformed}
@@ -68,7 +68,7 @@ def standing(cursor: DiskCursor) -> str:
     return fingerprint([list(cursor.state.mark_delete), acked.hexdigest(), properties])
 
 
-def is_as_left(storage: Storage, unit: Unit, told: Result) -> bool:
+def is_unchanged(storage: Storage, unit: Unit, told: Result) -> bool:
     """Whether the cursors have the buckets that they were given."""
     created: dict[str, dict[str, str]] = told.facts.get("buckets", {})
     for cursor, buckets in created.items():

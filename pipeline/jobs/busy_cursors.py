@@ -22,7 +22,7 @@ from bookstand.storage.storage import Storage
 _DAMAGE = (StoreDamagedError, DigestMismatchError, MetadataSerializationError, MalformedError)
 
 
-def left_for(error: BookstandError) -> dict[str, Any]:
+def skip_reason(error: BookstandError) -> dict[str, Any]:
     """Why a cursor was left, as JSON has it."""
     return {"why": str(error), "held": isinstance(error, StoreInUseError), "damaged": isinstance(error, _DAMAGE)}
 

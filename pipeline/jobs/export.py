@@ -15,9 +15,9 @@ from bookstand.disk.topics.topics import topics
 from bookstand.errors import BookstandError
 from bookstand.pipeline.execution.input_state import place_state
 from bookstand.pipeline.execution.publish import Output
-from bookstand.pipeline.execution.unit import Plan, Result, Unit, fingerprint
+from bookstand.pipeline.execution.unit import JobPlan, Result, Unit, fingerprint
 from bookstand.pipeline.execution.worker import Lost, calls
-from bookstand.pipeline.tables.sources import STORE, Place, check_present, opened
+from bookstand.pipeline.tables.sources import STORE, DataSource, check_present, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ _ROW_GROUP = 1 << 17
 class Export:
     """Writes tables of stores and disks as Parquet."""
 
-    places: tuple[Place, ...]
+    places: tuple[DataSource, ...]
     output: str
     tables: tuple[str, ...] = TABLES
     topics: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Export:
     def work(self) -> Path | None:
         return None if self.looking else Output(self.output).attempts()
 
-    def plan(self) -> Plan:
+    def plan(self) -> JobPlan:
         """A table at a time, and messages a topic at a time where that takes no reading of everything."""
         units: list[Unit] = []
         problems: list[str] = []
@@ -65,9 +65,9 @@ class Export:
                 units += found
             else:
                 problems.append(f"{place.name}: {found.why}")
-        return Plan(units, problems=tuple(problems))
+        return JobPlan(units, problems=tuple(problems))
 
-    def _units(self, place: Place) -> list[Unit] | Lost:
+    def _units(self, place: DataSource) -> list[Unit] | Lost:
         units = []
         try:
             state = place_state(place)
@@ -80,10 +80,10 @@ class Export:
             return Lost(str(error))
         return units
 
-    def _topics(self, place: Place) -> list[list[str]]:
+    def _topics(self, place: DataSource) -> list[list[str]]:
         if place.kind != STORE:
             return [list(self.topics)]
-        with opened(place) as disks:
+        with open_source(place) as disks:
             return [[topic.name] for topic in topics(disks) if not self.topics or topic.name in self.topics]
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
@@ -93,7 +93,7 @@ class Export:
         return replace(self, looking=True)
 
     def do(self, unit: Unit, folder: Path) -> Result:
-        place, table = Place.of(unit.of["place"]), unit.of["table"]
+        place, table = DataSource.of(unit.of["place"]), unit.of["table"]
         check_present(place)
         asked = _query(table, unit.of["topics"])
         file = None
@@ -117,7 +117,7 @@ def _query(table: str, chosen: Sequence[str]) -> Query:
     return query(table, wanted=ALL.among("topic", chosen) if of_topics else ALL, unsealed=True)
 
 
-def _write(file: Path | None, place: Place, asked: Query) -> tuple[int, list[str]]:
+def _write(file: Path | None, place: DataSource, asked: Query) -> tuple[int, list[str]]:
     """How many rows there are, and what is wrong with some. Without a file they are only counted."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -11,8 +11,8 @@ from bookstand.disk.importer.run import import_disks
 from bookstand.errors import IncorrectParameterError
 from bookstand.pipeline.execution.input_state import place_state
 from bookstand.pipeline.execution.publish import Output
-from bookstand.pipeline.execution.unit import Plan, Result, Unit, fingerprint
-from bookstand.pipeline.tables.sources import BOOKIE, Place, check_present
+from bookstand.pipeline.execution.unit import JobPlan, Result, Unit, fingerprint
+from bookstand.pipeline.tables.sources import BOOKIE, DataSource, check_present
 from bookstand.store import open as open_store
 from bookstand.store import temporary
 
@@ -21,7 +21,7 @@ from bookstand.store import temporary
 class Import:
     """``clusters``: by the name that its store will have, the bookies that are read together."""
 
-    clusters: Mapping[str, Place]
+    clusters: Mapping[str, DataSource]
     output: str
     unlisted: bool = False
     passwords: tuple[bytes, ...] = ()
@@ -41,9 +41,9 @@ class Import:
     def work(self) -> Path | None:
         return None if self.looking else Output(self.output).attempts()
 
-    def plan(self) -> Plan:
+    def plan(self) -> JobPlan:
         common = {"unlisted": self.unlisted, "passwords": fingerprint([one.hex() for one in self.passwords])}
-        return Plan(
+        return JobPlan(
             [
                 Unit(name, {"place": list(place), "state": place_state(place), **common})
                 for name, place in self.clusters.items()

@@ -16,8 +16,8 @@ from typing import Any
 from bookstand.cursor.store.migration import PAGES, SNAPSHOT, Migration, migrate_cursor
 from bookstand.errors import BookstandError, IncorrectParameterError
 from bookstand.managed_ledger.managed_ledger import ManagedLedger
-from bookstand.pipeline.execution.unit import Plan, Result, Unit
-from bookstand.pipeline.jobs.busy_cursors import check_not_held, left_for
+from bookstand.pipeline.execution.unit import JobPlan, Result, Unit
+from bookstand.pipeline.jobs.busy_cursors import check_not_held, skip_reason
 from bookstand.pipeline.jobs.topics import each_topic, is_wanted, missing
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.store import Store
@@ -46,7 +46,7 @@ class MigrateCursors:
     def work(self) -> None:
         return None
 
-    def plan(self) -> Plan:
+    def plan(self) -> JobPlan:
         units: list[Unit] = []
         problems: list[str] = []
         found: set[str] = set()
@@ -57,7 +57,7 @@ class MigrateCursors:
                 of = {"store": store, "topic": topic.name, "cursors": names, "form": self.form}
                 units.append(Unit(f"{store} {topic.name}", of))
         problems += missing(self.topics, found)
-        return Plan(units, problems=tuple(problems))
+        return JobPlan(units, problems=tuple(problems))
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
         return {}
@@ -127,7 +127,7 @@ class _Outcome:
                 good.append(name)
             except BookstandError as error:
                 self.migrated.pop(name, None)
-                self.left[name] = left_for(error)
+                self.left[name] = skip_reason(error)
         return good
 
     def result(self, unit: Unit) -> Result:

@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from bookstand.pipeline.execution.unit import Plan, Result, Unit
-from bookstand.pipeline.tables.sources import Place, check_present
+from bookstand.pipeline.execution.unit import JobPlan, Result, Unit
+from bookstand.pipeline.tables.sources import DataSource, check_present
 
 
 @dataclass(frozen=True)
-class Survey(ABC):
+class ReadOnlyJob(ABC):
     """What :class:`bookstand.pipeline.execution.protocol.Job` asks, but for a name and :meth:`look`."""
 
-    places: tuple[Place, ...]
+    places: tuple[DataSource, ...]
 
     @abstractmethod
-    def look(self, name: str, place: Place) -> Result:
+    def look(self, name: str, place: DataSource) -> Result:
         """At the place of this name."""
 
     def work(self) -> Path | None:
         return None
 
-    def plan(self) -> Plan:
-        return Plan([Unit(place.name, {"place": list(place)}) for place in self.places])
+    def plan(self) -> JobPlan:
+        return JobPlan([Unit(place.name, {"place": list(place)}) for place in self.places])
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
         return {}
@@ -35,7 +35,7 @@ class Survey(ABC):
         return self
 
     def do(self, unit: Unit, folder: Path) -> Result:
-        place = Place.of(unit.of["place"])
+        place = DataSource.of(unit.of["place"])
         check_present(place)
         return self.look(unit.name, place)
 

@@ -24,13 +24,13 @@ from bookstand.errors import BookstandError, IncorrectParameterError, StoreDamag
 from bookstand.managed_ledger.topic_name import cursor_node_of
 from bookstand.pipeline.execution import store_commit
 from bookstand.pipeline.execution.input_state import file_state
-from bookstand.pipeline.execution.unit import Packed, Part, Plan, Result, Unit
-from bookstand.pipeline.jobs.bucket_cutting import Cut, check_bucket, cut
-from bookstand.pipeline.jobs.bucket_staging import ENTRY_LIMIT, change_of, cursor_names, stage, standing
+from bookstand.pipeline.execution.unit import JobPlan, Packed, Part, Result, Unit
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings, check_bucket, cut
+from bookstand.pipeline.jobs.bucket_staging import ENTRY_LIMIT, change_of, cursor_fingerprint, cursor_names, stage
 from bookstand.pipeline.jobs.single_topic import opened_topic
 from bookstand.pipeline.jobs.topics import each_topic, missing
 from bookstand.pipeline.tables import delayed_rows
-from bookstand.pipeline.tables.sources import STORE, Place, local_path, opened
+from bookstand.pipeline.tables.sources import STORE, DataSource, local_path, open_source
 
 _MANAGED_LEDGER = "pulsar/managed-ledger"
 
@@ -45,7 +45,7 @@ class RebuildDelayed:
     """
 
     stores: tuple[str, ...]
-    cut: Cut = field(default_factory=Cut)
+    cut: CutSettings = field(default_factory=CutSettings)
     topics: tuple[str, ...] = ()
     cursors: tuple[str, ...] = ()
     due_by: int = 0
@@ -69,8 +69,8 @@ class RebuildDelayed:
 
     # -- plan --------------------------------------------------------------------------------------------------------
 
-    def plan(self) -> Plan:
-        plan = Plan([], [], [])
+    def plan(self) -> JobPlan:
+        plan = JobPlan([], [], [])
         problems: list[str] = []
         tables = _tables(self.table)
         where = self._where(problems) if self.together else {}
@@ -92,7 +92,7 @@ class RebuildDelayed:
         return {
             "store": store,
             "topic": topic.name,
-            "cursors": {name: standing(cursor_of(topic, name)) for name in names},
+            "cursors": {name: cursor_fingerprint(cursor_of(topic, name)) for name in names},
             "ledgers": [[ledger_id, count] for ledger_id, count in topic.entry_counts.items()],
             "settings": [*self.cut, self.due_by, self.rest],
         }
@@ -102,7 +102,7 @@ class RebuildDelayed:
         found: dict[tuple[str, int], str] = {}
         for store in self.stores:
             try:
-                with opened(Place(STORE, (store,))) as disks:
+                with open_source(DataSource(STORE, (store,))) as disks:
                     for ledger_id in disks.ledger_ids:
                         metadata = disks.ledger(ledger_id).metadata
                         label = None if metadata is None else metadata.custom_metadata.get(_MANAGED_LEDGER)
@@ -142,7 +142,7 @@ class RebuildDelayed:
         with opened_topic(of["home"], of["topic"]) as (topic, _):
             record = topic.info
         (unit,) = part.units
-        with opened(Place(STORE, (of["store"],))) as disks:
+        with open_source(DataSource(STORE, (of["store"],))) as disks:
             topic = DiskTopic(disks, of["topic"], record)
             parts = delayed_rows.of_topic(topic, of["ledgers"])
             found = [Packed(unit, delayed_rows.packed_rows(rows)) for rows in parts]
@@ -199,7 +199,7 @@ def _check_local(topic: DiskTopic) -> None:
 # -- where the messages are --------------------------------------------------------------------------------------------
 
 
-def _plan_store(of: dict[str, Any], topic: DiskTopic, where: Mapping[tuple[str, int], str], plan: Plan) -> None:
+def _plan_store(of: dict[str, Any], topic: DiskTopic, where: Mapping[tuple[str, int], str], plan: JobPlan) -> None:
     places: dict[str, list[int]] = {of["store"]: []}
     for ledger_id in topic.ledgers():
         store = None if topic.ledger(ledger_id) is not None else _elsewhere(where, topic, ledger_id)
@@ -250,7 +250,7 @@ def _tables(files: Sequence[str]) -> dict[str, _Rows]:
     return found
 
 
-def _plan_table(of: dict[str, Any], rows: _Rows, plan: Plan) -> None:
+def _plan_table(of: dict[str, Any], rows: _Rows, plan: JobPlan) -> None:
     of = {**of, "messages": [[file, numbers, file_state(file)] for file, numbers, _ in rows]}
     name = f"{of['store']} {of['topic']}"
     if len(rows) == 1 and rows[0][2]:

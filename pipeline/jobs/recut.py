@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bookstand.delivery.tracker.bucket.key import BucketKey
 from bookstand.delivery.tracker.bucket.snapshot.codec import SnapshotDamagedError
-from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, together
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, concatenate
 from bookstand.disk.topics.cursors import cursor as cursor_of
 from bookstand.disk.topics.delayed import DelayedIndex, DiskBucket
 from bookstand.disk.topics.topics import DiskTopic
 from bookstand.errors import StoreDamagedError, StoreInUseError
 from bookstand.managed_ledger.topic_name import cursor_node_of
 from bookstand.pipeline.execution import store_commit
-from bookstand.pipeline.execution.unit import Plan, Result, Unit
-from bookstand.pipeline.jobs.bucket_cutting import Bucket, Cut, check_bucket, cut
-from bookstand.pipeline.jobs.bucket_staging import ENTRY_LIMIT, change_of, cursor_names, stage, standing
-from bookstand.pipeline.jobs.busy_cursors import check_not_held, left_for
+from bookstand.pipeline.execution.unit import JobPlan, Result, Unit
+from bookstand.pipeline.jobs.bucket_cutting import Bucket, CutSettings, check_bucket, cut
+from bookstand.pipeline.jobs.bucket_staging import ENTRY_LIMIT, change_of, cursor_fingerprint, cursor_names, stage
+from bookstand.pipeline.jobs.busy_cursors import check_not_held, skip_reason
 from bookstand.pipeline.jobs.single_topic import opened_topic
 from bookstand.pipeline.jobs.topics import each_topic, missing
 from bookstand.pipeline.tables.delayed_rows import in_order
@@ -41,7 +41,7 @@ class Recut:
     """Cuts the buckets of delayed messages anew; every row stays."""
 
     stores: tuple[str, ...]
-    cut: Cut = field(default_factory=Cut)
+    cut: CutSettings = field(default_factory=CutSettings)
     resize: bool = False
     """Whether buckets become of ``cut.least`` messages each; else they keep their ledgers."""
     topics: tuple[str, ...] = ()
@@ -60,19 +60,19 @@ class Recut:
     def work(self) -> Path | None:
         return None if self.looking else store_commit.work(self.workplace)
 
-    def plan(self) -> Plan:
+    def plan(self) -> JobPlan:
         units: list[Unit] = []
         problems: list[str] = []
         found: set[str] = set()
         for store, topic in each_topic(self.stores, self.topics, problems):
             found.add(topic.name)
             cursors = [cursor_of(topic, name) for name in cursor_names(topic, self.cursors)]
-            some = {one.name: standing(one) for one in cursors if DelayedIndex(one, 0).buckets}
+            some = {one.name: cursor_fingerprint(one) for one in cursors if DelayedIndex(one, 0).buckets}
             if some:
                 of = {"store": store, "topic": topic.name, "cursors": some, "settings": [*self.cut, self.resize]}
                 units.append(Unit(f"{store} {topic.name}", of))
         problems += missing(self.topics, found)
-        return Plan(units, problems=tuple(problems))
+        return JobPlan(units, problems=tuple(problems))
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
         return store_commit.done(self.name, units)
@@ -91,7 +91,7 @@ class Recut:
                     if not self.take_over:
                         check_not_held(storage, topic.name, name)
                 except StoreInUseError as error:
-                    left[name] = left_for(error)
+                    left[name] = skip_reason(error)
                     continue
                 first = sum(facts["buckets"] for facts in cursors.values())
                 cursors[name] = self._recut(topic, name, folder, first)
@@ -182,7 +182,7 @@ def _payloads(bucket: DiskBucket) -> Iterator[bytes]:
 
 def _rows(bucket: DiskBucket) -> Indexes:
     parts: list[Any] = [segment.indexes for segment in bucket.segments()]
-    return together(parts) if parts else Indexes.of([], [], [])
+    return concatenate(parts) if parts else Indexes.of([], [], [])
 
 
 def _check_apart(buckets: Sequence[DiskBucket]) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
-from bookstand.disk.metadata.dump import MetadataDump, Node
+from bookstand.disk.metadata.dump import DumpNode, MetadataDump
 from bookstand.disk.store_source import StoreSource
 from bookstand.disk.topics.topics import DiskTopic
 from bookstand.disk.topics.topics import topic as topic_of
@@ -30,7 +30,7 @@ class _OneTopic(StoreSource):
     @cached_property
     def dump(self) -> MetadataDump:
         node = node_of(self._name)
-        nodes: dict[str, Node] = {}
+        nodes: dict[str, DumpNode] = {}
         damaged: list[str] = []
         for path in (node, *self._of_topic.node_paths(f"{node}/")):
             try:
@@ -40,7 +40,7 @@ class _OneTopic(StoreSource):
                 damaged.append(path)
                 continue
             if found is not None:
-                nodes[path] = Node(path, *found)
+                nodes[path] = DumpNode(path, *found)
         return MetadataDump(
             nodes, lambda damage: self.report(damage.what, damage.ledger_id, damage.entry_id), damaged=damaged
         )

@@ -21,8 +21,8 @@ from bookstand.disk.topics.delayed import BROKERS_OWN, DelayedIndex, add, positi
 from bookstand.disk.topics.ledger_kind import content_of
 from bookstand.disk.topics.topics import topics
 from bookstand.pipeline.execution.unit import Result
-from bookstand.pipeline.jobs.read_only import Survey
-from bookstand.pipeline.tables.sources import Place, opened
+from bookstand.pipeline.jobs.read_only import ReadOnlyJob
+from bookstand.pipeline.tables.sources import DataSource, open_source
 
 if TYPE_CHECKING:
     from bookstand.disk.disks import Disks
@@ -34,15 +34,15 @@ _LARGEST = {"backlogs", "holes"}
 
 
 @dataclass(frozen=True)
-class Stats(Survey):
+class Stats(ReadOnlyJob):
     """``buckets_only``: of delayed messages those in buckets alone, so that no messages are read."""
 
     buckets_only: bool = False
 
     name = "stats"
 
-    def look(self, name: str, place: Place) -> Result:
-        with opened(place) as disks:
+    def look(self, name: str, place: DataSource) -> Result:
+        with open_source(place) as disks:
             facts = {**_ledgers(disks), **self._topics(name, disks)}
             problems = tuple(dict.fromkeys(one.what for one in disks.damage))
         counts = {

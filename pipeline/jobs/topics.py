@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from bookstand.disk.topics.topics import DiskTopic, topics
 from bookstand.errors import BookstandError
 from bookstand.managed_ledger.topic_name import fits
-from bookstand.pipeline.tables.sources import STORE, Place, opened
+from bookstand.pipeline.tables.sources import STORE, DataSource, open_source
 
 
 def each_topic(stores: Sequence[str], wanted: Collection[str], problems: list[str]) -> Iterator[tuple[str, DiskTopic]]:
@@ -17,7 +17,7 @@ def each_topic(stores: Sequence[str], wanted: Collection[str], problems: list[st
     for store in stores:
         try:
             # Whoever asks will write to it: where the list of free pages is damaged, over what is in use.
-            with opened(Place(STORE, (store,)), check="structure") as disks:
+            with open_source(DataSource(STORE, (store,)), check="structure") as disks:
                 for topic in topics(disks):
                     if not wanted or any(fits(topic.name, one) for one in wanted):
                         yield store, topic

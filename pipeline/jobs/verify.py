@@ -15,8 +15,8 @@ from bookstand.disk.topics.delayed import DelayedIndex
 from bookstand.disk.topics.topics import topics
 from bookstand.errors import StoreDamagedError
 from bookstand.pipeline.execution.unit import Result
-from bookstand.pipeline.jobs.read_only import Survey
-from bookstand.pipeline.tables.sources import STORE, Place, opened
+from bookstand.pipeline.jobs.read_only import ReadOnlyJob
+from bookstand.pipeline.tables.sources import STORE, DataSource, open_source
 from bookstand.storage.storage import open_storage
 from bookstand.storage.verify import verify
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from bookstand.disk.disks import Disks
 
 
-class Verify(Survey):
+class Verify(ReadOnlyJob):
     """Reads everything, and says what is wrong with it."""
 
     name = "verify"
 
-    def look(self, name: str, place: Place) -> Result:
+    def look(self, name: str, place: DataSource) -> Result:
         found: dict[str, None] = {}
         counts = {"ledgers": 0, "entries": 0, "bytes": 0}
         if place.kind == STORE:
@@ -44,7 +44,7 @@ class Verify(Survey):
                 storage.close()
             counts = {"ledgers": report.ledgers, "entries": report.entries, "bytes": report.bytes}
             found |= dict.fromkeys(problem.message for problem in report.problems)
-        with opened(place) as disks:
+        with open_source(place) as disks:
             if place.kind != STORE:
                 counts = _read_ledgers(disks)
             counts |= _read_topics(disks)

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from bookstand.errors import IncorrectParameterError
 from bookstand.pipeline.spark.streaming import LedgerStream, default_table, streamed
-from bookstand.pipeline.tables.partitioning import Part
+from bookstand.pipeline.tables.partitioning import ReadPart
 from bookstand.pipeline.tables.query import Query, checked_options, places_of, query_of
 from bookstand.pipeline.tables.sources import BOOKIE, STORE
 from bookstand.pipeline.tables.tables import plan_all, rows
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from bookstand.pipeline.tables.arrow import pa
 
 
-class Bundle(InputPartition):
+class PartBundle(InputPartition):
     """What one task reads."""
 
-    def __init__(self, parts: tuple[Part, ...]) -> None:
+    def __init__(self, parts: tuple[ReadPart, ...]) -> None:
         super().__init__(None)
         self.parts = parts
 
@@ -46,10 +46,10 @@ class Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         places = places_of(self._kind, self._options)
-        return [Bundle(parts) for parts in plan_all(places, self._query)] or [Bundle(())]
+        return [PartBundle(parts) for parts in plan_all(places, self._query)] or [PartBundle(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Bundle)
+        assert isinstance(partition, PartBundle)
         for part in partition.parts:
             yield from rows(part, self._query)
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.pipeline.tables.predicate import ALL, HIGHEST, LOWEST, Wanted
+from bookstand.pipeline.tables.predicate import ALL, HIGHEST, LOWEST, Predicate
 from bookstand.pipeline.tables.schemas import Column, Table
 
 _TOKEN = re.compile(
@@ -43,7 +43,7 @@ _GRAMMAR = (
 )
 
 
-def parse(text: str, table: Table) -> Wanted:
+def parse(text: str, table: Table) -> Predicate:
     """Parse the conditions on columns of ``table``."""
     return _Parser(text, table).parse()
 
@@ -61,7 +61,7 @@ class _Parser:
         self._tokens = list(self._split())
         self._next = 0
 
-    def parse(self) -> Wanted:
+    def parse(self) -> Predicate:
         wanted = self._conditions(ALL)
         if self._token.kind != "end":
             self._reject("AND or the end")
@@ -113,13 +113,13 @@ class _Parser:
 
     # -- conditions --------------------------------------------------------------------------------------------------
 
-    def _conditions(self, wanted: Wanted) -> Wanted:
+    def _conditions(self, wanted: Predicate) -> Predicate:
         wanted = self._condition(wanted)
         while self._takes("AND"):
             wanted = self._condition(wanted)
         return wanted
 
-    def _condition(self, wanted: Wanted) -> Wanted:
+    def _condition(self, wanted: Predicate) -> Predicate:
         if self._takes("("):
             wanted = self._conditions(wanted)
             self._expect(")")
@@ -169,11 +169,11 @@ class _Parser:
         return token.text[1:-1].replace(2 * quote, quote)
 
 
-def _among(wanted: Wanted, column: Column, values: list[int | str]) -> Wanted:
+def _among(wanted: Predicate, column: Column, values: list[int | str]) -> Predicate:
     return wanted.among(column.name, values)  # type: ignore[arg-type]
 
 
-def _compared(wanted: Wanted, column: Column, sign: str, value: int | str) -> Wanted:
+def _compared(wanted: Predicate, column: Column, sign: str, value: int | str) -> Predicate:
     if sign in ("=", "==") or isinstance(value, str):
         return _among(wanted, column, [value])
     if (sign, value) in ((">", HIGHEST), ("<", LOWEST)):

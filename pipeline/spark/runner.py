@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bookstand.pipeline.execution.protocol import Job, JoiningJob, attempt_each, join_each, read_each
+from bookstand.pipeline.execution.protocol import Job, ShuffleJob, attempt_each, join_each, read_each
 from bookstand.pipeline.execution.unit import Packed, Part, Result, Unit
 from bookstand.pipeline.execution.worker import Limits
 
@@ -35,7 +35,7 @@ class SparkRunner:
         return self._halved(units, lambda some: self._run(job, some, work))
 
     def run_joined(
-        self, job: JoiningJob, units: Sequence[Unit], parts: Sequence[Part], work: Path | None
+        self, job: ShuffleJob, units: Sequence[Unit], parts: Sequence[Part], work: Path | None
     ) -> Iterator[Result]:
         def run(some: Sequence[Unit]) -> list[Result]:
             names = {unit.name for unit in some}
@@ -83,7 +83,7 @@ class SparkRunner:
         return self._results(self._divided(units).mapInArrow(do, "result string"))
 
     def _run_joined(
-        self, job: JoiningJob, units: Sequence[Unit], parts: Sequence[Part], work: Path | None
+        self, job: ShuffleJob, units: Sequence[Unit], parts: Sequence[Part], work: Path | None
     ) -> list[Result]:
         import pyarrow as pa
 

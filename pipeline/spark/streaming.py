@@ -23,9 +23,9 @@ from bookstand.disk.damage import Damage
 from bookstand.errors import IncorrectParameterError, NoSuchLedgerError, NoSuchNodeError
 from bookstand.pipeline.tables import messages
 from bookstand.pipeline.tables.entries import parts_of
-from bookstand.pipeline.tables.partitioning import ROW_BYTES, Part, Range, Told
+from bookstand.pipeline.tables.partitioning import ROW_BYTES, PlanDamage, Range, ReadPart
 from bookstand.pipeline.tables.query import Query, places_of
-from bookstand.pipeline.tables.sources import STORE, Place, opened
+from bookstand.pipeline.tables.sources import STORE, DataSource, open_source
 from bookstand.pipeline.tables.tables import rows
 from bookstand.storage.format.ledger_metadata import CLOSED
 
@@ -39,15 +39,15 @@ LEDGER, TOPIC = "ledger", "topic"
 EARLIEST, LATEST = "earliest", "latest"
 
 
-class Piece(InputPartition):
+class StreamPart(InputPartition):
     """What one task reads of a batch."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: ReadPart) -> None:
         super().__init__(None)
         self.part = part
 
 
-class Known(NamedTuple):
+class LedgerProgress(NamedTuple):
     """A ledger of the stream, and how many entries it has; none are added if it is closed."""
 
     ledger_id: int
@@ -84,7 +84,7 @@ def streamed(options: Mapping[str, str], query: Query) -> LedgerStream:
 
 
 class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, place: Place, query: Query, options: Mapping[str, str]) -> None:
+    def __init__(self, place: DataSource, query: Query, options: Mapping[str, str]) -> None:
         self._place = place
         self._query = query
         self._start = options.get("start", EARLIEST)
@@ -97,13 +97,13 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what there is -------------------------------------------------------------------------------------------------
 
     def _open(self) -> AbstractContextManager[Disks]:
-        return opened(self._place, self._query.passwords)
+        return open_source(self._place, self._query.passwords)
 
     def _ledger_ids(self, source: Disks) -> list[int]:
         """The ledgers of the stream, in their order."""
         return [int(self._name)]
 
-    def _known(self, source: Disks, first: int = 0) -> list[Known]:
+    def _known(self, source: Disks, first: int = 0) -> list[LedgerProgress]:
         """Those from a ledger on that are still there."""
         found = []
         for ledger_id in self._ledger_ids(source):
@@ -115,7 +115,7 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 closed = extent.state == CLOSED
                 # What is behind a gap may be confirmed or not; what is before the first one stays.
                 entries = (extent.last_entry if closed else extent.gapless) + 1
-                found.append(Known(ledger_id, entries, closed, extent.length + ROW_BYTES * entries))
+                found.append(LedgerProgress(ledger_id, entries, closed, extent.length + ROW_BYTES * entries))
         return found
 
     # -- offsets -------------------------------------------------------------------------------------------------------
@@ -164,10 +164,10 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = [part._replace(work=self._work(part.work)) for part in parts_of(self._place, self._query, ranges)]
         damage = self._lost(start, end, known, sum(one.entries for one in ranges))
         if damage is not None:
-            parts.append(Part(self._place, self._work(Told((damage,)))))
-        return [Piece(part) for part in parts]
+            parts.append(ReadPart(self._place, self._work(PlanDamage((damage,)))))
+        return [StreamPart(part) for part in parts]
 
-    def _lost(self, start: Offset, end: Offset, known: Sequence[Known], found: int) -> Damage | None:
+    def _lost(self, start: Offset, end: Offset, known: Sequence[LedgerProgress], found: int) -> Damage | None:
         gone = end["read"] - start["read"] - found
         if gone > 0:
             what = f"{gone} entries of the stream are gone before they were read"
@@ -185,14 +185,14 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return work
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Piece)
+        assert isinstance(partition, StreamPart)
         return rows(partition.part, self._query)
 
 
 class TopicStream(LedgerStream):
     """Offsets go from ledger to ledger in the order of their ids, which is that of the topic."""
 
-    def __init__(self, place: Place, query: Query, options: Mapping[str, str]) -> None:
+    def __init__(self, place: DataSource, query: Query, options: Mapping[str, str]) -> None:
         super().__init__(place, query, options)
         self._name = options[TOPIC]
 
@@ -207,9 +207,9 @@ class TopicStream(LedgerStream):
     def _work(self, work: Any) -> Any:
         if self._query.table_name != "messages":
             return work
-        ranges = work.damage if isinstance(work, Told) else work
+        ranges = work.damage if isinstance(work, PlanDamage) else work
         topics = {one.ledger_id: self._name for one in ranges}
-        return messages.Of(work, topics)
+        return messages.MessageWork(work, topics)
 
 
 def _offset(ledger_id: int, entry_id: int, read: int = 0, done: bool = False) -> Offset:
@@ -217,7 +217,9 @@ def _offset(ledger_id: int, entry_id: int, read: int = 0, done: bool = False) ->
     return {"ledger": ledger_id, "entry": entry_id, "read": read, "done": int(done)}
 
 
-def _end(known: Sequence[Known], start: Offset, target: Offset | None = None, most: int | None = None) -> Offset:
+def _end(
+    known: Sequence[LedgerProgress], start: Offset, target: Offset | None = None, most: int | None = None
+) -> Offset:
     """How far one may read from ``start``: behind the last entry there is, not behind ``target``, not more than
     ``most``."""
     at = start

@@ -12,11 +12,11 @@ from bookstand.disk.topics.cursors import DiskCursor, names_of
 from bookstand.disk.topics.cursors import cursor as cursor_of
 from bookstand.disk.topics.topics import topic as topic_of
 from bookstand.pipeline.tables.arrow import pa
-from bookstand.pipeline.tables.partitioning import Part, Told, wanted_parts
+from bookstand.pipeline.tables.partitioning import PlanDamage, ReadPart, target_parallelism
 from bookstand.pipeline.tables.query import Query
-from bookstand.pipeline.tables.record_batches import Row, of_columns, of_damage, of_rows, told
-from bookstand.pipeline.tables.snapshot import Pins, pinned, pins_of_topics
-from bookstand.pipeline.tables.sources import STORE, Place, dump_of, opened
+from bookstand.pipeline.tables.record_batches import Row, damage_text, from_columns, from_damage, from_rows
+from bookstand.pipeline.tables.snapshot import SnapshotPins, pinned, pins_of_topics
+from bookstand.pipeline.tables.sources import STORE, DataSource, open_metadata, open_source
 
 # What looking at a topic costs, in bytes that are read in the same time.
 _TOPIC_WEIGHT = 64 << 10
@@ -27,11 +27,11 @@ _RUNS = 1 << 16
 class Topics(NamedTuple):
     """Work: cursors of these topics."""
 
-    pins: Pins | None
+    pins: SnapshotPins | None
     topics: tuple[str, ...]
 
 
-class Found(NamedTuple):
+class CursorResult(NamedTuple):
     """A cursor, and what is wrong with it."""
 
     topic: str
@@ -43,38 +43,38 @@ class Found(NamedTuple):
 # -- planning ----------------------------------------------------------------------------------------------------------
 
 
-def plan(place: Place, query: Query) -> list[Part]:
+def plan(place: DataSource, query: Query) -> list[ReadPart]:
     """By topics; disks in one part, for who reads their cursors has to read all of them."""
     if place.kind == STORE:
-        with opened(place, query.passwords) as source:
+        with open_source(place, query.passwords) as source:
             assert source.dump is not None
             topics = [name for name in source.dump.topics if query.wanted.has("topic", name)]
-            count = min(wanted_parts(query, _TOPIC_WEIGHT * len(topics)), max(1, len(topics)))
+            count = min(target_parallelism(query, _TOPIC_WEIGHT * len(topics)), max(1, len(topics)))
             groups = [tuple(topics[len(topics) * n // count : len(topics) * (n + 1) // count]) for n in range(count)]
             parts = [
-                Part(place, Topics(pins_of_topics(source, group), group), _TOPIC_WEIGHT * len(group))
+                ReadPart(place, Topics(pins_of_topics(source, group), group), _TOPIC_WEIGHT * len(group))
                 for group in groups
                 if group
             ]
             for name in topics:
                 source.dump.cursors(name)
             return [*parts, *_told(place, source.damage)]
-    with dump_of(place, query.passwords) as (dump, damage):
+    with open_metadata(place, query.passwords) as (dump, damage):
         topics = [name for name in dump.topics if query.wanted.has("topic", name)]
         for name in topics:
             dump.cursors(name)
-        parts = [Part(place, Topics(None, tuple(topics)), _TOPIC_WEIGHT * len(topics))] if topics else []
+        parts = [ReadPart(place, Topics(None, tuple(topics)), _TOPIC_WEIGHT * len(topics))] if topics else []
         return [*parts, *_told(place, damage)]
 
 
-def _told(place: Place, damage: Sequence[Damage]) -> list[Part]:
-    return [Part(place, Told(tuple(damage)))] if damage else []
+def _told(place: DataSource, damage: Sequence[Damage]) -> list[ReadPart]:
+    return [ReadPart(place, PlanDamage(tuple(damage)))] if damage else []
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def found(part: Part, query: Query) -> Iterator[Found]:
+def found(part: ReadPart, query: Query) -> Iterator[CursorResult]:
     """The cursors of a part that are wanted."""
     with pinned(part.place, query.passwords, part.work.pins) as source:
         for name in part.work.topics:
@@ -83,19 +83,19 @@ def found(part: Part, query: Query) -> Iterator[Found]:
                 if query.wanted.has("cursor", cursor):
                     seen = len(source.damage)
                     state = cursor_of(topic, cursor)
-                    yield Found(name, cursor, state, source.damage[seen:])
+                    yield CursorResult(name, cursor, state, source.damage[seen:])
 
 
-def read_cursors(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
-    if isinstance(part.work, Told):
-        return of_damage(query, part.place, part.work.damage)
-    return of_rows(query, part.place, (_cursor_row(one) for one in found(part, query)), 256)
+def read_cursors(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
+    if isinstance(part.work, PlanDamage):
+        return from_damage(query, part.place, part.work.damage)
+    return from_rows(query, part.place, (_cursor_row(one) for one in found(part, query)), 256)
 
 
-def _cursor_row(one: Found) -> Row:
+def _cursor_row(one: CursorResult) -> Row:
     row: Row = {"topic": one.topic, "cursor": one.name}
     if one.damage:
-        row["error"] = "\n".join(map(told, one.damage))
+        row["error"] = "\n".join(map(damage_text, one.damage))
     cursor, state = one.cursor, one.cursor.state
     return row | {
         "mark_delete_ledger_id": state.mark_delete.ledger_id,
@@ -112,14 +112,14 @@ def _cursor_row(one: Found) -> Row:
     }
 
 
-def read_acks(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
+def read_acks(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
     place = part.place
-    if isinstance(part.work, Told):
-        yield from of_rows(query, place, ({"error": told(one)} for one in part.work.damage))
+    if isinstance(part.work, PlanDamage):
+        yield from from_rows(query, place, ({"error": damage_text(one)} for one in part.work.damage))
         return
     for one in found(part, query):
         named = {"topic": one.topic, "cursor": one.name}
-        yield from of_rows(query, place, ({**named, "error": told(damage)} for damage in one.damage))
+        yield from from_rows(query, place, ({**named, "error": damage_text(damage)} for damage in one.damage))
         for ledger_id, acked in one.cursor.state.acked.items():
             if not query.wanted.has("ledger_id", ledger_id):
                 continue
@@ -127,7 +127,7 @@ def read_acks(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
             for start in range(0, len(firsts), _RUNS):
                 some = slice(start, start + _RUNS)
                 columns = {"ledger_id": ledger_id, "first_entry_id": firsts[some], "last_entry_id": lasts[some]}
-                yield of_columns(query, place, len(firsts[some]), {**named, **columns})
+                yield from_columns(query, place, len(firsts[some]), {**named, **columns})
         batches = (
             {
                 **named,
@@ -138,4 +138,4 @@ def read_acks(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
             }
             for position, bits in one.cursor.state.batches.items()
         )
-        yield from of_rows(query, place, batches)
+        yield from from_rows(query, place, batches)

@@ -18,7 +18,7 @@ from bookstand.delivery.tracker.bucket.snapshot.codec import (
     decode_segment,
     decode_segments,
 )
-from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, together
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, concatenate
 from bookstand.delivery.tracker.reschedule_log import PROPERTY
 from bookstand.disk.damage import Damage
 from bookstand.disk.topics.cursors import cursor as cursor_of
@@ -29,12 +29,12 @@ from bookstand.disk.topics.topics import topic as topic_of
 from bookstand.pipeline.tables import cursors
 from bookstand.pipeline.tables.arrow import pa
 from bookstand.pipeline.tables.cursors import Topics
-from bookstand.pipeline.tables.entries import Run, parts_of, runs
-from bookstand.pipeline.tables.partitioning import Part, Range, Told
+from bookstand.pipeline.tables.entries import EntryColumns, parts_of, runs
+from bookstand.pipeline.tables.partitioning import PlanDamage, Range, ReadPart
 from bookstand.pipeline.tables.query import Query
-from bookstand.pipeline.tables.record_batches import Row, of_columns, of_damage, of_rows, told
-from bookstand.pipeline.tables.snapshot import Pins, pinned, pins_of_topics
-from bookstand.pipeline.tables.sources import STORE, Place, opened
+from bookstand.pipeline.tables.record_batches import Row, damage_text, from_columns, from_damage, from_rows
+from bookstand.pipeline.tables.snapshot import SnapshotPins, pinned, pins_of_topics
+from bookstand.pipeline.tables.sources import STORE, DataSource, open_source
 
 if TYPE_CHECKING:
     from bookstand.disk.disks import Disks
@@ -44,16 +44,16 @@ _INDEX_BYTES = 20
 _BATCH_ROWS = 200_000
 
 
-class Segments(NamedTuple):
+class SegmentWork(NamedTuple):
     """Work: segments of buckets, each a range of entries; ``names``: topic and cursor by the bucket's ledger; ``pins``:
     of these cursors."""
 
     ranges: tuple[Range, ...]
     names: dict[int, tuple[str, str]]
-    pins: Pins | None
+    pins: SnapshotPins | None
 
 
-class Waiting(NamedTuple):
+class UnsealedWork(NamedTuple):
     """Work: of these topics the messages that were rescheduled, and if asked for those in no bucket; with ``buckets``,
     what is in buckets as well."""
 
@@ -64,14 +64,14 @@ class Waiting(NamedTuple):
 # -- buckets -----------------------------------------------------------------------------------------------------------
 
 
-def read_buckets(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
+def read_buckets(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
     """Of parts as cursors have them."""
-    if isinstance(part.work, Told):
-        return of_damage(query, part.place, part.work.damage)
-    return of_rows(query, part.place, _bucket_rows(part, query), 256)
+    if isinstance(part.work, PlanDamage):
+        return from_damage(query, part.place, part.work.damage)
+    return from_rows(query, part.place, _bucket_rows(part, query), 256)
 
 
-def _bucket_rows(part: Part, query: Query) -> Iterator[Row]:
+def _bucket_rows(part: ReadPart, query: Query) -> Iterator[Row]:
     with pinned(part.place, query.passwords, part.work.pins) as source:
         for topic, cursor, bucket in _buckets(source, part.work.topics, query):
             if not query.wanted.has("ledger_id", bucket.ledger_id):
@@ -98,7 +98,7 @@ def _bucket_rows(part: Part, query: Query) -> Iterator[Row]:
                 except SnapshotDamagedError as error:
                     bucket.report(str(error))
             if len(source.damage) > seen:
-                row["error"] = "\n".join(map(told, source.damage[seen:]))
+                row["error"] = "\n".join(map(damage_text, source.damage[seen:]))
             yield row
 
 
@@ -129,28 +129,28 @@ def _metadata_of(bucket: DiskBucket) -> SnapshotMetadata | None:
 # -- indexes: planning -------------------------------------------------------------------------------------------------
 
 
-def plan_index(place: Place, query: Query) -> list[Part]:
+def plan_index(place: DataSource, query: Query) -> list[ReadPart]:
     """Stores by segments that may hold what is wanted; disks in one part."""
     if place.kind != STORE:
         return [
-            part if isinstance(part.work, Told) else part._replace(work=Waiting(part.work, True))
+            part if isinstance(part.work, PlanDamage) else part._replace(work=UnsealedWork(part.work, True))
             for part in cursors.plan(place, query)
         ]
     parts, rescheduled = _plan_segments(place, query)
     if query.unsealed or rescheduled:
         parts += [
-            part._replace(work=Waiting(part.work, False))
+            part._replace(work=UnsealedWork(part.work, False))
             for part in cursors.plan(place, query)
-            if not isinstance(part.work, Told)
+            if not isinstance(part.work, PlanDamage)
         ]
     return parts
 
 
-def _plan_segments(place: Place, query: Query) -> tuple[list[Part], bool]:
+def _plan_segments(place: DataSource, query: Query) -> tuple[list[ReadPart], bool]:
     """And whether any of the cursors has rescheduled messages."""
     ranges: list[Range] = []
     names: dict[int, tuple[str, str]] = {}
-    with opened(place, query.passwords) as source:
+    with open_source(place, query.passwords) as source:
         assert source.dump is not None
         topics = [name for name in source.dump.topics if query.wanted.has("topic", name)]
         rescheduled = any(PROPERTY in properties for _, _, properties in _cursors(source, topics, query))
@@ -163,10 +163,10 @@ def _plan_segments(place: Place, query: Query) -> tuple[list[Part], bool]:
         damage = tuple(source.damage)
         pins = pins_of_topics(source, {names[one.ledger_id][0] for one in ranges}) if ranges else None
     found = [
-        part._replace(work=Segments(part.work, {one.ledger_id: names[one.ledger_id] for one in part.work}, pins))
+        part._replace(work=SegmentWork(part.work, {one.ledger_id: names[one.ledger_id] for one in part.work}, pins))
         for part in parts_of(place, query, ranges)
     ]
-    return [*found, Part(place, Told(damage))] if damage else found, rescheduled
+    return [*found, ReadPart(place, PlanDamage(damage))] if damage else found, rescheduled
 
 
 def _wanted_segments(bucket: int, metadata: SnapshotMetadata, query: Query) -> Iterator[Range]:
@@ -195,22 +195,22 @@ def _wanted_segments(bucket: int, metadata: SnapshotMetadata, query: Query) -> I
 # -- indexes: reading --------------------------------------------------------------------------------------------------
 
 
-def read_index(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
+def read_index(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
     work = part.work
-    if isinstance(work, Told):
-        yield from of_rows(query, part.place, (_damaged(one, (None, None)) for one in work.damage))
-    elif isinstance(work, Waiting):
+    if isinstance(work, PlanDamage):
+        yield from from_rows(query, part.place, (_damaged(one, (None, None)) for one in work.damage))
+    elif isinstance(work, UnsealedWork):
         yield from _read_waiting(part, work, query)
     else:
         yield from _read_segments(part, work, query)
 
 
-def _read_segments(part: Part, work: Segments, query: Query) -> Iterator[pa.RecordBatch]:
+def _read_segments(part: ReadPart, work: SegmentWork, query: Query) -> Iterator[pa.RecordBatch]:
     gathered = _Gathered(query, part.place)
     indexes_of = _Indexes(part.place, work.pins, query)
     for run in runs(part._replace(work=work.ranges), query):
-        if not isinstance(run, Run):
-            yield from of_rows(
+        if not isinstance(run, EntryColumns):
+            yield from from_rows(
                 query, part.place, (_damaged(one, work.names.get(one.ledger_id, (None, None))) for one in run)
             )
             continue
@@ -223,7 +223,7 @@ def _read_segments(part: Part, work: Segments, query: Query) -> Iterator[pa.Reco
             if gathered.has_enough_before(work.names[bucket]):
                 yield gathered.batch()
             gathered.add(work.names[bucket], bucket, number, rows)
-        yield from of_rows(query, part.place, (_damaged(one, work.names[bucket]) for one in damage))
+        yield from from_rows(query, part.place, (_damaged(one, work.names[bucket]) for one in damage))
     if gathered.size:
         yield gathered.batch()
 
@@ -232,7 +232,7 @@ class _Indexes:
     """The delayed indexes of cursors as they were when the read was planned, each read once: what they have
     acknowledged and rescheduled."""
 
-    def __init__(self, place: Place, pins: Pins | None, query: Query) -> None:
+    def __init__(self, place: DataSource, pins: SnapshotPins | None, query: Query) -> None:
         self._place = place
         self._pins = pins
         self._query = query
@@ -253,7 +253,7 @@ class _Indexes:
 class _Gathered:
     """Rows of one cursor, until there are enough for a batch."""
 
-    def __init__(self, query: Query, place: Place) -> None:
+    def __init__(self, query: Query, place: DataSource) -> None:
         self._query = query
         self._place = place
         self._names: tuple[str, str] = ("", "")
@@ -275,7 +275,7 @@ class _Gathered:
         return _batch(
             self._query,
             self._place,
-            together(parts),
+            concatenate(parts),
             self._names,
             lambda: np.repeat(np.array(buckets, np.int64), sizes),
             lambda: np.repeat(np.array(segments, np.int64), sizes),
@@ -283,7 +283,7 @@ class _Gathered:
 
 
 def _decoded(
-    payloads: Sequence[bytes], numbers: Sequence[int], place: Place, bucket: int
+    payloads: Sequence[bytes], numbers: Sequence[int], place: DataSource, bucket: int
 ) -> tuple[list[tuple[int, Indexes]], list[Damage]]:
     names = [f"segment {number}" for number in numbers]
     try:
@@ -299,9 +299,9 @@ def _decoded(
 
 
 def _batch(
-    query: Query, place: Place, rows: Indexes, names: tuple[str, str], bucket: Any, segments: Any
+    query: Query, place: DataSource, rows: Indexes, names: tuple[str, str], bucket: Any, segments: Any
 ) -> pa.RecordBatch:
-    return of_columns(
+    return from_columns(
         query,
         place,
         rows.size,
@@ -319,7 +319,7 @@ def _batch(
 
 def _damaged(damage: Damage, names: tuple[str | None, str | None]) -> Row:
     """The damage lies in the bucket's ledger; of the messages nothing is known."""
-    row: Row = {"topic": names[0], "cursor": names[1], "error": told(damage)}
+    row: Row = {"topic": names[0], "cursor": names[1], "error": damage_text(damage)}
     if damage.ledger_id >= 0:
         row["bucket_ledger_id"] = damage.ledger_id
     if damage.entry_id > 0:
@@ -327,7 +327,7 @@ def _damaged(damage: Damage, names: tuple[str | None, str | None]) -> Row:
     return row
 
 
-def _read_waiting(part: Part, work: Waiting, query: Query) -> Iterator[pa.RecordBatch]:
+def _read_waiting(part: ReadPart, work: UnsealedWork, query: Query) -> Iterator[pa.RecordBatch]:
     place = part.place
     for one in cursors.found(part._replace(work=work.topics), query):
         if one.name.startswith(BROKERS_OWN):
@@ -348,4 +348,4 @@ def _read_waiting(part: Part, work: Waiting, query: Query) -> Iterator[pa.Record
             for rows in index.rows_of_topic(held):
                 yield _batch(query, place, rows, names, None, None)
         reported = damage[seen:] if work.buckets else ()
-        yield from of_rows(query, place, (_damaged(told_of, names) for told_of in (*one.damage, *reported)))
+        yield from from_rows(query, place, (_damaged(told_of, names) for told_of in (*one.damage, *reported)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bookstand.delivery.tracker.bucket.rebuild import deliver_at_time
-from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, together
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, concatenate
 from bookstand.disk.topics.topics import DiskTopic
 from bookstand.errors import MalformedError, MalformedMessageError
 from bookstand.pipeline.execution.blob import pack, unpack
@@ -108,4 +108,4 @@ def packed_rows(rows: Indexes) -> bytes:
 def unpacked_rows(pieces: Iterable[bytes]) -> Indexes:
     """All of them, in the order of the topic."""
     parts = [Indexes(*(np.frombuffer(one, dtype=np.int64) for one in unpack(piece)[1])) for piece in pieces]
-    return in_order(together(parts)) if parts else Indexes.of([], [], [])
+    return in_order(concatenate(parts)) if parts else Indexes.of([], [], [])

@@ -15,32 +15,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bookstand.disk.bookies.disk_ledger import DiskLedger
-from bookstand.disk.bookies.external_sort import Sorter
+from bookstand.disk.bookies.external_sort import ExternalSorter
 from bookstand.disk.damage import Damage
-from bookstand.disk.format.digest_check import Judge, headers
-from bookstand.disk.format.digest_check import Rows as Placed
+from bookstand.disk.format.digest_check import CandidateEntries as Placed
+from bookstand.disk.format.digest_check import DigestChecker, headers
 from bookstand.disk.format.entry_block import BAD, GOOD, LENGTH_BYTES, NO_DIGEST, KnownDigests
-from bookstand.disk.format.tolerant_file import File
+from bookstand.disk.format.tolerant_file import TolerantFile
 from bookstand.disk.store_source import StoreLedger, StoreSource
 from bookstand.errors import DigestMismatchError, NoSuchLedgerError
 from bookstand.pipeline.tables.arrow import pa
-from bookstand.pipeline.tables.partitioning import ROW_BYTES, Part, Range, Told, divided, wanted_parts
+from bookstand.pipeline.tables.partitioning import ROW_BYTES, PlanDamage, Range, ReadPart, split, target_parallelism
 from bookstand.pipeline.tables.query import Query
-from bookstand.pipeline.tables.record_batches import of_columns, of_damage
-from bookstand.pipeline.tables.sources import STORE, Place, opened
+from bookstand.pipeline.tables.record_batches import from_columns, from_damage
+from bookstand.pipeline.tables.sources import STORE, DataSource, open_source
 from bookstand.storage.format import entry_codec as layout
 from bookstand.storage.format.digest import Digest, digest_for
 from bookstand.storage.format.entry_batch import decode_entries
 
 if TYPE_CHECKING:
-    from bookstand.disk.bookies.ledger_end import Extent
+    from bookstand.disk.bookies.ledger_end import LedgerEnd
     from bookstand.disk.disks import Disks
 
 Column = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-class Run(NamedTuple):
+class EntryColumns(NamedTuple):
     """Some entries by the column. What takes making is made for who wants it."""
 
     ledger_ids: Column | int
@@ -60,14 +60,14 @@ Ledgers = Callable[[int], bool]
 # -- planning ----------------------------------------------------------------------------------------------------------
 
 
-def plan(place: Place, query: Query) -> list[Part]:
+def plan(place: DataSource, query: Query) -> list[ReadPart]:
     return plan_entries(place, query, lambda ledger_id: True)
 
 
-def plan_entries(place: Place, query: Query, wanted: Ledgers, disks: Disks | None = None) -> list[Part]:
+def plan_entries(place: DataSource, query: Query, wanted: Ledgers, disks: Disks | None = None) -> list[ReadPart]:
     """The entries of those ledgers that are wanted by the query, too."""
     if disks is None:
-        with opened(place, query.passwords) as found:
+        with open_source(place, query.passwords) as found:
             return plan_entries(place, query, wanted, found)
     chosen = [one for one in disks.ledger_ids if query.wanted.has("ledger_id", one) and wanted(one)]
     low, high = query.wanted.range("entry_id")
@@ -84,30 +84,30 @@ def plan_entries(place: Place, query: Query, wanted: Ledgers, disks: Disks | Non
     else:
         parts = _plan_files(place, query, disks, chosen, low, high)
     damage = [one for one in disks.damage if _concerns(one, query, wanted)]
-    return [*parts, Part(place, Told(tuple(damage)))] if damage else parts
+    return [*parts, ReadPart(place, PlanDamage(tuple(damage)))] if damage else parts
 
 
-def parts_of(place: Place, query: Query, ranges: Sequence[Range]) -> list[Part]:
+def parts_of(place: DataSource, query: Query, ranges: Sequence[Range]) -> list[ReadPart]:
     """Ranges of a store's ledgers, divided among tasks."""
     weight = sum(one.weight for one in ranges)
     return [
-        Part(place, tuple(part), sum(one.weight for one in part))
-        for part in divided(ranges, wanted_parts(query, weight))
+        ReadPart(place, tuple(part), sum(one.weight for one in part))
+        for part in split(ranges, target_parallelism(query, weight))
     ]
 
 
-def _range(extent: Extent, ledger_id: int, low: int, high: int) -> Range:
+def _range(extent: LedgerEnd, ledger_id: int, low: int, high: int) -> Range:
     first, last = low, min(high, extent.last_entry)
     count = max(0, last - first + 1)
     share = extent.length * count // (extent.last_entry + 1) if extent.last_entry >= 0 else 0
     return Range(ledger_id, first, last, share + ROW_BYTES * count)
 
 
-def _report_gaps(place: Place, disks: Disks, ledger: DiskLedger, low: int, high: int) -> None:
+def _report_gaps(place: DataSource, disks: Disks, ledger: DiskLedger, low: int, high: int) -> None:
     """What should be there, and nobody has. What a store was given and lacks is met when it is read."""
     state = getattr(ledger, "state", None)
     for first, last in ledger.extent.missing:
-        if last >= low and first <= high and not (state is not None and state.must_have(first)):
+        if last >= low and first <= high and not (state is not None and state.must_exist(first)):
             what = f"entry {first} is nowhere" if first == last else f"entries {first} to {last} are nowhere"
             disks.damage.append(Damage(place.name, -1, what, ledger.id, max(first, low)))
 
@@ -122,7 +122,7 @@ def _concerns(damage: Damage, query: Query, wanted: Ledgers) -> bool:
 _PLACES = {"file": "i8", "offset": "i8", "size": "i8", "ledger": "i8", "good": "?"}
 
 
-class Stretch(NamedTuple):
+class PackedEntries(NamedTuple):
     """Entries in a file, packed: where each begins behind the end of the one before, its size, and whether its digest
     was right."""
 
@@ -132,17 +132,19 @@ class Stretch(NamedTuple):
     good: bytes
 
 
-class Copied(NamedTuple):
+class DiskWork(NamedTuple):
     """Work: entries of disks. ``digests``: by which each ledger's are checked, as far as that is known; ``slots``: of
     every ledger, how many bytes of digest those of its entries have that match none."""
 
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[PackedEntries, ...]
     digests: Mapping[int, tuple[str, bytes | None]]
     slots: Mapping[int, int]
 
 
-def _plan_files(place: Place, query: Query, disks: Disks, ledger_ids: Sequence[int], low: int, high: int) -> list[Part]:
-    sorter = Sorter(_PLACES, "file", "offset", lambda rows: np.lexsort((rows["offset"], rows["file"])))
+def _plan_files(
+    place: DataSource, query: Query, disks: Disks, ledger_ids: Sequence[int], low: int, high: int
+) -> list[ReadPart]:
+    sorter = ExternalSorter(_PLACES, "file", "offset", lambda rows: np.lexsort((rows["offset"], rows["file"])))
     weight = 0
     try:
         for ledger_id in ledger_ids:
@@ -156,7 +158,7 @@ def _plan_files(place: Place, query: Query, disks: Disks, ledger_ids: Sequence[i
                 sorter.add(
                     {"file": best.files, "offset": best.offsets, "size": best.sizes, "ledger": ledgers, "good": good}
                 )
-        share = -(-weight // wanted_parts(query, weight)) if weight else 1
+        share = -(-weight // target_parallelism(query, weight)) if weight else 1
         works: list[_Growing] = []
         for rows in sorter.merged():
             heavy = np.cumsum(rows["size"] + ROW_BYTES)
@@ -168,7 +170,7 @@ def _plan_files(place: Place, query: Query, disks: Disks, ledger_ids: Sequence[i
                 stop = max(start + 1, int(np.searchsorted(heavy, used + share - works[-1].weight, "right")))
                 works[-1].add({name: column[start:stop] for name, column in rows.items()})
                 start = stop
-        return [Part(place, work.done(disks), work.weight) for work in works]
+        return [ReadPart(place, work.done(disks), work.weight) for work in works]
     finally:
         sorter.close()
 
@@ -187,7 +189,7 @@ class _Growing:
             some = rows["offset"][start:stop], rows["size"][start:stop], rows["good"][start:stop]
             self._files.setdefault(int(rows["file"][start]), []).append(some)
 
-    def done(self, disks: Disks) -> Copied:
+    def done(self, disks: Disks) -> DiskWork:
         stretches = []
         for file, parts in self._files.items():
             columns = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -200,17 +202,19 @@ class _Growing:
             if metadata is not None and metadata.digest_type is not None:
                 digests[ledger_id] = metadata.digest_type, metadata.password if metadata.has_password else None
             slots[ledger_id] = digest_for(ledger.digest_name or "dummy", b"").size
-        return Copied(tuple(stretches), digests, slots)
+        return DiskWork(tuple(stretches), digests, slots)
 
 
-def _packed(path: str, offsets: Column, sizes: Column, good: Mask) -> Stretch:
+def _packed(path: str, offsets: Column, sizes: Column, good: Mask) -> PackedEntries:
     ends = offsets + sizes
     gaps = np.diff(offsets, prepend=0)
     gaps[1:] = offsets[1:] - ends[:-1]
-    return Stretch(path, *(compress(part.tobytes(), 1) for part in (gaps, sizes.astype(np.int64), np.packbits(good))))
+    return PackedEntries(
+        path, *(compress(part.tobytes(), 1) for part in (gaps, sizes.astype(np.int64), np.packbits(good)))
+    )
 
 
-def _unpacked(stretch: Stretch) -> tuple[Column, Column, Mask]:
+def _unpacked(stretch: PackedEntries) -> tuple[Column, Column, Mask]:
     """Offsets and sizes, and which digests were right."""
     gaps, sizes = (np.frombuffer(decompress(part), np.int64) for part in (stretch.gaps, stretch.sizes))
     good = np.unpackbits(np.frombuffer(decompress(stretch.good), np.uint8), count=len(sizes)).astype(bool)
@@ -220,12 +224,12 @@ def _unpacked(stretch: Stretch) -> tuple[Column, Column, Mask]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def read(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
+def read(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
     for run in runs(part, query):
-        if not isinstance(run, Run):
-            yield from of_damage(query, part.place, run)
+        if not isinstance(run, EntryColumns):
+            yield from from_damage(query, part.place, run)
             continue
-        yield of_columns(
+        yield from_columns(
             query,
             part.place,
             len(run.entry_ids),
@@ -241,21 +245,21 @@ def read(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
         )
 
 
-def runs(part: Part, query: Query) -> Iterator[Run | Sequence[Damage]]:
+def runs(part: ReadPart, query: Query) -> Iterator[EntryColumns | Sequence[Damage]]:
     """The entries of a part, some at a time, and what is damaged, where it is met."""
-    if isinstance(part.work, Told):
+    if isinstance(part.work, PlanDamage):
         yield part.work.damage
-    elif isinstance(part.work, Copied):
+    elif isinstance(part.work, DiskWork):
         yield from _runs_of_files(part.work, query.passwords)
     else:
-        with opened(part.place, query.passwords) as source:
+        with open_source(part.place, query.passwords) as source:
             yield from _runs_of_store(cast("StoreSource", source), part.work)
 
 
 # -- reading stores ----------------------------------------------------------------------------------------------------
 
 
-def _runs_of_store(source: StoreSource, ranges: Iterable[Range]) -> Iterator[Run | Sequence[Damage]]:
+def _runs_of_store(source: StoreSource, ranges: Iterable[Range]) -> Iterator[EntryColumns | Sequence[Damage]]:
     for ledger_id, first, last, _ in ranges:
         seen = len(source.damage)
         try:
@@ -266,7 +270,7 @@ def _runs_of_store(source: StoreSource, ranges: Iterable[Range]) -> Iterator[Run
             yield source.damage[seen:]
 
 
-def _runs_of_ledger(source: StoreSource, ledger: StoreLedger, first: int, last: int) -> Iterator[Run]:
+def _runs_of_ledger(source: StoreSource, ledger: StoreLedger, first: int, last: int) -> Iterator[EntryColumns]:
     name = ledger.digest_name or "crc32c"
     passwords = source.passwords if name == "hmac" else [b""]
     if name == "hmac" and ledger.metadata is not None and ledger.metadata.has_password:
@@ -296,14 +300,14 @@ def _run_of_store(
     stored: Sequence[bytes],
     lengths: Sequence[int],
     payloads: Sequence[bytes],
-) -> Run:
+) -> EntryColumns:
 
     def lacs() -> Column:
         heads = b"".join([one[: layout.HEADER_BYTES] for one in stored])
         return np.frombuffer(heads, ">i8").reshape(-1, 4)[:, 2].astype(np.int64)
 
     sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
-    return Run(
+    return EntryColumns(
         ledger_id,
         entry_ids,
         lacs,
@@ -322,12 +326,12 @@ _READ_BYTES = 4 << 20
 _NEAR = 1 << 16
 
 
-def _runs_of_files(work: Copied, passwords: Sequence[bytes]) -> Iterator[Run | Sequence[Damage]]:
+def _runs_of_files(work: DiskWork, passwords: Sequence[bytes]) -> Iterator[EntryColumns | Sequence[Damage]]:
     digests = KnownDigests(work.digests, (*passwords, b""))
     damage: list[Damage] = []
     for stretch in work.stretches:
-        with File(stretch.path, damage.append) as file:
-            judge = Judge(file, digests)
+        with TolerantFile(stretch.path, damage.append) as file:
+            judge = DigestChecker(file, digests)
             offsets, sizes, good = _unpacked(stretch)
             for piece in _pieces(offsets, sizes):
                 yield from _run_of_file(file, judge, offsets[piece], sizes[piece], good[piece], work.slots)
@@ -348,8 +352,8 @@ def _pieces(offsets: Column, sizes: Column) -> Iterator[slice]:
 
 
 def _run_of_file(
-    file: File, judge: Judge, offsets: Column, sizes: Column, good: Mask, slots: Mapping[int, int]
-) -> Iterator[Run | Sequence[Damage]]:
+    file: TolerantFile, judge: DigestChecker, offsets: Column, sizes: Column, good: Mask, slots: Mapping[int, int]
+) -> Iterator[EntryColumns | Sequence[Damage]]:
     begin = int(offsets[0]) - LENGTH_BYTES
     data = file.read(begin, int(offsets[-1] + sizes[-1]) - begin)
     starts = offsets - begin
@@ -382,7 +386,7 @@ def _run_of_file(
     begins, ends = starts + layout.HEADER_BYTES + found, starts + sizes
     begins = np.minimum(begins, ends)
     ledger_ids, entry_ids, lacs, lengths = (np.ascontiguousarray(fields[:, field]) for field in range(4))
-    yield Run(
+    yield EntryColumns(
         ledger_ids,
         entry_ids,
         lacs,

@@ -7,60 +7,60 @@ from typing import NamedTuple
 
 from bookstand.disk.bookies.disk_ledger import DiskLedger
 from bookstand.disk.damage import Damage
-from bookstand.disk.metadata.dump import Node
+from bookstand.disk.metadata.dump import DumpNode
 from bookstand.disk.topics.ledger_kind import content_of
 from bookstand.errors import NoSuchLedgerError
 from bookstand.pipeline.tables.arrow import pa
-from bookstand.pipeline.tables.partitioning import ROW_BYTES, Part, Told, wanted_parts
+from bookstand.pipeline.tables.partitioning import ROW_BYTES, PlanDamage, ReadPart, target_parallelism
 from bookstand.pipeline.tables.query import Query
-from bookstand.pipeline.tables.record_batches import Row, damaged_row, of_damage, of_rows, told
-from bookstand.pipeline.tables.snapshot import Pins, pinned, pins_of_ledgers
-from bookstand.pipeline.tables.sources import STORE, Place, dump_of, opened
+from bookstand.pipeline.tables.record_batches import Row, damage_text, damaged_row, from_damage, from_rows
+from bookstand.pipeline.tables.snapshot import SnapshotPins, pinned, pins_of_ledgers
+from bookstand.pipeline.tables.sources import STORE, DataSource, open_metadata, open_source
 
 # What looking at a ledger costs, in bytes that are read in the same time.
 _LEDGER_WEIGHT = 16 << 10
 
 
-class Listed(NamedTuple):
+class LedgerWork(NamedTuple):
     """Work: ledgers. None: all that there are."""
 
-    pins: Pins | None
+    pins: SnapshotPins | None
     chosen: tuple[int, ...] | None
 
 
-class Held(NamedTuple):
+class NodeWork(NamedTuple):
     """Work: nodes."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[DumpNode, ...]
 
 
 # -- ledgers -----------------------------------------------------------------------------------------------------------
 
 
-def plan_ledgers(place: Place, query: Query) -> list[Part]:
+def plan_ledgers(place: DataSource, query: Query) -> list[ReadPart]:
     if place.kind != STORE:
         # Who knows the ledgers has read the disks.
-        return [Part(place, Listed(None, None))]
-    with opened(place, query.passwords) as source:
+        return [ReadPart(place, LedgerWork(None, None))]
+    with open_source(place, query.passwords) as source:
         ids = source.ledger_ids
         pins = pins_of_ledgers(source, ids)
         ids = [ledger_id for ledger_id in ids if query.wanted.has("ledger_id", ledger_id)]
-        count = min(wanted_parts(query, _LEDGER_WEIGHT * len(ids)), max(1, len(ids)))
+        count = min(target_parallelism(query, _LEDGER_WEIGHT * len(ids)), max(1, len(ids)))
         groups = [tuple(ids[len(ids) * n // count : len(ids) * (n + 1) // count]) for n in range(count)]
-        parts = [Part(place, Listed(pins, group), _LEDGER_WEIGHT * len(group)) for group in groups if group]
+        parts = [ReadPart(place, LedgerWork(pins, group), _LEDGER_WEIGHT * len(group)) for group in groups if group]
         # What cannot be read of a ledger is told in its row.
         damage = [one for one in source.damage if one.ledger_id < 0]
-        return [*parts, Part(place, Told(tuple(damage)))] if damage else parts
+        return [*parts, ReadPart(place, PlanDamage(tuple(damage)))] if damage else parts
 
 
-def read_ledgers(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
-    if isinstance(part.work, Told):
-        yield from of_damage(query, part.place, part.work.damage)
+def read_ledgers(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
+    if isinstance(part.work, PlanDamage):
+        yield from from_damage(query, part.place, part.work.damage)
         return
-    yield from of_rows(query, part.place, _ledger_rows(part.place, part.work, query))
+    yield from from_rows(query, part.place, _ledger_rows(part.place, part.work, query))
 
 
-def _ledger_rows(place: Place, work: Listed, query: Query) -> Iterator[Row]:
+def _ledger_rows(place: DataSource, work: LedgerWork, query: Query) -> Iterator[Row]:
     with pinned(place, query.passwords, work.pins) as source:
         known = set(source.ledger_ids)
         names = query.names
@@ -83,7 +83,7 @@ def _ledger_rows(place: Place, work: Listed, query: Query) -> Iterator[Row]:
                 continue
             found = [*told_of.get(ledger_id, ()), *source.damage[seen:]]
             if found:
-                row["error"] = "\n".join(map(told, dict.fromkeys(found)))
+                row["error"] = "\n".join(map(damage_text, dict.fromkeys(found)))
             yield row
 
 
@@ -120,21 +120,23 @@ def _ledger_row(ledger: DiskLedger, known: set[int], by_entries: bool) -> Row:
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-def plan_nodes(place: Place, query: Query) -> list[Part]:
-    with dump_of(place, query.passwords) as (dump, damage):
+def plan_nodes(place: DataSource, query: Query) -> list[ReadPart]:
+    with open_metadata(place, query.passwords) as (dump, damage):
         nodes = [node for node in dump.nodes.values() if query.wanted.has("path", node.path)]
         weight = sum(len(node.path) + len(node.value) + ROW_BYTES for node in nodes)
-        count = min(wanted_parts(query, weight), max(1, len(nodes)))
+        count = min(target_parallelism(query, weight), max(1, len(nodes)))
         parts = [
-            Part(place, Held(tuple(nodes[len(nodes) * n // count : len(nodes) * (n + 1) // count])), weight // count)
+            ReadPart(
+                place, NodeWork(tuple(nodes[len(nodes) * n // count : len(nodes) * (n + 1) // count])), weight // count
+            )
             for n in range(count)
         ]
-        return [*parts, Part(place, Told(tuple(damage)))] if damage else parts
+        return [*parts, ReadPart(place, PlanDamage(tuple(damage)))] if damage else parts
 
 
-def read_nodes(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
-    if isinstance(part.work, Told):
-        return of_damage(query, part.place, part.work.damage)
+def read_nodes(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
+    if isinstance(part.work, PlanDamage):
+        return from_damage(query, part.place, part.work.damage)
     rows = (
         {
             "path": node.path,
@@ -145,4 +147,4 @@ def read_nodes(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
         }
         for node in part.work.nodes
     )
-    return of_rows(query, part.place, rows)
+    return from_rows(query, part.place, rows)

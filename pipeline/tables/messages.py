@@ -11,26 +11,26 @@ from bookstand.disk.damage import Damage
 from bookstand.disk.topics.messages import NO_PLACE, DiskMessage, Value
 from bookstand.managed_ledger.message.metadata import MessageMetadata, SingleMessageMetadata
 from bookstand.pipeline.tables.arrow import pa
-from bookstand.pipeline.tables.entries import Copied, Run, plan_entries, runs
-from bookstand.pipeline.tables.partitioning import Part, Told
+from bookstand.pipeline.tables.entries import DiskWork, EntryColumns, plan_entries, runs
+from bookstand.pipeline.tables.partitioning import PlanDamage, ReadPart
 from bookstand.pipeline.tables.query import Query
-from bookstand.pipeline.tables.record_batches import Row, damaged_row, of_rows, told
-from bookstand.pipeline.tables.sources import Place, opened, without_metadata
+from bookstand.pipeline.tables.record_batches import Row, damage_text, damaged_row, from_rows
+from bookstand.pipeline.tables.sources import DataSource, open_source, without_metadata
 from bookstand.storage.format.position import Position
 
 # What the payload has to be unpacked for: its columns, and those that a batch has in it.
 _PACKED = frozenset(("payload", "payload_size"))
 
 
-class Of(NamedTuple):
+class MessageWork(NamedTuple):
     """Work: entries, and the topic of each ledger."""
 
     entries: Any
     topics: Mapping[int, str]
 
 
-def plan(place: Place, query: Query) -> list[Part]:
-    with opened(place, query.passwords) as source:
+def plan(place: DataSource, query: Query) -> list[ReadPart]:
+    with open_source(place, query.passwords) as source:
         dump = source.dump
         if dump is None:
             raise without_metadata(place)
@@ -41,18 +41,23 @@ def plan(place: Place, query: Query) -> list[Part]:
         gone = list(_gone(place, query, topics, source))
         parts = plan_entries(place, query, topics.__contains__, source)
         found = [
-            part if isinstance(part.work, Told) else part._replace(work=of_topics(part.work, topics)) for part in parts
+            part if isinstance(part.work, PlanDamage) else part._replace(work=of_topics(part.work, topics))
+            for part in parts
         ]
-        return [*found, Part(place, of_topics(gone, topics)._replace(entries=Told(tuple(gone))))] if gone else found
+        return (
+            [*found, ReadPart(place, of_topics(gone, topics)._replace(entries=PlanDamage(tuple(gone))))]
+            if gone
+            else found
+        )
 
 
-def of_topics(work: Any, topics: Mapping[int, str]) -> Of:
+def of_topics(work: Any, topics: Mapping[int, str]) -> MessageWork:
     """Entries of these topics' ledgers, as messages."""
-    ledger_ids = work.slots if isinstance(work, Copied) else [one.ledger_id for one in work]
-    return Of(work, {ledger_id: topics[ledger_id] for ledger_id in ledger_ids if ledger_id in topics})
+    ledger_ids = work.slots if isinstance(work, DiskWork) else [one.ledger_id for one in work]
+    return MessageWork(work, {ledger_id: topics[ledger_id] for ledger_id in ledger_ids if ledger_id in topics})
 
 
-def _gone(place: Place, query: Query, topics: Mapping[int, str], source: Any) -> Iterator[Damage]:
+def _gone(place: DataSource, query: Query, topics: Mapping[int, str], source: Any) -> Iterator[Damage]:
     """Ledgers that topics have, with entries, and that are nowhere."""
     known = set(source.ledger_ids)
     for name in dict.fromkeys(topics.values()):
@@ -62,17 +67,17 @@ def _gone(place: Place, query: Query, topics: Mapping[int, str], source: Any) ->
                 yield Damage(place.name, NO_PLACE, f"{info.entries} entries of {name} are nowhere", ledger_id)
 
 
-def read(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
+def read(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
     """A row for each message."""
-    work, topics = (part.work.entries, part.work.topics) if isinstance(part.work, Of) else (part.work, {})
+    work, topics = (part.work.entries, part.work.topics) if isinstance(part.work, MessageWork) else (part.work, {})
     for run in runs(part._replace(work=work), query):
-        if isinstance(run, Run):
-            yield from of_rows(query, part.place, _rows(part.place, run, topics, query))
+        if isinstance(run, EntryColumns):
+            yield from from_rows(query, part.place, _rows(part.place, run, topics, query))
         else:
-            yield from of_rows(query, part.place, (damaged_row(one, topic=topics.get(one.ledger_id)) for one in run))
+            yield from from_rows(query, part.place, (damaged_row(one, topic=topics.get(one.ledger_id)) for one in run))
 
 
-def _rows(place: Place, run: Run, topics: Mapping[int, str], query: Query) -> Iterator[Row]:
+def _rows(place: DataSource, run: EntryColumns, topics: Mapping[int, str], query: Query) -> Iterator[Row]:
     unpacks = not _PACKED.isdisjoint(query.names)
     low, high = query.wanted.range("publish_ms")
     due_low, due_high = query.wanted.range("deliver_at_ms")
@@ -94,7 +99,7 @@ def _rows(place: Place, run: Run, topics: Mapping[int, str], query: Query) -> It
             row |= _of_entry(message, metadata)
         rows = list(_of_values(message, row, unpacks)) if metadata is not None else []
         if damage:
-            error = "\n".join(map(told, damage))
+            error = "\n".join(map(damage_text, damage))
             damage.clear()
             if rows and len(rows) == message.count:
                 rows = [{**one, "error": error} for one in rows]

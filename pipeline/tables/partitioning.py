@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from bookstand.disk.damage import Damage
 from bookstand.pipeline.tables.query import Query
-from bookstand.pipeline.tables.sources import Place
+from bookstand.pipeline.tables.sources import DataSource
 
 # Less is not worth another task.
 SMALLEST_PART = 4 << 20
@@ -19,15 +19,15 @@ LARGEST_PART = 64 << 20
 ROW_BYTES = 100
 
 
-class Part(NamedTuple):
+class ReadPart(NamedTuple):
     """``work`` is what the reader of the table understands; ``weight`` some bytes."""
 
-    place: Place
+    place: DataSource
     work: Any
     weight: int = 0
 
 
-class Told(NamedTuple):
+class PlanDamage(NamedTuple):
     """Work: what was found damaged when the read was planned."""
 
     damage: tuple[Damage, ...]
@@ -46,14 +46,14 @@ class Range(NamedTuple):
         return self.last - self.first + 1
 
 
-def wanted_parts(query: Query, weight: int) -> int:
+def target_parallelism(query: Query, weight: int) -> int:
     """Number of parts for so many bytes."""
     if query.partitions is not None:
         return query.partitions
     return max(1, min(len(os.sched_getaffinity(0)), weight // SMALLEST_PART), -(-weight // LARGEST_PART))
 
 
-def divided(ranges: Sequence[Range], parts: int) -> list[list[Range]]:
+def split(ranges: Sequence[Range], parts: int) -> list[list[Range]]:
     """``ranges`` in their order, cut where it takes a cut to give each part about the same weight."""
     total = sum(one.weight for one in ranges)
     found: list[list[Range]] = [[] for _ in range(parts)]
@@ -75,9 +75,9 @@ def divided(ranges: Sequence[Range], parts: int) -> list[list[Range]]:
     return [part for part in found if part]
 
 
-def bundled(parts: Iterable[Part], count: int) -> list[tuple[Part, ...]]:
+def bin_pack(parts: Iterable[ReadPart], count: int) -> list[tuple[ReadPart, ...]]:
     """Parts of many places together, in so many bundles at most, about equally heavy."""
-    bundles: list[tuple[int, int, list[Part]]] = [(0, number, []) for number in range(count)]
+    bundles: list[tuple[int, int, list[ReadPart]]] = [(0, number, []) for number in range(count)]
     for part in sorted(parts, key=lambda one: -one.weight):
         weight, number, bundle = heapq.heappop(bundles)
         bundle.append(part)

@@ -11,7 +11,7 @@ LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Predicate:
     """All of it is wanted at once: what is outside one range is not, whatever the others say. A column that is null is
     in no range and no set."""
 
@@ -21,19 +21,19 @@ class Wanted:
     given: frozenset[str] = frozenset()
     """Columns that are not null."""
 
-    def between(self, column: str, low: int = LOWEST, high: int = HIGHEST) -> Wanted:
+    def between(self, column: str, low: int = LOWEST, high: int = HIGHEST) -> Predicate:
         """This, and the column is in that range."""
         before = self.range(column)
-        return Wanted({**self.ranges, column: (max(low, before[0]), min(high, before[1]))}, self.values, self.given)
+        return Predicate({**self.ranges, column: (max(low, before[0]), min(high, before[1]))}, self.values, self.given)
 
-    def among(self, column: str, values: Iterable[int] | Iterable[str]) -> Wanted:
+    def among(self, column: str, values: Iterable[int] | Iterable[str]) -> Predicate:
         """This, and the column has one of these values."""
         before = self.values.get(column)
         now = frozenset(values) if before is None else before.intersection(values)
-        return Wanted(self.ranges, {**self.values, column: now}, self.given)  # type: ignore[dict-item]
+        return Predicate(self.ranges, {**self.values, column: now}, self.given)  # type: ignore[dict-item]
 
-    def not_null(self, column: str) -> Wanted:
-        return Wanted(self.ranges, self.values, self.given | {column})
+    def not_null(self, column: str) -> Predicate:
+        return Predicate(self.ranges, self.values, self.given | {column})
 
     @property
     def columns(self) -> frozenset[str]:
@@ -82,4 +82,4 @@ class Wanted:
             yield pc.is_in(wide, value_set=pa.array(sorted(self.values[name]), kind))
 
 
-ALL = Wanted()
+ALL = Predicate()

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from bookstand.errors import IncorrectParameterError
 from bookstand.pipeline.spark import pushdown
-from bookstand.pipeline.tables.predicate import ALL, Wanted
+from bookstand.pipeline.tables.predicate import ALL, Predicate
 from bookstand.pipeline.tables.schemas import ERROR, Table, table_of
-from bookstand.pipeline.tables.sources import BOOKIE, STORE, Place, clusters, stores
+from bookstand.pipeline.tables.sources import BOOKIE, STORE, DataSource, clusters, stores
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 
 PERMISSIVE, STRICT = "permissive", "strict"
@@ -25,7 +25,7 @@ class Query:
     table_name: str
     columns: tuple[str, ...]
     strict: bool = False
-    wanted: Wanted = ALL
+    wanted: Predicate = ALL
     passwords: tuple[bytes, ...] = ()
     partitions: int | None = None
     """None: about one for each core, and fewer for little data."""
@@ -101,7 +101,7 @@ def query_of(options: Mapping[str, str], table: str | None = None) -> Query:
     )
 
 
-def places_of(kind: str, options: Mapping[str, str]) -> list[Place]:
+def places_of(kind: str, options: Mapping[str, str]) -> list[DataSource]:
     paths = [*_paths(options.get("paths")), *([options["path"]] if "path" in options else [])]
     if len(paths) == 1:
         paths = _paths(paths[0])

@@ -13,7 +13,7 @@ from bookstand.errors import StoreDamagedError
 from bookstand.pipeline.tables.arrow import pa
 from bookstand.pipeline.tables.query import Query
 from bookstand.pipeline.tables.schemas import ERROR, PLACE
-from bookstand.pipeline.tables.sources import Place
+from bookstand.pipeline.tables.sources import DataSource
 
 Row = dict[str, Any]
 _ROWS = 4096
@@ -25,7 +25,7 @@ class DamagedDataError(StoreDamagedError):
     """What a strict read has met."""
 
 
-def of_columns(query: Query, place: Place, count: int, values: Mapping[str, Any]) -> pa.RecordBatch:
+def from_columns(query: Query, place: DataSource, count: int, values: Mapping[str, Any]) -> pa.RecordBatch:
     """``values``: an array, a value for all rows, or what makes either once it is wanted. What is not there is null."""
     table, names = query.table, query.names
     chosen = [name for name in table.names if name in names]
@@ -46,7 +46,7 @@ def of_columns(query: Query, place: Place, count: int, values: Mapping[str, Any]
     return pa.record_batch(arrays, table.schema_of(chosen))
 
 
-def of_rows(query: Query, place: Place, rows: Iterable[Row], size: int = _ROWS) -> Iterator[pa.RecordBatch]:
+def from_rows(query: Query, place: DataSource, rows: Iterable[Row], size: int = _ROWS) -> Iterator[pa.RecordBatch]:
     """Rows by the names of their columns. Maps are given as pairs, or as dictionaries."""
     table, names = query.table, query.names
     chosen = [name for name in table.names if name in names]
@@ -65,13 +65,13 @@ def of_rows(query: Query, place: Place, rows: Iterable[Row], size: int = _ROWS) 
         yield pa.record_batch(arrays, schema)
 
 
-def of_damage(query: Query, place: Place, damage: Iterable[Damage]) -> Iterator[pa.RecordBatch]:
+def from_damage(query: Query, place: DataSource, damage: Iterable[Damage]) -> Iterator[pa.RecordBatch]:
     """A row for each, with the ledger and the entry where the table has them."""
-    return of_rows(query, place, (damaged_row(one) for one in damage))
+    return from_rows(query, place, (damaged_row(one) for one in damage))
 
 
 def damaged_row(damage: Damage, **more: Any) -> Row:
-    row: Row = {ERROR: told(damage), **more}
+    row: Row = {ERROR: damage_text(damage), **more}
     if damage.ledger_id >= 0:
         row["ledger_id"] = damage.ledger_id
     if damage.entry_id >= 0:
@@ -79,13 +79,13 @@ def damaged_row(damage: Damage, **more: Any) -> Row:
     return row
 
 
-def told(damage: Damage) -> str:
+def damage_text(damage: Damage) -> str:
     """Where it is, and what. Not everything is at a place of a file."""
     text = str(damage)
     return text if damage.offset >= 0 else text.replace(f"{damage.file} at {damage.offset}", damage.file, 1)
 
 
-def finished(query: Query, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def project_and_filter(query: Query, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows that are wanted, with the columns that are, and no others."""
     for batch in batches:
         if query.strict:

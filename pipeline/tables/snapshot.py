@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from bookstand.cursor.store.cursor_ledger import known_of
 from bookstand.delivery.tracker.bucket.key import read_properties
 from bookstand.delivery.tracker.reschedule_log import PROPERTY
-from bookstand.disk.bookies.ledger_end import Extent
-from bookstand.disk.metadata.dump import MetadataDump, Node
+from bookstand.disk.bookies.ledger_end import LedgerEnd
+from bookstand.disk.metadata.dump import DumpNode, MetadataDump
 from bookstand.disk.store_source import StoreLedger, StoreSource
 from bookstand.disk.topics.cursors import info_of, names_of
 from bookstand.disk.topics.topics import topic as topic_of
 from bookstand.errors import NoSuchLedgerError
 from bookstand.managed_ledger.topic_name import cursor_node_of, node_of
-from bookstand.pipeline.tables.sources import Place, opened
+from bookstand.pipeline.tables.sources import DataSource, open_source
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.format.ledger_metadata import CLOSED
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from bookstand.storage.storage import Storage
 
 
-class Pins(NamedTuple):
+class SnapshotPins(NamedTuple):
     """``extents``: of each ledger there is, where it ended; None: as its metadata says, for it is closed. ``damaged``
     are the paths of nodes that cannot be read."""
 
-    extents: Mapping[int, Extent | None]
-    nodes: tuple[Node, ...]
+    extents: Mapping[int, LedgerEnd | None]
+    nodes: tuple[DumpNode, ...]
     damaged: tuple[str, ...] = ()
 
 
-class PinnedStore(StoreSource):
+class SnapshotStore(StoreSource):
     def __init__(
-        self, storage: Storage, passwords: Sequence[bytes], pins: Pins, limits: ExpansionLimits = DEFAULT
+        self, storage: Storage, passwords: Sequence[bytes], pins: SnapshotPins, limits: ExpansionLimits = DEFAULT
     ) -> None:
         super().__init__(storage, passwords, limits)
         self._pins = pins
@@ -65,20 +65,20 @@ class PinnedStore(StoreSource):
 
 
 @contextmanager
-def pinned(place: Place, passwords: Sequence[bytes], pins: Pins | None) -> Iterator[Disks]:
+def pinned(place: DataSource, passwords: Sequence[bytes], pins: SnapshotPins | None) -> Iterator[Disks]:
     """The store as it was; without pins, which disks need none of, as it is."""
-    with opened(place, passwords) as source:
+    with open_source(place, passwords) as source:
         if pins is None:
             yield source
         else:
-            yield cast("Disks", PinnedStore(cast("StoreSource", source).storage, passwords, pins, place.limits))
+            yield cast("Disks", SnapshotStore(cast("StoreSource", source).storage, passwords, pins, place.limits))
 
 
-def pins_of_ledgers(source: Disks, ledger_ids: Iterable[int]) -> Pins:
-    return Pins(_extents(source, ledger_ids), ())
+def pins_of_ledgers(source: Disks, ledger_ids: Iterable[int]) -> SnapshotPins:
+    return SnapshotPins(_extents(source, ledger_ids), ())
 
 
-def pins_of_topics(source: Disks, topics: Iterable[str]) -> Pins:
+def pins_of_topics(source: Disks, topics: Iterable[str]) -> SnapshotPins:
     """Pin the records of the topics and their cursors, and the ledgers of cursors, buckets and rescheduled messages."""
     dump = source.dump
     assert dump is not None
@@ -100,11 +100,11 @@ def pins_of_topics(source: Disks, topics: Iterable[str]) -> Pins:
     known = set(source.ledger_ids)
     nodes = tuple(dump.nodes[path] for path in paths if path in dump.nodes)
     damaged = tuple(path for path in paths if path in dump.damaged)
-    return Pins(_extents(source, sorted(known.intersection(wanted))), nodes, damaged)
+    return SnapshotPins(_extents(source, sorted(known.intersection(wanted))), nodes, damaged)
 
 
-def _extents(source: Disks, ledger_ids: Iterable[int]) -> dict[int, Extent | None]:
-    found: dict[int, Extent | None] = {}
+def _extents(source: Disks, ledger_ids: Iterable[int]) -> dict[int, LedgerEnd | None]:
+    found: dict[int, LedgerEnd | None] = {}
     for ledger_id in ledger_ids:
         extent = source.ledger(ledger_id).extent
         found[ledger_id] = None if extent.state == CLOSED else extent

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 from bookstand.disk.bookies.bookie_directory import CURRENT
-from bookstand.disk.path_kind import BOOKIE, STORE, Target, find
+from bookstand.disk.path_kind import BOOKIE, STORE, Target, classify
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.lmdb.environment import DATA_FILE
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-class Place(NamedTuple):
+class DataSource(NamedTuple):
     """A store or a cluster's disks, by their paths: tasks open it themselves, where they run."""
 
     kind: str
@@ -44,25 +44,25 @@ class Place(NamedTuple):
         return ",".join(self.paths)
 
     @classmethod
-    def of(cls, values: Sequence[Any]) -> Place:
+    def of(cls, values: Sequence[Any]) -> DataSource:
         """The place whose values a unit holds."""
         kind, paths, metadata, folders, limits = values
         return cls(kind, tuple(paths), metadata, tuple(folders), ExpansionLimits(*limits))
 
 
-def stores(paths: Paths, limits: ExpansionLimits = DEFAULT) -> list[Place]:
+def stores(paths: Paths, limits: ExpansionLimits = DEFAULT) -> list[DataSource]:
     """Each path is a store, or a glob of some; other matches of a glob are passed over."""
     found = (os.path.abspath(target.path) for target in _targets(paths, (STORE,)))
-    return [Place(STORE, (path,), limits=limits) for path in dict.fromkeys(found)]
+    return [DataSource(STORE, (path,), limits=limits) for path in dict.fromkeys(found)]
 
 
-def bookies(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> Place:
+def bookies(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> DataSource:
     """The disks at all paths, as one cluster. ``metadata``: path of its dump."""
     folders = list(dict.fromkeys(os.path.abspath(target.path) for target in _targets(paths, (BOOKIE,))))
     return _cluster(folders, metadata, limits)
 
 
-def clusters(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> list[Place]:
+def clusters(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> list[DataSource]:
     """The disks at the paths, which may be globs, as a place for each cluster.
 
     A folder above bookies is a cluster. Bookies' own folders are of one cluster if their cookies have the same instance
@@ -91,7 +91,7 @@ def clusters(paths: Paths, metadata: str | None = None, limits: ExpansionLimits 
     return [_cluster([folder for group in groups for folder in group.folders], metadata, limits)]
 
 
-def places(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> list[Place]:
+def places(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> list[DataSource]:
     """Stores and clusters of bookies, by path and glob."""
     found: dict[str, list[str]] = {STORE: [], BOOKIE: []}
     for target in _targets(paths, (STORE, BOOKIE)):
@@ -103,7 +103,7 @@ def places(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = 
     ]
 
 
-def _cluster(folders: Sequence[str], metadata: str | None, limits: ExpansionLimits) -> Place:
+def _cluster(folders: Sequence[str], metadata: str | None, limits: ExpansionLimits) -> DataSource:
     from bookstand.disk.bookies.discovery import find_bookies
 
     if metadata is not None:
@@ -112,7 +112,7 @@ def _cluster(folders: Sequence[str], metadata: str | None, limits: ExpansionLimi
             raise StoreNotFoundError(f"there is no metadata dump at {metadata}")
     found = find_bookies(folders, lambda damage: None)
     inner = {str(folder) for bookie in found for folder in (*bookie.journal_folders, *bookie.ledger_folders)}
-    return Place(BOOKIE, tuple(folders), metadata, tuple(sorted(inner)), limits)
+    return DataSource(BOOKIE, tuple(folders), metadata, tuple(sorted(inner)), limits)
 
 
 def _targets(paths: Paths, kinds: Sequence[str]) -> Iterator[Target]:
@@ -122,7 +122,7 @@ def _targets(paths: Paths, kinds: Sequence[str]) -> Iterator[Target]:
         found = 0
         for match in _matching(path):
             try:
-                target = find(match)
+                target = classify(match)
                 if target.kind not in kinds:
                     raise NotAStoreError(f"{match} is a {target.kind}, not {what}")
             except NotAStoreError:
@@ -179,7 +179,7 @@ def local_path(path: str | os.PathLike[str], what: str) -> str:
     return os.path.abspath(text)
 
 
-def check_present(place: Place) -> None:
+def check_present(place: DataSource) -> None:
     """Raise :class:`StoreNotFoundError` if part of a place is not on this machine. Its file system is not mounted here,
     or it was removed: in neither case are its contents damaged."""
     if place.kind == STORE:
@@ -195,7 +195,7 @@ def check_present(place: Place) -> None:
 
 
 @contextmanager
-def opened(place: Place, passwords: Sequence[bytes] = (), check: str = "fast") -> Iterator[Disks]:
+def open_source(place: DataSource, passwords: Sequence[bytes] = (), check: str = "fast") -> Iterator[Disks]:
     """Its ledgers and nodes as :class:`Disks` has them, whatever it is; nothing is fenced, recovered or written.
     ``check``: how closely a store's file is looked at first."""
     if place.kind == STORE:
@@ -215,10 +215,10 @@ def opened(place: Place, passwords: Sequence[bytes] = (), check: str = "fast") -
 
 
 @contextmanager
-def dump_of(place: Place, passwords: Sequence[bytes] = ()) -> Iterator[tuple[MetadataDump, list[Damage]]]:
+def open_metadata(place: DataSource, passwords: Sequence[bytes] = ()) -> Iterator[tuple[MetadataDump, list[Damage]]]:
     """Its nodes, and what is damaged among them; of disks nothing else is read."""
     if place.kind == STORE:
-        with opened(place, passwords) as source:
+        with open_source(place, passwords) as source:
             assert source.dump is not None
             yield source.dump, source.damage
         return
@@ -230,7 +230,7 @@ def dump_of(place: Place, passwords: Sequence[bytes] = ()) -> Iterator[tuple[Met
     yield MetadataDump.open(place.metadata, damage.append, place.limits), damage
 
 
-def without_metadata(place: Place) -> IncorrectParameterError:
+def without_metadata(place: DataSource) -> IncorrectParameterError:
     return IncorrectParameterError(
         f"{place.name}: topics, cursors and nodes are in the metadata of the cluster: option metadata says where its "
         "dump lies"
@@ -241,13 +241,13 @@ __all__ = [
     "BOOKIE",
     "STORE",
     "Paths",
-    "Place",
+    "DataSource",
     "bookies",
     "check_present",
     "clusters",
-    "dump_of",
+    "open_metadata",
     "local_path",
-    "opened",
+    "open_source",
     "places",
     "stores",
     "without_metadata",

@@ -12,10 +12,10 @@ from bookstand.disk.damage import Damage
 from bookstand.errors import MalformedError, NotAStoreError, StoreDamagedError, StoreFormatError
 from bookstand.pipeline.tables import cursors, delayed, entries, ledgers, messages
 from bookstand.pipeline.tables.arrow import pa
-from bookstand.pipeline.tables.partitioning import Part, Told, bundled, wanted_parts
+from bookstand.pipeline.tables.partitioning import PlanDamage, ReadPart, bin_pack, target_parallelism
 from bookstand.pipeline.tables.query import FAST, Query
-from bookstand.pipeline.tables.record_batches import finished, of_damage
-from bookstand.pipeline.tables.sources import STORE, Place, check_present, stores
+from bookstand.pipeline.tables.record_batches import from_damage, project_and_filter
+from bookstand.pipeline.tables.sources import STORE, DataSource, check_present, stores
 from bookstand.storage.storage import open_storage
 
 # What is wrong with a place, and not with who reads it.
@@ -23,8 +23,8 @@ _DAMAGED = (StoreDamagedError, StoreFormatError, NotAStoreError, MalformedError)
 
 
 class _Ways(NamedTuple):
-    plan: Callable[[Place, Query], list[Part]]
-    read: Callable[[Part, Query], Iterator[pa.RecordBatch]]
+    plan: Callable[[DataSource, Query], list[ReadPart]]
+    read: Callable[[ReadPart, Query], Iterator[pa.RecordBatch]]
 
 
 _WAYS = {
@@ -39,7 +39,7 @@ _WAYS = {
 }
 
 
-def plan(place: Place, query: Query) -> list[Part]:
+def plan(place: DataSource, query: Query) -> list[ReadPart]:
     """What is to be read, as the place is now. A place that is damaged as a whole is told, and no other suffers."""
     if not query.wanted.has("place", place.name):
         return []
@@ -50,22 +50,22 @@ def plan(place: Place, query: Query) -> list[Part]:
     except _DAMAGED as error:
         if query.strict:
             raise
-        return [Part(place, Told((Damage(place.name, -1, str(error)),)))]
+        return [ReadPart(place, PlanDamage((Damage(place.name, -1, str(error)),)))]
 
 
-def plan_all(places: Sequence[Place], query: Query) -> list[tuple[Part, ...]]:
+def plan_all(places: Sequence[DataSource], query: Query) -> list[tuple[ReadPart, ...]]:
     """The same for several places, a bundle of parts for each task."""
     parts = [part for place in places for part in plan(place, query)]
-    return bundled(parts, max(1, wanted_parts(query, sum(part.weight for part in parts))))
+    return bin_pack(parts, max(1, target_parallelism(query, sum(part.weight for part in parts))))
 
 
-def rows(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
+def rows(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
     """The rows of a part. A strict query ends with :class:`DamagedDataError` at the first damage."""
-    return finished(query, _rows(part, query))
+    return project_and_filter(query, _rows(part, query))
 
 
-def _rows(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
-    if not isinstance(part.work, Told):
+def _rows(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
+    if not isinstance(part.work, PlanDamage):
         # A file system that is not mounted where the task runs is no damage: the task fails.
         check_present(part.place)
     try:
@@ -73,10 +73,10 @@ def _rows(part: Part, query: Query) -> Iterator[pa.RecordBatch]:
     except _DAMAGED as error:
         if query.strict:
             raise
-        yield from of_damage(query, part.place, [Damage(part.place.name, -1, str(error))])
+        yield from from_damage(query, part.place, [Damage(part.place.name, -1, str(error))])
 
 
-def read(places: Iterable[Place] | str, wanted: Query) -> Iterator[pa.RecordBatch]:
+def read(places: Iterable[DataSource] | str, wanted: Query) -> Iterator[pa.RecordBatch]:
     """All rows of some places, or of the stores at a path, in this process."""
     for place in stores(places) if isinstance(places, str) else places:
         for part in plan(place, wanted):

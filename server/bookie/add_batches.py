@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from bookstand.storage.served.replica_operations import LEAST_ENTRY_BYTES, AddCopies, highest_lac
+from bookstand.storage.served.replica_operations import LEAST_ENTRY_BYTES, AddToReplica, highest_lac
 
 Answer = Callable[[int], bytes]
 """Makes the answers to some adds, of the code that all of them have."""
@@ -33,8 +33,8 @@ class Adds(NamedTuple):
         """Memory that they take until they are answered."""
         return self.size + _ADD_BYTES * len(self.entry_ids)
 
-    def of(self, bookie: int) -> AddCopies:
-        return AddCopies(
+    def of(self, bookie: int) -> AddToReplica:
+        return AddToReplica(
             bookie,
             self.ledger_id,
             self.master_key,
@@ -45,7 +45,7 @@ class Adds(NamedTuple):
         )
 
 
-class Gathering:
+class AddCollector:
     """Adds that came one by one, until :meth:`take`."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from bookstand.server.bookie.add_batches import Adds, Answer
 from bookstand.server.bookie.protocol import v2, v3
 from bookstand.server.bookie.protocol.versions import FIRST_OCTET_OF_V3
-from bookstand.server.framing import LENGTH_BYTES, Run
+from bookstand.server.framing import LENGTH_BYTES, FrameRun
 from bookstand.storage.served.replica_operations import LEAST_ENTRY_BYTES
 
 _LAST_OCTET = 0x80
@@ -23,7 +23,7 @@ _LAST_OCTET = 0x80
 Rows = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 
-def adds_of(run: Run) -> Adds | None:
+def adds_of(run: FrameRun) -> Adds | None:
     """The first adds of a run that are alike; None where they are to be looked at one by one."""
     begin = run.start + LENGTH_BYTES
     if run.size > v2.ENTRY_START and run.data[begin + 1] == v2.ADD and run.data[begin] <= v2.NEWEST:
@@ -33,7 +33,7 @@ def adds_of(run: Run) -> Adds | None:
     return None
 
 
-def _v2_run(run: Run) -> Adds | None:
+def _v2_run(run: FrameRun) -> Adds | None:
     entry = LENGTH_BYTES + v2.ENTRY_START
     if run.size < v2.ENTRY_START + LEAST_ENTRY_BYTES:
         return None
@@ -55,9 +55,9 @@ def _v2_answers(version: int, rows: Rows, entry: int, code: int) -> bytes:
     return answers.tobytes()
 
 
-def _v3_run(run: Run) -> Adds | None:
+def _v3_run(run: FrameRun) -> Adds | None:
     frame = run.frame(0)
-    first = v3.find_add(frame)
+    first = v3.match_add(frame)
     if first is None or len(frame) - first.body.start < LEAST_ENTRY_BYTES:
         return None
     rows = run.rows()
@@ -115,7 +115,7 @@ def _field(rows: Rows, start: int) -> Any:
     return rows[:, start : start + 8].copy().view(">i8")[:, 0].astype(np.int64)
 
 
-def _adds(run: Run, rows: Rows, entry: int, master_key: bytes, recovery: bool, answer: Answer) -> Adds:
+def _adds(run: FrameRun, rows: Rows, entry: int, master_key: bytes, recovery: bool, answer: Answer) -> Adds:
     count = len(rows)
     ids, lacs = _field(rows, entry + 8), _field(rows, entry + 16)
     first = int(ids[0])

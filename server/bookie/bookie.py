@@ -9,7 +9,7 @@ from bookstand.errors import IncorrectParameterError
 from bookstand.server.bookie import availability
 from bookstand.server.bookie.protocol import codes, v2
 from bookstand.storage.format.ledger_state import MAX_BOOKIES
-from bookstand.storage.served.replica_reader import CopyReads
+from bookstand.storage.served.replica_reader import ReplicaReader
 from bookstand.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ LAST_ENTRY = -1
 _MOST_BATCH_BYTES = 5 << 20
 
 
-class Found(NamedTuple):
+class ReadResult(NamedTuple):
     """What a read found: its code, the entry, and the highest LAC that the bookie has heard of."""
 
     code: int
@@ -43,7 +43,7 @@ class Bookie:
         self.storage = storage
         self.number = number
 
-    def view(self) -> CopyReads:
+    def view(self) -> ReplicaReader:
         """What it has at this moment; a context manager."""
         return self.storage.copies(self.number)
 
@@ -61,21 +61,21 @@ class Bookie:
     def point(self, name: str, subject: Subject) -> None:
         self.storage.point(name, subject, self.number)
 
-    def read(self, view: CopyReads, ledger_id: int, entry_id: int) -> Found:
+    def read(self, view: ReplicaReader, ledger_id: int, entry_id: int) -> ReadResult:
         ledger = view.ledger(ledger_id)
         if ledger is None:
-            return Found(codes.NO_LEDGER)
+            return ReadResult(codes.NO_LEDGER)
         if entry_id == LAST_ENTRY:
             if ledger.last_entry is None:
-                return Found(codes.NO_ENTRY, None, ledger.lac)
+                return ReadResult(codes.NO_ENTRY, None, ledger.lac)
             entry_id = ledger.last_entry
         stored = view.entry(ledger_id, entry_id)
         hooks = self.entry_hooks
         if hooks is not None:
             stored = hooks.on_read(ledger_id, entry_id, stored)
-        return Found(codes.NO_ENTRY if stored is None else codes.OK, stored, ledger.lac)
+        return ReadResult(codes.NO_ENTRY if stored is None else codes.OK, stored, ledger.lac)
 
-    def read_batch(self, view: CopyReads, request: v2.Request) -> tuple[int, list[bytes]]:
+    def read_batch(self, view: ReplicaReader, request: v2.Request) -> tuple[int, list[bytes]]:
         """One entry at least, then more as long as there are some that the client has room for."""
         entries: list[bytes] = []
         room = min(request.most_bytes, _MOST_BATCH_BYTES) - v2.BATCH_BYTES
@@ -92,7 +92,7 @@ class Bookie:
             entries.append(found.stored)
         return codes.OK, entries
 
-    def read_lac(self, view: CopyReads, ledger_id: int) -> tuple[int, bytes | None, bytes | None]:
+    def read_lac(self, view: ReplicaReader, ledger_id: int) -> tuple[int, bytes | None, bytes | None]:
         """(code, body of the explicit LAC, last entry)."""
         hooks = self.entry_hooks
         if hooks is not None:
@@ -105,7 +105,7 @@ class Bookie:
         last = None if ledger.last_entry is None else view.entry(ledger_id, ledger.last_entry)
         return codes.NO_ENTRY if explicit is None and last is None else codes.OK, explicit, last
 
-    def entry_ids(self, view: CopyReads, ledger_id: int) -> bytes | None:
+    def entry_ids(self, view: ReplicaReader, ledger_id: int) -> bytes | None:
         """Which entries it has, as it is told to an operator; None: it has never heard of the ledger."""
         return None if view.ledger(ledger_id) is None else availability.encode(view.entry_ids(ledger_id))
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bookstand.errors import BookstandError
-from bookstand.storage.commit.group_commit import Submission
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.group_commit import CommitRequest
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.logger import logger
 from bookstand.storage.storage import Storage
 
@@ -24,19 +24,19 @@ Told = Callable[[BaseException | None], None]
 """Called in the loop once the change is durable, or was refused with an error."""
 
 
-class Sender(Protocol):
+class Flushable(Protocol):
     """Has answers to send."""
 
     def proceed(self) -> None:
         """Send them, and go on."""
 
 
-class Posted(Submission):
+class BridgedCommit(CommitRequest):
     """One change; ``told`` hears what became of it."""
 
     __slots__ = ("_office", "error", "told")
 
-    def __init__(self, office: PostOffice, operations: Sequence[Operation], told: Told) -> None:
+    def __init__(self, office: CommitBridge, operations: Sequence[Operation], told: Told) -> None:
         super().__init__(None, operations)
         self._office = office
         self.told = told
@@ -49,21 +49,21 @@ class Posted(Submission):
             later.append(self._office.wake)
 
 
-class PostOffice:
+class CommitBridge:
     """For one loop and one store. All but :meth:`wake` is for the loop's thread alone."""
 
     def __init__(self, storage: Storage, loop: asyncio.AbstractEventLoop) -> None:
         self._storage = storage
         self._loop = loop
-        self._outgoing: list[Posted] = []
-        self.arrived: deque[Posted] = deque()
+        self._outgoing: list[BridgedCommit] = []
+        self.arrived: deque[BridgedCommit] = deque()
         self._woken = False
-        self._unsent: set[Sender] = set()
+        self._unsent: set[Flushable] = set()
         self._sending = False
 
     def post(self, operations: Sequence[Operation], told: Told) -> None:
         """Queue a change; it goes off with the next :meth:`send_off`."""
-        self._outgoing.append(Posted(self, operations, told))
+        self._outgoing.append(BridgedCommit(self, operations, told))
 
     def send_off(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
@@ -92,7 +92,7 @@ class PostOffice:
                 # The loop is closed: nobody waits for it any more.
                 pass
 
-    def send_later(self, sender: Sender) -> None:
+    def send_later(self, sender: Flushable) -> None:
         """Somebody has answers, which are to go out together with others that come in this turn."""
         self._unsent.add(sender)
         if not self._sending:
@@ -101,7 +101,7 @@ class PostOffice:
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """Make a change and wait until it is durable; from any thread but the loop's."""
-        self._storage.apply(Change(*operations))
+        self._storage.apply(WriteBatch(*operations))
 
     def _tell(self) -> None:
         self._woken = False

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from bookstand.errors import OutcomeUnknownError, StoreCrashedError
 from bookstand.server.bookie import add_batches, metrics
-from bookstand.server.bookie.fault_path import HookedAdd
+from bookstand.server.bookie.fault_path import InterceptedAdd
 from bookstand.server.bookie.protocol import codes, requests_v2, v2
 from bookstand.server.bookie.protocol.versions import FIRST_OCTET_OF_V3
-from bookstand.server.bookie.shared_state import Desk
-from bookstand.server.framing import LENGTH_BYTES, Buffers, FramedConnection, Run
+from bookstand.server.bookie.shared_state import BookieContext
+from bookstand.server.framing import LENGTH_BYTES, Buffers, FramedConnection, FrameRun
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.logger import logger
-from bookstand.storage.served.replica_operations import FenceCopy
-from bookstand.storage.served.replica_reader import CopyReads
+from bookstand.storage.served.replica_operations import FenceReplica
+from bookstand.storage.served.replica_reader import ReplicaReader
 
 if TYPE_CHECKING:
     from bookstand.storage.commit.operations import Operation
@@ -32,7 +32,7 @@ _CHANGE_BYTES = 1 << 10
 # Runs in which ledgers take turns are looked at frame by frame, so many at a time.
 _ONE_BY_ONE = 64
 
-Look = Callable[[CopyReads], tuple[int, bytes]]
+Look = Callable[[ReplicaReader], tuple[int, bytes]]
 """Reads, and gives the code and the answer."""
 Refusal = Callable[[int], bytes]
 """The answer that says why not."""
@@ -47,16 +47,16 @@ def _requests_v3() -> ModuleType:
 
 
 class BookieConnection(FramedConnection):
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: BookieContext) -> None:
         super().__init__(desk.scratch, desk.limits.frame_bytes - LENGTH_BYTES)
         self.desk = desk
-        self._gathering = add_batches.Gathering()
+        self._gathering = add_batches.AddCollector()
         self._held = False
         # Reads whose time has come while the client does not read its answers.
         self._deferred: deque[tuple[float, Callable[[], None]]] = deque()
         self._long_polls: set[Callable[[], object]] = set()
         self._polling = 0
-        self._view: CopyReads | None = None
+        self._view: ReplicaReader | None = None
         self._arrived = 0.0
 
     # -- its life ------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class BookieConnection(FramedConnection):
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def take(self, run: Run) -> int:
+    def take(self, run: FrameRun) -> int:
         if run.frames >= SMALLEST_RUN and not self.desk.hooked:
             # For those who send many at once: it takes as long to load as half of the server.
             from bookstand.server.bookie.add_runs import adds_of
@@ -204,7 +204,7 @@ class BookieConnection(FramedConnection):
             (alone,) = self._gathering.take()
             self._count_adds(alone.held_bytes)
             hooks = self.desk.bookie.entry_hooks
-            HookedAdd(self, alone, hooks, partial(self._added, alone, self._arrived)).begin()
+            InterceptedAdd(self, alone, hooks, partial(self._added, alone, self._arrived)).begin()
 
     def look(self, operation: str, look: Look, refusal: Refusal) -> None:
         """A read. Those of one turn share a view of the store."""
@@ -279,7 +279,7 @@ class BookieConnection(FramedConnection):
         hooks = bookie.hooks
         self.change(
             "fence",
-            (FenceCopy(bookie.number, ledger_id, master_key),),
+            (FenceReplica(bookie.number, ledger_id, master_key),),
             then,
             refusal,
             before=None if hooks is None else partial(hooks.on_fence, ledger_id),
@@ -343,7 +343,7 @@ class BookieConnection(FramedConnection):
                 logger().error("bookie %d: %s failed: %r", self.desk.bookie.number, operation, error)
             self.answer(operation, code, refusal(code))
 
-    def view(self) -> CopyReads:
+    def view(self) -> ReplicaReader:
         """What the bookie has, as all reads of this turn see it."""
         if self._view is None:
             self._view = self.desk.bookie.view().__enter__()

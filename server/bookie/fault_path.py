@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Step = Callable[[BaseException | None], None]
 
 
-class HookedAdd:
+class InterceptedAdd:
     """Goes from step to step, each in the loop's thread, whoever lets it go on."""
 
     def __init__(self, connection: BookieConnection, alone: Adds, hooks: Hooks | None, told: Step) -> None:

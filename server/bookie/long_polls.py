@@ -11,7 +11,7 @@ from itertools import islice
 from bookstand.errors import StoreDamagedError
 from bookstand.server.bookie.bookie import Bookie
 from bookstand.storage.format.schema import MAX_ENTRY_ID
-from bookstand.storage.served.replica_reader import CopyReads
+from bookstand.storage.served.replica_reader import ReplicaReader
 
 # How often to look for what others than the server's clients have confirmed.
 _LOOK_INTERVAL = 0.05
@@ -165,7 +165,7 @@ class LongPolls:
             self.confirmed(ledger_id, lac)
 
 
-def _lac_of(view: CopyReads, ledger_id: int) -> int:
+def _lac_of(view: ReplicaReader, ledger_id: int) -> int:
     """The LAC of a ledger. One that cannot be read ends the reads that wait for it, whose answers report the damage."""
     try:
         ledger = view.ledger(ledger_id)

@@ -7,15 +7,15 @@ import socket
 from functools import partial
 
 from bookstand.server.bookie.connection import BookieConnection
-from bookstand.server.bookie.shared_state import Desk
+from bookstand.server.bookie.shared_state import BookieContext
 
 _BACKLOG = 1024
 
 
-class Door:
+class ListeningPort:
     """For the loop's thread. ``port`` 0 is any free one when it is opened first, and the same one ever after."""
 
-    def __init__(self, desk: Desk, host: str, port: int) -> None:
+    def __init__(self, desk: BookieContext, host: str, port: int) -> None:
         self.desk = desk
         self.address = host, port
         self._host = host

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from bookstand.errors import BookstandError, IncorrectParameterError
 from bookstand.server.bookie.bookie import Bookie, check_bookie
-from bookstand.server.bookie.commit_bridge import PostOffice
-from bookstand.server.bookie.port import Door
-from bookstand.server.bookie.shared_state import Desk, Limits, Load
+from bookstand.server.bookie.commit_bridge import CommitBridge
+from bookstand.server.bookie.port import ListeningPort
+from bookstand.server.bookie.shared_state import BookieContext, Limits, MemoryBudget
 from bookstand.server.framing import SCRATCH_BYTES
 from bookstand.storage.metrics import Sample
-from bookstand.storage.process.process_markers import Role
+from bookstand.storage.process.process_markers import ExclusiveRole
 from bookstand.storage.storage import Storage
 
 
@@ -32,15 +32,15 @@ class BookieServer:
         self._host = host
         self._bookies = [(Bookie(storage, number), port) for number, port in enumerate(ports, 1)]
         self._limits = limits or Limits()
-        self._doors: list[Door] = []
-        self._role: Role | None = None
+        self._doors: list[ListeningPort] = []
+        self._role: ExclusiveRole | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
-        office, load, scratch = PostOffice(self._storage, loop), Load(), memoryview(bytearray(SCRATCH_BYTES))
+        office, load, scratch = CommitBridge(self._storage, loop), MemoryBudget(), memoryview(bytearray(SCRATCH_BYTES))
         self._doors = [
-            Door(Desk(bookie, office, load, self._limits, scratch, loop), self._host, port)
+            ListeningPort(BookieContext(bookie, office, load, self._limits, scratch, loop), self._host, port)
             for bookie, port in self._bookies
         ]
         self._role = await asyncio.to_thread(self._storage.take_role, "bookies")
@@ -72,7 +72,7 @@ class BookieServer:
     def is_open(self, number: int) -> bool:
         return self._door(number).is_open
 
-    def _door(self, number: int) -> Door:
+    def _door(self, number: int) -> ListeningPort:
         check_bookie(self._storage.path, number, len(self._doors))
         return self._doors[number - 1]
 

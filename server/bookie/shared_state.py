@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bookstand.errors import IncorrectParameterError
 from bookstand.server.bookie.bookie import Bookie
-from bookstand.server.bookie.commit_bridge import PostOffice
+from bookstand.server.bookie.commit_bridge import CommitBridge
 from bookstand.server.bookie.long_polls import LongPolls
 from bookstand.server.bookie.metrics import Figures
 from bookstand.server.framing import Buffers
@@ -53,7 +53,7 @@ class Limits:
             )
 
 
-class Load:
+class MemoryBudget:
     """Bytes that a server buffers for all its connections, and its long polls."""
 
     def __init__(self) -> None:
@@ -61,14 +61,14 @@ class Load:
         self.long_polls = 0
 
 
-class Desk:
+class BookieContext:
     """One bookie's. For the loop's thread, but where it says otherwise."""
 
     def __init__(
         self,
         bookie: Bookie,
-        office: PostOffice,
-        load: Load,
+        office: CommitBridge,
+        load: MemoryBudget,
         limits: Limits,
         scratch: memoryview,
         loop: asyncio.AbstractEventLoop,

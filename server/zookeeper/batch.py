@@ -17,9 +17,15 @@ from bookstand.server.zookeeper import persistent_records
 from bookstand.server.zookeeper.protocol.protocol import Code, Op, ZooKeeperError
 from bookstand.server.zookeeper.protocol.records import Failed
 from bookstand.server.zookeeper.transaction import Change, Transaction
-from bookstand.server.zookeeper.write_operations import WRITES, MultiRefusedError, Writer, delete_if_unused, multi
+from bookstand.server.zookeeper.write_operations import (
+    WRITES,
+    ClientIdentity,
+    MultiRefusedError,
+    delete_if_unused,
+    multi,
+)
 from bookstand.storage.commit import change_feed
-from bookstand.storage.commit.operations import Staging, TakesSpace
+from bookstand.storage.commit.operations import ConsumesSpace, WriteSet
 from bookstand.storage.format import schema, sealed_record
 from bookstand.storage.logger import logger
 
@@ -46,13 +52,13 @@ class CloseSession(NamedTuple):
     session_id: int
 
 
-class RemoveUnused(NamedTuple):
+class RemoveExpired(NamedTuple):
     """A container without children, or a znode whose time is over."""
 
     path: str
 
 
-class Adopt(NamedTuple):
+class AdoptForeignZnodes(NamedTuple):
     """Look at znodes that others may have written, so that they become part of the tree."""
 
     paths: Sequence[str]
@@ -63,10 +69,10 @@ class Request(NamedTuple):
 
     op: Op
     body: Any
-    writer: Writer
+    writer: ClientIdentity
 
 
-Write = OpenSession | CloseSession | RemoveUnused | Adopt | Request
+Write = OpenSession | CloseSession | RemoveExpired | AdoptForeignZnodes | Request
 
 # Whose znodes they are, as of the last commit.
 Ephemerals = Mapping[int, Collection[str]]
@@ -99,7 +105,7 @@ class Batch:
         self._now = now
         self._ephemerals = ephemerals
 
-    def apply(self, staging: Staging) -> list[Outcome]:
+    def apply(self, staging: WriteSet) -> list[Outcome]:
         staging.is_news = False
         sealed = staging.get(schema.META, schema.META_SERVER)
         if sealed is None:
@@ -111,13 +117,13 @@ class Batch:
         return outcomes
 
 
-class _GrowingBatch(Batch, TakesSpace):
+class _GrowingBatch(Batch, ConsumesSpace):
     """One that a full store refuses."""
 
     __slots__ = ()
 
 
-class Begin:
+class InitializeTree:
     """The first thing that a server does with a store, if none was here before: its own record, and the znodes that are
     there without anybody's doing."""
 
@@ -126,7 +132,7 @@ class Begin:
     def __init__(self, first_session: int) -> None:
         self._first_session = first_session
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         if staging.get(schema.META, schema.META_SERVER) is None:
             staging.put(
                 schema.META,
@@ -136,14 +142,14 @@ class Begin:
             for path, znode in persistent_records.BUILT_IN.items():
                 key = schema.znode_key(path)
                 staging.put(schema.META, key, persistent_records.pack_znode(key, znode))
-        if staging.get(schema.META, schema.META_NEWS) is None:
-            staging.put(schema.META, schema.META_NEWS, change_feed.pack_total(0))
+        if staging.get(schema.META, schema.META_CHANGE_FEED) is None:
+            staging.put(schema.META, schema.META_CHANGE_FEED, change_feed.pack_total(0))
 
 
 class _Running:
     """One application of a batch."""
 
-    def __init__(self, staging: Staging, server: persistent_records.Server, now: int, ephemerals: Ephemerals) -> None:
+    def __init__(self, staging: WriteSet, server: persistent_records.Server, now: int, ephemerals: Ephemerals) -> None:
         self.server = server
         self._staging = staging
         self._now = now
@@ -154,7 +160,7 @@ class _Running:
     def outcome(self, write: Write) -> Outcome:
         zxid = self.server.zxid + 1
         server = self.server = self.server._replace(zxid=zxid)
-        inner = Staging(self._staging)
+        inner = WriteSet(self._staging)
         transaction = Transaction(inner, zxid, self._now)
         try:
             result = _DO[type(write)](self, transaction, write)
@@ -202,10 +208,10 @@ class _Running:
                 transaction.remove(path, found)
         return session_id
 
-    def _remove_unused(self, transaction: Transaction, write: RemoveUnused) -> None:
+    def _remove_unused(self, transaction: Transaction, write: RemoveExpired) -> None:
         delete_if_unused(transaction, write.path)
 
-    def _adopt(self, transaction: Transaction, write: Adopt) -> None:
+    def _adopt(self, transaction: Transaction, write: AdoptForeignZnodes) -> None:
         for path in write.paths:
             transaction.find(path)
 
@@ -214,8 +220,8 @@ _DO: dict[type, Callable[[_Running, Transaction, Any], Any]] = {
     Request: _Running._request,
     OpenSession: _Running._open_session,
     CloseSession: _Running._close_session,
-    RemoveUnused: _Running._remove_unused,
-    Adopt: _Running._adopt,
+    RemoveExpired: _Running._remove_unused,
+    AdoptForeignZnodes: _Running._adopt,
 }
 
 

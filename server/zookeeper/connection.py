@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from bookstand.server.framing import LENGTH_BYTES, Buffers, FramedConnection, Run, joined
+from bookstand.server.framing import LENGTH_BYTES, Buffers, FramedConnection, FrameRun, joined
 from bookstand.server.zookeeper import metrics
 from bookstand.server.zookeeper.four_letter_words import WORDS
 from bookstand.server.zookeeper.protocol import records
@@ -19,7 +19,7 @@ from bookstand.storage.logger import logger
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.server.zookeeper.protocol.acls import Identity
-    from bookstand.server.zookeeper.request_rounds import Rounds
+    from bookstand.server.zookeeper.request_rounds import RoundScheduler
     from bookstand.server.zookeeper.sessions import Session
     from bookstand.server.zookeeper.state import State
 
@@ -34,7 +34,7 @@ HELD_IN_ALL_BYTES = 256 << 20
 class ZooKeeperConnection(FramedConnection):
     """``greeted``: its first frame was taken, so that a session is being opened for it, or is its own."""
 
-    def __init__(self, state: State, rounds: Rounds, scratch: memoryview) -> None:
+    def __init__(self, state: State, rounds: RoundScheduler, scratch: memoryview) -> None:
         super().__init__(scratch, MAX_FRAME)
         self._state = state
         self._rounds = rounds
@@ -84,7 +84,7 @@ class ZooKeeperConnection(FramedConnection):
             self.session.heard(self._state.sessions.now())
         super().buffer_updated(nbytes)
 
-    def take(self, run: Run) -> int:
+    def take(self, run: FrameRun) -> int:
         for taken in range(run.frames):
             if not self.has_room():
                 return taken

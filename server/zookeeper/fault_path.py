@@ -48,7 +48,7 @@ def points_of(write: Write) -> Iterator[tuple[str, Subject]]:
             yield (node, body.path) if ledger_id is None else (ledger, ledger_id)
 
 
-class Hooked:
+class InterceptedWrite:
     """One write on its way past the points before and after it."""
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bookstand.errors import StoreDamagedError
-from bookstand.server.zookeeper.read_operations import StrangeError
+from bookstand.server.zookeeper.read_operations import ForeignZnodeError
 from bookstand.server.zookeeper.tree_scan import znodes_of
 from bookstand.storage.logger import logger
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bookstand.storage.storage import Storage
 
 
-class Others:
+class ForeignWrites:
     """Their changes are numbered by the store. ``heard`` is up to which the server knows of them, ``adopted`` up to
     which they are part of the tree."""
 
@@ -44,7 +44,7 @@ class Others:
         """Clients may have come across it already."""
         try:
             self._tree.find(path)
-        except StrangeError:
+        except ForeignZnodeError:
             return True
         except StoreDamagedError as damage:
             # Whoever asks for it is told.

@@ -61,7 +61,7 @@ class TooLargeError(ZooKeeperError):
         super().__init__(Code.CONNECTION_LOSS, f"an answer has at most {ANSWER_BYTES} bytes, not {size}")
 
 
-class StrangeError(Exception):
+class ForeignZnodeError(Exception):
     """Others have written the znode: it must become part of the tree before it is read."""
 
     def __init__(self, path: str) -> None:
@@ -69,7 +69,7 @@ class StrangeError(Exception):
         self.path = path
 
 
-class Looked(NamedTuple):
+class ZnodeData(NamedTuple):
     """A znode with its value."""
 
     znode: persistent_records.Znode
@@ -94,7 +94,7 @@ class Tree:
         self.ephemerals: dict[int, set[str]] = {}
         self.zxid = 0
 
-    def find(self, path: str) -> Looked | None:
+    def find(self, path: str) -> ZnodeData | None:
         key = schema.znode_key(path)
         place = place_of(path)
         sealed = self._storage.sealed(schema.META, key)
@@ -103,14 +103,14 @@ class Tree:
             if value is None:
                 return None
             place.unseal(value)
-            raise StrangeError(path)
+            raise ForeignZnodeError(path)
         znode = persistent_records.unpack_znode(key, sealed)
-        looked = Looked(znode, b"", 0) if value is None else Looked(znode, *place.unseal(value))
-        if znode.has_record != (value is not None) or znode.seal != sealed_record.seal_of(value):
-            raise StrangeError(path)
+        looked = ZnodeData(znode, b"", 0) if value is None else ZnodeData(znode, *place.unseal(value))
+        if znode.has_record != (value is not None) or znode.seal != sealed_record.checksum_of(value):
+            raise ForeignZnodeError(path)
         return looked
 
-    def get(self, path: str | None, reader: Reader, wanted: Permission | None = Permission.READ) -> Looked:
+    def get(self, path: str | None, reader: Reader, wanted: Permission | None = Permission.READ) -> ZnodeData:
         path = check_path(path)
         found = self.find(path)
         if found is None:
@@ -124,7 +124,7 @@ class Tree:
 
     def count_below(self, path: str) -> int:
         """All of them, at whatever depth."""
-        prefix = schema.beginning_below(schema.META, path)
+        prefix = schema.child_prefix(schema.META, path)
         return sum(key != prefix for key in self._storage.meta_keys(prefix))
 
 
@@ -254,7 +254,7 @@ def set_watches(tree: Tree, reader: Reader, request: SetWatches) -> None:
             tree.watches.watch_children(path, reader)
 
 
-def _may_read(looked: Looked, reader: Reader) -> bool:
+def _may_read(looked: ZnodeData, reader: Reader) -> bool:
     return allows(looked.znode.acl, Permission.READ, reader.identities)
 
 

@@ -20,21 +20,21 @@ from typing import TypeVar
 
 from bookstand.errors import BookstandError, DiskFullError, OutcomeUnknownError
 from bookstand.server.zookeeper.batch import (
-    Adopt,
+    AdoptForeignZnodes,
     Outcome,
     batch_of,
 )
-from bookstand.server.zookeeper.fault_path import Committed, Hooked
+from bookstand.server.zookeeper.fault_path import Committed, InterceptedWrite
 from bookstand.server.zookeeper.protocol import records
 from bookstand.server.zookeeper.protocol.jute import JuteError
 from bookstand.server.zookeeper.protocol.protocol import Code, Op
 from bookstand.server.zookeeper.protocol.requests import WRITING, answer_read, op_of, refuse, write_of
 from bookstand.server.zookeeper.protocol.session_handshake import greet
-from bookstand.server.zookeeper.read_operations import StrangeError
+from bookstand.server.zookeeper.read_operations import ForeignZnodeError
 from bookstand.server.zookeeper.results import Outcomes
-from bookstand.server.zookeeper.tree_scan import Survey, survey
-from bookstand.server.zookeeper.write_round import BATCH_WRITES, Gathering, Pending
-from bookstand.storage.commit.operations import Change
+from bookstand.server.zookeeper.tree_scan import TreeScan, survey
+from bookstand.server.zookeeper.write_round import BATCH_WRITES, Pending, WriteRound
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.logger import logger
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bookstand.server.zookeeper.connection import ZooKeeperConnection
-    from bookstand.server.zookeeper.state import Left, State
+    from bookstand.server.zookeeper.state import RecoveredState, State
 
 # Where something that others have written could not be taken in, nothing is done for so many seconds.
 PAUSE = 0.1
@@ -53,7 +53,7 @@ LONG_LOOK = 0.05
 T = TypeVar("T")
 
 
-class Rounds:
+class RoundScheduler:
     """``failed`` is called when the store is not there any more."""
 
     def __init__(self, state: State, loop: asyncio.AbstractEventLoop, failed: Callable[[BaseException], None]) -> None:
@@ -123,7 +123,7 @@ class Rounds:
             if not self._clients_turn and self._own_turn():
                 return
             self._clients_turn = False
-            batch = Gathering()
+            batch = WriteRound()
             ready, self._ready = self._ready, {}
             for connection in ready:
                 self._serve(connection, batch)
@@ -150,15 +150,15 @@ class Rounds:
         self._commit([Pending.own(write) for write in own])
         return True
 
-    def _serve(self, connection: ZooKeeperConnection, batch: Gathering) -> None:
+    def _serve(self, connection: ZooKeeperConnection, batch: WriteRound) -> None:
         """Take its requests up to the first that must wait for the batch."""
         before = len(batch.writes)
         while connection.may_be_served:
             frame = connection.frames[0]
             try:
                 done = not batch.full and self._take(connection, frame, batch, wait=len(batch.writes) > before)
-            except StrangeError as strange:
-                batch.add(Pending.own(Adopt([strange.path])))
+            except ForeignZnodeError as strange:
+                batch.add(Pending.own(AdoptForeignZnodes([strange.path])))
                 done = False
             if not done:
                 self._ready[connection] = None
@@ -166,7 +166,7 @@ class Rounds:
             connection.served(frame)
         connection.weigh()
 
-    def _take(self, connection: ZooKeeperConnection, frame: bytes, batch: Gathering, wait: bool) -> bool:
+    def _take(self, connection: ZooKeeperConnection, frame: bytes, batch: WriteRound, wait: bool) -> bool:
         """Serve one frame; False: it cannot be before what was taken already is committed (``wait``)."""
         state = self._state
         begun = perf_counter()
@@ -220,7 +220,7 @@ class Rounds:
         else:
             first, *rest = batch
             self._alone.extend(rest)
-            Hooked(storage, self._loop, first, self._submit, self._committed).begin()
+            InterceptedWrite(storage, self._loop, first, self._submit, self._committed).begin()
 
     def _submit(self, batch: list[Pending], then: Committed) -> None:
         """``then`` is called in the loop."""
@@ -232,7 +232,7 @@ class Rounds:
             self._loop.call_soon_threadsafe(then, batch, error, None if results is None else results[0])
 
         try:
-            submitted = state.storage.submit(Change(operation))
+            submitted = state.storage.submit(WriteBatch(operation))
         except BookstandError as error:
             done(error, None)
             return
@@ -274,7 +274,7 @@ class Rounds:
                 connection.abort()
             self.schedule()
             return
-        if any(isinstance(pending.write, Adopt) for pending in batch):
+        if any(isinstance(pending.write, AdoptForeignZnodes) for pending in batch):
             self._state.others.forget()
             self._paused_until = self._loop.time() + PAUSE
         for pending in batch:
@@ -298,10 +298,10 @@ class Rounds:
 
         self._loop.run_in_executor(None, look).add_done_callback(done)
 
-    def _looked(self, found: Survey, seconds: float) -> None:
+    def _looked(self, found: TreeScan, seconds: float) -> None:
         self._next_look = self._loop.time() + (seconds / LOOK_SHARE if seconds > LONG_LOOK else 0.0)
         self._state.surveyed(found)
 
-    def _restored(self, left: Left) -> None:
+    def _restored(self, left: RecoveredState) -> None:
         self._outcome_unknown = False
         self._state.restore(left)

@@ -9,20 +9,20 @@ from functools import partial
 from bookstand.errors import BookstandError
 from bookstand.ledger.client import COLLECTED_AT_ONCE, COLLECTION_GRACE_MILLIS
 from bookstand.server.framing import SCRATCH_BYTES
-from bookstand.server.zookeeper.batch import Begin, CloseSession, RemoveUnused
+from bookstand.server.zookeeper.batch import CloseSession, InitializeTree, RemoveExpired
 from bookstand.server.zookeeper.connection import ZooKeeperConnection
-from bookstand.server.zookeeper.read_operations import StrangeError
-from bookstand.server.zookeeper.request_rounds import Rounds
-from bookstand.server.zookeeper.state import Left, State
+from bookstand.server.zookeeper.read_operations import ForeignZnodeError
+from bookstand.server.zookeeper.request_rounds import RoundScheduler
+from bookstand.server.zookeeper.state import RecoveredState, State
 from bookstand.server.zookeeper.write_operations import is_unused
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.logger import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.storage.clock import Clock
     from bookstand.storage.metrics import Sample
-    from bookstand.storage.process.process_markers import Role
+    from bookstand.storage.process.process_markers import ExclusiveRole
     from bookstand.storage.storage import Storage
 
 DEFAULT_PORT = 2181
@@ -64,8 +64,8 @@ class ZooKeeperServer:
         self._port = port
         self._sweep_interval = sweep_interval
         self._state = State(storage, clock, tick)
-        self._rounds: Rounds | None = None
-        self._role: Role | None = None
+        self._rounds: RoundScheduler | None = None
+        self._role: ExclusiveRole | None = None
         self._listener: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep = 0
@@ -93,7 +93,7 @@ class ZooKeeperServer:
             raise
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        rounds = self._rounds = Rounds(self._state, loop, self._fail)
+        rounds = self._rounds = RoundScheduler(self._state, loop, self._fail)
         scratch = memoryview(bytearray(SCRATCH_BYTES))
         connect = partial(ZooKeeperConnection, self._state, rounds, scratch)
         self._listener = await loop.create_server(connect, self._host, self._port, backlog=_BACKLOG)
@@ -102,10 +102,10 @@ class ZooKeeperServer:
         self._next_sweep = self._state.sessions.now() + self._sweep_interval
         self._pass_time(rounds)
 
-    def _begin(self) -> Left:
+    def _begin(self) -> RecoveredState:
         # Ids as ZooKeeper makes them: the time, with the server's number on top, and then one after the other.
         first_session = (self._clock.now() << 24 & (1 << 64) - 1) >> 8 | 1 << 56
-        self._storage.apply(Change(Begin(first_session)))
+        self._storage.apply(WriteBatch(InitializeTree(first_session)))
         return self._state.restored()
 
     async def stop(self) -> None:
@@ -166,7 +166,7 @@ class ZooKeeperServer:
 
     # -- time --------------------------------------------------------------------------------------------------------
 
-    def _pass_time(self, rounds: Rounds) -> None:
+    def _pass_time(self, rounds: RoundScheduler) -> None:
         self._timer = self._loop.call_later(LOOK_INTERVAL, self._pass_time, rounds)
         if rounds.busy:
             # A session may have been heard of in what waits.
@@ -193,7 +193,7 @@ class ZooKeeperServer:
         for path in sorted(state.mortal):
             try:
                 found = state.tree.find(path)
-            except StrangeError:
+            except ForeignZnodeError:
                 continue
             except BookstandError as error:
                 logger().error("whether a znode has to go cannot be seen: %s", error)
@@ -201,7 +201,7 @@ class ZooKeeperServer:
             if found is None or not found.znode.is_mortal:
                 state.mortal.discard(path)
             elif is_unused(found.znode, self._clock.now()):
-                state.own_writes.append(RemoveUnused(path))
+                state.own_writes.append(RemoveExpired(path))
         if self._rounds is not None:
             self._rounds.schedule()
 

@@ -7,14 +7,14 @@ from typing import NamedTuple
 from bookstand.errors import BookstandError, StoreDamagedError
 from bookstand.server.framing import Held
 from bookstand.server.zookeeper import persistent_records
-from bookstand.server.zookeeper.batch import Adopt, CloseSession, Outcome, Write
-from bookstand.server.zookeeper.foreign_writes import Others
+from bookstand.server.zookeeper.batch import AdoptForeignZnodes, CloseSession, Outcome, Write
+from bookstand.server.zookeeper.foreign_writes import ForeignWrites
 from bookstand.server.zookeeper.metrics import Metrics
 from bookstand.server.zookeeper.protocol.acls import allows
 from bookstand.server.zookeeper.protocol.protocol import EventType, Permission
 from bookstand.server.zookeeper.read_operations import Tree
 from bookstand.server.zookeeper.sessions import Sessions
-from bookstand.server.zookeeper.tree_scan import Survey, survey
+from bookstand.server.zookeeper.tree_scan import TreeScan, survey
 from bookstand.server.zookeeper.watches import Watches
 from bookstand.storage.format import schema
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _MORE = {EventType.CREATED: 1, EventType.DELETED: -1}
 
 
-class Left(NamedTuple):
+class RecoveredState(NamedTuple):
     """What a server has left in its store."""
 
     server: persistent_records.Server
-    survey: Survey
+    survey: TreeScan
     sessions: dict[int, persistent_records.Session]
 
 
@@ -57,7 +57,7 @@ class State:
         self.own_writes: list[Write] = []
         self.mortal: set[str] = set()
         self.znodes = 0
-        self.others = Others(storage, self.tree)
+        self.others = ForeignWrites(storage, self.tree)
 
     @property
     def held_bytes(self) -> int:
@@ -87,7 +87,7 @@ class State:
     def ephemerals(self) -> int:
         return sum(map(len, list(self.tree.ephemerals.values())))
 
-    def restored(self) -> Left:
+    def restored(self) -> RecoveredState:
         """What the store holds, however that came about. Takes its time."""
         body = self.storage.meta(schema.META_SERVER)
         if body is None:
@@ -97,9 +97,9 @@ class State:
             session = self.storage.meta(key)
             if session is not None:
                 sessions[persistent_records.session_of(key)] = persistent_records.parse_session(key, session)
-        return Left(persistent_records.parse_server(body), survey(self.storage), sessions)
+        return RecoveredState(persistent_records.parse_server(body), survey(self.storage), sessions)
 
-    def restore(self, left: Left) -> None:
+    def restore(self, left: RecoveredState) -> None:
         """Go on from what the store holds. Sessions that are new here live from now on for as long as they said."""
         found = left.survey
         self.tree.zxid = left.server.zxid
@@ -115,7 +115,7 @@ class State:
         self.own_writes = [CloseSession(owner) for owner in found.ephemerals if owner not in left.sessions]
         self.surveyed(found)
 
-    def surveyed(self, found: Survey) -> None:
+    def surveyed(self, found: TreeScan) -> None:
         """There was a look at everything: where others have written becomes part of the tree with the next commits."""
         self.others.seen(found.news)
         self._adopt(found.strange)
@@ -129,7 +129,7 @@ class State:
         return True
 
     def _adopt(self, paths: Sequence[str]) -> None:
-        self.own_writes += [Adopt([path]) for path in paths]
+        self.own_writes += [AdoptForeignZnodes([path]) for path in paths]
         self.committed()
 
     def committed(self) -> None:

@@ -16,9 +16,9 @@ from bookstand.server.zookeeper.persistent_records import Znode
 from bookstand.server.zookeeper.protocol.paths import ROOT, parent_of
 from bookstand.server.zookeeper.protocol.protocol import Code, EventType, ZooKeeperError
 from bookstand.server.zookeeper.value_location import Place, place_of
-from bookstand.storage.commit.entry_operations import CollectEntries
+from bookstand.storage.commit.entry_operations import DeleteEntries
 from bookstand.storage.commit.ledger_operations import CreateLedger, DeleteLedger, UpdateLedger
-from bookstand.storage.commit.operations import Staging
+from bookstand.storage.commit.operations import WriteSet
 from bookstand.storage.format import ledger_metadata, schema, sealed_record
 from bookstand.storage.format.digest import master_key
 from bookstand.storage.format.ledger_state import NO_HOME_YET
@@ -37,7 +37,7 @@ class Change(NamedTuple):
     parent_acl: Sequence[Acl] = persistent_records.OPEN_ACL
 
 
-class Found(NamedTuple):
+class ZnodeVersion(NamedTuple):
     """A znode with its value's version and size."""
 
     znode: Znode
@@ -53,7 +53,7 @@ class Transaction:
     """``ephemerals`` are changes to who owns what: (session, path, whether it is there); ``mortal`` the new znodes that
     go by themselves one day."""
 
-    def __init__(self, staging: Staging, zxid: int, now: int) -> None:
+    def __init__(self, staging: WriteSet, zxid: int, now: int) -> None:
         self.staging = staging
         self.zxid = zxid
         self.now = now
@@ -63,13 +63,13 @@ class Transaction:
 
     # -- looking up --------------------------------------------------------------------------------------------------
 
-    def find(self, path: str) -> Found | None:
+    def find(self, path: str) -> ZnodeVersion | None:
         """The znode, as it is in the store."""
         key = schema.znode_key(path)
         place = place_of(path)
         sealed = self.staging.get(schema.META, key)
         value = self.staging.get(place.database, place.key)
-        seal = sealed_record.seal_of(value)
+        seal = sealed_record.checksum_of(value)
         if sealed is None:
             if value is None:
                 return None
@@ -77,11 +77,11 @@ class Transaction:
         znode = persistent_records.unpack_znode(key, sealed)
         if znode.has_record == (value is not None) and znode.seal == seal:
             if value is None:
-                return Found(znode, 0, 0)
+                return ZnodeVersion(znode, 0, 0)
             return _found(znode, place, value)
         return self._adopt_change(path, znode, place, value)
 
-    def get(self, path: str) -> Found:
+    def get(self, path: str) -> ZnodeVersion:
         found = self.find(path)
         if found is None:
             raise ZooKeeperError(Code.NO_NODE, f"there is no znode {path!r}")
@@ -93,27 +93,27 @@ class Transaction:
 
     # -- what others have written ------------------------------------------------------------------------------------
 
-    def _adopt_new(self, path: str, place: Place, value: bytes) -> Found:
+    def _adopt_new(self, path: str, place: Place, value: bytes) -> ZnodeVersion:
         znode = persistent_records.new_znode(self.zxid, self.now)._replace(
-            has_record=True, seal=sealed_record.seal_of(value)
+            has_record=True, seal=sealed_record.checksum_of(value)
         )
         self._link(path, znode)
         return _found(znode, place, value)
 
-    def _adopt_change(self, path: str, znode: Znode, place: Place, value: bytes | None) -> Found | None:
+    def _adopt_change(self, path: str, znode: Znode, place: Place, value: bytes | None) -> ZnodeVersion | None:
         if value is None and not znode.children and path != ROOT:
             self._unlink(path, znode)
             return None
         changed = znode._replace(
             has_record=value is not None,
             null_value=False,
-            seal=sealed_record.seal_of(value),
+            seal=sealed_record.checksum_of(value),
             mzxid=self.zxid,
             mtime=self.now,
         )
         self.save(path, changed)
         self.changes.append(Change(EventType.DATA_CHANGED, path, changed.acl))
-        return Found(changed, 0, 0) if value is None else _found(changed, place, value)
+        return ZnodeVersion(changed, 0, 0) if value is None else _found(changed, place, value)
 
     # -- changing the tree -------------------------------------------------------------------------------------------
 
@@ -153,14 +153,14 @@ class Transaction:
             raise StoreDamagedError(f"what is kept of znode {path!r} is missing, but not what is below it")
         return persistent_records.unpack_znode(key, sealed)
 
-    def add(self, path: str, data: bytes | None, znode: Znode) -> Found:
+    def add(self, path: str, data: bytes | None, znode: Znode) -> ZnodeVersion:
         """A znode that is not there yet, below one that is."""
         seal = self._create_value(path, data)
         new = znode._replace(has_record=True, null_value=data is None, seal=seal)
         self._link(path, new)
-        return Found(new, 0, len(data or b""))
+        return ZnodeVersion(new, 0, len(data or b""))
 
-    def remove(self, path: str, found: Found) -> None:
+    def remove(self, path: str, found: ZnodeVersion) -> None:
         """A znode without children."""
         if found.znode.has_record:
             place = place_of(path)
@@ -170,7 +170,7 @@ class Transaction:
                 DeleteLedger(place.ledger_id, self.now).apply(self.staging)
         self._unlink(path, found.znode)
 
-    def set_value(self, path: str, found: Found, data: bytes | None) -> Found:
+    def set_value(self, path: str, found: ZnodeVersion, data: bytes | None) -> ZnodeVersion:
         version = persistent_records.next_version(found.version)
         if found.znode.has_record:
             seal = self._update_value(path, data, version)
@@ -181,7 +181,7 @@ class Transaction:
         )
         self.save(path, znode)
         self.changes.append(Change(EventType.DATA_CHANGED, path, znode.acl))
-        return Found(znode, version, len(data or b""))
+        return ZnodeVersion(znode, version, len(data or b""))
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class Transaction:
             self._put_node(place, data, version)
         else:
             self._create_ledger(path, place.ledger_id, data)
-        return sealed_record.seal_of(self.staging.get(place.database, place.key))
+        return sealed_record.checksum_of(self.staging.get(place.database, place.key))
 
     def _update_value(self, path: str, data: bytes | None, version: int) -> int:
         place = place_of(path)
@@ -200,7 +200,7 @@ class Transaction:
         else:
             _check_metadata(path, place.ledger_id, data)
             UpdateLedger(place.ledger_id, data or b"", None).apply(self.staging)
-        return sealed_record.seal_of(self.staging.get(place.database, place.key))
+        return sealed_record.checksum_of(self.staging.get(place.database, place.key))
 
     def _put_node(self, place: Place, data: bytes | None, version: int) -> None:
         self.staging.put(place.database, place.key, sealed_record.seal_versioned(place.key, version, data or b""))
@@ -210,7 +210,7 @@ class Transaction:
         known = self.staging.state(ledger_id)
         if known is not None and known.deleted_at:
             # As if the bookies had collected them before the id was used again.
-            CollectEntries(ledger_id, limit=None).apply(self.staging)
+            DeleteEntries(ledger_id, limit=None).apply(self.staging)
         key = master_key(found.password) if found.has_password else None
         CreateLedger(ledger_id, key, found.digest_type or "", data or b"", home=NO_HOME_YET).apply(self.staging)
 
@@ -223,6 +223,6 @@ def _check_metadata(path: str, ledger_id: int, data: bytes | None) -> ledger_met
         raise ZooKeeperError(Code.BAD_ARGUMENTS, f"{path!r} is ledger {ledger_id}: {error}") from error
 
 
-def _found(znode: Znode, place: Place, value: bytes) -> Found:
+def _found(znode: Znode, place: Place, value: bytes) -> ZnodeVersion:
     data, version = place.unseal(value)
-    return Found(znode, version, len(data))
+    return ZnodeVersion(znode, version, len(data))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Survey(NamedTuple):
+class TreeScan(NamedTuple):
     """``news`` is how many there were before the look; ``strange`` the paths where others have written, in an order in
     which it can have happened."""
 
@@ -31,7 +31,7 @@ class Survey(NamedTuple):
     znodes: int
 
 
-def survey(storage: Storage) -> Survey:
+def survey(storage: Storage) -> TreeScan:
     news = storage.news_total()
     ephemerals: dict[int, set[str]] = {}
     mortal: set[str] = set()
@@ -57,11 +57,11 @@ def survey(storage: Storage) -> Survey:
     for database in (schema.LEDGERS, schema.NODES):
         records = storage.records(database)
         for path, sealed in znodes_of((database, key, sealed) for key, sealed in records):
-            if path not in damaged and seals.pop(path, None) != sealed_record.seal_of(sealed):
+            if path not in damaged and seals.pop(path, None) != sealed_record.checksum_of(sealed):
                 strange.append(path)
     gone = [path for path, seal in seals.items() if seal]
     # Parents before what is below them, and where they went, after it.
-    return Survey(news, sorted(strange) + sorted(gone, reverse=True), ephemerals, mortal, znodes)
+    return TreeScan(news, sorted(strange) + sorted(gone, reverse=True), ephemerals, mortal, znodes)
 
 
 def znodes_of(records: Iterable[tuple[bytes, bytes, T]]) -> Iterator[tuple[str, T]]:

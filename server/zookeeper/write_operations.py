@@ -20,34 +20,34 @@ from bookstand.server.zookeeper.protocol.protocol import (
     ZooKeeperError,
 )
 from bookstand.server.zookeeper.protocol.records import Check, Create, CreateTtl, Delete, Failed, SetAcl, SetData, Stat
-from bookstand.server.zookeeper.transaction import Found, Transaction
+from bookstand.server.zookeeper.transaction import Transaction, ZnodeVersion
 from bookstand.server.zookeeper.value_location import LEDGER_IDS
 from bookstand.storage.commit.ledger_operations import ReserveLedger, RestartLedgerIds
 
 
-class Writer(NamedTuple):
+class ClientIdentity(NamedTuple):
     """Who asks: a session, and what its connection has proved."""
 
     session_id: int
     identities: Sequence[Identity]
 
 
-def create(transaction: Transaction, writer: Writer, request: Create | CreateTtl) -> str:
+def create(transaction: Transaction, writer: ClientIdentity, request: Create | CreateTtl) -> str:
     return _create(transaction, writer, request)[0]
 
 
-def create_with_stat(transaction: Transaction, writer: Writer, request: Create | CreateTtl) -> tuple[str, Stat]:
+def create_with_stat(transaction: Transaction, writer: ClientIdentity, request: Create | CreateTtl) -> tuple[str, Stat]:
     path, found = _create(transaction, writer, request)
     return path, found.stat
 
 
-def create_container(transaction: Transaction, writer: Writer, request: Create) -> tuple[str, Stat]:
+def create_container(transaction: Transaction, writer: ClientIdentity, request: Create) -> tuple[str, Stat]:
     if request.mode != CreateMode.CONTAINER:
         raise ZooKeeperError(Code.BAD_ARGUMENTS, f"{request.path!r}: a container has no mode {request.mode}")
     return create_with_stat(transaction, writer, request)
 
 
-def _create(transaction: Transaction, writer: Writer, request: Create | CreateTtl) -> tuple[str, Found]:
+def _create(transaction: Transaction, writer: ClientIdentity, request: Create | CreateTtl) -> tuple[str, ZnodeVersion]:
     mode = _mode_of(request)
     sequential = mode in SEQUENTIAL_MODES
     path = check_path(request.path, sequential)
@@ -101,7 +101,7 @@ def _next_number(transaction: Transaction, parent: str, creates: int) -> int:
     return ledger_id
 
 
-def delete(transaction: Transaction, writer: Writer, request: Delete) -> None:
+def delete(transaction: Transaction, writer: ClientIdentity, request: Delete) -> None:
     path = check_path(request.path)
     if path == ROOT:
         raise ZooKeeperError(Code.BAD_ARGUMENTS, "the root cannot be deleted")
@@ -134,7 +134,7 @@ def is_unused(znode: persistent_records.Znode, now: int) -> bool:
     return znode.is_container and znode.creates > 0
 
 
-def set_data(transaction: Transaction, writer: Writer, request: SetData) -> Stat:
+def set_data(transaction: Transaction, writer: ClientIdentity, request: SetData) -> Stat:
     path = check_path(request.path)
     _check_quota(path)
     found = transaction.get(path)
@@ -143,7 +143,7 @@ def set_data(transaction: Transaction, writer: Writer, request: SetData) -> Stat
     return transaction.set_value(path, found, request.data).stat
 
 
-def set_acl(transaction: Transaction, writer: Writer, request: SetAcl) -> Stat:
+def set_acl(transaction: Transaction, writer: ClientIdentity, request: SetAcl) -> Stat:
     path = check_path(request.path)
     acl = fix_acl(path, request.acl, writer.identities)
     found = transaction.get(path)
@@ -154,7 +154,7 @@ def set_acl(transaction: Transaction, writer: Writer, request: SetAcl) -> Stat:
     return found._replace(znode=znode).stat
 
 
-def check(transaction: Transaction, writer: Writer, request: Check) -> None:
+def check(transaction: Transaction, writer: ClientIdentity, request: Check) -> None:
     path = check_path(request.path)
     found = transaction.get(path)
     check_allowed(path, found.znode.acl, Permission.READ, writer.identities)
@@ -166,7 +166,7 @@ def _check_version(path: str, expected: int, found: int) -> None:
         raise ZooKeeperError(Code.BAD_VERSION, f"{path!r} has version {found}, not {expected}")
 
 
-Apply = Callable[[Transaction, Writer, Any], Any]
+Apply = Callable[[Transaction, ClientIdentity, Any], Any]
 
 WRITES: dict[Op, Apply] = {
     Op.CREATE: create,
@@ -188,7 +188,9 @@ class MultiRefusedError(Exception):
         self.results = results
 
 
-def multi(transaction: Transaction, writer: Writer, operations: Iterable[tuple[Op, Any]]) -> list[tuple[Op, Any]]:
+def multi(
+    transaction: Transaction, writer: ClientIdentity, operations: Iterable[tuple[Op, Any]]
+) -> list[tuple[Op, Any]]:
     """All of them, or none."""
     pending = list(operations)
     results: list[tuple[Op, Any]] = []

@@ -34,7 +34,7 @@ class Pending(NamedTuple):
         return cls(write, Op.ERROR, None, 0, perf_counter())
 
 
-class Gathering:
+class WriteRound:
     """The writes of a round."""
 
     def __init__(self) -> None:

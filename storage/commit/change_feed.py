@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     Changed = tuple[bytes, bytes]
     """Sub-database and key of a record."""
 
-TOTAL = Layout(f"what is under `{schema.META_NEWS.decode()}` in `meta`", ("changes", "q", "how many there were"))
+TOTAL = Layout(f"what is under `{schema.META_CHANGE_FEED.decode()}` in `meta`", ("changes", "q", "how many there were"))
 CHANGE = Layout(
-    f"what is under `{schema.META_NEWS.decode()}-` and the number of a change, in 8 bytes, in `meta`",
+    f"what is under `{schema.META_CHANGE_FEED.decode()}-` and the number of a change, in 8 bytes, in `meta`",
     ("sub-database", "B", "0: ledgers; 1: nodes"),
     ("key", "the rest", ""),
 )
@@ -28,17 +28,17 @@ _TOTAL, _DATABASES = TOTAL.struct, (schema.LEDGERS, schema.NODES)
 
 
 def key_of(number: int) -> bytes:
-    return schema.META_NEWS + b"-" + number.to_bytes(schema.COUNTER_BYTES, "big")
+    return schema.META_CHANGE_FEED + b"-" + number.to_bytes(schema.COUNTER_BYTES, "big")
 
 
 def pack_total(total: int) -> bytes:
-    return sealed_record.seal(schema.META_NEWS, _TOTAL.pack(total))
+    return sealed_record.seal(schema.META_CHANGE_FEED, _TOTAL.pack(total))
 
 
-def unpack_total(sealed: bytes) -> int:
-    body = sealed_record.unseal(schema.META, schema.META_NEWS, sealed)
+def decode_count(sealed: bytes) -> int:
+    body = sealed_record.unseal(schema.META, schema.META_CHANGE_FEED, sealed)
     if len(body) != _TOTAL.size:
-        raise _damaged(schema.META_NEWS, body)
+        raise _damaged(schema.META_CHANGE_FEED, body)
     return int(_TOTAL.unpack(body)[0])
 
 
@@ -53,14 +53,14 @@ def unpack(number: int, sealed: bytes) -> Changed:
 def told(before: int, changed: Sequence[Changed]) -> Iterator[tuple[bytes, bytes | None]]:
     """Records of ``meta`` to put, or to delete (None), where so many changes come after those ``before``."""
     total = before + len(changed)
-    oldest = max(1, total - schema.NEWS_KEPT + 1)
-    for number in range(max(1, before - schema.NEWS_KEPT + 1), min(before + 1, oldest)):
+    oldest = max(1, total - schema.CHANGE_FEED_LENGTH + 1)
+    for number in range(max(1, before - schema.CHANGE_FEED_LENGTH + 1), min(before + 1, oldest)):
         yield key_of(number), None
     for number in range(max(before + 1, oldest), total + 1):
         database, name = changed[number - before - 1]
         key = key_of(number)
         yield key, sealed_record.seal(key, bytes([_DATABASES.index(database)]) + name)
-    yield schema.META_NEWS, pack_total(total)
+    yield schema.META_CHANGE_FEED, pack_total(total)
 
 
 def _damaged(key: bytes, body: bytes) -> StoreDamagedError:

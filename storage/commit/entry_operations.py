@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from bookstand.errors import LedgerFencedError, WriteError
-from bookstand.storage.commit.operations import TakesSpace
+from bookstand.storage.commit.operations import ConsumesSpace
 from bookstand.storage.format import ledger_state, schema
-from bookstand.storage.format.entry_batch import Encoded, encode_entries
+from bookstand.storage.format.entry_batch import EncodedEntries, encode_entries
 from bookstand.storage.format.entry_codec import encode
 from bookstand.storage.format.ledger_state import LedgerState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from bookstand.storage.commit.operations import Staging
+    from bookstand.storage.commit.operations import WriteSet
     from bookstand.storage.format.digest import Digest
-    from bookstand.storage.format.entry_batch import Sizes
+    from bookstand.storage.format.entry_batch import PayloadSizes
 
 
-class AddEntries(TakesSpace):
+class AddEntries(ConsumesSpace):
     """Consecutive entries of one ledger that carry the same last-add-confirmed.
 
     They are those of the writer that created the ledger with this ``incarnation``: refused where the ledger is gone or
@@ -60,14 +60,14 @@ class AddEntries(TakesSpace):
         self.payloads = payloads
         self.in_order = in_order
         # Of the payloads, where they are known beforehand.
-        self.sizes: Sizes | None = None
-        self.encoded: Encoded | None = None
+        self.sizes: PayloadSizes | None = None
+        self.encoded: EncodedEntries | None = None
 
     @property
     def last_entry(self) -> int:
         return self.first_entry + len(self.payloads) - 1
 
-    def encode(self) -> Encoded:
+    def encode(self) -> EncodedEntries:
         """Make keys, headers and digests; called first before the transaction begins, so that it is short."""
         encoded = self.encoded
         if encoded is None:
@@ -112,7 +112,7 @@ class AddEntries(TakesSpace):
             # Where ids are chosen, lengths need not rise with them.
             ledger.in_order = False
 
-    def apply(self, staging: Staging) -> range:
+    def apply(self, staging: WriteSet) -> range:
         ledger = self.admit(staging.state(self.ledger_id))
         if self.first_entry > ledger.last_entry:
             self.count_in(ledger)
@@ -125,8 +125,8 @@ class AddEntries(TakesSpace):
             fresh = [pair for pair in pairs if pair[0] not in there]
             ledger_state.added(ledger, self.first_entry, len(fresh), encoded.largest, self.last_add_confirmed)
             if fresh:
-                staging.entries.append(Encoded(fresh.__iter__, fresh[0][0], len(fresh), encoded.largest))
-                close_gap(staging, ledger, self.ledger_id)
+                staging.entries.append(EncodedEntries(fresh.__iter__, fresh[0][0], len(fresh), encoded.largest))
+                extend_contiguous(staging, ledger, self.ledger_id)
         return range(self.first_entry, self.last_entry + 1)
 
     @property
@@ -135,7 +135,7 @@ class AddEntries(TakesSpace):
         return sum(map(len, self.payloads)) + 200 * len(self.payloads)
 
 
-def close_gap(staging: Staging, ledger: LedgerState, ledger_id: int) -> None:
+def extend_contiguous(staging: WriteSet, ledger: LedgerState, ledger_id: int) -> None:
     """Where the gap that began behind ``unbroken`` is filled, what was stored beyond it counts as well."""
     # How far that is nobody knows: twice as far is looked each time.
     looked = 1
@@ -154,7 +154,7 @@ def close_gap(staging: Staging, ledger: LedgerState, ledger_id: int) -> None:
         looked *= 2
 
 
-class CollectEntries:
+class DeleteEntries:
     """Remove up to ``limit`` entries of a ledger that has no metadata any more, and bookies' copies with them; result:
     how many are left to do. Without a limit all go at once, which another change of the same commit needs: what is
     staged is not seen when keys are looked up."""
@@ -165,7 +165,7 @@ class CollectEntries:
         self.ledger_id = ledger_id
         self.limit = limit
 
-    def apply(self, staging: Staging) -> int:
+    def apply(self, staging: WriteSet) -> int:
         if staging.get(schema.LEDGERS, schema.LEDGER_KEY.pack(self.ledger_id)) is not None:
             return 0
         ledger = staging.state(self.ledger_id)
@@ -182,7 +182,7 @@ class CollectEntries:
         if self.limit is None or len(doomed) < self.limit:
             staging.states[self.ledger_id] = None
             if ledger.deleted_at:
-                staging.put(schema.META, schema.deletion(ledger.deleted_at, self.ledger_id), None)
+                staging.put(schema.META, schema.deletion_key(ledger.deleted_at, self.ledger_id), None)
             return 0
         return max(1, ledger.count)
 
@@ -201,7 +201,7 @@ class Fence:
         self.master_key = master_key
         self.incarnation = incarnation
 
-    def apply(self, staging: Staging) -> int:
+    def apply(self, staging: WriteSet) -> int:
         ledger = staging.state(self.ledger_id)
         ledger_state.expect_incarnation(self.incarnation, ledger, self.ledger_id)
         if ledger is None:
@@ -222,7 +222,7 @@ class SetExplicitLac:
         self.master_key = master_key
         self.last_add_confirmed = last_add_confirmed
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         ledger = staging.state(self.ledger_id)
         if ledger is None or ledger.incarnation != self.incarnation:
             raise LedgerFencedError(f"ledger {self.ledger_id} was deleted and its entries collected")
@@ -230,6 +230,6 @@ class SetExplicitLac:
         ledger.explicit_lac = max(ledger.explicit_lac, self.last_add_confirmed)
 
 
-def next_incarnation(staging: Staging) -> int:
+def next_incarnation(staging: WriteSet) -> int:
     # From 1 on.
     return staging.next_number(schema.META_NEXT_INCARNATION) + 1

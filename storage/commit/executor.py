@@ -10,13 +10,13 @@ from bookstand.errors import BookstandError, OutcomeUnknownError
 from bookstand.storage.commit import change_feed
 from bookstand.storage.commit.commit_marks import WRITERS_LISTED
 from bookstand.storage.commit.entry_operations import AddEntries
-from bookstand.storage.commit.operations import Staging, TakesSpace
+from bookstand.storage.commit.operations import ConsumesSpace, WriteSet
 from bookstand.storage.format import schema, sealed_record
 from bookstand.storage.format.ledger_state import LedgerState, added, unpack
-from bookstand.storage.lmdb.environment import Environment, values
+from bookstand.storage.lmdb.environment import LmdbEnvironment, values
 from bookstand.storage.lmdb.errors import translate
 from bookstand.storage.process.disk_space import DiskSpace
-from bookstand.storage.served.replica_operations import AddCopies
+from bookstand.storage.served.replica_operations import AddToReplica
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from bookstand.storage.commit.group_commit import Outcome
     from bookstand.storage.commit.operations import Operation
-    from bookstand.storage.format.entry_batch import Encoded
+    from bookstand.storage.format.entry_batch import EncodedEntries
     from bookstand.storage.hooks import Hooks
     from bookstand.storage.process.witness import Witness
 
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 # Pages are kept for a reader that was killed until somebody looks; who has the store open looks so often.
 _COMMITS_BETWEEN_LOOKS = 128
 
-_ADDS = (AddEntries, AddCopies)
+_ADDS = (AddEntries, AddToReplica)
 
 # States of ledgers kept from one commit to the next.
 _KEPT_STATES = 1_000
 
 
-class Commits:
+class CommitExecutor:
     """Commits batches, one at a time. After each the disk holds all of the batch that was not refused, or none."""
 
-    def __init__(self, environment: Environment, disk: DiskSpace, witness: Witness | None) -> None:
+    def __init__(self, environment: LmdbEnvironment, disk: DiskSpace, witness: Witness | None) -> None:
         self._environment = environment
         self._disk = disk
         self._witness = witness
@@ -89,7 +89,7 @@ class Commits:
                     states = self._states if self._states_at == number - 1 and len(self._states) < _KEPT_STATES else {}
                     # Until the commit has succeeded they are worth nothing: it changes them as it goes.
                     self._states_at = -1
-                    writing = Writing(self._environment, transaction, states)
+                    writing = WriteTransaction(self._environment, transaction, states)
                     outcomes = [writing.attempt(submission.operations, full) for submission in submissions]
                     writing.write_rest()
                     if not writing.changes_anything():
@@ -213,13 +213,13 @@ class Commits:
             raise error from error.__cause__
 
 
-class Writing:
+class WriteTransaction:
     """One write transaction, as the stagings of the changes in it see it. ``states`` are those known beforehand."""
 
     __slots__ = ("_changed", "_databases", "_entries_changed", "_news", "_records", "_states", "_transaction")
 
     def __init__(
-        self, environment: Environment, transaction: lmdb.Transaction, states: dict[int, LedgerState | None]
+        self, environment: LmdbEnvironment, transaction: lmdb.Transaction, states: dict[int, LedgerState | None]
     ) -> None:
         self._databases = environment.databases
         self._transaction = transaction
@@ -273,7 +273,7 @@ class Writing:
     def attempt(self, operations: Sequence[Operation], full: BookstandError | None) -> Outcome:
         """Apply one change, or refuse it and leave no trace. ``full`` is what to say to changes that take space."""
         try:
-            if full is not None and any(isinstance(operation, TakesSpace) for operation in operations):
+            if full is not None and any(isinstance(operation, ConsumesSpace) for operation in operations):
                 raise full
             operation = operations[0] if len(operations) == 1 else None
             if type(operation) is AddEntries:
@@ -285,14 +285,14 @@ class Writing:
                     self._changed.add(ledger_id)
                     self._add(operation.encode())
                     return None, None
-            staging = Staging(self)
+            staging = WriteSet(self)
             results = [operation.apply(staging) for operation in operations]
         except BookstandError as refusal:
             return None, refusal
         self._merge(staging)
         return results, None
 
-    def _merge(self, staging: Staging) -> None:
+    def _merge(self, staging: WriteSet) -> None:
         for (database, key), value in staging.writes.items():
             if self._put(database, key, value) and staging.is_news and database in schema.META_SUMS:
                 self._news[database, key] = None
@@ -322,7 +322,7 @@ class Writing:
             self._transaction.put(key, value, True, True, False, self._databases[database])
         return True
 
-    def _add(self, encoded: Encoded) -> None:
+    def _add(self, encoded: EncodedEntries) -> None:
         _put_entries(self._transaction, self._databases[schema.ENTRIES], encoded)
         self._entries_changed = True
 
@@ -347,33 +347,33 @@ class Writing:
         changed = dict.fromkeys(schema.META_SUMS, 0)
         for (database, key), (before, after) in self._records.items():
             if database in changed:
-                changed[database] ^= self._counted_seal(database, key, before) ^ sealed_record.seal_of(after)
+                changed[database] ^= self._counted_seal(database, key, before) ^ sealed_record.checksum_of(after)
         for database, change in changed.items():
             if change:
                 key = schema.META_SUMS[database]
                 total = sealed_record.unseal_sum(schema.META, key, self.get(schema.META, key))
-                self._put(schema.META, key, sealed_record.seal_sum(key, total ^ change))
+                self._put(schema.META, key, sealed_record.encode_checksum_xor(key, total ^ change))
 
-        told = self.get(schema.META, schema.META_NEWS) if self._news else None
+        told = self.get(schema.META, schema.META_CHANGE_FEED) if self._news else None
         if told is not None:
-            for key, value in change_feed.told(change_feed.unpack_total(told), list(self._news)):
+            for key, value in change_feed.told(change_feed.decode_count(told), list(self._news)):
                 self._put(schema.META, key, value)
 
     def _counted_seal(self, database: bytes, key: bytes, before: bytes | None) -> int:
         """The seal with which the sum counts a record that is replaced. Of a damaged record that is the seal stored, or
         the one that belongs to its body: whichever makes the sum correct."""
-        stored = sealed_record.seal_of(before)
+        stored = sealed_record.checksum_of(before)
         if before is None or sealed_record.is_sealed(key, before):
             return stored
         total = 0
         for value in values(self._transaction.cursor(self._databases[database]).iternext(False, True)):
-            total ^= sealed_record.seal_of(value)
+            total ^= sealed_record.checksum_of(value)
         for (changed, _), (old, new) in self._records.items():
             if changed == database:
-                total ^= sealed_record.seal_of(old) ^ sealed_record.seal_of(new)
+                total ^= sealed_record.checksum_of(old) ^ sealed_record.checksum_of(new)
         sum_key = schema.META_SUMS[database]
         counted = sealed_record.unseal_sum(schema.META, sum_key, self.get(schema.META, sum_key))
-        computed = sealed_record.seal_of(sealed_record.seal(key, sealed_record.body_of(before)))
+        computed = sealed_record.checksum_of(sealed_record.seal(key, sealed_record.body_of(before)))
         return computed if counted == total ^ stored ^ computed else stored
 
     def changes_anything(self) -> bool:
@@ -390,7 +390,7 @@ class _Lone:
         self.operations = (entries,)
 
 
-def _put_entries(transaction: lmdb.Transaction, database: lmdb._Database, encoded: Encoded) -> None:
+def _put_entries(transaction: lmdb.Transaction, database: lmdb._Database, encoded: EncodedEntries) -> None:
     if encoded.count == 1:
         ((key, stored),) = encoded.pairs()
         transaction.put(key, stored, True, True, False, database)

@@ -257,7 +257,7 @@ class Pending:
         return f"<Pending {state}>"
 
 
-def pending_on(completion: Completion, value: Any = None) -> Pending:
+def pending_for(completion: Completion, value: Any = None) -> Pending:
     """``value`` is the result where it is known beforehand; else the completion brings it."""
     pending = Pending()
     pending._completion = completion
@@ -269,9 +269,9 @@ def completed(value: Any = None, error: BaseException | None = None) -> Pending:
     """A Pending that is done already."""
     completion = Completion()
     completion.complete(value, error)
-    return pending_on(completion)
+    return pending_for(completion)
 
 
-def answering(pending: Pending, value: Any) -> Pending:
+def with_result(pending: Pending, value: Any) -> Pending:
     """Done when ``pending`` is, with another result."""
-    return pending_on(pending._completion, value)
+    return pending_for(pending._completion, value)

@@ -5,9 +5,9 @@ the whole batch and commits it in one transaction, in its own thread, so that a 
 hand-over. Threads that come meanwhile wait at their batch's gates. A finished leader opens those of the batch it
 committed, and each woken thread passes its gate on to the next. The last of them opens the gates of the batch that
 gathered meanwhile, and the first one there leads it: until then those who were answered have mostly come again, so that
-one commit does for all. They are waited for no longer than ``RALLY`` seconds, and not at all where a commit takes less
-time than that would. One waiting thread polls every ``LOOK`` seconds in case its wake-up was lost: the threads before
-it may be held up by a signal's handler that waits, or may have been interrupted.
+one commit does for all. They are waited for no longer than ``FOLLOWER_GRACE`` seconds, and not at all where a commit
+takes less time than that would. One waiting thread polls every ``LOST_WAKEUP_POLL`` seconds in case its wake-up was
+lost: the threads before it may be held up by a signal's handler that waits, or may have been interrupted.
 
 An exception may interrupt the leader between any two steps. The leader then gives up the lead, and repeats what follows
 the commit (telling every submission its outcome, waking threads, calling callbacks): each of these steps can be
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 LINGER = 0.03
-RALLY = 0.005
-WORTH_A_RALLY = 0.000_05
-LOOK = 0.05
+FOLLOWER_GRACE = 0.005
+FOLLOWER_GRACE_MIN_COMMIT = 0.000_05
+LOST_WAKEUP_POLL = 0.05
 
 # So many threads are woken one after the other in no time.
 _FEW = 8
 
 
-class Submission(Completion):
+class CommitRequest(Completion):
     """Operations on their way to the store, and whoever waits for them."""
 
     __slots__ = ("batch", "operations")
 
-    def __init__(self, committer: Committer | None, operations: Sequence[Operation]) -> None:
+    def __init__(self, committer: GroupCommitter | None, operations: Sequence[Operation]) -> None:
         super().__init__(committer)
         self.operations = operations
         self.batch: Batch | None = None
@@ -76,7 +76,7 @@ class Batch:
     __slots__ = ("committed", "gates", "outcomes", "submissions", "waiting")
 
     def __init__(self) -> None:
-        self.submissions: list[Submission] = []
+        self.submissions: list[CommitRequest] = []
         # Of each submission, from the end of the commit until all have been told.
         self.outcomes: list[Outcome] | None = None
         self.committed = False
@@ -94,10 +94,10 @@ class Batch:
             open_gate(gate)
 
 
-class Committer(ProcessBound):
+class GroupCommitter(ProcessBound):
     """Owns the open batch. ``lock`` guards it, and all that writers must keep consistent with what they submit."""
 
-    def __init__(self, commit: Callable[[list[Submission]], list[Outcome]]) -> None:
+    def __init__(self, commit: Callable[[list[CommitRequest]], list[Outcome]]) -> None:
         self.lock = Lock()
         self._commit = commit
         self._open: Batch | None = None
@@ -119,14 +119,14 @@ class Committer(ProcessBound):
         """Nothing is queued. Says nothing of a commit under way."""
         return self._open is None
 
-    def submit(self, submission: Submission, awaited: bool = True) -> None:
+    def submit(self, submission: CommitRequest, awaited: bool = True) -> None:
         """Queue it. What nobody is going to wait for, the background commits."""
         with self.lock:
             self.enqueue(submission)
         if not awaited:
             self.nudge()
 
-    def enqueue(self, submission: Submission) -> None:
+    def enqueue(self, submission: CommitRequest) -> None:
         """Put it into the open batch; the caller holds ``lock``."""
         batch = self._open
         if batch is None:
@@ -168,7 +168,7 @@ class Committer(ProcessBound):
 
     def drive(self, completion: Completion, deadline: float | None = None) -> None:
         """Return when the completion's batch has been committed, by this thread or another, or at the deadline."""
-        assert isinstance(completion, Submission)
+        assert isinstance(completion, CommitRequest)
         batch = completion.batch
         if batch is None:
             return
@@ -188,7 +188,7 @@ class Committer(ProcessBound):
                 if deadline is None and not looks_out:
                     gate.acquire()
                 else:
-                    longest = RALLY if self._answered.waiting and self._is_rallying() else LOOK
+                    longest = FOLLOWER_GRACE if self._answered.waiting and self._is_rallying() else LOST_WAKEUP_POLL
                     patience = longest if deadline is None else max(0.0, min(deadline - monotonic(), longest))
                     if not gate.acquire(True, patience) and deadline is not None and monotonic() >= deadline:
                         # Who has no time to wait may have been the one who would have led.
@@ -211,7 +211,7 @@ class Committer(ProcessBound):
         with self.lock:
             batch = self._open
         if batch is not None:
-            probe = Submission(self, ())
+            probe = CommitRequest(self, ())
             probe.batch = batch
             self.drive(probe)
         with self.paused():
@@ -298,7 +298,7 @@ class Committer(ProcessBound):
                 submission.taken()
         batch.outcomes = self._commit(batch.submissions)
         ended = monotonic()
-        self._rally_ends = ended + RALLY if ended - began > WORTH_A_RALLY else ended
+        self._rally_ends = ended + FOLLOWER_GRACE if ended - began > FOLLOWER_GRACE_MIN_COMMIT else ended
         crash = _tell(batch, later)
         if crash is not None:
             raise crash

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bookstand.errors import LedgerExistsError, LedgerIdOverflowError, NoSuchLedgerError, StoreDamagedError
 from bookstand.storage.commit.entry_operations import next_incarnation
-from bookstand.storage.commit.operations import ANY_VERSION, TakesSpace, version_conflict
+from bookstand.storage.commit.operations import ANY_VERSION, ConsumesSpace, version_conflict
 from bookstand.storage.format import schema, sealed_record
 from bookstand.storage.format.ledger_state import LedgerState, expect_incarnation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from bookstand.storage.commit.operations import Staging
+    from bookstand.storage.commit.operations import WriteSet
 
 
 class ReserveLedger:
@@ -22,7 +22,7 @@ class ReserveLedger:
     def __init__(self, deleted_too: bool = False) -> None:
         self.deleted_too = deleted_too
 
-    def apply(self, staging: Staging) -> tuple[int, int]:
+    def apply(self, staging: WriteSet) -> tuple[int, int]:
         return _next_free(staging, self.deleted_too), next_incarnation(staging)
 
 
@@ -31,7 +31,7 @@ class RestartLedgerIds:
 
     __slots__ = ()
 
-    def apply(self, staging: Staging) -> bool:
+    def apply(self, staging: WriteSet) -> bool:
         if next(staging.ledger_keys(), None) is not None:
             return False
         name = schema.META_NEXT_LEDGER
@@ -39,7 +39,7 @@ class RestartLedgerIds:
         return True
 
 
-class CreateLedger(TakesSpace):
+class CreateLedger(ConsumesSpace):
     """A new ledger; result: (ledger id, incarnation). Both may have been reserved; else they are the next free ones.
 
     ``home``: NO_HOME_YET for one that a server's client makes. Its bookies may have been sent entries already, or a
@@ -64,7 +64,7 @@ class CreateLedger(TakesSpace):
         self.metadata = metadata
         self.incarnation = incarnation
 
-    def apply(self, staging: Staging) -> tuple[int, int]:
+    def apply(self, staging: WriteSet) -> tuple[int, int]:
         ledger_id = _next_free(staging) if self.ledger_id is None else self.ledger_id
         key = schema.LEDGER_KEY.pack(ledger_id)
         if staging.get(schema.LEDGERS, key) is not None:
@@ -75,16 +75,16 @@ class CreateLedger(TakesSpace):
             staging.put(schema.LEDGERS, key, sealed_record.seal_versioned(key, 0, self.metadata))
             return ledger_id, leftover.incarnation
         if leftover is not None and leftover.count:
-            raise LeftoverEntriesError(f"ledger {ledger_id} was deleted, but its entries are not collected yet")
+            raise EntriesNotCollectedError(f"ledger {ledger_id} was deleted, but its entries are not collected yet")
         incarnation = next_incarnation(staging) if self.incarnation is None else self.incarnation
         if leftover is not None and leftover.deleted_at:
-            staging.put(schema.META, schema.deletion(leftover.deleted_at, ledger_id), None)
+            staging.put(schema.META, schema.deletion_key(leftover.deleted_at, ledger_id), None)
         staging.states[ledger_id] = LedgerState(incarnation, self.master_key, self.digest, self.home)
         staging.put(schema.LEDGERS, key, sealed_record.seal_versioned(key, 0, self.metadata))
         return ledger_id, incarnation
 
 
-class LeftoverEntriesError(LedgerExistsError):
+class EntriesNotCollectedError(LedgerExistsError):
     """The id is that of a deleted ledger whose entries are still there: collect them, then create again."""
 
 
@@ -104,7 +104,7 @@ class UpdateLedger:
         self.expected_version = expected_version
         self.incarnation = incarnation
 
-    def apply(self, staging: Staging) -> int:
+    def apply(self, staging: WriteSet) -> int:
         key = schema.LEDGER_KEY.pack(self.ledger_id)
         if self.incarnation is not None:
             expect_incarnation(self.incarnation, staging.state(self.ledger_id), self.ledger_id)
@@ -124,7 +124,7 @@ class DeleteLedger:
         self.now = now
         self.expected_version = expected_version
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         key = schema.LEDGER_KEY.pack(self.ledger_id)
         if self.expected_version is not ANY_VERSION or staging.get(schema.LEDGERS, key) is None:
             _expect_ledger(staging, key, self.ledger_id, self.expected_version)
@@ -136,11 +136,11 @@ class DeleteLedger:
             ledger = staging.states[self.ledger_id] = LedgerState(next_incarnation(staging), None)
         if ledger is not None:
             ledger.deleted_at = max(1, self.now)
-            due = schema.deletion(ledger.deleted_at, self.ledger_id)
+            due = schema.deletion_key(ledger.deleted_at, self.ledger_id)
             staging.put(schema.META, due, sealed_record.seal(due, b""))
 
 
-def _next_free(staging: Staging, deleted_too: bool = False) -> int:
+def _next_free(staging: WriteSet, deleted_too: bool = False) -> int:
     while True:
         ledger_id = staging.next_number(schema.META_NEXT_LEDGER)
         if ledger_id > schema.MAX_LEDGER_ID:
@@ -153,7 +153,7 @@ def _next_free(staging: Staging, deleted_too: bool = False) -> int:
             return ledger_id
 
 
-def _expect_ledger(staging: Staging, key: bytes, ledger_id: int, expected_version: int | None) -> int:
+def _expect_ledger(staging: WriteSet, key: bytes, ledger_id: int, expected_version: int | None) -> int:
     found = staging.versioned(schema.LEDGERS, key)
     if found is None:
         raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from bookstand.errors import MetadataVersionError, NoSuchNodeError, StoreDamagedError
-from bookstand.storage.commit.operations import ANY_VERSION, MUST_NOT_EXIST, TakesSpace, version_conflict
+from bookstand.storage.commit.operations import ANY_VERSION, MUST_NOT_EXIST, ConsumesSpace, version_conflict
 from bookstand.storage.format import schema, sealed_record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from bookstand.storage.commit.operations import Staging
+    from bookstand.storage.commit.operations import WriteSet
 
 
 # The version that a damaged record is taken to have: no writer that knows the true one can have come so far.
 _BEYOND = 1 << 30
 
 
-class PutNode(TakesSpace):
+class PutNode(ConsumesSpace):
     """Write a node; result: its new version. ``expected_version``: None any, -1 it must not exist yet. With any version
     accepted, the record that is replaced need not be readable; the new version is then far beyond those before."""
 
@@ -26,7 +26,7 @@ class PutNode(TakesSpace):
         self.value = value
         self.expected_version = expected_version
 
-    def apply(self, staging: Staging) -> int:
+    def apply(self, staging: WriteSet) -> int:
         key = self.path.encode()
         try:
             found = staging.versioned(schema.NODES, key)
@@ -41,11 +41,11 @@ class PutNode(TakesSpace):
         return version + 1
 
 
-class NodeMovedError(MetadataVersionError):
+class NodeVersionError(MetadataVersionError):
     """A node that was to stay as it is has another version, or is gone."""
 
 
-class RequireNode:
+class AssertNodeVersion:
     """Refuse everything that goes with it where a node has another version: whoever wrote that has taken over."""
 
     __slots__ = ("path", "version")
@@ -54,11 +54,11 @@ class RequireNode:
         self.path = path
         self.version = version
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         found = staging.versioned(schema.NODES, self.path.encode())
         if found is None or found[1] != self.version:
             version = MUST_NOT_EXIST if found is None else found[1]
-            raise NodeMovedError(str(version_conflict(f"node {self.path!r}", version, self.version)))
+            raise NodeVersionError(str(version_conflict(f"node {self.path!r}", version, self.version)))
 
 
 class DeleteNode:
@@ -70,7 +70,7 @@ class DeleteNode:
         self.path = path
         self.expected_version = expected_version
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         key = self.path.encode()
         if staging.get(schema.NODES, key) is None:
             raise NoSuchNodeError(f"there is no node {self.path!r}")

@@ -1,6 +1,6 @@
 """Changes of the store: operations that are checked and applied as one.
 
-Every operation has an ``apply(staging)`` that reads and writes through a :class:`Staging`. A staging is one change's
+Every operation has an ``apply(staging)`` that reads and writes through a :class:`WriteSet`. A staging is one change's
 view inside a write transaction: what it stages is seen by the operations after it, and reaches the transaction only
 when all of them have passed. An operation that raises refuses its whole change, and only that.
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any, Protocol
 
-    from bookstand.storage.format.entry_batch import Encoded
+    from bookstand.storage.format.entry_batch import EncodedEntries
     from bookstand.storage.format.ledger_state import LedgerState
-    from bookstand.storage.served.bookie_replica import LedgerCopy
+    from bookstand.storage.served.bookie_replica import ReplicaState
 
     class Operation(Protocol):
         """One step of a change."""
 
-        def apply(self, staging: Staging) -> Any:
+        def apply(self, staging: WriteSet) -> Any:
             """Check, stage, and return the operation's result; or raise, and nothing of the change happens."""
 
-    class View(Protocol):
+    class TransactionView(Protocol):
         """The write transaction as stagings see it."""
 
         def get(self, database: bytes, key: bytes) -> bytes | None: ...
@@ -44,7 +44,7 @@ ANY_VERSION = None
 MUST_NOT_EXIST = -1
 
 
-class Change:
+class WriteBatch:
     """Operations that happen together or not at all."""
 
     __slots__ = ("operations",)
@@ -53,23 +53,23 @@ class Change:
         self.operations = operations
 
 
-class TakesSpace:
+class ConsumesSpace:
     """Operations that a full store refuses. Deleting, collecting, fencing and closing stay possible: they are the way
     out."""
 
     __slots__ = ()
 
 
-class Staging:
+class WriteSet:
     """What one change has written so far, over the view of the transaction."""
 
     __slots__ = ("_view", "entries", "is_news", "marks", "removed_entries", "states", "writes")
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: TransactionView) -> None:
         self._view = view
         self.writes: dict[tuple[bytes, bytes], bytes | None] = {}
         self.states: dict[int, LedgerState | None] = {}
-        self.entries: list[Encoded] = []
+        self.entries: list[EncodedEntries] = []
         # Of bookies' copies; None: the mark is taken away.
         self.marks: dict[bytes, bytes | None] = {}
         self.removed_entries: list[bytes] = []
@@ -91,7 +91,7 @@ class Staging:
             self.states[ledger_id] = None if current is None else current.copy()
         return self.states[ledger_id]
 
-    def merge(self, inner: Staging) -> None:
+    def merge(self, inner: WriteSet) -> None:
         """Take over what a staging over this one has staged: a step of a change that may fail by itself."""
         self.writes.update(inner.writes)
         self.states.update(inner.states)
@@ -135,7 +135,7 @@ class Staging:
         yield from (key for key, value in staged.items() if value is not None)
         yield from (key for key in self._view.ledger_keys() if key not in staged)
 
-    def copy(self, ledger_id: int, bookie: int) -> LedgerCopy | None:
+    def copy(self, ledger_id: int, bookie: int) -> ReplicaState | None:
         """What a bookie knows of a ledger, ready to be changed and put back."""
         key = schema.COPY_LEDGER.pack(ledger_id, bookie)
         sealed = self.get(schema.COPIES, key)
@@ -145,7 +145,7 @@ class Staging:
             else bookie_replica.unpack(schema.copy_name(key), sealed_record.unseal(schema.COPIES, key, sealed))
         )
 
-    def put_copy(self, ledger_id: int, bookie: int, copy: LedgerCopy) -> None:
+    def put_copy(self, ledger_id: int, bookie: int, copy: ReplicaState) -> None:
         key = schema.COPY_LEDGER.pack(ledger_id, bookie)
         self.put(schema.COPIES, key, sealed_record.seal(key, copy.pack()))
 

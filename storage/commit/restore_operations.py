@@ -11,14 +11,14 @@ from itertools import pairwise
 from bookstand.errors import IllegalOperationError, LedgerExistsError
 from bookstand.storage.format import ledger_state as state
 from bookstand.storage.format import schema, sealed_record
-from bookstand.storage.format.entry_batch import Encoded
+from bookstand.storage.format.entry_batch import EncodedEntries
 from bookstand.storage.format.ledger_state import LedgerState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bookstand.storage.commit.operations import Staging
+    from bookstand.storage.commit.operations import WriteSet
 
 
 class RestoreEntries:
@@ -39,7 +39,7 @@ class RestoreEntries:
         # The highest that any of them carries.
         self.lac = lac
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         ledger = on_its_way(staging, self.ledger_id)
         if ledger.last_entry != self.behind:
             raise IllegalOperationError(
@@ -50,7 +50,7 @@ class RestoreEntries:
             state.added(ledger, first, last - first + 1, largest, self.lac)
         entry_keys = [schema.ENTRY_KEY.pack(self.ledger_id, entry_id) for entry_id in self.entry_ids]
         pairs = list(zip(entry_keys, self.stored, strict=True))
-        staging.entries.append(Encoded(pairs.__iter__, entry_keys[0], len(pairs), largest))
+        staging.entries.append(EncodedEntries(pairs.__iter__, entry_keys[0], len(pairs), largest))
 
 
 class RestoreLedger:
@@ -78,7 +78,7 @@ class RestoreLedger:
         # Whether each entry's cumulative length includes that of all before it.
         self.in_order = in_order
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         ledger = on_its_way(staging, self.ledger_id)
         self.tell(ledger)
         key = schema.LEDGER_KEY.pack(self.ledger_id)
@@ -102,7 +102,7 @@ class RestoreState:
         self.ledger_id = ledger_id
         self.state = state
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         staging.states[self.ledger_id] = self.state
 
 
@@ -117,7 +117,7 @@ class RestoreVersioned:
         self.value = value
         self.version = version
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         staging.put(self.database, self.key, sealed_record.seal_versioned(self.key, self.version, self.value))
 
 
@@ -131,7 +131,7 @@ class RestoreSealed:
         self.key = key
         self.body = body
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         staging.put(self.database, self.key, sealed_record.seal(self.key, self.body))
 
 
@@ -144,7 +144,7 @@ class RestoreMark:
         self.key = key
         self.mark = mark
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         staging.marks[self.key] = self.mark
 
 
@@ -157,7 +157,7 @@ class RaiseCounter:
         self.name = name
         self.number = number
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         following = max(staging.next_number(self.name), self.number)
         staging.put(
             schema.META, self.name, sealed_record.seal(self.name, following.to_bytes(schema.COUNTER_BYTES, "big"))
@@ -173,7 +173,7 @@ class RaiseNextLedger(RaiseCounter):
         super().__init__(schema.META_NEXT_LEDGER, ledger_id)
 
 
-def on_its_way(staging: Staging, ledger_id: int) -> LedgerState:
+def on_its_way(staging: WriteSet, ledger_id: int) -> LedgerState:
     """The state of a ledger that has no metadata yet."""
     if staging.get(schema.LEDGERS, schema.LEDGER_KEY.pack(ledger_id)) is not None:
         raise LedgerExistsError(f"ledger {ledger_id} exists")

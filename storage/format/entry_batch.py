@@ -45,7 +45,7 @@ _MASK = (1 << _PIECE) - 1
 _K, _H = ENTRY_KEY.size, layout.HEADER_BYTES
 
 
-class Column:
+class PackedPayloads:
     """Payloads of one size, each behind room for its key, header and digest, and their own checksums."""
 
     __slots__ = ("rows", "sums")
@@ -60,7 +60,7 @@ class Column:
         self.sums = _checksums(digest, payloads)
 
 
-class Sizes:
+class PayloadSizes:
     """Of the payloads of a batch, which are mostly ``alike``. ``columns``: what :meth:`pack` made of each slice."""
 
     __slots__ = ("alike", "columns", "each", "largest", "total")
@@ -68,7 +68,7 @@ class Sizes:
     def __init__(self, each: Sequence[int]) -> None:
         first, count = each[0] if each else 0, len(each)
         self.each = each
-        self.columns: Sequence[Column] = ()
+        self.columns: Sequence[PackedPayloads] = ()
         # Counting is ten times as fast as max and sum.
         self.alike = each.count(first) == count
         self.largest = first if self.alike else max(each)
@@ -83,11 +83,11 @@ class Sizes:
             return False
         # Packing refuses all but bytes and bytearrays, and the checksum bytearrays: nobody needs to ask each for its
         # type. A subclass of bytes passes, and is taken at its word for its length.
-        self.columns = [Column(digest, part, self.largest) for part in _slices(payloads)]
+        self.columns = [PackedPayloads(digest, part, self.largest) for part in _slices(payloads)]
         return True
 
 
-class Encoded:
+class EncodedEntries:
     """Entries ready to be stored: how many, the key of the first, and the size of the largest as stored.
 
     ``pairs()`` gives the key and the bytes of one after the other, anew each time. What is made only there is let go
@@ -112,12 +112,12 @@ def encode_entries(
     last_add_confirmed: int,
     length_before: int,
     payloads: Sequence[bytes],
-    sizes: Sizes | None = None,
-) -> Encoded:
+    sizes: PayloadSizes | None = None,
+) -> EncodedEntries:
     """Consecutive entries that all carry the same last-add-confirmed. ``sizes``: those of the payloads, if known."""
     count = len(payloads)
     if sizes is None:
-        sizes = Sizes(list(map(len, payloads)))
+        sizes = PayloadSizes(list(map(len, payloads)))
     before = ledger_id, first_entry, last_add_confirmed, length_before
     if count < SMALLEST_BATCH or not isinstance(digest, CrcDigest):
         pairs = _encode_few(digest, before, payloads)
@@ -126,7 +126,7 @@ def encode_entries(
     else:
         pairs = _encode_slices(digest, before, payloads, sizes)
     first_key = ENTRY_KEY.pack(ledger_id, first_entry)
-    return Encoded(pairs, first_key, count, _H + digest.size + sizes.largest)
+    return EncodedEntries(pairs, first_key, count, _H + digest.size + sizes.largest)
 
 
 # What precedes a slice: ledger, first entry, last-add-confirmed, length before it.
@@ -148,11 +148,11 @@ def _encode_few(
 
 
 def _encode_slices(
-    digest: CrcDigest, before: _Before, payloads: Sequence[bytes], sizes: Sizes
+    digest: CrcDigest, before: _Before, payloads: Sequence[bytes], sizes: PayloadSizes
 ) -> Callable[[], Iterator[tuple[bytes, bytes]]]:
     slices = []
     for part, each, column in zip_longest(_slices(payloads), _slices(sizes.each), sizes.columns):
-        pairs, before = _encode_slice(digest, before, part, Sizes(each), column)
+        pairs, before = _encode_slice(digest, before, part, PayloadSizes(each), column)
         slices.append(pairs)
     return lambda: chain.from_iterable(pairs() for pairs in slices)
 
@@ -164,7 +164,11 @@ def _slices(batch: Sequence[T]) -> list[Sequence[T]]:
 
 
 def _encode_slice(
-    digest: CrcDigest, before: _Before, payloads: Sequence[bytes], sizes: Sizes, column: Column | None = None
+    digest: CrcDigest,
+    before: _Before,
+    payloads: Sequence[bytes],
+    sizes: PayloadSizes,
+    column: PackedPayloads | None = None,
 ) -> tuple[Callable[[], Iterator[tuple[bytes, bytes]]], _Before]:
     """Keys and stored bytes, and what precedes the next slice."""
     import numpy as np
@@ -173,7 +177,7 @@ def _encode_slice(
     count, size = len(payloads), sizes.largest
     head = _K + _H + digest.size
     if column is None and sizes.alike and size <= LARGEST_COMMON_SIZE:
-        column = Column(digest, payloads, size)
+        column = PackedPayloads(digest, payloads, size)
     if column is not None:
         rows = column.rows
         lengths = np.arange(1, count + 1) * size + length_before

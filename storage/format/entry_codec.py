@@ -64,7 +64,7 @@ def _verified(digest: Digest, ledger_id: int, stored: bytes, name: str) -> tuple
     return entry_id, last_add_confirmed, length, payload
 
 
-def header_of(stored: bytes) -> tuple[int, int, int, int]:
+def decode_header(stored: bytes) -> tuple[int, int, int, int]:
     """(ledger id, entry id, last add confirmed, cumulative length) without a look at the digest."""
     if len(stored) < HEADER_BYTES:
         raise DigestMismatchError(f"a stored entry of {len(stored)} bytes is too short for its header")

@@ -12,9 +12,9 @@ from bookstand.proto.wire_format import (
     int64,
     read_varint,
     tag,
-    write_bytes,
-    write_number,
+    write_bytes_field,
     write_varint,
+    write_varint_field,
 )
 
 TYPE_CHECKING = False
@@ -65,7 +65,7 @@ _CUSTOM_KEY_TAG = tag(_CUSTOM_KEY, BYTES)
 _CUSTOM_VALUE_TAG = tag(_CUSTOM_VALUE, BYTES)
 
 
-class Message:
+class RawMetadata:
     """A LedgerMetadataFormat message as read from either encoding, before it is checked."""
 
     __slots__ = ("custom", "digest_type", "numbers", "password", "segments", "state")
@@ -84,11 +84,11 @@ class Message:
         return self.numbers[name]
 
 
-def read_delimited(data: bytes, start: int) -> Message:
+def read_delimited(data: bytes, start: int) -> RawMetadata:
     size, start = read_varint(data, start, min(len(data), start + 5))
     if size > len(data) - start:
         raise WireError(f"the message should have {size} bytes, there are {len(data) - start}")
-    message = Message()
+    message = RawMetadata()
     for key, number, chunk in fields(data, start, start + size):
         if key in _NUMBER_FIELDS:
             name, signed = _NUMBER_FIELDS[key]
@@ -124,7 +124,7 @@ def _read_segment(data: bytes) -> tuple[int | None, list[bytes]]:
     return first_entry, members
 
 
-def arguments_of(message: Message, store_ctime: int | None) -> dict[str, Any]:
+def arguments_of(message: RawMetadata, store_ctime: int | None) -> dict[str, Any]:
     """What the message says, as arguments of :class:`LedgerMetadata`."""
     write_quorum = message.required("quorumSize")
     numbers = message.numbers
@@ -168,27 +168,27 @@ def delimited(metadata: LedgerMetadata) -> bytes:
 
 def _message(metadata: LedgerMetadata) -> bytearray:
     out = bytearray()
-    write_number(out, _WRITE_QUORUM, metadata.write_quorum_size)
-    write_number(out, _ENSEMBLE_SIZE, metadata.ensemble_size)
-    write_number(out, _LENGTH, metadata.length)
-    write_number(out, _LAST_ENTRY, metadata.last_entry_id)
-    write_number(out, _STATE, _STATE_NUMBERS[metadata.state])
+    write_varint_field(out, _WRITE_QUORUM, metadata.write_quorum_size)
+    write_varint_field(out, _ENSEMBLE_SIZE, metadata.ensemble_size)
+    write_varint_field(out, _LENGTH, metadata.length)
+    write_varint_field(out, _LAST_ENTRY, metadata.last_entry_id)
+    write_varint_field(out, _STATE, _STATE_NUMBERS[metadata.state])
     for first_entry, bookies in metadata.ensembles:
         segment = bytearray()
         for bookie in bookies:
-            write_bytes(segment, _SEGMENT_MEMBER, bookie.encode())
-        write_number(segment, _SEGMENT_FIRST_ENTRY, first_entry)
-        write_bytes(out, _SEGMENT, segment)
+            write_bytes_field(segment, _SEGMENT_MEMBER, bookie.encode())
+        write_varint_field(segment, _SEGMENT_FIRST_ENTRY, first_entry)
+        write_bytes_field(out, _SEGMENT, segment)
     if metadata.digest_type is not None:
-        write_number(out, _DIGEST_TYPE, _DIGEST_NUMBERS[metadata.digest_type])
-    write_bytes(out, _PASSWORD, metadata.password)
-    write_number(out, _ACK_QUORUM, metadata.ack_quorum_size)
+        write_varint_field(out, _DIGEST_TYPE, _DIGEST_NUMBERS[metadata.digest_type])
+    write_bytes_field(out, _PASSWORD, metadata.password)
+    write_varint_field(out, _ACK_QUORUM, metadata.ack_quorum_size)
     if metadata.stores_ctime:
-        write_number(out, _CTIME, metadata.ctime)
+        write_varint_field(out, _CTIME, metadata.ctime)
     for key, value in metadata.custom_metadata.items():
         entry = bytearray()
-        write_bytes(entry, _CUSTOM_KEY, key.encode())
-        write_bytes(entry, _CUSTOM_VALUE, value)
-        write_bytes(out, _CUSTOM, entry)
-    write_number(out, _CTOKEN, metadata.ctoken)
+        write_bytes_field(entry, _CUSTOM_KEY, key.encode())
+        write_bytes_field(entry, _CUSTOM_VALUE, value)
+        write_bytes_field(out, _CUSTOM, entry)
+    write_varint_field(out, _CTOKEN, metadata.ctoken)
     return out

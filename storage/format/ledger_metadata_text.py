@@ -5,7 +5,7 @@ from __future__ import annotations
 from bookstand.proto.text_format import TextReader, quoted
 from bookstand.proto.wire_format import WireError, int32
 from bookstand.storage.format.ledger_metadata import CLOSED, IN_RECOVERY, OPEN, STATES
-from bookstand.storage.format.ledger_metadata_binary import Message
+from bookstand.storage.format.ledger_metadata_binary import RawMetadata
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ _CLOSED_WORD = "CLOSED"
 _IN_RECOVERY_ENTRY = -102
 
 
-def read_message(data: bytes) -> Message:
+def read_message(data: bytes) -> RawMetadata:
     """A message in protobuf's text format. What follows an unmatched closing brace is ignored, as BookKeeper does."""
     reader = TextReader(data)
-    message = Message()
+    message = RawMetadata()
     closer = reader.open_message()
     while not reader.at_fields_end():
         name = reader.identifier()

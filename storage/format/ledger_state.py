@@ -103,7 +103,7 @@ class LedgerState:
         """The highest LAC that any entry carries, or that was told explicitly."""
         return max(self.lac, self.explicit_lac)
 
-    def must_have(self, entry_id: int) -> bool:
+    def must_exist(self, entry_id: int) -> bool:
         """Whether the entry was stored for certain (none is missing before it, or it was confirmed), so that its
         absence is damage."""
         return 0 <= entry_id <= max(self.unbroken, self.known_lac)

@@ -50,8 +50,8 @@ META_SESSION = b"session-"
 META_ZNODE = b":"
 # What others have changed, for the server to find (bookstand.storage.commit.change_feed): how many changes, and the
 # last of them.
-META_NEWS = b"news"
-NEWS_KEPT = 1_000
+META_CHANGE_FEED = b"news"
+CHANGE_FEED_LENGTH = 1_000
 # What the next ids and incarnations are stored in.
 COUNTER_BYTES = 8
 # One for each deleted ledger whose entries are not collected yet, in the order in which they were deleted.
@@ -66,7 +66,7 @@ _DELETION = DELETION.struct
 # The last writers and how many commits each has tried (bookstand.storage.commit.commit_marks).
 META_WRITERS = b"writers"
 # What else a server may have in `meta`: all keys that begin so.
-META_OF_SERVERS = (META_SERVER, META_SESSION, META_ZNODE, META_NEWS)
+META_OF_SERVERS = (META_SERVER, META_SESSION, META_ZNODE, META_CHANGE_FEED)
 
 # Version of everything this page and the modules it names describe. Its record is not sealed: whatever a later format
 # changes, this one must stay able to read that it is later.
@@ -109,7 +109,7 @@ def znode_path(key: bytes) -> str:
     return path_of(b"/" + key[1:])
 
 
-def beginning_below(database: bytes, path: str) -> bytes:
+def child_prefix(database: bytes, path: str) -> bytes:
     """With what the keys begin of all that is below a path: of nodes, or of znodes in ``meta``."""
     below = path.rstrip("/") + "/"
     return znode_key(below) if database == META else below.encode()
@@ -130,7 +130,7 @@ def _impossible(database: bytes, key: bytes) -> StoreDamagedError:
     return StoreDamagedError(f"{database.decode()} has a key that can be none: {key.hex()}")
 
 
-def deletion(deleted_at: int, ledger_id: int) -> bytes:
+def deletion_key(deleted_at: int, ledger_id: int) -> bytes:
     return _DELETION.pack(META_DELETED, deleted_at, ledger_id)
 
 

@@ -10,7 +10,7 @@ import google_crc32c
 
 from bookstand.errors import StoreDamagedError
 from bookstand.proto.struct_layout import Layout
-from bookstand.storage.format.schema import META_NEWS, META_ZNODE, copy_name
+from bookstand.storage.format.schema import META_CHANGE_FEED, META_ZNODE, copy_name
 
 SEALED = Layout("a sealed record", ("CRC32C", "I", "of the key and the body"), ("body", "the rest", ""))
 VERSIONED = Layout("the body of a record that has a version", ("version", "q", ""), ("value", "the rest", ""))
@@ -37,15 +37,15 @@ def body_of(sealed: bytes) -> bytes:
 
 def is_sealed(key: bytes, sealed: bytes) -> bool:
     """Return True if the seal matches the key and the body."""
-    return len(sealed) >= _CRC.size and seal_of(sealed) == google_crc32c.value(key + body_of(sealed))
+    return len(sealed) >= _CRC.size and checksum_of(sealed) == google_crc32c.value(key + body_of(sealed))
 
 
-def seal_of(sealed: bytes | None) -> int:
+def checksum_of(sealed: bytes | None) -> int:
     """The checksum of a record as a number; 0 for one that is not there."""
     return 0 if sealed is None else int.from_bytes(sealed[: _CRC.size], "big")
 
 
-def seal_sum(key: bytes, total: int) -> bytes:
+def encode_checksum_xor(key: bytes, total: int) -> bytes:
     """The record of a sum of seals."""
     return seal(key, _CRC.pack(total))
 
@@ -80,8 +80,8 @@ def describe(database: bytes, key: bytes) -> str:
         return f"{what} of ledger {int.from_bytes(key, 'big')}"
     if database == b"meta" and key.startswith(META_ZNODE):
         return f"what is kept of znode {'/' + key[1:].decode('utf-8', 'replace')!r}"
-    if database == b"meta" and key.startswith(META_NEWS + b"-"):
-        return f"the name of change {int.from_bytes(key[len(META_NEWS) + 1 :], 'big')}"
+    if database == b"meta" and key.startswith(META_CHANGE_FEED + b"-"):
+        return f"the name of change {int.from_bytes(key[len(META_CHANGE_FEED) + 1 :], 'big')}"
     if database == b"copies":
         return copy_name(key)
     return f"record {key.decode('ascii', 'replace')!r} of {database.decode()}"

@@ -1,7 +1,7 @@
 """The LMDB environment of one store: transactions, growth of the map, and reopening after a failed commit.
 
 LMDB forbids changing the map while this process has a transaction open or is about to open one, so every transaction
-goes through :class:`Gate`, and whoever changes the map shuts it first. Read transactions are short: nothing here is
+goes through :class:`MapLock`, and whoever changes the map shuts it first. Read transactions are short: nothing here is
 held across a user's code.
 
 A call may be interrupted between any two steps, and then neither ends its transaction nor leaves the gate. The end of a
@@ -36,7 +36,7 @@ from bookstand.storage.commit.futures import LOST_WAKEUP_POLL
 from bookstand.storage.format import schema
 from bookstand.storage.lmdb.errors import disk_full, reraise
 from bookstand.storage.lmdb.meta_page import HeaderPages
-from bookstand.storage.lmdb.preallocation import Reserve, gains_at
+from bookstand.storage.lmdb.preallocation import Preallocator, is_supported
 from bookstand.storage.process import process_markers
 from bookstand.storage.process.interrupt_guard import Call
 
@@ -70,7 +70,7 @@ class Pass(Call):
         self.transaction: lmdb.Transaction | None = None
 
 
-class Gate(ProcessBound):
+class MapLock(ProcessBound):
     """Open to any number of readers, or shut by one who changes the map.
 
     A thread that shuts the gate is not inside itself, and one that is inside may go in again: the thread that has shut
@@ -153,7 +153,7 @@ class Gate(ProcessBound):
             self._changed.notify_all()
 
 
-class Environment(ProcessBound):
+class LmdbEnvironment(ProcessBound):
     """An open LMDB environment with its sub-databases. ``lib_version=0`` pins the format of LMDB 0.9."""
 
     _env: lmdb.Environment | None = None
@@ -168,8 +168,8 @@ class Environment(ProcessBound):
         self._locked = locked
         self.page_size = 0
         self._map_size = map_size
-        self._gate = Gate()
-        self._reserve: Reserve | None = None
+        self._gate = MapLock()
+        self._reserve: Preallocator | None = None
         self._marks = CommitMarks()
         self._headers: HeaderPages | None = None
         self.name_is_durable = True
@@ -246,12 +246,12 @@ class Environment(ProcessBound):
             except lmdb.MapResizedError:
                 env.set_mapsize(0)
 
-    def _make_reserve(self) -> Reserve | None:
+    def _make_reserve(self) -> Preallocator | None:
         """None where nothing has to wait for a file that grows."""
         name = data_file(self.path)
-        if self.read_only or not self._durable or not gains_at(name):
+        if self.read_only or not self._durable or not is_supported(name):
             return None
-        return Reserve(name, self.page_size)
+        return Preallocator(name, self.page_size)
 
     def close(self, reason: BookstandError | None = None) -> None:
         """Close it; later use raises ``reason``."""
@@ -316,8 +316,8 @@ class Environment(ProcessBound):
 
     # -- transactions ----------------------------------------------------------------------------------------------
 
-    def read(self) -> Read:
-        return Read(self)
+    def read(self) -> ReadTransaction:
+        return ReadTransaction(self)
 
     def _enter(self, call: Pass) -> lmdb.Environment:
         """Enter the gate and return the open environment; callers leave the gate afterwards."""
@@ -511,12 +511,12 @@ class Environment(ProcessBound):
             self._adopt_map_size()
 
 
-class Read:
+class ReadTransaction:
     """``with environment.read() as transaction``; LMDB's errors become ours on the way out."""
 
     __slots__ = ("_call", "_environment")
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: LmdbEnvironment) -> None:
         self._environment = environment
 
     def __enter__(self) -> lmdb.Transaction:

@@ -142,7 +142,7 @@ def _node(page: bytes, offset: int, upper: int) -> Node | None:
     return Node(key, value, size, _PAGE.unpack(value)[0] if flags & _BIG else None, bool(flags & _TREE_BELOW))
 
 
-def pages_of(sizes: Iterable[int], key_size: int, page_size: int) -> int:
+def estimate_pages(sizes: Iterable[int], key_size: int, page_size: int) -> int:
     """How many pages values of these sizes take that were written one behind the other: large ones have pages of their
     own, and the rest is on leaves. Branches are few, and not counted."""
     room = page_size - _HEADER.size
@@ -163,13 +163,13 @@ def pages_of(sizes: Iterable[int], key_size: int, page_size: int) -> int:
     return own + leaves
 
 
-def number_of(page: bytes) -> int:
+def page_number(page: bytes) -> int:
     """Which page it says that it is."""
     number: int = _PAGE.unpack_from(page)[0]
     return number
 
 
-class PageFile:
+class PageReader:
     """A data file by pages, which are read and not mapped: neither its end nor a broken disk ends the process."""
 
     def __init__(self, path: str) -> None:
@@ -267,7 +267,7 @@ def _meta_of(page: bytes | None) -> Meta | None:
 
 def newest_commit(path: str) -> int:
     """The number of the last commit that a data file's header tells of; 0 where nothing was ever committed to it."""
-    file = PageFile(path)
+    file = PageReader(path)
     try:
         return max((meta.transaction for meta in file.metas if meta is not None), default=0)
     finally:

@@ -34,7 +34,7 @@ _NEVER = sys.maxsize
 _ZEROS = bytes(64 << 10)
 
 
-def gains_at(path: str) -> bool:
+def is_supported(path: str) -> bool:
     """Whether the file system is likely to write over blocks in place.
 
     One that has no block device of its own does not: it is in memory, on the network, or copies what is written over.
@@ -42,7 +42,7 @@ def gains_at(path: str) -> bool:
     return hasattr(os, "posix_fallocate") and os.major(os.stat(path).st_dev) != 0
 
 
-class Reserve:
+class Preallocator:
     """What one data file has in reserve. It is never a reason for an error."""
 
     __slots__ = ("_page_size", "_path", "_seen", "enough_until", "next_look")

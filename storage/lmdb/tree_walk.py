@@ -10,13 +10,23 @@ from typing import NamedTuple
 from bookstand.errors import StoreDamagedError
 from bookstand.storage.format import schema, sealed_record
 from bookstand.storage.lmdb.meta_page import META_PAGES
-from bookstand.storage.lmdb.pages import NO_PAGE, Branch, Leaf, Node, PageFile, Tree, number_of, parse_page, parse_tree
+from bookstand.storage.lmdb.pages import (
+    NO_PAGE,
+    Branch,
+    Leaf,
+    Node,
+    PageReader,
+    Tree,
+    page_number,
+    parse_page,
+    parse_tree,
+)
 
-DEEPEST = 32
+MAX_DEPTH = 32
 """No tree is deeper: what leads on is damage."""
 
 
-class Break(NamedTuple):
+class TreeGap(NamedTuple):
     """Of keys from ``low`` up to ``high`` (None: to the last), not included, some may be missing."""
 
     low: bytes
@@ -25,10 +35,10 @@ class Break(NamedTuple):
     why: str
 
 
-class Spans:
+class KeyRanges:
     """The keys of some breaks, without those that lie in others."""
 
-    def __init__(self, breaks: list[Break]) -> None:
+    def __init__(self, breaks: list[TreeGap]) -> None:
         self._lows: list[bytes] = []
         self._highs: list[bytes | None] = []
         for low, high, *_ in sorted(breaks, key=itemgetter(0)):
@@ -47,25 +57,25 @@ class Spans:
         return high is None or key < high
 
 
-def walk(file: PageFile, root: int, report: Callable[[Break], None]) -> Iterator[Node]:
+def walk(file: PageReader, root: int, report: Callable[[TreeGap], None]) -> Iterator[Node]:
     """The records of a tree, by ascending keys. Whatever a page says, no key comes twice: each may only have the keys
     that those above it leave to it."""
     waiting: list[tuple[bytes, bytes | None, int, int]] = [] if root == NO_PAGE else [(b"", None, root, 0)]
     while waiting:
         low, high, number, depth = waiting.pop()
-        page = None if number < META_PAGES or depth == DEEPEST else file.page(number)
+        page = None if number < META_PAGES or depth == MAX_DEPTH else file.page(number)
         found = None if page is None else parse_page(page)
-        if page is not None and found is not None and number_of(page) != number:
-            report(Break(low, high, number, f"says that it is page {number_of(page)}"))
+        if page is not None and found is not None and page_number(page) != number:
+            report(TreeGap(low, high, number, f"says that it is page {page_number(page)}"))
         if isinstance(found, Leaf):
             yield from _in_order(found, low, high, number, report)
         elif isinstance(found, Branch) and found.children:
             waiting += reversed(_below(found, low, high, number, depth, report))
         else:
-            report(Break(low, high, number, "is not to be had" if page is None else "is no page of a tree"))
+            report(TreeGap(low, high, number, "is not to be had" if page is None else "is no page of a tree"))
 
 
-def _in_order(leaf: Leaf, low: bytes, high: bytes | None, number: int, report: Callable[[Break], None]) -> list[Node]:
+def _in_order(leaf: Leaf, low: bytes, high: bytes | None, number: int, report: Callable[[TreeGap], None]) -> list[Node]:
     good: list[Node] = []
     stray: list[bytes] = []
     for node in leaf.nodes:
@@ -77,27 +87,27 @@ def _in_order(leaf: Leaf, low: bytes, high: bytes | None, number: int, report: C
             stray.append(node.key)
     if leaf.broken or stray or not leaf.nodes:
         highest = None if high is None else max([high, *(key + b"\0" for key in stray)])
-        report(Break(min([low, *stray]), highest, number, "has records that cannot be in their place"))
+        report(TreeGap(min([low, *stray]), highest, number, "has records that cannot be in their place"))
     return good
 
 
 def _below(
-    branch: Branch, low: bytes, high: bytes | None, number: int, depth: int, report: Callable[[Break], None]
+    branch: Branch, low: bytes, high: bytes | None, number: int, depth: int, report: Callable[[TreeGap], None]
 ) -> list[tuple[bytes, bytes | None, int, int]]:
     starts = [(low, branch.children[0][1])]
     for key, page in branch.children[1:]:
         if starts[-1][0] < key and (high is None or key < high):
             starts.append((key, page))
     if branch.broken or len(starts) < len(branch.children):
-        report(Break(low, high, number, "has branches that cannot be in their place"))
+        report(TreeGap(low, high, number, "has branches that cannot be in their place"))
     ends = [*(start for start, _ in starts[1:]), high]
     return [(start, end, page, depth + 1) for (start, page), end in zip(starts, ends, strict=True)]
 
 
-def trees_at(file: PageFile, root: int, report: Callable[[Break], None] = lambda _: None) -> dict[bytes, Tree]:
+def trees_at(file: PageReader, root: int, report: Callable[[TreeGap], None] = lambda _: None) -> dict[bytes, Tree]:
     """The trees whose records hang on a page by their names, as far as they can be read. One that begins behind the end
     of the file is none."""
-    breaks: list[Break] = []
+    breaks: list[TreeGap] = []
     found = {}
     for node in walk(file, root, breaks.append):
         tree = parse_tree(node.value) if node.is_tree and node.key in schema.DATABASES else None
@@ -111,7 +121,7 @@ def trees_at(file: PageFile, root: int, report: Callable[[Break], None] = lambda
     return found
 
 
-def unsealed(file: PageFile, database: bytes, key: bytes, node: Node) -> bytes | None:
+def unsealed(file: PageReader, database: bytes, key: bytes, node: Node) -> bytes | None:
     """The body of a record; None if it is not to be had as it was sealed."""
     value = file.value(node)
     try:

@@ -70,7 +70,7 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool, h
     """Under the folder's lock: make the data file if there is none; True if it was made."""
     if has_data_file(path):
         return False
-    others = [name for name in os.listdir(path) if not is_ours(name)]
+    others = [name for name in os.listdir(path) if not is_store_file(name)]
     if others:
         raise NotAStoreError(f"{path} holds other files ({sorted(others)[0]}, …) and no store")
     if not create or read_only:
@@ -143,7 +143,7 @@ def _write_superblock(path: str) -> None:
             for counter in (schema.META_NEXT_LEDGER, schema.META_NEXT_INCARNATION):
                 transaction.put(counter, sealed_record.seal(counter, bytes(schema.COUNTER_BYTES)))
             for total in schema.META_SUMS.values():
-                transaction.put(total, sealed_record.seal_sum(total, 0))
+                transaction.put(total, sealed_record.encode_checksum_xor(total, 0))
     finally:
         env.close()
 
@@ -173,7 +173,7 @@ def preallocate_lock_file(path: str, read_only: bool) -> bool:
     return True
 
 
-def size_gate(path: str, read_only: bool) -> bool:
+def check_file_length(path: str, read_only: bool) -> bool:
     """Refuse a data file that LMDB would crash on: no header, or shorter than its own header says.
 
     A valid file may be shorter than that where its last pages are free, which only a look at all of it can tell. It is
@@ -294,7 +294,7 @@ def raise_os_error(error: OSError, doing: str) -> NoReturn:
     raise kind(f"{doing}: {error.strerror or error}") from error
 
 
-def is_ours(name: str) -> bool:
+def is_store_file(name: str) -> bool:
     begins = (_CREATING, process_markers.WRITER, process_markers.READER, process_markers.SERVER)
     return name in (DATA_FILE, LOCK_FILE, witness.FILE) or name.startswith(begins)
 

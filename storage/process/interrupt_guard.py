@@ -1,8 +1,9 @@
 """How an object survives an exception that arrives in the middle of one of its calls.
 
 Ctrl-C, the handler of a timeout and ``MemoryError`` can end a call between any two steps. Locks are C objects and are
-taken with ``with``, so an interrupted call leaves them free; but it may have made half of a change. A :class:`Guard`
-notes which call is changing an object. The next call that finds a note of a call that is over repairs the object first.
+taken with ``with``, so an interrupted call leaves them free; but it may have made half of a change. A
+:class:`InterruptGuard` notes which call is changing an object. The next call that finds a note of a call that is over
+repairs the object first.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Call:
         return True
 
 
-class Guard:
+class InterruptGuard:
     """``with lock, guard:`` around whatever changes, or depends on, more than one thing.
 
     The lock is the object's own; an RLock may be held by the caller already. The library's own errors leave an object

@@ -102,7 +102,7 @@ class _Held:
     _forked = forget
 
 
-class Owner(_Held):
+class ProcessMarker(_Held):
     """This process's marker."""
 
     def __init__(self, folder: str, read_only: bool = False, locked: bool = True) -> None:
@@ -132,7 +132,7 @@ class Owner(_Held):
             self.forget()
 
 
-class RoleTakenError(Exception):
+class RoleHeldError(Exception):
     """``holder`` is the process that has the role, as far as it could say so."""
 
     def __init__(self, holder: str) -> None:
@@ -140,7 +140,7 @@ class RoleTakenError(Exception):
         self.holder = holder
 
 
-class Role(_Held):
+class ExclusiveRole(_Held):
     """What one process at a time does for all who use a store. The system lets go of it when the process ends, however
     that comes about."""
 
@@ -158,7 +158,7 @@ class Role(_Held):
                 with open(file, encoding="ascii", errors="replace") as taken:
                     holder = taken.read()
                 if isinstance(error, BlockingIOError):
-                    raise RoleTakenError(holder) from None
+                    raise RoleHeldError(holder) from None
                 raise
             lock.release()
         # On a full disk it stays unsaid who it is.
@@ -187,11 +187,11 @@ def remove(markers: Iterable[str]) -> None:
             continue
 
 
-class Survey:
+class OpenProcesses:
     """Other processes that have a store open: living ``writers`` and ``readers``, of these the ``unlocked``, which use
     no lock file of LMDB's, and the markers of processes that died."""
 
-    def __init__(self, folder: str, besides: Owner | None = None) -> None:
+    def __init__(self, folder: str, besides: ProcessMarker | None = None) -> None:
         self.writers = 0
         self.readers = 0
         self.unlocked = 0

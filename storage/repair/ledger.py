@@ -92,7 +92,7 @@ class LedgerRepair:
     def _decoded(self, entry_id: int, stored: bytes) -> tuple[int, int, int]:
         """(last add confirmed, cumulative length, bytes of payload)."""
         if self.unchecked:
-            ledger, entry, _, length = layout.header_of(stored)
+            ledger, entry, _, length = layout.decode_header(stored)
             if (ledger, entry) != (self.ledger_id, entry_id):
                 raise DigestMismatchError(f"entry: the stored bytes are those of entry {ledger}:{entry}")
             # None of this is checked, and no end may come of it.

@@ -18,7 +18,7 @@ from bookstand.errors import (
     StoreDamagedError,
     StoreError,
 )
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.commit.restore_operations import (
     RaiseCounter,
     RestoreEntries,
@@ -29,14 +29,14 @@ from bookstand.storage.commit.restore_operations import (
 from bookstand.storage.format import ledger_metadata as metadata_format
 from bookstand.storage.format import schema, sealed_record
 from bookstand.storage.format.ledger_state import LedgerState, unpack
-from bookstand.storage.lmdb.tree_walk import Break
+from bookstand.storage.lmdb.tree_walk import TreeGap
 from bookstand.storage.metadata_store import check_path
 from bookstand.storage.process import data_files
 from bookstand.storage.process.witness import Witness
 from bookstand.storage.repair.ledger import LedgerRepair
 from bookstand.storage.repair.report import Loss, RepairReport
-from bookstand.storage.repair.salvage import Found, Progress, Salvage
-from bookstand.storage.repair.served import kept_by_servers
+from bookstand.storage.repair.salvage import Progress, Salvage, SalvagedRecord
+from bookstand.storage.repair.served import served_operations
 
 if TYPE_CHECKING:
     from bookstand.storage.commit.operations import Operation
@@ -51,7 +51,7 @@ class NothingToSaveError(StoreError):
     """There is no record in the file that is a store's."""
 
 
-class Copying:
+class StoreRebuilder:
     """``storage`` is the new store, None for a dry run."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Copying:
         store_id = self._meta.get(schema.META_STORE_ID)
         if store_id is not None:
             self._add(RestoreSealed(schema.META, schema.META_STORE_ID, store_id), len(store_id))
-        for operation, size in kept_by_servers(self._found, self._report, self._saved, self._left_out, self._met):
+        for operation, size in served_operations(self._found, self._report, self._saved, self._left_out, self._met):
             self._add(operation, size)
         self._commit()
         self._report.losses += self._losses_of_the_store(Witness.told(self._report.source))
@@ -167,7 +167,7 @@ class Copying:
         while waiting:
             self._add_ledger(waiting[-1], metadata.get(waiting.pop()), iter(()))
 
-    def _entries(self) -> Iterator[tuple[int, int, Found]]:
+    def _entries(self) -> Iterator[tuple[int, int, SalvagedRecord]]:
         for found in self._found.records(schema.ENTRIES):
             self._met[schema.ENTRIES] += 1
             try:
@@ -177,7 +177,9 @@ class Copying:
                 continue
             yield ledger_id, entry_id, found
 
-    def _add_ledger(self, ledger_id: int, bodies: list[bytes] | None, entries: Iterator[tuple[int, Found]]) -> None:
+    def _add_ledger(
+        self, ledger_id: int, bodies: list[bytes] | None, entries: Iterator[tuple[int, SalvagedRecord]]
+    ) -> None:
         known = self._states.get(ledger_id)
         stored = self._newest(bodies or [])
         if stored is None and (known.deleted_at if known is not None else ledger_id in self._deleted):
@@ -238,7 +240,7 @@ class Copying:
         except MetadataSerializationError:
             return None
 
-    def _copy_entries(self, one: LedgerRepair, entries: Iterator[tuple[int, Found]]) -> None:
+    def _copy_entries(self, one: LedgerRepair, entries: Iterator[tuple[int, SalvagedRecord]]) -> None:
         ids: list[int] = []
         bunch: list[bytes] = []
         lac, size, behind = -1, 0, -1
@@ -258,7 +260,7 @@ class Copying:
         if bunch:
             self._add(RestoreEntries(one.ledger_id, behind, ids, bunch, lac), size)
 
-    def _take(self, one: LedgerRepair, entry_id: int, found: Found) -> tuple[bytes, int] | None:
+    def _take(self, one: LedgerRepair, entry_id: int, found: SalvagedRecord) -> tuple[bytes, int] | None:
         in_place = None if found.in_place is None else self._found.value(found.in_place)
         others = [value for node in found.elsewhere if (value := self._found.value(node)) is not None]
         taken = one.take(entry_id, found.in_place is not None, in_place, others)
@@ -310,7 +312,7 @@ class Copying:
 
     def _commit(self) -> None:
         if self._storage is not None and self._operations:
-            self._storage.apply(Change(*self._operations))
+            self._storage.apply(WriteBatch(*self._operations))
         self._operations = []
         self._bytes = 0
         if self._progress is not None:
@@ -372,7 +374,7 @@ class Copying:
 
 
 def _seal(key: bytes, value: bytes, version: int) -> int:
-    return sealed_record.seal_of(sealed_record.seal_versioned(key, version, value))
+    return sealed_record.checksum_of(sealed_record.seal_versioned(key, version, value))
 
 
 def _age_of_state(state: LedgerState) -> tuple[int, int, int, int]:
@@ -384,7 +386,7 @@ def _is_of(database: bytes) -> Callable[[Loss], bool]:
     return lambda loss: loss.what == what
 
 
-def _describe(name: str, one: Break) -> str:
+def _describe(name: str, one: TreeGap) -> str:
     where = f"from {_key(one.low)} on" if one.high is None else f"from {_key(one.low)} to {_key(one.high)}"
     where = "all of them" if one.high is None and not one.low else f"those {where}"
     why = one.why if one.page is None else f"page {one.page} {one.why}"

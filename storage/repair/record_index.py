@@ -9,7 +9,7 @@ from heapq import merge
 _PLACE = struct.Struct(">QH")
 
 
-class Places:
+class RecordIndex:
     """Keys of one length lie together, each followed by its place, so that sorting them is sorting rows of bytes."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreInUseError, StoreNotFoundError
 from bookstand.storage.lmdb.environment import data_file
 from bookstand.storage.process import data_files, process_markers
-from bookstand.storage.repair.rebuild import Copying, NothingToSaveError
+from bookstand.storage.repair.rebuild import NothingToSaveError, StoreRebuilder
 from bookstand.storage.repair.report import Loss, RepairReport
 from bookstand.storage.repair.salvage import Progress, Salvage
 from bookstand.storage.storage import open_storage
@@ -52,11 +52,11 @@ def repair(
     with _salvage(folder, looking) as found:
         report = RepairReport(folder, new, dry_run)
         if dry_run:
-            Copying(found, report, passwords, None, saving).run()
+            StoreRebuilder(found, report, passwords, None, saving).run()
             _check_unchanged(found, folder)
             return report
         with _made_in(new) as storage:
-            Copying(found, report, passwords, storage, saving).run()
+            StoreRebuilder(found, report, passwords, storage, saving).run()
             _check_unchanged(found, folder)
             _add_what_verify_finds(storage, report, found.file.bytes, verifying)
         _finish(new)
@@ -78,7 +78,7 @@ def _check_places(folder: str, new: str) -> None:
 
 
 def _check_unused(folder: str) -> None:
-    if process_markers.Survey(folder).writers:
+    if process_markers.OpenProcesses(folder).writers:
         raise StoreInUseError(f"store {folder} is being written to by a process")
 
 
@@ -129,9 +129,9 @@ def _clear(unfinished: str) -> None:
     """Away with what an earlier repair left."""
     if not os.path.lexists(unfinished):
         return
-    if not os.path.isdir(unfinished) or not all(map(data_files.is_ours, os.listdir(unfinished))):
+    if not os.path.isdir(unfinished) or not all(map(data_files.is_store_file, os.listdir(unfinished))):
         raise NotAStoreError(f"{unfinished} is there already, and nothing that a repair left")
-    if process_markers.Survey(unfinished).writers:
+    if process_markers.OpenProcesses(unfinished).writers:
         raise StoreInUseError(f"another repair is writing to {unfinished}")
     shutil.rmtree(unfinished)
 

@@ -12,14 +12,14 @@ from operator import itemgetter
 
 from bookstand.storage.format import schema, sealed_record
 from bookstand.storage.lmdb.meta_page import META_PAGES
-from bookstand.storage.lmdb.pages import NO_PAGE, Leaf, Node, PageFile, Tree, parse_page
-from bookstand.storage.lmdb.tree_walk import DEEPEST, Break, trees_at, unsealed, walk
+from bookstand.storage.lmdb.pages import NO_PAGE, Leaf, Node, PageReader, Tree, parse_page
+from bookstand.storage.lmdb.tree_walk import MAX_DEPTH, TreeGap, trees_at, unsealed, walk
 
 # So many states, the newest by their age, are looked at as a whole.
 _MOST_ROOTS = 16
 
 
-def last_state(file: PageFile, roots: Iterable[int], told: int) -> tuple[int, dict[bytes, Tree]]:
+def newest_intact_root(file: PageReader, roots: Iterable[int], told: int) -> tuple[int, dict[bytes, Tree]]:
     """The newest that is whole; the one that the header leads to, ``told``, if it is newer; where there is neither, the
     newest."""
     ages = _Ages(file)
@@ -32,8 +32,8 @@ def last_state(file: PageFile, roots: Iterable[int], told: int) -> tuple[int, di
     return best, trees_at(file, best)
 
 
-def _is_whole(file: PageFile, root: int) -> bool:
-    breaks: list[Break] = []
+def _is_whole(file: PageReader, root: int) -> bool:
+    breaks: list[TreeGap] = []
     trees = trees_at(file, root, breaks.append)
     if breaks or len(trees) < len(schema.DATABASES):
         return False
@@ -44,7 +44,7 @@ class _Ages:
     """How old states are. What was found below a page is kept, so that all states together cost one look at each page
     of the file, and not one at each page of each of them."""
 
-    def __init__(self, file: PageFile) -> None:
+    def __init__(self, file: PageReader) -> None:
         self._file = file
         self._below: dict[bytes, dict[int, int]] = {name: {} for name in (schema.META, schema.LEDGERS, schema.NODES)}
 
@@ -59,7 +59,7 @@ class _Ages:
         known = self._below[database]
         if number in known:
             return known[number]
-        page = None if number < META_PAGES or depth == DEEPEST else self._file.page(number)
+        page = None if number < META_PAGES or depth == MAX_DEPTH else self._file.page(number)
         found = None if page is None else parse_page(page)
         if found is None:
             return 0

@@ -1,8 +1,8 @@
 """Every record that a damaged data file still has, past LMDB.
 
-The trees are followed from the header down, and every page that cannot be followed becomes a :class:`Break`: keys that
-may be missing. What belongs there is then looked for on every page of the file, used or given up long ago; a record
-that was found so may be an older one than the last, or one that was deleted since. Nothing is changed.
+The trees are followed from the header down, and every page that cannot be followed becomes a :class:`TreeGap`: keys
+that may be missing. What belongs there is then looked for on every page of the file, used or given up long ago; a
+record that was found so may be an older one than the last, or one that was deleted since. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from bookstand.storage.format.ledger_metadata import begins_like_metadata
 from bookstand.storage.format.ledger_state import STATE_BYTES
 from bookstand.storage.lmdb.environment import check_format
 from bookstand.storage.lmdb.meta_page import META_PAGES
-from bookstand.storage.lmdb.pages import NO_PAGE, Leaf, Node, PageFile, Tree, parse_page
-from bookstand.storage.lmdb.tree_walk import Break, Spans, trees_at, unsealed, walk
-from bookstand.storage.repair.record_index import Places
-from bookstand.storage.repair.root_search import last_state
+from bookstand.storage.lmdb.pages import NO_PAGE, Leaf, Node, PageReader, Tree, parse_page
+from bookstand.storage.lmdb.tree_walk import KeyRanges, TreeGap, trees_at, unsealed, walk
+from bookstand.storage.repair.record_index import RecordIndex
+from bookstand.storage.repair.root_search import newest_intact_root
 from bookstand.storage.served import bookie_replica
 
 _LEAVES_KEPT = 64
@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 """Told how many bytes of the file of how many have been looked at."""
 
 
-class Found(NamedTuple):
+class SalvagedRecord(NamedTuple):
     key: bytes
     in_place: Node | None
     elsewhere: list[Node]
@@ -46,7 +46,7 @@ class Salvage:
 
     def __init__(self, path: str, progress: Progress | None = None) -> None:
         self.path = path
-        self.file = PageFile(path)
+        self.file = PageReader(path)
         try:
             self._progress = progress
             self.commit: int | None = None
@@ -55,9 +55,9 @@ class Salvage:
             """What is wrong with the file as a whole."""
             self.is_of_others = False
             """Whether its header leads to what is not bookstand's."""
-            self.breaks: dict[bytes, list[Break]] = {}
+            self.breaks: dict[bytes, list[TreeGap]] = {}
             # Where records were found that are not in their place: which node of which page.
-            self._elsewhere = {name: Places() for name in schema.DATABASES}
+            self._elsewhere = {name: RecordIndex() for name in schema.DATABASES}
             self._leaf = lru_cache(_LEAVES_KEPT)(self._leaf_at)
             self.trees = self._newest_trees()
             self._check_format()
@@ -77,7 +77,7 @@ class Salvage:
 
     # -- what there is -----------------------------------------------------------------------------------------------
 
-    def records(self, database: bytes) -> Iterator[Found]:
+    def records(self, database: bytes) -> Iterator[SalvagedRecord]:
         """By ascending keys."""
         tree = self.trees.get(database)
         root = NO_PAGE if tree is None else tree.root
@@ -86,7 +86,7 @@ class Salvage:
         for key, some in groupby(merge(in_place, others, key=itemgetter(0, 1)), key=itemgetter(0)):
             nodes = [(rank, node) for _, rank, node in some]
             first = nodes[0][1] if nodes[0][0] == 0 else None
-            yield Found(key, first, [node for rank, node in nodes if rank])
+            yield SalvagedRecord(key, first, [node for rank, node in nodes if rank])
 
     def value(self, node: Node) -> bytes | None:
         return self.file.value(node)
@@ -96,7 +96,7 @@ class Salvage:
         for found in self.records(database):
             yield found.key, self.bodies(database, found)
 
-    def bodies(self, database: bytes, found: Found) -> list[bytes]:
+    def bodies(self, database: bytes, found: SalvagedRecord) -> list[bytes]:
         """Of the records under a key that are as they were sealed: that in its place, or else all others."""
         for nodes in ([] if found.in_place is None else [found.in_place], found.elsewhere):
             bodies = [body for node in nodes if (body := unsealed(self.file, database, found.key, node)) is not None]
@@ -113,7 +113,7 @@ class Salvage:
         newest = max(metas, default=None)
         if in_turn and newest is not None:
             self.commit = newest.transaction
-            breaks: list[Break] = []
+            breaks: list[TreeGap] = []
             trees = trees_at(self.file, newest.root, breaks.append)
             if trees and not breaks:
                 # Those that it does not name are looked for page by page.
@@ -128,7 +128,7 @@ class Salvage:
             self.doubts.append("none of its two header pages can be read")
         of_metas = {meta.root: meta.transaction for meta in metas}
         roots = sorted({*of_metas, *self._possible_roots()})
-        root, trees = last_state(self.file, roots, newest.root if newest else NO_PAGE)
+        root, trees = newest_intact_root(self.file, roots, newest.root if newest else NO_PAGE)
         self.commit = of_metas.get(root)
         return trees
 
@@ -151,7 +151,7 @@ class Salvage:
         found = self.breaks[name] = []
         tree = self.trees.get(name)
         if tree is None:
-            found.append(Break(b"", None, None, "the page that tells where it begins is not to be had"))
+            found.append(TreeGap(b"", None, None, "the page that tells where it begins is not to be had"))
             return
         for count, _ in enumerate(walk(self.file, tree.root, found.append)):
             if not count % _TOLD_EVERY:
@@ -162,7 +162,7 @@ class Salvage:
             self._progress(min(done, self.file.bytes), self.file.bytes)
 
     def _look_everywhere(self) -> None:
-        spans = {name: Spans(breaks) for name, breaks in self.breaks.items()}
+        spans = {name: KeyRanges(breaks) for name, breaks in self.breaks.items()}
         for number, leaf in self._leaves():
             for place, node in enumerate(leaf.nodes):
                 name = self._database_of(node)

@@ -13,14 +13,14 @@ from bookstand.errors import StoreDamagedError
 from bookstand.storage.commit.restore_operations import RestoreMark, RestoreSealed
 from bookstand.storage.format import schema
 from bookstand.storage.repair.report import Loss, RepairReport
-from bookstand.storage.repair.salvage import Found, Salvage
+from bookstand.storage.repair.salvage import Salvage, SalvagedRecord
 from bookstand.storage.served import bookie_replica
 
 if TYPE_CHECKING:
     from bookstand.storage.commit.operations import Operation
 
 
-def kept_by_servers(
+def served_operations(
     found: Salvage, report: RepairReport, saved: set[int], deleted: set[int], met: dict[bytes, int]
 ) -> Iterator[tuple[Operation, int]]:
     """Operations, and about how many bytes each writes. ``saved`` and ``deleted`` are ledgers; of the latter nothing is
@@ -56,11 +56,11 @@ def kept_by_servers(
             yield RestoreMark(one.key, mark), len(one.key) + len(mark)
 
 
-def _age(copy: bookie_replica.LedgerCopy) -> tuple[int, int]:
+def _age(copy: bookie_replica.ReplicaState) -> tuple[int, int]:
     return copy.count, copy.lac
 
 
-def _mark(found: Salvage, one: Found) -> bytes | None:
+def _mark(found: Salvage, one: SalvagedRecord) -> bytes | None:
     """None if there is none that can be, or several are found, and which is the last is not known."""
     nodes = one.elsewhere if one.in_place is None else [one.in_place]
     marks = {mark for node in nodes if (mark := found.value(node)) is not None}

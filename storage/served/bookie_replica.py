@@ -52,7 +52,7 @@ _MARKED = 4
 _NO_ENTRY = -(1 << 63)
 
 
-class LedgerCopy:
+class ReplicaState:
     """What one bookie remembers of a ledger: ``count`` entries, the highest id being ``last_entry`` (None: it has
     none), the highest LAC that it heard of, and the body of the explicit LAC as it was sent."""
 
@@ -84,10 +84,10 @@ class LedgerCopy:
             self.last_entry = last_entry
 
 
-def unpack(name: str, body: bytes) -> LedgerCopy:
+def unpack(name: str, body: bytes) -> ReplicaState:
     if len(body) < _LAYOUT.size:
         raise StoreDamagedError(f"{name} is damaged: {len(body)} bytes are too few")
-    copy = LedgerCopy()
+    copy = ReplicaState()
     flags, copy.count, last_entry, copy.lac, key = _LAYOUT.unpack_from(body)
     copy.fenced, copy.marked = bool(flags & _FENCED), bool(flags & _MARKED)
     copy.master_key = key if flags & _KEYED else None
@@ -120,16 +120,16 @@ def may_be_copy(key: bytes, body: bytes) -> bool:
     return len(body) >= _LAYOUT.size and 0 < COPY_LEDGER.unpack(key)[1] <= MAX_BOOKIES
 
 
-def is_home(ledger: LedgerState | None, bookie: int) -> bool:
+def mirrors_store(ledger: LedgerState | None, bookie: int) -> bool:
     """Whether the bookie has whatever the store has of the ledger, unless a mark says otherwise."""
     return ledger is not None and ledger.home in (0, bookie)
 
 
-def as_seen_by(ledger: LedgerState | None, copy: LedgerCopy | None) -> LedgerCopy | None:
+def effective_state(ledger: LedgerState | None, copy: ReplicaState | None) -> ReplicaState | None:
     """A bookie's record, with what it knows of a ledger that the store itself wrote; None: it never heard of it."""
     if ledger is None or ledger.home or not ledger.heard_of:
         return copy
-    seen = LedgerCopy()
+    seen = ReplicaState()
     if copy is not None:
         seen.explicit_lac = copy.explicit_lac
         seen.lac = copy.lac
@@ -140,7 +140,7 @@ def as_seen_by(ledger: LedgerState | None, copy: LedgerCopy | None) -> LedgerCop
     return seen
 
 
-def resolve(mark: bytes | None, stored: bytes | None, home: bool, name: str) -> bytes | None:
+def resolve_entry(mark: bytes | None, stored: bytes | None, home: bool, name: str) -> bytes | None:
     """A bookie's copy of an entry, given its mark and the store's entry."""
     if mark is None:
         return stored if home else None

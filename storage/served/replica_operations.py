@@ -8,20 +8,20 @@ from itertools import compress, islice, repeat
 from operator import itemgetter, lt
 
 from bookstand.errors import IncorrectParameterError, LedgerFencedError
-from bookstand.storage.commit.entry_operations import close_gap, next_incarnation
-from bookstand.storage.commit.operations import TakesSpace
+from bookstand.storage.commit.entry_operations import extend_contiguous, next_incarnation
+from bookstand.storage.commit.operations import ConsumesSpace
 from bookstand.storage.format import ledger_state
 from bookstand.storage.format import schema as keys
-from bookstand.storage.format.entry_batch import Encoded
+from bookstand.storage.format.entry_batch import EncodedEntries
 from bookstand.storage.format.ledger_state import NO_HOME_YET, LedgerState
 from bookstand.storage.served import bookie_replica
-from bookstand.storage.served.bookie_replica import ABSENT, OWN, SAME, LedgerCopy
+from bookstand.storage.served.bookie_replica import ABSENT, OWN, SAME, ReplicaState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from bookstand.storage.commit.operations import Staging
+    from bookstand.storage.commit.operations import WriteSet
 
 # Up to the LAC: what a bookie looks at of an entry, and so the least that it takes.
 LEAST_ENTRY_BYTES = 24
@@ -31,7 +31,7 @@ _LONGEST_BODY = 256
 _KEY_OF = itemgetter(slice(keys.ENTRY_KEY.size))
 
 
-class AddCopies(TakesSpace):
+class AddToReplica(ConsumesSpace):
     """Entries of one ledger that one bookie was sent under one master key, as they came; result: None.
 
     As on a bookie, what is there already stays, and the add is confirmed. ``recovery`` passes the fence. ``lac`` is the
@@ -63,7 +63,7 @@ class AddCopies(TakesSpace):
         """About how many bytes of the map it takes."""
         return sum(map(len, self.stored)) + 200 * len(self.stored)
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         copy, ledger = _known(staging, self.bookie, self.ledger_id, self.master_key)
         if not self.recovery and (copy.fenced or (ledger is not None and ledger.fenced)):
             raise LedgerFencedError(f"entry {self.ledger_id}:{self.entry_ids[0]} refused: the ledger is fenced")
@@ -80,7 +80,7 @@ class AddCopies(TakesSpace):
             ledger.lac = max(ledger.lac, _believed(self.lac, ledger))
         staging.put_copy(self.ledger_id, self.bookie, copy)
 
-    def _keep_apart(self, staging: Staging, copy: LedgerCopy, ids: Sequence[int], stored: Sequence[bytes]) -> None:
+    def _keep_apart(self, staging: WriteSet, copy: ReplicaState, ids: Sequence[int], stored: Sequence[bytes]) -> None:
         marked = self._mark_keys(self.bookie, ids)
         there = staging.marks_among(marked)
         new = [key not in there for key in marked]
@@ -89,11 +89,11 @@ class AddCopies(TakesSpace):
             staging.marks.update(zip(compress(marked, new), own, strict=True))
             copy.added(len(own), max(compress(ids, new)))
 
-    def _add(self, staging: Staging, copy: LedgerCopy, ledger: LedgerState, sent: _Sent) -> None:
+    def _add(self, staging: WriteSet, copy: ReplicaState, ledger: LedgerState, sent: _Sent) -> None:
         if ledger.home == NO_HOME_YET:
             # The first bookie that is sent an entry of a ledger is its home.
             ledger.home = self.bookie
-        home = bookie_replica.is_home(ledger, self.bookie)
+        home = bookie_replica.mirrors_store(ledger, self.bookie)
         absent: set[bytes] = set()
         if copy.marked if home else copy.last_entry is not None and sent.ids[0] <= copy.last_entry:
             marked = self._mark_keys(self.bookie, sent.ids)
@@ -114,19 +114,19 @@ class AddCopies(TakesSpace):
             known = sent.only([key in there and (not home or key in absent) for key in sent.keys])
             self._compare(staging, copy, known, list(map(there.__getitem__, known.keys)), None if home else SAME)
 
-    def _store(self, staging: Staging, copy: LedgerCopy, ledger: LedgerState, new: _Sent) -> None:
+    def _store(self, staging: WriteSet, copy: ReplicaState, ledger: LedgerState, new: _Sent) -> None:
         """They are the store's entries, for it has none of these."""
         between = new.ids[0] <= ledger.last_entry
         largest = max(map(len, new.stored))
         ledger_state.added_some(ledger, new.ids, largest)
         pairs = list(zip(new.keys, new.stored, strict=True))
-        staging.entries.append(Encoded(pairs.__iter__, new.keys[0], len(pairs), largest))
+        staging.entries.append(EncodedEntries(pairs.__iter__, new.keys[0], len(pairs), largest))
         if between:
-            close_gap(staging, ledger, self.ledger_id)
+            extend_contiguous(staging, ledger, self.ledger_id)
         copy.added(len(pairs), new.ids[-1])
 
     def _compare(
-        self, staging: Staging, copy: LedgerCopy, known: _Sent, there: Sequence[bytes], same: bytes | None
+        self, staging: WriteSet, copy: ReplicaState, known: _Sent, there: Sequence[bytes], same: bytes | None
     ) -> None:
         """The store has them from another bookie: they are the same, which is what ``same`` marks, or others."""
         if not known.ids:
@@ -139,7 +139,7 @@ class AddCopies(TakesSpace):
             staging.marks.update(zip(marked, told, strict=True))
         copy.added(len(known.ids), known.ids[-1])
 
-    def _mark_all(self, staging: Staging, bookie: int, ids: Sequence[int], mark: bytes | None) -> None:
+    def _mark_all(self, staging: WriteSet, bookie: int, ids: Sequence[int], mark: bytes | None) -> None:
         staging.marks.update(zip(self._mark_keys(bookie, ids), repeat(mark)))
 
     def _mark_keys(self, bookie: int, ids: Sequence[int]) -> list[bytes]:
@@ -172,7 +172,7 @@ def _ascending(ids: Sequence[int], stored: Sequence[bytes]) -> tuple[Sequence[in
     return sorted(first), [first[entry_id] for entry_id in sorted(first)]
 
 
-class FenceCopy:
+class FenceReplica:
     """Have one bookie refuse a ledger's writers for good. It need never have heard of the ledger."""
 
     __slots__ = ("bookie", "ledger_id", "master_key")
@@ -182,7 +182,7 @@ class FenceCopy:
         self.ledger_id = ledger_id
         self.master_key = master_key
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         copy, ledger = _known(staging, self.bookie, self.ledger_id, self.master_key)
         copy.fenced = True
         if ledger is not None and not ledger.home:
@@ -191,7 +191,7 @@ class FenceCopy:
         staging.put_copy(self.ledger_id, self.bookie, copy)
 
 
-class TellCopyLac:
+class SetReplicaLac:
     """Record a LAC that no entry carries yet, and the body by which a bookie was told."""
 
     __slots__ = ("body", "bookie", "lac", "ledger_id", "master_key")
@@ -205,7 +205,7 @@ class TellCopyLac:
         self.lac = lac
         self.body = body
 
-    def apply(self, staging: Staging) -> None:
+    def apply(self, staging: WriteSet) -> None:
         copy, ledger = _known(staging, self.bookie, self.ledger_id, self.master_key)
         copy.lac = max(copy.lac, self.lac)
         copy.explicit_lac = self.body
@@ -228,9 +228,11 @@ def _believed(lac: int, ledger: LedgerState) -> int:
     return min(lac, ledger.unbroken)
 
 
-def _known(staging: Staging, bookie: int, ledger_id: int, master_key: bytes) -> tuple[LedgerCopy, LedgerState | None]:
+def _known(
+    staging: WriteSet, bookie: int, ledger_id: int, master_key: bytes
+) -> tuple[ReplicaState, LedgerState | None]:
     """What the bookie and the store know of a ledger, both made if need be; the store takes no negative ids."""
-    copy = staging.copy(ledger_id, bookie) or LedgerCopy()
+    copy = staging.copy(ledger_id, bookie) or ReplicaState()
     ledger_state.authorize(copy, ledger_id, master_key)
     if ledger_id < 0:
         return copy, None
@@ -241,7 +243,7 @@ def _known(staging: Staging, bookie: int, ledger_id: int, master_key: bytes) -> 
     return copy, ledger
 
 
-def _mark_home(staging: Staging, ledger_id: int, home: int) -> None:
+def _mark_home(staging: WriteSet, ledger_id: int, home: int) -> None:
     """Its reads look for marks from now on."""
     copy = staging.copy(ledger_id, home)
     if copy is not None and not copy.marked:

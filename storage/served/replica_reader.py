@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bookstand.storage.format.ledger_state import LedgerState
-    from bookstand.storage.lmdb.environment import Environment
-    from bookstand.storage.served.bookie_replica import LedgerCopy
+    from bookstand.storage.lmdb.environment import LmdbEnvironment
+    from bookstand.storage.served.bookie_replica import ReplicaState
 
 
-class CopyReads:
+class ReplicaReader:
     """One bookie's view at one moment, in a read transaction of its own: a context manager, not to be held for long."""
 
     __slots__ = ("_bookie", "_call", "_environment", "_ledgers", "_transaction")
 
     _transaction: lmdb.Transaction
 
-    def __init__(self, environment: Environment, bookie: int) -> None:
+    def __init__(self, environment: LmdbEnvironment, bookie: int) -> None:
         self._environment = environment
         self._bookie = bookie
-        self._ledgers: dict[int, tuple[LedgerState | None, LedgerCopy | None]] = {}
+        self._ledgers: dict[int, tuple[LedgerState | None, ReplicaState | None]] = {}
 
-    def __enter__(self) -> CopyReads:
+    def __enter__(self) -> ReplicaReader:
         # Without a frame: a server's connection leaves the block in another call.
         self._call = self._environment.begin_read()
         assert self._call.transaction is not None
@@ -40,28 +40,28 @@ class CopyReads:
     def __exit__(self, *_: object) -> None:
         self._environment.end_read(self._call)
 
-    def ledger(self, ledger_id: int) -> LedgerCopy | None:
+    def ledger(self, ledger_id: int) -> ReplicaState | None:
         """What the bookie knows of the ledger; None if it has never heard of it."""
         found, copy = self._known(ledger_id)
-        return bookie_replica.as_seen_by(found, copy)
+        return bookie_replica.effective_state(found, copy)
 
     def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The bookie's copy of the entry, or None if it has none."""
         found, copy = self._known(ledger_id)
-        home = bookie_replica.is_home(found, self._bookie)
+        home = bookie_replica.mirrors_store(found, self._bookie)
         storable = found is not None and entry_id >= 0
         if home and storable and (copy is None or not copy.marked):
             return self._get(schema.ENTRIES, schema.ENTRY_KEY.pack(ledger_id, entry_id))
         key = schema.COPY_ENTRY.pack(ledger_id, self._bookie, entry_id)
         mark = self._get(schema.COPIES, key)
         stored = self._get(schema.ENTRIES, schema.ENTRY_KEY.pack(ledger_id, entry_id)) if storable else None
-        return bookie_replica.resolve(mark, stored, home, schema.copy_name(key))
+        return bookie_replica.resolve_entry(mark, stored, home, schema.copy_name(key))
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
         """Ids of the entries that the bookie has, ascending."""
         found, copy = self._known(ledger_id)
         marks = self._marks(ledger_id) if copy is not None else {}
-        if found is not None and bookie_replica.is_home(found, self._bookie):
+        if found is not None and bookie_replica.mirrors_store(found, self._bookie):
             for key, _ in self._items(schema.ENTRIES, schema.LEDGER_KEY.pack(ledger_id)):
                 marks.setdefault(schema.entry_of(key)[1], bookie_replica.SAME)
         return (entry_id for entry_id, mark in sorted(marks.items()) if mark != bookie_replica.ABSENT)
@@ -74,7 +74,7 @@ class CopyReads:
             if len(key) == schema.COPY_ENTRY.size
         }
 
-    def _known(self, ledger_id: int) -> tuple[LedgerState | None, LedgerCopy | None]:
+    def _known(self, ledger_id: int) -> tuple[LedgerState | None, ReplicaState | None]:
         known = self._ledgers.get(ledger_id)
         if known is None:
             known = self._ledgers[ledger_id] = self._read_state(ledger_id), self._read_copy(ledger_id)
@@ -89,7 +89,7 @@ class CopyReads:
             None if sealed is None else ledger_state.unpack(ledger_id, sealed_record.unseal(schema.STATE, key, sealed))
         )
 
-    def _read_copy(self, ledger_id: int) -> LedgerCopy | None:
+    def _read_copy(self, ledger_id: int) -> ReplicaState | None:
         key = schema.COPY_LEDGER.pack(ledger_id, self._bookie)
         sealed = self._get(schema.COPIES, key)
         return (

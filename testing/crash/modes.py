@@ -14,7 +14,7 @@ from bookstand.errors import IncorrectParameterError, StoreCrashedError, StoreEr
 from bookstand.storage.hooks import Hooks, SimulatedCrash
 from bookstand.testing.crash import syscall_recorder
 from bookstand.testing.crash.open_hook import watched_openings
-from bookstand.testing.crash.parallel import examine_all, fork, told
+from bookstand.testing.crash.parallel import describe_error, examine_all, fork
 
 _T = TypeVar("_T")
 
@@ -164,5 +164,5 @@ def problem_of(examine: Callable[[], None], in_child: bool) -> str | None:
     try:
         examine()
     except Exception as error:
-        return told(error)
+        return describe_error(error)
     return None

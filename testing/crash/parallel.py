@@ -144,11 +144,11 @@ def _work(
         signal.alarm(0)
         board.stop()
         board.set(number, case, done + 1)
-        _write_all(outlet, pickle.dumps((case, told(error))))
+        _write_all(outlet, pickle.dumps((case, describe_error(error))))
         return 1
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """What to say of an error: the trace begins where it leaves this kit, for what comes after that is the user's."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and _is_of_the_kit(trace):
@@ -168,8 +168,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _end(child: int, inlet: int, last_words: BinaryIO, number: int, board: _Board) -> Finding | None:
-    with open(inlet, "rb") as told:
-        answer = told.read()
+    with open(inlet, "rb") as describe_error:
+        answer = describe_error.read()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with last_words:
         last_words.seek(0)

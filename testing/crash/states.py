@@ -66,7 +66,7 @@ _LOCK_FILE = "lock.mdb"
 _CASE = re.compile(r"cut=(\d+)(?:;drop=([\d,]+))?(?:;tear=([\d:sb0-9a-f,]+))?")
 
 
-class Tear(NamedTuple):
+class TornWrite(NamedTuple):
     """Part of a write that arrived: sectors by a mask (``unit="s"``), or so many bytes (``"b"``)."""
 
     operation: int
@@ -82,7 +82,7 @@ class Case(NamedTuple):
 
     cut: int
     dropped: tuple[int, ...] = ()
-    torn: tuple[Tear, ...] = ()
+    torn: tuple[TornWrite, ...] = ()
 
     def __str__(self) -> str:
         parts = [f"cut={self.cut}"]
@@ -103,7 +103,7 @@ class Case(NamedTuple):
             number, _, rest = one.partition(":")
             if not number.isdigit() or rest[:1] not in ("s", "b") or not rest[1:]:
                 raise IncorrectParameterError(f"{one!r} describes no torn write")
-            tears.append(Tear(int(number), rest[0], int(rest[1:], 16)))
+            tears.append(TornWrite(int(number), rest[0], int(rest[1:], 16)))
         return Case(int(cut), tuple(int(one) for one in dropped.split(",")) if dropped else (), tuple(tears))
 
 
@@ -143,7 +143,7 @@ class Content:
             page = self.pages[number]
             self.pages[number] = page[:start] + data + page[end:]
 
-    def write_in_part(self, offset: int, data: bytes, tear: Tear) -> None:
+    def write_in_part(self, offset: int, data: bytes, tear: TornWrite) -> None:
         start = offset % PAGE
         if tear.unit == "b":
             arrived = data[: tear.part]
@@ -194,7 +194,7 @@ class Disk:
         self._own = set()
         return Disk(self.contents.copy(), self.names.copy())
 
-    def apply(self, operation: Operation, tear: Tear | None = None) -> None:
+    def apply(self, operation: Operation, tear: TornWrite | None = None) -> None:
         for path, file in changed_names(operation):
             if file == GONE:
                 self.names.pop(path, None)
@@ -296,7 +296,7 @@ class Walk:
         """What is on the disk in a case of this cut."""
         return self._disk(frozenset(case.dropped), {tear.operation: tear for tear in case.torn}).image()
 
-    def _disk(self, dropped: frozenset[int], torn: dict[int, Tear]) -> Disk:
+    def _disk(self, dropped: frozenset[int], torn: dict[int, TornWrite]) -> Disk:
         disk = self.durable.copy()
         for number in self.waiting:
             if number not in dropped:
@@ -341,13 +341,13 @@ class Walk:
             share = chance.random()
             yield tuple(one for one in waiting if chance.random() < share)
 
-    def _tears(self, number: int, chance: random.Random) -> Iterator[Tear]:
+    def _tears(self, number: int, chance: random.Random) -> Iterator[TornWrite]:
         operation = self._operations[number]
         start = operation.offset % PAGE
         first, last = start // SECTOR, (start + len(operation.data) - 1) // SECTOR
         if first == last:
             for part in range(len(operation.data)):
-                yield Tear(number, "b", part)
+                yield TornWrite(number, "b", part)
             return
         count = last - first + 1
         whole = (1 << count) - 1
@@ -358,7 +358,7 @@ class Walk:
         )
         masks |= {chance.randrange(whole) for _ in range(SAMPLES)}
         for mask in sorted(masks):
-            yield Tear(number, "s", mask << first)
+            yield TornWrite(number, "s", mask << first)
 
 
 def _home(operation: Operation) -> str:

@@ -10,7 +10,7 @@ from bookstand.errors import BookstandError, IncorrectParameterError
 GoOn = Callable[[BookstandError | None], None]
 
 
-class Held:
+class BlockedOperation:
     """Something on its way that goes on once, with or without an error, whoever lets it go first."""
 
     def __init__(self, go_on: GoOn) -> None:
@@ -24,8 +24,9 @@ class Held:
             go_on(error)
 
 
-class Waiting:
-    """For operations whose thread waits: ``go_on`` is given to a :class:`Held`, ``wait`` returns or raises then."""
+class BlockedCall:
+    """For operations whose thread waits: ``go_on`` is given to a :class:`BlockedOperation`, ``wait`` returns or raises
+    then."""
 
     def __init__(self) -> None:
         self._gone_on = Event()
@@ -51,7 +52,7 @@ class Stall:
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._held: list[Held] = []
+        self._held: list[BlockedOperation] = []
         self._count = 0
         self._released = False
         self._error: BookstandError | None = None
@@ -84,7 +85,7 @@ class Stall:
         for one in held:
             one.let_go(error)
 
-    def hold(self, one: Held) -> None:
+    def hold(self, one: BlockedOperation) -> None:
         with self._changed:
             self._count += 1
             self._changed.notify_all()

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, Self
 from bookstand.errors import BookstandError, IncorrectParameterError, OutcomeUnknownError
 from bookstand.storage.commit.ledger_operations import UpdateLedger
 from bookstand.storage.commit.node_operations import PutNode
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.hooks import Hooks, SimulatedCrash
 from bookstand.storage.lmdb.errors import disk_full
 from bookstand.storage.storage import Storage
 from bookstand.testing import environment
 from bookstand.testing.clock import RealClock, VirtualClock
-from bookstand.testing.faults.blocking import Held, Stall, Waiting
+from bookstand.testing.faults.blocking import BlockedCall, BlockedOperation, Stall
 from bookstand.testing.faults.bookie import BookieFaults
 from bookstand.testing.faults.failpoints import BY_POINT, OPERATIONS, POINTS, check_operation
 from bookstand.testing.faults.pulsar_mock import MockBookKeeperFaults
@@ -105,7 +105,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         self._waits: VirtualClock | RealClock = RealClock() if clock is None else clock
         self._lock = Lock()
         self._by_operation: dict[str, list[Rule]] = {}
-        self._held: set[Held] = set()
+        self._held: set[BlockedOperation] = set()
         # Appends that began here, and so are not a transaction's.
         self._begun: Counter[Subject] = Counter()
         # Rules that have the disk be full; the first one counts.
@@ -407,7 +407,7 @@ class Faults(MockBookKeeperFaults, Hooks):
                 self._held.discard(held)
             go_on(error or failure)
 
-        held = Held(let_go)
+        held = BlockedOperation(let_go)
         with self._lock:
             self._held.add(held)
 
@@ -430,7 +430,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         if not found:
             return
         failing = found.pop("fail", None)
-        waiting = Waiting()
+        waiting = BlockedCall()
         if self._hold(found, subject, waiting.go_on):
             waiting.wait()
         if "conflict" in found and storage is not None:
@@ -565,10 +565,10 @@ def _write_the_same(storage: Storage, subject: Subject) -> None:
     if ledger_id is not None:
         metadata = storage.metadata(ledger_id)
         if metadata is not None:
-            storage.apply(Change(UpdateLedger(ledger_id, metadata[0], None)))
+            storage.apply(WriteBatch(UpdateLedger(ledger_id, metadata[0], None)))
     elif path is not None:
         node = storage.node(path)
-        storage.apply(Change(PutNode(path, b"" if node is None else node[0], None)))
+        storage.apply(WriteBatch(PutNode(path, b"" if node is None else node[0], None)))
 
 
 def _is_place(value: str) -> bool:

@@ -12,7 +12,7 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.format import record
 from bookstand.cursor.format.checkpoint import Marker, decode_marker, node_loader
-from bookstand.cursor.format.page_index import Index
+from bookstand.cursor.format.page_index import PageIndex
 from bookstand.cursor.format.page_ref import PageRef
 from bookstand.managed_ledger.records import CursorInfo, decode_cursor_info, encode_cursor_info
 from bookstand.managed_ledger.topic_name import cursor_node_of
@@ -206,7 +206,7 @@ class Desk:
     def refs(self) -> dict[int, PageRef]:
         """Where the last marker says that the pages are."""
         entries = self.stored()
-        index = Index.read(self.marker().root, node_loader(SUBSCRIPTION, entries.__getitem__))
+        index = PageIndex.read(self.marker().root, node_loader(SUBSCRIPTION, entries.__getitem__))
         return dict(index.items())
 
 

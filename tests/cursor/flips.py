@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format import schema
 
 
@@ -24,7 +24,7 @@ def _flip(store: Any, database: bytes, key: bytes, bit: int) -> None:
     # What a sum of seals counts is what was written, not what became of it.
     sums, schema.META_SUMS = schema.META_SUMS, {}
     try:
-        store.storage.apply(Change(_Flip(database, key, bit)))
+        store.storage.apply(WriteBatch(_Flip(database, key, bit)))
     finally:
         schema.META_SUMS = sums
 

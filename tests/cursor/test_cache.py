@@ -22,7 +22,7 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.state.cursor_state import NoSuchPositionError
 from bookstand.cursor.state.ledger_acks import LedgerAcks
-from bookstand.cursor.state.page_cache import ResidentPages
+from bookstand.cursor.state.page_cache import PageCache
 from bookstand.storage.format.position import Position
 from tests.cursor.desk import NEVER, OLD_FORMS, Desk
 from tests.kit import PATIENCE
@@ -413,7 +413,7 @@ def test_single_entries_do_not_split_runs_without_bound(how: str) -> None:
 
 
 def test_batches_are_charged_what_they_take() -> None:
-    pages = ResidentPages(1 << 20)
+    pages = PageCache(1 << 20)
     page = LedgerAcks(1)
     pages.touch(page)
     empty = pages.bytes

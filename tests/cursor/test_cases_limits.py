@@ -7,7 +7,7 @@ from pyroaring import BitMap64
 
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.format import position_info
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.format.position import Position
 
@@ -20,7 +20,7 @@ FROM_LEDGER = {"max_unacked_ranges_in_metadata_store": 0}
 
 def left_out(ranges=0, batches=0, *, form="ranges", max_ranges=None, max_batches=None):
     """How many of so many single acknowledged entries, and batches acknowledged in part, a snapshot leaves out."""
-    state = AckState(
+    state = AckSnapshot(
         Position(0, -1),
         {0: BitMap64(range(1, 2 * ranges, 2))} if ranges else {},
         {Position(1, entry): 1 for entry in range(batches)},

@@ -9,7 +9,7 @@ from pyroaring import BitMap64
 
 from bookstand.cursor.format import position_info, record
 from bookstand.cursor.format.ack_page import decode_page, encode_page
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.errors import BookstandError, StoreCrashedError
 from bookstand.managed_ledger.records import CursorInfo
 from bookstand.storage.format.position import Position
@@ -36,7 +36,7 @@ def snapshot(mark_delete, acked=(), properties=None):
     """A state in Pulsar's form, with entries of one ledger."""
     ledger = mark_delete.ledger_id
     acked = {ledger: BitMap64(acked)} if acked else {}
-    return position_info.write(AckState(mark_delete, acked, {}, properties or {})).data
+    return position_info.write(AckSnapshot(mark_delete, acked, {}, properties or {})).data
 
 
 # -- properties ------------------------------------------------------------------------------------------------------
@@ -814,7 +814,7 @@ def test_acknowledgments_beyond_the_end_of_a_ledger_are_dropped(desk):
     at._open_store()
     at._open_topic()
     acked = {first: BitMap64([1, 7]), last: BitMap64([0, 2, 3])}
-    state = position_info.write(AckState(Position(first, -1), acked, {Position(last, 4): 1}, {})).data
+    state = position_info.write(AckSnapshot(Position(first, -1), acked, {Position(last, 4): 1}, {})).data
     at.plant(at.record._replace(cursor_ledger_id=at.plant_ledger([state])))
     at.open()
     assert at.acked() == [1, 3]

@@ -152,13 +152,13 @@ def test_many_equal_sets_take_bytes_and_a_few_cannot_stand_for_many() -> None:
 def test_a_run_cannot_stand_for_billions_of_negative_acknowledgments() -> None:
     body = bytearray()
     for field, number in ((1, 12345), (2, 5)):
-        wire_format.write_number(body, field, number)
+        wire_format.write_varint_field(body, field, number)
     run = bytearray()
     wire_format.write_varint(run, 0)
     wire_format.write_varint(run, (1 << 31) - 1)
-    wire_format.write_bytes(body, 3, run)
+    wire_format.write_bytes_field(body, 3, run)
     record = bytearray()
-    wire_format.write_bytes(record, 1, body)
+    wire_format.write_bytes_field(record, 1, body)
     with (
         at_most(1),
         pytest.raises(MalformedRecordError, match=r"entry 7:0 .* of 2147483648 negative acknowledgments expan"),

@@ -18,7 +18,7 @@ from benchmarks.cursor_topics import FIRST_LEDGER, NEVER, plant
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.format import position_info
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.storage.format.position import Position
 
 LEDGERS = 100
@@ -85,7 +85,7 @@ def test_the_old_form_keeps_the_lowest_and_says_that_it_does_not_keep_all(
 
 
 def test_as_ranges_they_are_too_large_for_any_entry(topic: Any, acked: dict[int, BitMap64]) -> None:
-    state = AckState(START, acked, {}, {})
+    state = AckSnapshot(START, acked, {}, {})
     kept = position_info.write(state, "ranges", OLD_LIMIT)
     assert kept.ranges_left_out == LEDGERS * RANGES - OLD_LIMIT
     limit = topic.client.max_entry_bytes

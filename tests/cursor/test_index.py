@@ -24,7 +24,7 @@ from bookstand.cursor.format.index_node import (
     encode_leaf,
     find_in_leaf,
 )
-from bookstand.cursor.format.page_index import Index, Prepared
+from bookstand.cursor.format.page_index import PageIndex, PreparedIndex
 from bookstand.cursor.format.page_ref import PageRef
 from bookstand.proto import wire_format
 from tests.cursor.damage import damaged
@@ -41,40 +41,40 @@ def ref_for(number: int) -> PageRef:
     return PageRef(number * 3, 1, number // 7, 100, number % 2, 260, number * 2_654_435_761 % 2**32)
 
 
-def filled(count: int) -> Index:
-    index = Index()
+def filled(count: int) -> PageIndex:
+    index = PageIndex()
     for number in range(count):
         index.set(number * 5, ref_for(number))
     return index
 
 
-def keep(stored: Stored, prepared: Prepared) -> None:
+def keep(stored: Stored, prepared: PreparedIndex) -> None:
     for at, nodes in enumerate(prepared.nodes):
         stored[prepared.entry_id + at] = nodes
 
 
-def write(index: Index, entry_id: int, stored: Stored, room: int | None = None) -> Prepared:
+def write(index: PageIndex, entry_id: int, stored: Stored, room: int | None = None) -> PreparedIndex:
     prepared = index.prepare(entry_id, room)
     keep(stored, prepared)
     index.commit()
     return prepared
 
 
-def read(root: bytes, stored: Stored) -> Index:
+def read(root: bytes, stored: Stored) -> PageIndex:
     def load(entry_id: int, slot: int) -> bytes:
         try:
             return stored[entry_id][slot]
         except LookupError:
             raise CursorDamagedError("nothing there") from None
 
-    return Index.read(root, load, cursor="sub")
+    return PageIndex.read(root, load, cursor="sub")
 
 
-def nodes_of(index: Index) -> list[Any]:
+def nodes_of(index: PageIndex) -> list[Any]:
     return list(module._nodes(index._root))
 
 
-def leaf_count(index: Index) -> int:
+def leaf_count(index: PageIndex) -> int:
     return sum(1 for node in nodes_of(index) if not node.level)
 
 
@@ -85,12 +85,12 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         module._Leaf.capacity, module._Inner.capacity = self.leaf_items, self.inner_items
-        self.index = Index()
+        self.index = PageIndex()
         self.model: dict[int, PageRef] = {}
         self.stored: Stored = {}
         self.next_entry = 0
         self.changed = False
-        self.prepared: Prepared | None = None
+        self.prepared: PreparedIndex | None = None
         self.prepared_model: dict[int, PageRef] = {}
         self.durable: list[tuple[bytes, dict[int, PageRef]]] = []
 
@@ -298,7 +298,7 @@ def test_trimming_from_the_front_keeps_the_tree_low():
 def test_trimming_leaves_no_thin_nodes_at_the_front():
     items = list(filled(3_000).items())
     for number in range(0, 2_900, 11):
-        index = Index.build(items)
+        index = PageIndex.build(items)
         index.remove_below(items[number][0])
         assert list(index.items()) == items[number:]
         node = index._root

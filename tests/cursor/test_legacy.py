@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 
 from bookstand.cursor.format import position_info
 from bookstand.cursor.state import bitmap_runs
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.errors import IncorrectParameterError, MalformedAckStateError
 from bookstand.managed_ledger.records import CursorInfo
 from bookstand.proto import ack_messages, ack_messages_vectorized, wire_format
@@ -41,8 +41,8 @@ def state(
     acked: dict[int, Any] | None = None,
     batches: dict[tuple[int, int], int] | None = None,
     properties: dict[str, int] | None = None,
-) -> AckState:
-    return AckState(
+) -> AckSnapshot:
+    return AckSnapshot(
         Position(*mark_delete),
         {ledger: BitMap64(entries) for ledger, entries in (acked or {}).items()},
         {Position(*place): bits for place, bits in (batches or {}).items()},
@@ -50,7 +50,7 @@ def state(
     )
 
 
-def as_plain(found: AckState) -> dict[str, Any]:
+def as_plain(found: AckSnapshot) -> dict[str, Any]:
     return {
         "mark_delete": tuple(found.mark_delete),
         "acked": {ledger: list(bitmap) for ledger, bitmap in found.acked.items()},
@@ -116,7 +116,7 @@ LEDGERS = {1: 100, 3: 50, 5: 200, 10: 2, 20: 10}
 def crossing(*ranges: tuple[int, int, int, int]) -> bytes:
     data = bytearray(bytes.fromhex("08001000"))
     for one in ranges:
-        wire_format.write_bytes(data, 3, ack_messages.write_range(one))
+        wire_format.write_bytes_field(data, 3, ack_messages.write_range(one))
     return bytes(data)
 
 
@@ -240,9 +240,9 @@ def test_fields_may_come_in_any_order_and_among_unknown_ones(info: Any, chance: 
     for key, number, chunk in wire_format.fields(info.SerializeToString()):
         out = bytearray()
         if key & 7 == wire_format.BYTES:
-            wire_format.write_bytes(out, key >> 3, chunk)
+            wire_format.write_bytes_field(out, key >> 3, chunk)
         else:
-            wire_format.write_number(out, key >> 3, number)
+            wire_format.write_varint_field(out, key >> 3, number)
         parts.append(bytes(out))
     chance.shuffle(parts)
     data = b"".join(parts)
@@ -284,7 +284,7 @@ STATES = st.builds(
 
 @UNHURRIED
 @given(STATES, st.sampled_from(["ranges", "long_arrays"]))
-def test_what_is_written_reads_back_here_and_there(given_state: AckState, form: position_info.Form) -> None:
+def test_what_is_written_reads_back_here_and_there(given_state: AckSnapshot, form: position_info.Form) -> None:
     data = position_info.write(given_state, form).data
     assert position_info.read(data).state == given_state
     assert plain(data) == as_plain(given_state)
@@ -293,7 +293,7 @@ def test_what_is_written_reads_back_here_and_there(given_state: AckState, form: 
 
 @UNHURRIED
 @given(STATES, st.integers(0, 12), st.sampled_from(["ranges", "long_arrays"]))
-def test_the_limit_keeps_a_prefix(given_state: AckState, limit: int, form: position_info.Form) -> None:
+def test_the_limit_keeps_a_prefix(given_state: AckSnapshot, limit: int, form: position_info.Form) -> None:
     everything = [tuple(one) for one in rows(given_state)]
     written = position_info.write(given_state, form, limit)
     found = [tuple(one) for one in rows(position_info.read(written.data).state)]
@@ -301,7 +301,7 @@ def test_the_limit_keeps_a_prefix(given_state: AckState, limit: int, form: posit
     assert written.ranges_left_out == len(everything) - len(found)
 
 
-def rows(one: AckState) -> list[list[int]]:
+def rows(one: AckSnapshot) -> list[list[int]]:
     data = position_info.write(one).data
     return [
         [r.lowerEndpoint.ledgerId, r.lowerEndpoint.entryId, r.upperEndpoint.ledgerId, r.upperEndpoint.entryId]
@@ -336,7 +336,7 @@ def test_odd_shapes_among_many_do_not_slow_it_down() -> None:
     odd = bytearray()
     for number in range(20_000):
         one = ack_messages.write_range((7, number * 2, 7, number * 2 + 1))
-        wire_format.write_bytes(odd, 3, one + (b"\xa0\x06\x01" if number % 2 else b""))
+        wire_format.write_bytes_field(odd, 3, one + (b"\xa0\x06\x01" if number % 2 else b""))
     began = time.process_time()
     found = position_info.read(bytes.fromhex("08031001") + bytes(odd)).state
     assert len(found.acked[7]) == 20_000

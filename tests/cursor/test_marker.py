@@ -21,7 +21,7 @@ from bookstand.cursor.format.checkpoint import (
     room_for_nodes,
     state_size,
 )
-from bookstand.cursor.format.page_index import Index, Prepared
+from bookstand.cursor.format.page_index import PageIndex, PreparedIndex
 from bookstand.proto import cursor_record_pb2, ml_data_formats_pb2
 from bookstand.storage.format.position import Position
 from tests.cursor.damage import damaged, sealed_again
@@ -31,7 +31,7 @@ longs = st.integers(-(2**63), 2**63 - 1)
 names = st.text(max_size=10).filter(lambda name: name not in record.RESERVED_NAMES)
 
 
-def encode(prepared: Prepared, cursor: str = "sub", **changes: Any) -> list[bytes]:
+def encode(prepared: PreparedIndex, cursor: str = "sub", **changes: Any) -> list[bytes]:
     arguments: dict[str, Any] = {
         "generation": 7,
         "mark_delete": Position(3, -1),
@@ -69,11 +69,11 @@ def test_what_goes_in_comes_out(properties, ledger_id, entry_id, previous, curso
 
 
 def test_an_empty_state():
-    prepared = Index().prepare(0)
+    prepared = PageIndex().prepare(0)
     [stored] = encode(prepared, properties={}, previous=None)
     marker = decode_marker("sub", 0, stored)
     assert (marker.nodes, marker.state_size, marker.properties, marker.previous) == ([], 0, {}, None)
-    assert len(Index.read(marker.root, node_loader("sub", lambda entry_id: stored))) == 0
+    assert len(PageIndex.read(marker.root, node_loader("sub", lambda entry_id: stored))) == 0
 
 
 @pytest.mark.parametrize("limit", [1_500, 5_000, 100_000])
@@ -87,7 +87,7 @@ def test_nodes_that_do_not_fit_stand_before_the_marker(limit):
     assert prepared.marker_entry_id == 1_000 + len(entries) - 1
     marker = decode_marker("sub", prepared.marker_entry_id, entries[-1])
     assert marker.node_entries == len(entries) - 1
-    read = Index.read(marker.root, node_loader("sub", lambda entry_id: entries[entry_id - 1_000]), cursor="sub")
+    read = PageIndex.read(marker.root, node_loader("sub", lambda entry_id: entries[entry_id - 1_000]), cursor="sub")
     assert list(read.items()) == list(index.items())
     for entry in entries[:-1]:
         with pytest.raises(CursorDamagedError):
@@ -102,13 +102,13 @@ def test_a_marker_that_is_too_large_without_nodes_is_refused():
 def test_names_of_our_own_are_refused():
     for name in ("lru-marker", "lru-entry"):
         with pytest.raises(ReservedPropertyError):
-            encode(Index().prepare(0), properties={name: 1})
+            encode(PageIndex().prepare(0), properties={name: 1})
 
 
 def test_properties_of_more_than_64_bits_are_refused():
     for value in (2**63, -(2**63) - 1):
         with pytest.raises(errors.IncorrectParameterError):
-            encode(Index().prepare(0), properties={"a": value})
+            encode(PageIndex().prepare(0), properties={"a": value})
 
 
 def test_index_nodes_are_read_from_markers_of_many_flushes():
@@ -119,9 +119,9 @@ def test_index_nodes_are_read_from_markers_of_many_flushes():
         entries.update(enumerate(encode(prepared, generation=flush), prepared.entry_id))
         index.commit()
     marker = decode_marker("sub", prepared.marker_entry_id, entries[prepared.marker_entry_id])
-    assert list(Index.read(marker.root, node_loader("sub", entries.__getitem__)).items()) == list(index.items())
+    assert list(PageIndex.read(marker.root, node_loader("sub", entries.__getitem__)).items()) == list(index.items())
     with pytest.raises(CursorDamagedError, match="other"):
-        Index.read(marker.root, node_loader("other", entries.__getitem__))
+        PageIndex.read(marker.root, node_loader("other", entries.__getitem__))
 
 
 # -- what others read ------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_what_claims_to_be_a_marker_is_decoded_or_refused(stored):
     stored = sealed_again(stored)
     try:
         marker = decode_marker("sub", 9, stored)
-        Index.read(marker.root, node_loader("sub", lambda entry_id: stored))
+        PageIndex.read(marker.root, node_loader("sub", lambda entry_id: stored))
     except CursorDamagedError:
         pass
 

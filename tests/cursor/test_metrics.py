@@ -19,7 +19,7 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.format import position_info
 from bookstand.cursor.metrics import FAMILIES, CursorStats
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from tests.kit import ROOT
 
 TOPIC = "persistent://tenant/space/orders"
@@ -179,7 +179,7 @@ def test_the_size_gauge_is_right_also_when_the_state_is_stored_in_the_record(sto
             cursor.mark_delete(entries[0], properties)
             cursor.ack(entries[5])
             cursor.flush()
-            state = AckState(entries[0], {entries[5].ledger_id: BitMap64([entries[5].entry_id])}, {}, properties)
+            state = AckSnapshot(entries[0], {entries[5].ledger_id: BitMap64([entries[5].entry_id])}, {}, properties)
             size = len(position_info.write(state).data)
             assert size > 6_000
             assert told(store)[SIZE, "s"] == cursor.stats.metadata_size == size

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bookstand.cursor.state.ledger_acks import LedgerAcks
-from bookstand.cursor.state.page_cache import ResidentPages
+from bookstand.cursor.state.page_cache import PageCache
 
 LIMIT = 40_000
 
@@ -24,7 +24,7 @@ def page(ledger_id: int, entries: int, limit: int = 1_000) -> LedgerAcks:
 class Pages(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.pages = ResidentPages(LIMIT)
+        self.pages = PageCache(LIMIT)
         self.dirty: set[int] = set()
 
     @rule(ledger_id=st.integers(0, 12), entries=st.sampled_from([1, 500, 3_000, 30_000]))
@@ -75,7 +75,7 @@ TestPages.settings = settings(max_examples=60, stateful_step_count=30, deadline=
 
 
 def test_the_one_used_longest_ago_leaves() -> None:
-    pages = ResidentPages(3 * page(0, 3_000).memory + 100)
+    pages = PageCache(3 * page(0, 3_000).memory + 100)
     for ledger_id in range(3):
         pages.install(page(ledger_id, 3_000))
     assert pages.get(0) is not None
@@ -87,7 +87,7 @@ def test_the_one_used_longest_ago_leaves() -> None:
 
 def test_one_that_was_just_read_stays_beside_dirty_ones() -> None:
     """However many these are: who has read it is about to use it."""
-    pages = ResidentPages(20_000)
+    pages = PageCache(20_000)
     for ledger_id in range(4):
         pages.touch(page(ledger_id, 10))
     pages.install(page(9, 3_000))
@@ -96,7 +96,7 @@ def test_one_that_was_just_read_stays_beside_dirty_ones() -> None:
 
 
 def test_one_that_is_larger_than_the_limit_is_kept() -> None:
-    pages = ResidentPages(1_000)
+    pages = PageCache(1_000)
     pages.install(page(1, 30_000))
     assert pages.ledger_ids() == [1]
     pages.install(page(2, 30_000))

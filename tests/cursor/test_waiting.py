@@ -18,7 +18,7 @@ from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.state.cursor_state import NoSuchPositionError
 from bookstand.cursor.store import flush_scheduler as throttle_module
 from bookstand.cursor.store.cursor_ledger import CursorFencedError
-from bookstand.cursor.store.flush_scheduler import Throttle
+from bookstand.cursor.store.flush_scheduler import FlushScheduler
 from bookstand.errors import BookstandError, ReadError, StoreCrashedError
 from bookstand.managed_ledger.managed_ledger import ManagedLedger
 from bookstand.storage.format.position import Position
@@ -237,7 +237,7 @@ def test_an_acknowledgment_does_not_postpone_a_write_that_was_hurried(monkeypatc
     added: list[float] = []
 
     class Background:
-        def add(self, due: float, _: Throttle) -> None:
+        def add(self, due: float, _: FlushScheduler) -> None:
             added.append(due)
 
     class Owner:
@@ -246,7 +246,7 @@ def test_an_acknowledgment_does_not_postpone_a_write_that_was_hurried(monkeypatc
 
     monkeypatch.setattr(throttle_module, "_background", Background)
     owner = Owner()
-    throttle = Throttle(None, 1_000.0, owner.flush)
+    throttle = FlushScheduler(None, 1_000.0, owner.flush)
     throttle.hurry()
     hurried = throttle._due
     time.sleep(0.001)

@@ -15,7 +15,7 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.config import LEAST_WRITES, DelayedDeliveryConfig
 from bookstand.delivery.tracker.bucket.key import BucketKey, BucketLabels, bucket_key, read_properties
-from bookstand.delivery.tracker.bucket.registry import CursorHome
+from bookstand.delivery.tracker.bucket.registry import CursorBucketRegistry
 from bookstand.delivery.tracker.bucket.snapshot.codec import seal
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
@@ -63,7 +63,7 @@ def positions(first: int, last: int) -> list[tuple[int, int]]:
     return [(number, number) for number in range(first, last + 1)]
 
 
-class StandingHome(CursorHome):
+class StandingHome(CursorBucketRegistry):
     """A cursor that stands where it is told to: the ledgers of the cases are in no topic."""
 
     stands: Position | None = None
@@ -216,4 +216,4 @@ def in_buckets(bench: Bench, *, tick_time_millis: int = 1000, strict: bool = Fal
     cursor = Cursor.open(store.managed_ledger(TOPIC), SUBSCRIPTION, CURSOR)
     bench.endings += [store.close, folder.cleanup]
     config = config_of(3, 10, 2, 3, strict=strict, tick=tick_time_millis)
-    return BucketDelayedTracker(bench.wake, CursorHome(cursor), config, clock=bench.clock, timer=bench.timer)
+    return BucketDelayedTracker(bench.wake, CursorBucketRegistry(cursor), config, clock=bench.clock, timer=bench.timer)

@@ -11,7 +11,7 @@ import bookstand
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.config import DelayedDeliveryConfig
 from bookstand.delivery.tracker.bucket.key import read_properties
-from bookstand.delivery.tracker.bucket.rebuild import delay_of
+from bookstand.delivery.tracker.bucket.rebuild import deliver_at_of
 from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
 from bookstand.delivery.tracker.shared_index import BUILDER, SharedDelayedIndex, SubscriptionView
 from bookstand.storage.format.position import EARLIEST, LATEST, Position
@@ -72,7 +72,7 @@ class Subscriber:
     def read(self, count: int = 100) -> None:
         """One look at the topic."""
         for entry in self.cursor.read(count, self.view.contains_message):
-            time = delay_of(entry)
+            time = deliver_at_of(entry)
             if time is None or not self.view.add(entry.position, time):
                 self.deliver([entry.position])
 

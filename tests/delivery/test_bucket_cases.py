@@ -15,8 +15,8 @@ import pytest
 
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
 from bookstand.delivery.tracker.bucket import metrics
-from bookstand.delivery.tracker.bucket.merge_policy import Run, least_writes, two_smallest
-from bookstand.delivery.tracker.bucket.metrics import Operations
+from bookstand.delivery.tracker.bucket.merge_policy import MergeCandidate, least_writes, two_smallest
+from bookstand.delivery.tracker.bucket.metrics import OperationMetrics
 from bookstand.storage.format.position import Position
 from tests.delivery.bucket_kit import BucketBench, config_of, positions, seq
 
@@ -433,12 +433,12 @@ def test_case_28_few_buckets(desk: Desk, most: int, policy: str) -> None:
 
 
 @pytest.mark.parametrize("choose", [two_smallest, least_writes])
-def test_case_29_two_are_both(choose: Callable[[list[Run]], tuple[int, int] | None]) -> None:
-    assert choose([Run(5, 100, 0), Run(7, 50, 0)]) == (0, 2)
+def test_case_29_two_are_both(choose: Callable[[list[MergeCandidate]], tuple[int, int] | None]) -> None:
+    assert choose([MergeCandidate(5, 100, 0), MergeCandidate(7, 50, 0)]) == (0, 2)
 
 
 def test_case_30_of_equal_ones_those_that_come_first() -> None:
-    runs = [Run(10, time, 0) for time in (100, 100, 50)]
+    runs = [MergeCandidate(10, time, 0) for time in (100, 100, 50)]
     assert two_smallest(runs) == (1, 3)
 
 
@@ -594,7 +594,7 @@ def test_case_47_the_total_is_that_of_what_is_there(desk: Desk) -> None:
 
 
 def test_case_48_figures_are_cumulative() -> None:
-    operations = Operations()
+    operations = OperationMetrics()
 
     def scraped() -> dict[tuple[str, ...], float]:
         return {

@@ -15,8 +15,8 @@ from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
 from bookstand.delivery.timer import ManualTimer
 from bookstand.delivery.tracker.bucket.key import BucketLabels, read_properties
-from bookstand.delivery.tracker.bucket.rebuild import reader_of
-from bookstand.delivery.tracker.bucket.registry import CursorHome
+from bookstand.delivery.tracker.bucket.rebuild import topic_rebuilder
+from bookstand.delivery.tracker.bucket.registry import CursorBucketRegistry
 from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
 from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 from bookstand.errors import NoSuchNodeError
@@ -45,9 +45,9 @@ class Dispatcher:
         self.clock = VirtualClock(now)
         self.tracker = BucketDelayedTracker(
             lambda: None,
-            CursorHome(self.cursor),
+            CursorBucketRegistry(self.cursor),
             CONFIGS[config],
-            rebuild=reader_of(self.topic),
+            rebuild=topic_rebuilder(self.topic),
             clock=self.clock,
             timer=ManualTimer(self.clock),
         )

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import bookstand
 from bookstand.delivery.topic_config import TopicConfig
-from bookstand.delivery.tracker.bucket.metrics import BOUNDS, FAMILIES, OPERATION_TYPES, STATES, Operations
+from bookstand.delivery.tracker.bucket.metrics import BOUNDS, FAMILIES, OPERATION_TYPES, STATES, OperationMetrics
 from bookstand.delivery.tracker.shared_index import BUILDER
 from bookstand.errors import BookieHandleNotAvailableError
 from bookstand.testing import Faults
@@ -146,7 +146,7 @@ def test_operations_are_counted_by_type_and_state(store_path: Path, exposed: Cal
 @pytest.mark.parametrize("rank", [0.1, 0.5, 0.9, 0.95, 0.999])
 def test_a_quantile_computed_from_the_buckets_is_within_one_bucket_of_the_durations(rank: float) -> None:
     durations = [3, 50, 51, 70, 99, 100, 420, 480, 900, 4000, 4500, 20_000, 59_000, 61_000]
-    operations = Operations()
+    operations = OperationMetrics()
     for millis in durations:
         operations.began("load")
         operations.succeeded("load", millis)

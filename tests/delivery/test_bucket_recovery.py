@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.tracker.bucket.key import PREFIX, BucketKey, BucketLabels, bucket_key
-from bookstand.delivery.tracker.bucket.rebuild import reader_of
-from bookstand.delivery.tracker.bucket.recovery import apart_from
-from bookstand.delivery.tracker.bucket.registry import CursorHome
+from bookstand.delivery.tracker.bucket.rebuild import topic_rebuilder
+from bookstand.delivery.tracker.bucket.recovery import subtract_ranges
+from bookstand.delivery.tracker.bucket.registry import CursorBucketRegistry
 from bookstand.delivery.tracker.bucket.snapshot.codec import seal
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
@@ -345,7 +345,7 @@ def test_what_lies_across_is_sealed_where_no_other_is(desk: Desk) -> None:
 
 @pytest.mark.parametrize("others", [[], [(1, 3)], [(4, 9)], [(6, 7)], [(1, 5), (7, 7), (9, 20)], [(1, 20)], [(11, 12)]])
 def test_parts_of_a_range(others: list[tuple[int, int]]) -> None:
-    parts = apart_from(BucketKey(4, 10), [BucketKey(*one) for one in reversed(others)])
+    parts = subtract_ranges(BucketKey(4, 10), [BucketKey(*one) for one in reversed(others)])
     free = [n for n in range(4, 11) if not any(first <= n <= last for first, last in others)]
     assert [n for first, last in parts for n in range(first, last + 1)] == free
     assert all(one.last_ledger + 1 < other.first_ledger for one, other in pairwise(parts))
@@ -500,8 +500,10 @@ def test_rebuilt_from_the_messages_of_a_topic(tmp_path: Path) -> None:
     cursor = Cursor.open(topic, "sub", CURSOR)
 
     def begin() -> BucketDelayedTracker:
-        home = CursorHome(cursor)
-        return BucketDelayedTracker(b.wake, home, b.config, rebuild=reader_of(topic), clock=b.clock, timer=b.timer)
+        home = CursorBucketRegistry(cursor)
+        return BucketDelayedTracker(
+            b.wake, home, b.config, rebuild=topic_rebuilder(topic), clock=b.clock, timer=b.timer
+        )
 
     tracker = begin()
     tracker.add_many(list(placed), list(placed.values()))

@@ -12,7 +12,7 @@ import pytest
 import bookstand
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.tracker.bucket.key import BucketLabels, bucket_key, read_properties
-from bookstand.delivery.tracker.bucket.registry import CursorHome
+from bookstand.delivery.tracker.bucket.registry import CursorBucketRegistry
 from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
 from bookstand.delivery.tracker.reschedule_log import PROPERTY
 from bookstand.delivery.tracker.shared_index import BUILDER
@@ -283,7 +283,7 @@ def check_no_orphans(store: Any, acknowledged: list[Any]) -> None:
     else:
         names = topic.cursor_names()
         for name in names:
-            properties = CursorHome(Cursor.open(topic, name, read_only=True)).properties()
+            properties = CursorBucketRegistry(Cursor.open(topic, name, read_only=True)).properties()
             assert not read_properties(properties.items()).malformed
             named |= {value for key, value in properties.items() if key.startswith("#pulsar.internal.delayed.")}
     assert named == set(map(str, of_delayed_messages(store)))

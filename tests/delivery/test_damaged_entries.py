@@ -15,7 +15,7 @@ import bookstand
 from bookstand.delivery.message.received_message import ReceivedMessage
 from bookstand.errors import DigestMismatchError, ReadError, StoreDamagedError
 from bookstand.managed_ledger.managed_ledger import TopicDamagedError, UnreadableEntryError
-from bookstand.managed_ledger.message.format import batch_alike, join
+from bookstand.managed_ledger.message.format import assemble, batch_alike
 from bookstand.managed_ledger.message.metadata import MessageMetadata
 from bookstand.storage.format import schema
 from bookstand.storage.format.position import Position
@@ -346,7 +346,7 @@ def test_a_batch_whose_entry_is_intact_and_whose_messages_are_not_is_delivered_a
         desk.publish("a")
         if broken == "payload":
             metadata = MessageMetadata("p", 0, 1, num_messages_in_batch=2, compression=2, uncompressed_size=40)
-            desk.topic.ledger.append_entry(join(metadata, b"not compressed at all"))
+            desk.topic.ledger.append_entry(assemble(metadata, b"not compressed at all"))
         else:
             whole = batch_alike([b"b" * 20, b"c" * 20], publish_time=START, compression="NONE")
             desk.topic.ledger.append_entry(whole[:-25])

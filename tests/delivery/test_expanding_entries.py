@@ -16,7 +16,7 @@ from bookstand.delivery.message.received_message import ReceivedMessage
 from bookstand.delivery.subscription.dead_letters import BROKEN
 from bookstand.errors import IncorrectParameterError, MalformedMessageError
 from bookstand.managed_ledger.message import compression, format
-from bookstand.managed_ledger.message.format import Message, batch_alike, frame, join, open_message
+from bookstand.managed_ledger.message.format import Message, assemble, batch_alike, decode_message, encode_message
 from bookstand.proto.expansion import MESSAGE_BYTES
 from bookstand.storage.format.position import Position
 from tests.delivery.subscription_kit import MEMORY, MODES, START, Desk, subscription_config, topic_config, words
@@ -31,7 +31,7 @@ def expanding(codec: str, count: int) -> bytes:
     message = b"\0\0\0\2\x18\0"
     like = format.Message(batch_alike([b""], publish_time=START, compression=codec)).metadata
     metadata = like._replace(num_messages_in_batch=count, uncompressed_size=count * len(message))
-    return join(metadata, compression.pack(codec, message * count))
+    return assemble(metadata, compression.pack(codec, message * count))
 
 
 def is_refused(message: ReceivedMessage, position: Position, count: int) -> bool:
@@ -128,9 +128,9 @@ def test_higher_limits_deliver_the_messages(store_path: Path) -> None:
 
 def test_a_neighbor_with_the_same_metadata_and_another_size_is_no_batch_and_is_delivered(store_path: Path) -> None:
     entry = batch_alike([bytes(20)] * 4, publish_time=START)
-    metadata, payload_at = open_message(entry, {})
+    metadata, payload_at = decode_message(entry, {})
     assert metadata is not None
-    short = join(metadata, entry[payload_at : payload_at + 4 * 5])
+    short = assemble(metadata, entry[payload_at : payload_at + 4 * 5])
     with Desk(store_path) as desk:
         desk.topic.ledger.append_entries([entry, short, entry])
         found = desk.drain()
@@ -142,7 +142,7 @@ def test_a_neighbor_with_the_same_metadata_and_another_size_is_no_batch_and_is_d
 def test_what_pulsar_sends_is_within_the_limits(codec: str) -> None:
     # Very compressible, and as large as messages can be; Pulsar checks the size after compression.
     sizes = (1 << 20, 5 << 20, 30 << 20) if codec == "ZSTD" else (1 << 20, 5 << 20)
-    entries = [frame(bytes(size), publish_time=START, compression=codec) for size in sizes]
+    entries = [encode_message(bytes(size), publish_time=START, compression=codec) for size in sizes]
     assert [len(Message(entry).payload()) for entry in entries] == list(sizes)
     many = Message(batch_alike([b""] * 10_000, publish_time=START, compression=codec))
     assert sum(1 for _ in many.messages()) == 10_000
@@ -178,9 +178,9 @@ def test_a_publisher_is_refused_what_would_not_be_delivered(store_path: Path, co
 def test_metadata_that_is_remembered_is_small() -> None:
     known: dict[bytes, Any] = {}
     for number in range(50):
-        entry = frame(b".", publish_time=number, properties={str(place): "x" * 1000 for place in range(30)})
-        assert open_message(entry, known)[0] is not None
+        entry = encode_message(b".", publish_time=number, properties={str(place): "x" * 1000 for place in range(30)})
+        assert decode_message(entry, known)[0] is not None
     assert known == {}
     for number in range(50):
-        open_message(frame(b".", publish_time=number, properties={"a": "b"}), known)
+        decode_message(encode_message(b".", publish_time=number, properties={"a": "b"}), known)
     assert len(known) == 50

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bookstand.delivery.message.message_id import members_of
-from bookstand.delivery.subscription.unacked import HandedOut
+from bookstand.delivery.subscription.unacked import UnackedMessages
 from bookstand.storage.format.position import Position
 
 BATCH = Position(3, 7)
@@ -16,7 +16,7 @@ CONSUMER: Any = object()
 
 
 def test_a_batch_is_settled_as_a_whole() -> None:
-    out = HandedOut()
+    out = UnackedMessages()
     first, second = members_of(BATCH, range(2)), members_of(BATCH, range(2, 4))
     out.hand_out(CONSUMER, [*first, Position(3, 8)], None)
     out.settle_members(BATCH, first)
@@ -27,7 +27,7 @@ def test_a_batch_is_settled_as_a_whole() -> None:
 
 
 def test_a_batch_that_is_known_to_be_one_is_told_as_any() -> None:
-    out, known = HandedOut(), HandedOut()
+    out, known = UnackedMessages(), UnackedMessages()
     members = members_of(BATCH, range(3))
     for some in members[:2], members[1:]:
         out.hand_out(CONSUMER, some, 7)
@@ -41,7 +41,7 @@ def test_a_batch_that_is_known_to_be_one_is_told_as_any() -> None:
 
 def test_two_batches_that_go_out_mixed() -> None:
     """What comes again precedes what is new, and may be of the same batch."""
-    out = HandedOut()
+    out = UnackedMessages()
     members, others = members_of(BATCH, range(2)), members_of(Position(3, 8), range(1))
     out.hand_out(CONSUMER, [members[0], *others, members[1]], 7)
     assert out.has_any_of(Position(3, 8), others)
@@ -53,7 +53,7 @@ def test_two_batches_that_go_out_mixed() -> None:
 
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_others_of_a_batch_go_out_meanwhile(one_by_one: bool) -> None:
-    out = HandedOut()
+    out = UnackedMessages()
     barrier = Barrier(2)
     rounds = 2_000
     first, second = members_of(BATCH, range(2)), members_of(BATCH, range(2, 4))

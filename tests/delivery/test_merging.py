@@ -11,10 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookstand.delivery.config import MERGE_POLICIES, TWO_SMALLEST
-from bookstand.delivery.tracker.bucket.merge_policy import CHOICES, Run, blocks_to_merge, least_writes, two_smallest
+from bookstand.delivery.tracker.bucket.merge_policy import (
+    CHOICES,
+    MergeCandidate,
+    blocks_to_merge,
+    least_writes,
+    two_smallest,
+)
 
 runs = st.lists(
-    st.builds(Run, st.integers(0, 6), st.one_of(st.none(), st.integers(0, 5)), st.integers(0, 3)),
+    st.builds(MergeCandidate, st.integers(0, 6), st.one_of(st.none(), st.integers(0, 5)), st.integers(0, 3)),
     min_size=2,
     max_size=9,
 )
@@ -27,15 +33,17 @@ def test_every_policy_has_a_choice() -> None:
 @pytest.mark.parametrize("choose", CHOICES.values())
 @settings(deadline=None, derandomize=True)
 @given(found=runs)
-def test_several_side_by_side(choose: Callable[[list[Run]], tuple[int, int]], found: list[Run]) -> None:
+def test_several_side_by_side(
+    choose: Callable[[list[MergeCandidate]], tuple[int, int]], found: list[MergeCandidate]
+) -> None:
     first, end = choose(found)
     assert 0 <= first < end - 1 < len(found)
 
 
 @settings(deadline=None, derandomize=True)
 @given(found=runs)
-def test_two_smallest_are_the_two_smallest(found: list[Run]) -> None:
-    def time(run: Run) -> int:
+def test_two_smallest_are_the_two_smallest(found: list[MergeCandidate]) -> None:
+    def time(run: MergeCandidate) -> int:
         return 1 << 63 if run.next_time is None else run.next_time
 
     pairs = [
@@ -48,7 +56,7 @@ def test_two_smallest_are_the_two_smallest(found: list[Run]) -> None:
 
 @settings(deadline=None, derandomize=True)
 @given(found=runs)
-def test_least_writes_takes_those_that_were_merged_the_fewest_times(found: list[Run]) -> None:
+def test_least_writes_takes_those_that_were_merged_the_fewest_times(found: list[MergeCandidate]) -> None:
     """No two side by side were both merged less often than the one of those chosen that was merged most."""
     chosen = least_writes(found)
     most = max(run.generation for run in found[slice(*chosen)])
@@ -59,7 +67,7 @@ def test_least_writes_takes_those_that_were_merged_the_fewest_times(found: list[
 @settings(deadline=None, derandomize=True)
 @given(found=st.lists(runs.flatmap(st.sampled_from), max_size=12), most=st.integers(1, 5))
 @pytest.mark.parametrize("policy", MERGE_POLICIES)
-def test_blocks_leave_no_more_buckets_than_the_limit(policy: str, found: list[Run], most: int) -> None:
+def test_blocks_leave_no_more_buckets_than_the_limit(policy: str, found: list[MergeCandidate], most: int) -> None:
     blocks = blocks_to_merge(found, most, policy)
     left = len(found) - sum(end - start - 1 for start, end in blocks)
     assert left == len(found) if len(found) <= most else 1 <= left <= most
@@ -71,19 +79,19 @@ def test_blocks_leave_no_more_buckets_than_the_limit(policy: str, found: list[Ru
 
 @pytest.mark.parametrize("loaded", [False, True])
 def test_of_the_sizes_5_3_2_4_3_the_second_and_the_third_are_merged(loaded: bool) -> None:
-    found = [Run(size, None if loaded else 100 + size, 0) for size in (5, 3, 2, 4, 3)]
+    found = [MergeCandidate(size, None if loaded else 100 + size, 0) for size in (5, 3, 2, 4, 3)]
     assert two_smallest(found) == (1, 3)
     assert blocks_to_merge(found, 4, TWO_SMALLEST) == [(1, 3)]
 
 
-def written_by(choose: Callable[[list[Run]], tuple[int, int]], seals: int, most: int) -> tuple[float, int]:
+def written_by(choose: Callable[[list[MergeCandidate]], tuple[int, int]], seals: int, most: int) -> tuple[float, int]:
     """How often a message is written, in the mean and at most, when so many seals of equal size are made."""
     kept: list[tuple[int, int]] = []
     writes = 0
     for _ in range(seals):
         kept.append((1, 0))
         if len(kept) > most:
-            chosen = choose([Run(size, 100, generation) for size, generation in kept])
+            chosen = choose([MergeCandidate(size, 100, generation) for size, generation in kept])
             first, end = chosen
             size = sum(one for one, _ in kept[first:end])
             kept[first:end] = [(size, max(generation for _, generation in kept[first:end]) + 1)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.delivery.message.message_id import Member, MessageId
+from bookstand.delivery.message.message_id import BatchMessageId, MessageId
 from bookstand.delivery.message.message_set import (
     WIDTHS,
     MessageSet,
@@ -38,9 +38,12 @@ def test_every_message_has_one_code(messages: list[MessageId]) -> None:
 
 @pytest.mark.parametrize(
     ("message", "named"),
-    [(Member(1, 1, 1 << 25), "batch index must be below 33554432"), (Member(1, 1 << 38, 5_000), "entry id of a batch")],
+    [
+        (BatchMessageId(1, 1, 1 << 25), "batch index must be below 33554432"),
+        (BatchMessageId(1, 1 << 38, 5_000), "entry id of a batch"),
+    ],
 )
-def test_messages_without_a_code_are_rejected(message: Member, named: str) -> None:
+def test_messages_without_a_code_are_rejected(message: BatchMessageId, named: str) -> None:
     with pytest.raises(IncorrectParameterError, match=named):
         code_of(message)
 
@@ -116,7 +119,7 @@ def test_redelivery_counts(steps: list[tuple[str, MessageId, int]], others: list
 
 def test_a_message_that_is_redelivered_for_ever_takes_a_digit_for_each_doubling() -> None:
     counts = RedeliveryCounts()
-    message = Member(7, 1, 3)
+    message = BatchMessageId(7, 1, 3)
     for _ in range(10_000):
         counts.increment(message)
     assert counts.of(message) == 10_000

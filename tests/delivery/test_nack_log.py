@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 
 from bookstand.delivery.message.message_set import WIDTHS, RedeliveryCounts
 from bookstand.delivery.nacks.log import node_of, replay
-from bookstand.delivery.nacks.pending import Nacked, NackTimes
+from bookstand.delivery.nacks.pending import NackTimes, PendingNacks
 from bookstand.delivery.nacks.record import (
     SMALLEST_LIMIT,
-    Given,
     Nacks,
     Record,
+    Redelivered,
     codes_in,
     decode,
     encode_given,
     encode_nacks,
     nacks_of,
 )
-from bookstand.delivery.time_index.precision import LowBits
+from bookstand.delivery.time_index.precision import PowerOfTwoPrecision
 from bookstand.errors import IncorrectParameterError, MalformedRecordError
 
 LARGEST = (1 << 63) - 1
@@ -44,7 +44,7 @@ def test_bytes():
         "0a0c" "08e807" "1007" "1a05" "0202" "a70200"
         "0a16" "08ffffffffffffffffff01" "10808080808020" "1a02" "0000"
     )  # fmt: skip
-    assert encode_given(Given(1000, 5)).hex() == "120508e8071005"
+    assert encode_given(Redelivered(1000, 5)).hex() == "120508e8071005"
 
 
 def test_bytes_of_messages_of_batches():
@@ -83,7 +83,7 @@ def test_there_and_back(groups, extra):
 
 @given(TIMES, st.integers(-1, LARGEST))
 def test_given_there_and_back(until, last):
-    assert decode(encode_given(Given(until, last)), "it") == Record([], Given(until, last))
+    assert decode(encode_given(Redelivered(until, last)), "it") == Record([], Redelivered(until, last))
 
 
 def test_runs_are_small():
@@ -130,8 +130,8 @@ def test_no_bytes_are_a_surprise(data):
 
 
 def test_unknown_fields_are_passed_over():
-    record = encode_given(Given(1, 2)) + b"\x9a\x3f\x02ab\x98\x3f\x05"
-    assert decode(record, "it").given == Given(1, 2)
+    record = encode_given(Redelivered(1, 2)) + b"\x9a\x3f\x02ab\x98\x3f\x05"
+    assert decode(record, "it").given == Redelivered(1, 2)
 
 
 Entry = tuple[list[tuple[int, int]], tuple[int, int] | None]
@@ -153,7 +153,7 @@ def records_of(log: list[Entry]) -> list[tuple[int, Record]]:
     return [
         (
             number,
-            Record([nacks_of(time, 1, np.array([one])) for time, one in nacks], given and Given(*given)),
+            Record([nacks_of(time, 1, np.array([one])) for time, one in nacks], given and Redelivered(*given)),
         )
         for number, (nacks, given) in enumerate(log)
     ]
@@ -165,7 +165,7 @@ def found_in(times: NackTimes) -> set[tuple[int, int]]:
 
 @given(LOGS)
 def test_what_is_outstanding(log):
-    times = NackTimes(LowBits(0))
+    times = NackTimes(PowerOfTwoPrecision(0))
     replay(records_of(log), times)
     assert found_in(times) == {
         (time, one)
@@ -178,7 +178,7 @@ def test_what_is_outstanding(log):
 @given(LOGS)
 def test_of_several_nacks_of_a_message_the_last_is_outstanding(log):
     """Also where the last was redelivered, and one that it replaced was not."""
-    nacked = Nacked(LowBits(0), RedeliveryCounts())
+    nacked = PendingNacks(PowerOfTwoPrecision(0), RedeliveryCounts())
     replay(records_of(log), nacked)
     last = {one: (number, time) for number, (nacks, _) in enumerate(log) for time, one in nacks}
     assert found_in(nacked) == {

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookstand.delivery.time_index import run_detection
-from bookstand.delivery.time_index.precision import MAX_TIME, MIN_TIME, LowBits
+from bookstand.delivery.time_index.precision import MAX_TIME, MIN_TIME, PowerOfTwoPrecision
 from bookstand.delivery.time_index.run_detection import is_run, runs_in_order
 from tests.delivery.time_model import Triple
 
@@ -17,7 +17,7 @@ MAX = (1 << 63) - 1
 
 def runs(rows: list[Triple], bits: int = 0, round_up: bool = False) -> list[tuple[int, int, int, int]] | None:
     columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    return runs_in_order(LowBits(bits, round_up), *columns)
+    return runs_in_order(PowerOfTwoPrecision(bits, round_up), *columns)
 
 
 def message(*columns: np.ndarray) -> list[Triple]:
@@ -111,7 +111,7 @@ def test_no_message_is_lost_and_none_invented(
         found = runs(rows, bits, round_up)
     if found is None:
         return
-    key = LowBits(bits, round_up).key
+    key = PowerOfTwoPrecision(bits, round_up).key
     assert sorted((at, ledger, first + number) for at, ledger, first, count in found for number in range(count)) == (
         sorted((key(time), ledger, entry) for time, ledger, entry in rows)
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from bookstand.delivery.message import position_set as presence_module
-from bookstand.delivery.message.position_set import Presence
+from bookstand.delivery.message.position_set import PositionSet
 from tests.kit import ROOT
 
 edges = [(1 << 16) - 1, 1 << 16, (1 << 32) - 1, 1 << 32, (1 << 33) + 5, (1 << 63) - 1]
@@ -28,7 +28,7 @@ def columns(some: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 
 @given(st.lists(st.tuples(calls, positions)))
 def test_it_is_a_set(steps: list[tuple[str, list[tuple[int, int]]]]) -> None:
-    presence = Presence()
+    presence = PositionSet()
     model: set[tuple[int, int]] = set()
     for what, some in steps:
         if what == "add":
@@ -84,7 +84,7 @@ def test_pages_come_and_go_beyond_one_bitmap(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(presence_module, "_IN_BITMAP", (1 << 20) - 1)
     monkeypatch.setattr(presence_module, "_FEW_PAGES", 8)
     chance = np.random.default_rng(1)
-    presence = Presence()
+    presence = PositionSet()
     model: set[tuple[int, int]] = set()
     for number in range(150):
         ledgers, entries = chance.integers(0, 60, 40) + number, chance.integers(0, 3, 40) << 15

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bookstand.delivery.tracker.bucket.rebuild import deliver_at_time
 from bookstand.errors import MalformedMessageError
-from bookstand.managed_ledger.message.format import Message, frame
+from bookstand.managed_ledger.message.format import Message, encode_message
 from bookstand.managed_ledger.message.metadata import BrokerEntryMetadata
 from bookstand.proto.pulsar_message_pb2 import MessageMetadata
 
@@ -33,7 +33,7 @@ TIMES = st.one_of(st.none(), st.integers(-(1 << 63), (1 << 63) - 1))
 @given(TIMES, st.booleans(), st.booleans())
 def test_of_every_message(time: int | None, by_broker: bool, checksum: bool) -> None:
     broker = BrokerEntryMetadata(broker_timestamp=1) if by_broker else None
-    data = frame(b"x", publish_time=1, deliver_at=time, properties={"a": "ü"}, broker_metadata=broker)
+    data = encode_message(b"x", publish_time=1, deliver_at=time, properties={"a": "ü"}, broker_metadata=broker)
     if not checksum and not by_broker:
         data = data[6:]
     assert deliver_at_time(data) == time
@@ -42,7 +42,7 @@ def test_of_every_message(time: int | None, by_broker: bool, checksum: bool) -> 
 @settings(deadline=None)
 @given(TIMES, st.data())
 def test_what_is_broken_is_broken_for_both(time: int | None, data: st.DataObject) -> None:
-    whole = bytearray(frame(b"xyz", publish_time=1, deliver_at=time, properties={"a": "b"}))
+    whole = bytearray(encode_message(b"xyz", publish_time=1, deliver_at=time, properties={"a": "b"}))
     whole[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     broken = bytes(whole[: data.draw(st.integers(0, len(whole)))])
     assert as_read(broken) == as_message(broken)

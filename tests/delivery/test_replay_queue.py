@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookstand.cursor.dispatch_pause import Admission
-from bookstand.delivery.message.message_id import Member, position_of
+from bookstand.delivery.message.message_id import BatchMessageId, position_of
 from bookstand.delivery.subscription.replay_queue import ReplayQueue
 from bookstand.storage.format.position import Position
 
 POSITIONS = st.builds(Position, st.integers(0, 3), st.integers(0, 5))
-MESSAGES = st.one_of(POSITIONS, st.builds(Member, st.integers(0, 3), st.integers(0, 5), st.integers(0, 2)))
+MESSAGES = st.one_of(POSITIONS, st.builds(BatchMessageId, st.integers(0, 3), st.integers(0, 5), st.integers(0, 2)))
 TAKES = st.tuples(st.integers(1, 6), st.none() | POSITIONS, st.none() | POSITIONS, st.booleans())
 STEPS = st.lists(
     st.one_of(st.lists(MESSAGES, max_size=12), st.frozensets(MESSAGES, max_size=4), TAKES),
@@ -51,6 +51,6 @@ def test_the_lowest_admitted_messages_are_taken_first(steps: list[Any]) -> None:
             model.difference_update(expected)
         assert len(queue) == len(model)
         assert all(message in queue for message in model)
-        assert queue.has_any([Position(0, 0), Member(1, 1, 1)]) == bool(model & {(0, 0), (1, 1, 1)})
+        assert queue.has_any([Position(0, 0), BatchMessageId(1, 1, 1)]) == bool(model & {(0, 0), (1, 1, 1)})
     queue.clear()
     assert not queue

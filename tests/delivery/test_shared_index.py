@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bookstand.delivery.tracker.bucket.rebuild import reader_of
+from bookstand.delivery.tracker.bucket.rebuild import topic_rebuilder
 from bookstand.delivery.tracker.protocol import TrackerClosedError
 from bookstand.delivery.tracker.shared_index import BUILDER
 from bookstand.errors import IncorrectParameterError
@@ -565,7 +565,7 @@ def test_the_topic_tells_the_same_as_the_index(make: MakeDesk) -> None:
     desk = make("a")
     desk.publish(*TIMES)
     desk.index.catch_up()
-    told = sum(indexes.size for indexes in reader_of(desk.topic)(0, 1 << 40))
+    told = sum(indexes.size for indexes in topic_rebuilder(desk.topic)(0, 1 << 40))
     assert told == desk.index.tracker.count == sum(time is not None for time in TIMES)
 
 

@@ -13,7 +13,7 @@ import pytest
 import bookstand
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
 from bookstand.delivery.tracker.bucket.key import read_properties
-from bookstand.delivery.tracker.bucket.rebuild import delay_of
+from bookstand.delivery.tracker.bucket.rebuild import deliver_at_of
 from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
 from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 from bookstand.delivery.tracker.shared_index import BUILDER, SharedDelayedIndex
@@ -54,7 +54,7 @@ class Desk(Still):
     def look(self) -> None:
         """What is in the topic: for each message its time, and its number."""
         entries = list(self.topic.entries(EARLIEST))
-        self.times = {entry.position: delay_of(entry) for entry in entries}
+        self.times = {entry.position: deliver_at_of(entry) for entry in entries}
         self.numbers = {entry.position: int(Message(entry.data).payload()) for entry in entries}
 
     def join(self, *names: str) -> None:

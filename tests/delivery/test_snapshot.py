@@ -192,10 +192,10 @@ def odd_segments(draw: st.DrawFn) -> bytes:
                     varint.append(0)
                 index += varint
             else:
-                wire_format.write_bytes(index, number, draw(st.binary(max_size=3)))
+                wire_format.write_bytes_field(index, number, draw(st.binary(max_size=3)))
         if draw(st.integers(0, 5)) == 0:
-            wire_format.write_bytes(out, 9, b"unknown")
-        wire_format.write_bytes(out, 1, index)
+            wire_format.write_bytes_field(out, 9, b"unknown")
+        wire_format.write_bytes_field(out, 1, index)
     return bytes(out)
 
 
@@ -322,19 +322,19 @@ def sealed_plainly(rows: Sequence[Row], step: int, most: int) -> list[bytes]:
             bitmap = BitMap([row[2] for row in segment if row[1] == ledger_id and row[2] < 1 << 32])
             bitmap.run_optimize()
             pair = bytearray()
-            wire_format.write_number(pair, 1, ledger_id)
-            wire_format.write_bytes(pair, 2, bitmap.serialize())
-            wire_format.write_bytes(body, 1, pair)
-        wire_format.write_number(body, 2, segment[-1][0])
-        wire_format.write_number(body, 3, segment[0][0])
+            wire_format.write_varint_field(pair, 1, ledger_id)
+            wire_format.write_bytes_field(pair, 2, bitmap.serialize())
+            wire_format.write_bytes_field(body, 1, pair)
+        wire_format.write_varint_field(body, 2, segment[-1][0])
+        wire_format.write_varint_field(body, 3, segment[0][0])
         for ledger_id in sorted({row[1] for row in segment if row[2] >= 1 << 32}):
             high = BitMap64([row[2] for row in segment if row[1] == ledger_id and row[2] >= 1 << 32])
             high.run_optimize()
             pair = bytearray()
-            wire_format.write_number(pair, 1, ledger_id)
-            wire_format.write_bytes(pair, 2, high.serialize())
-            wire_format.write_bytes(body, 1000, pair)
-        wire_format.write_bytes(metadata, 1, body)
+            wire_format.write_varint_field(pair, 1, ledger_id)
+            wire_format.write_bytes_field(pair, 2, high.serialize())
+            wire_format.write_bytes_field(body, 1000, pair)
+        wire_format.write_bytes_field(metadata, 1, body)
     return [bytes(metadata), *(message_of(one).SerializeToString() for one in segments)]
 
 

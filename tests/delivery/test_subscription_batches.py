@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookstand.managed_ledger.managed_ledger import UnreadableEntryError
-from bookstand.managed_ledger.message.format import join
+from bookstand.managed_ledger.message.format import assemble
 from bookstand.managed_ledger.message.metadata import MessageMetadata
 from tests.delivery.subscription_kit import MEMORY, MODES, Desk, topic_config, words
 from tests.kit import change_entry
@@ -128,7 +128,7 @@ def test_a_batch_that_says_what_cannot_be_is_one_message(store_path: Path, claim
     with Desk(store_path) as desk:
         metadata = MessageMetadata("p", 0, 1, num_messages_in_batch=claimed)
         for _ in range(3):
-            desk.topic.ledger.append_entry(join(metadata, b"abc"))
+            desk.topic.ledger.append_entry(assemble(metadata, b"abc"))
         desk.publish("x", "y")
         found = desk.drain(max=3)
         assert [message.batch_index for message in found] == [-1] * 5

@@ -15,10 +15,10 @@ from bookstand.delivery.nacks.log import nack_name
 from bookstand.delivery.subscription.dead_letters import BROKEN
 from bookstand.delivery.subscription.subscription import Subscription
 from bookstand.delivery.topic import Topic
-from bookstand.delivery.tracker.bucket.time_sorted import TimeRuns
+from bookstand.delivery.tracker.bucket.time_sorted import TimeSortedBuffer
 from bookstand.delivery.tracker.in_memory import InMemoryDelayedTracker
 from bookstand.errors import MalformedMessageError, ReadError
-from bookstand.managed_ledger.message.format import join
+from bookstand.managed_ledger.message.format import assemble
 from bookstand.managed_ledger.message.metadata import MessageMetadata
 from bookstand.store import Store
 from bookstand.testing import Faults, VirtualClock
@@ -65,7 +65,7 @@ def test_what_was_given_a_later_time_ages_from_then(store: Store, clock: Virtual
 
 def test_a_broken_payload_is_no_obstacle(store: Store, clock: VirtualClock) -> None:
     topic, sub = subscribed(store, max_redeliveries=0, nack_delay=1_000)
-    broken = join(MessageMetadata("p", 0, START, compression=ZLIB, uncompressed_size=10), b"this is no zlib")
+    broken = assemble(MessageMetadata("p", 0, START, compression=ZLIB, uncompressed_size=10), b"this is no zlib")
     topic.ledger.append_entry(broken)
     (message,) = sub.receive(5, timeout=0)
     with pytest.raises(MalformedMessageError, match=str(message.position)):
@@ -162,7 +162,7 @@ def test_what_is_due_by_any_measure_waits_for_nothing(clock: VirtualClock) -> No
 
 
 def test_runs_that_were_joined_are_not_kept() -> None:
-    runs = TimeRuns()
+    runs = TimeSortedBuffer()
     for number in range(3_000):
         runs.add(1_000_000 + number, 1, number)
         runs.first()

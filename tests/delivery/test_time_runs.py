@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bookstand.delivery.tracker.bucket import time_sorted
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
-from bookstand.delivery.tracker.bucket.time_sorted import TimeRuns
+from bookstand.delivery.tracker.bucket.time_sorted import TimeSortedBuffer
 
 Message = tuple[int, int, int]
 times = st.integers(0, 30)
@@ -47,7 +47,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(steps)
 def test_they_give_the_earliest_first(steps: list[tuple]) -> None:
-    runs = TimeRuns()
+    runs = TimeSortedBuffer()
     model: list[Message] = []
     for what, *arguments in steps:
         if what == "many":
@@ -94,7 +94,7 @@ def test_they_give_the_earliest_first(steps: list[tuple]) -> None:
 
 def test_little_by_little_makes_no_more_runs_than_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_sorted, "_SMALL", 1 << 12)
-    runs = TimeRuns()
+    runs = TimeSortedBuffer()
     for number in range(500):
         runs.add(number % 7, 1, number)
         assert not runs.has(6, number + 2)
@@ -103,7 +103,7 @@ def test_little_by_little_makes_no_more_runs_than_digits(monkeypatch: pytest.Mon
 
 
 def test_many_runs_are_few_when_they_are_taken() -> None:
-    runs = TimeRuns()
+    runs = TimeSortedBuffer()
     for start in range(30):
         runs.add_sorted(columns([(time, start, time) for time in range(start, 3_000 + start)]))
     taken = [runs.pop_due(5_000, 100) for _ in range(900)]
@@ -115,6 +115,6 @@ def test_many_runs_are_few_when_they_are_taken() -> None:
 
 
 def test_memory_is_told_of() -> None:
-    runs = TimeRuns()
+    runs = TimeSortedBuffer()
     runs.add_sorted(columns([(time, 1, time) for time in range(10_000)]))
     assert 240_000 <= runs.memory_bytes < 250_000

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bookstand.demo import workload
-from bookstand.demo.accounting import Books
-from bookstand.demo.check import Found, problems
+from bookstand.demo.accounting import Accounting
+from bookstand.demo.check import StoreCounts, problems
 from bookstand.demo.progress_pipe import (
     ACKNOWLEDGING,
     DELIVERED,
@@ -18,9 +18,9 @@ from bookstand.demo.progress_pipe import (
     NACKED,
     PUBLISHED,
     PUBLISHING,
-    Listener,
-    Teller,
-    Told,
+    PipeMessage,
+    PipeReader,
+    PipeWriter,
 )
 from bookstand.storage.verify import Report
 
@@ -32,11 +32,11 @@ class Story:
     """A process's life as it tells it."""
 
     def __init__(self, messages: int = MESSAGES) -> None:
-        self.books = Books(messages)
+        self.books = Accounting(messages)
         self.books.begin_life()
 
     def tell(self, kind: int, first: int = 0, numbers: Iterable[int] = ()) -> Story:
-        self.books.note(Told(kind, first, np.array([*numbers], np.int64)))
+        self.books.note(PipeMessage(kind, first, np.array([*numbers], np.int64)))
         return self
 
     def publish(self, times: dict[int, int] | None = None) -> Story:
@@ -59,7 +59,7 @@ class Story:
         return self
 
     def problems(self, dead_letters: Iterable[int] = (), backlog: int = 0, report: Report | None = None) -> list[str]:
-        return problems(self.books, Found([*dead_letters], backlog, report or Report()))
+        return problems(self.books, StoreCounts([*dead_letters], backlog, report or Report()))
 
 
 ALL = range(MESSAGES)
@@ -153,7 +153,7 @@ def test_what_is_left_and_what_does_not_verify() -> None:
 @pytest.fixture
 def told() -> bytes:
     reading, writing = os.pipe()
-    teller = Teller(writing)
+    teller = PipeWriter(writing)
     teller.tell(PUBLISHED, 7)
     teller.tell(DELIVERED, NOW, numbers=[3, 4, 1 << 40])
     os.close(writing)
@@ -163,7 +163,7 @@ def told() -> bytes:
 
 @pytest.mark.parametrize("step", [1, 7, 1_000])
 def test_frames_arrive_in_any_pieces(told: bytes, step: int) -> None:
-    listener = Listener()
+    listener = PipeReader()
     heard = [one for at in range(0, len(told), step) for one in listener.hear(told[at : at + step])]
     assert [(one.kind, one.first, one.numbers.tolist()) for one in heard] == [
         (PUBLISHED, 7, []),
@@ -172,4 +172,4 @@ def test_frames_arrive_in_any_pieces(told: bytes, step: int) -> None:
 
 
 def test_a_frame_that_is_cut_off_does_not_count(told: bytes) -> None:
-    assert [one.kind for one in Listener().hear(told[:-1])] == [PUBLISHED]
+    assert [one.kind for one in PipeReader().hear(told[:-1])] == [PUBLISHED]

@@ -17,7 +17,7 @@ import pytest
 import bookstand
 from bookstand.demo import main, workload
 from bookstand.demo import process as life
-from bookstand.demo.accounting import Books
+from bookstand.demo.accounting import Accounting
 from bookstand.demo.check import inspect
 from bookstand.demo.worker import topic_config
 from tests.kit import PATIENCE
@@ -123,7 +123,7 @@ def test_a_process_that_fails_is_a_failure(tmp_path: Path, capfd: pytest.Capture
     (tmp_path / "store").write_text("no folder")
     says = "FAILED: the process that works ended with 1: .*/store is not a folder, so it is no store"
     with pytest.raises(SystemExit, match=says):
-        life.Life(str(tmp_path / "store"), Books(main.FEWEST)).live(lambda _: False)
+        life.ChildProcess(str(tmp_path / "store"), Accounting(main.FEWEST)).live(lambda _: False)
     assert capfd.readouterr().err == ""
 
 
@@ -139,7 +139,7 @@ def test_a_full_disk_is_named(small_disk: Path) -> None:
 def test_a_process_that_hangs_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(life, "_PATIENCE", 0.0)
     with pytest.raises(SystemExit, match="nothing was delivered"):
-        life.Life(str(tmp_path / "store"), Books(main.FEWEST)).live(lambda _: False)
+        life.ChildProcess(str(tmp_path / "store"), Accounting(main.FEWEST)).live(lambda _: False)
 
 
 def test_a_store_that_lost_a_message_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bookstand import Store
 from bookstand.disk.disks import Disks
-from bookstand.disk.metadata.dump import MetadataDump, Node, ledger_path
+from bookstand.disk.metadata.dump import DumpNode, MetadataDump, ledger_path
 from bookstand.errors import LedgerError
 from bookstand.ledger.handles.reader import LedgerReader
 from bookstand.managed_ledger.records import (
@@ -46,7 +46,7 @@ class Cluster:
         self._bookie = Bookie(folder, "made:3181")
         self._folder = folder
         self._stored: list[bytes] = []
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, DumpNode] = {}
 
     def ledger(
         self,
@@ -77,7 +77,7 @@ class Cluster:
         self._stored += [one for number, one in enumerate(stored) if number not in set(without)]
 
     def node(self, path: str, value: bytes, mtime: int = 0) -> None:
-        self.nodes[path] = Node(path, value, 0, 0, mtime)
+        self.nodes[path] = DumpNode(path, value, 0, 0, mtime)
 
     def topic(self, ledgers: Mapping[int, Iterable[bytes]], name: str = TOPIC) -> None:
         """A topic with these ledgers."""

@@ -15,7 +15,7 @@ from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
 from bookstand.managed_ledger.records import decode_ledger_info, encode_ledger_info
 from bookstand.managed_ledger.topic_name import node_of
 from bookstand.storage.commit.entry_operations import Fence, SetExplicitLac
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format.digest import DIGEST_NAMES, master_key
 from bookstand.storage.format.ledger_metadata import CLOSED, IN_RECOVERY
 from bookstand.storage.format.position import Position
@@ -201,8 +201,8 @@ class FullStore:
         state = store.storage.state(told.id)
         assert state is not None
         key = master_key(b"told")
-        store.storage.apply(Change(SetExplicitLac(told.id, state.incarnation, key, 2)))
-        store.storage.apply(Change(Fence(fenced.id, master_key(b"fenced"))))
+        store.storage.apply(WriteBatch(SetExplicitLac(told.id, state.incarnation, key, 2)))
+        store.storage.apply(WriteBatch(Fence(fenced.id, master_key(b"fenced"))))
         store.write_ledger_metadata(store.ledger_metadata(recovering.id).replace(state=IN_RECOVERY))
         store.delete_ledger(gone.id)
 

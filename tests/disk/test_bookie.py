@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.disk.bookies.discovery import BookieDisk, Mark, find_bookies, read_cookie, read_index, read_last_mark
+from bookstand.disk.bookies.discovery import BookieDisk, LastMark, find_bookies, read_cookie, read_index, read_last_mark
 from bookstand.disk.damage import Damage
 from bookstand.errors import IncorrectParameterError, MalformedError, StoreAccessError
 from bookstand.ledger.cluster.cookie import Cookie, parse
@@ -86,7 +86,7 @@ def test_recorded_bookies(unpacked: Unpacked, name: str) -> None:
 
 def test_marks_of_two_journals_are_told_apart(unpacked: Unpacked) -> None:
     (bookie,), _ = found(unpacked("c"))
-    assert bookie.marks == {0: Mark(0x1A1EDD6B8F1, 0xF7C00), 1: Mark(0x1A1EDD6B8F0, 0xF5600)}
+    assert bookie.marks == {0: LastMark(0x1A1EDD6B8F1, 0xF7C00), 1: LastMark(0x1A1EDD6B8F0, 0xF5600)}
 
 
 def test_the_largest_mark_of_all_ledger_folders_counts(disk: Callable[[str], Path]) -> None:
@@ -102,7 +102,7 @@ def test_the_largest_mark_of_all_ledger_folders_counts(disk: Callable[[str], Pat
 def test_a_mark_from_before_there_were_several_journals_does_not_hide_a_later_one(disk: Callable[[str], Path]) -> None:
     root = disk("c")
     (before,), _ = found(root)
-    for mark in (Mark(0, 0), before.marks[0]._replace(offset=0)):
+    for mark in (LastMark(0, 0), before.marks[0]._replace(offset=0)):
         (root / "bookie-0/ledgers/current/lastMark").write_bytes(struct.pack(">qq", *mark))
         (after,), damage = found(root)
         assert after.marks == before.marks

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from bookstand.disk.bookies.copy_catalog import Catalog
 from bookstand.disk.bookies.discovery import find_bookies
 from bookstand.disk.bookies.disk_ledger import DiskLedger
-from bookstand.disk.bookies.external_sort import Sorter
+from bookstand.disk.bookies.external_sort import ExternalSorter
 from bookstand.disk.damage import Damage
-from bookstand.disk.format.entry_block import GOOD, UNCHECKED, Digests, KnownDigests, TryAll
+from bookstand.disk.format.entry_block import GOOD, UNCHECKED, Digests, KnownDigests, TryAllDigests
 from bookstand.errors import DiskFullError, IllegalOperationError
 from bookstand.storage.format.digest import digest_for, master_key
 from bookstand.storage.format.entry_codec import encode
@@ -40,7 +40,7 @@ def build(disks: Path, digests: Digests | None = None, **more) -> tuple[Catalog,
     damage: list[Damage] = []
     # That a folder is missing is what some of these tests are about.
     bookies = find_bookies([disks], lambda missing: None)
-    return Catalog.build(bookies, digests or TryAll(), damage.append, **more), damage
+    return Catalog.build(bookies, digests or TryAllDigests(), damage.append, **more), damage
 
 
 def payloads(catalog: Catalog, ledger_id: int) -> list[bytes]:
@@ -229,7 +229,7 @@ def test_a_right_digest_counts_more_than_a_later_copy(tmp_path: Path) -> None:
     good = entries(CRC32C, 1, [b"one", b"two"])
     Bookie(tmp_path, "b0").log(0, good)
     Bookie(tmp_path, "b1").log(1, [good[0], good[1][:-1] + b"x"])
-    for digests in (TryAll(), KnownDigests({1: ("crc32c", b"")})):
+    for digests in (TryAllDigests(), KnownDigests({1: ("crc32c", b"")})):
         catalog, damage = build(tmp_path, digests)
         with catalog:
             assert list(catalog.read(catalog.best(1))) == good
@@ -255,7 +255,9 @@ def test_what_matches_no_digest_is_left_out_where_others_do(tmp_path: Path) -> N
 
 
 def test_ledgers_that_are_merged_in_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookstand.disk.bookies.copy_catalog.Sorter", partial(Sorter, run_rows=700, merged_rows=256))
+    monkeypatch.setattr(
+        "bookstand.disk.bookies.copy_catalog.Sorter", partial(ExternalSorter, run_rows=700, merged_rows=256)
+    )
     made = {ledger: entries(CRC32C, ledger, [b"%d" % ledger] * 1300) for ledger in (1, 2, 5)}
     flipped = made[5][700][:-1] + b"x"
     first, second = ([entry for ledger in made for entry in made[ledger][part::2]] for part in (0, 1))
@@ -286,7 +288,7 @@ def test_what_cannot_be_checked_is_there_and_its_digest_told_by_lengths(tmp_path
             assert [entry.payload for entry in found.entries()] == texts
             assert {entry.checked for entry in found.entries()} == {digest.name.startswith("crc")}
         assert set(catalog.copies(2).verdicts.tolist()) == {UNCHECKED}
-    with build(tmp_path, TryAll([b"secret"]))[0] as catalog:
+    with build(tmp_path, TryAllDigests([b"secret"]))[0] as catalog:
         found = DiskLedger(2, None, catalog, lambda damage: pytest.fail(str(damage)), [b"other", b"secret"])
         assert [(entry.payload, entry.checked) for entry in found.entries()] == [(text, True) for text in texts]
 
@@ -341,7 +343,7 @@ def test_a_copy_that_changes_is_reported_and_the_next_one_read(tmp_path: Path) -
         log.write_bytes(b"")
         journal.unlink()
         damage.clear()
-    with catalog.__class__.build(catalog.bookies, TryAll(), damage.append) as gone:
+    with catalog.__class__.build(catalog.bookies, TryAllDigests(), damage.append) as gone:
         assert gone.ledger_ids == []
     assert [found.file for found in damage if "opened" in found.what] == [str(journal)]
 

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookstand.cursor.format import position_info
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.delivery.tracker.bucket.snapshot.codec import seal
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.disk.disks import Disks
 from bookstand.disk.topics import cursors, ledger_kind, topics
 from bookstand.disk.topics.cursors import LedgerState
-from bookstand.disk.topics.ledger_kind import Content, Group, by_entries, by_labels, groups
-from bookstand.managed_ledger.message.format import frame
+from bookstand.disk.topics.ledger_kind import Group, LedgerKind, by_entries, by_labels, groups
+from bookstand.managed_ledger.message.format import encode_message
 from bookstand.managed_ledger.topic_name import ledger_labels
 from bookstand.storage.format.position import Position
 from tests.disk.cluster import TOPIC, Cluster
@@ -41,7 +41,7 @@ def labels_of(line: dict[str, Any]) -> dict[str, bytes]:
     return {name: base64.b64decode(value) for name, value in line["metadata"]["custom_metadata"].items()}
 
 
-def labelled(name: str) -> dict[int, Content | None]:
+def labelled(name: str) -> dict[int, LedgerKind | None]:
     """What the metadata says of each ledger, of deleted ones as well; None: nothing of Pulsar's."""
     lines = truth(name, "ledgers")
     if name != "f":
@@ -160,14 +160,14 @@ def test_recorded_names(unpacked: Callable[[str], Path]) -> None:
 
 
 def snapshot(ledger_id: int, entry_id: int = 0) -> bytes:
-    return position_info.write(AckState(Position(ledger_id, entry_id), {}, {}, {})).data
+    return position_info.write(AckSnapshot(Position(ledger_id, entry_id), {}, {}, {})).data
 
 
 def bucket(*ledger_ids: int) -> list[bytes]:
     return seal(Indexes.of([5] * len(ledger_ids), list(ledger_ids), [1] * len(ledger_ids)), 50).entries
 
 
-MESSAGES = [frame(b"x", publish_time=1)]
+MESSAGES = [encode_message(b"x", publish_time=1)]
 
 
 def test_groups_by_hand(tmp_path: Path) -> None:
@@ -236,10 +236,10 @@ def test_a_cursor_in_chunks(tmp_path: Path) -> None:
 
 def test_labels() -> None:
     topic = ledger_labels("acme/orders/persistent/odd+name%2F")
-    assert by_labels(topic) == Content(ledger_kind.TOPIC, "persistent://acme/orders/odd name/", "", True)
+    assert by_labels(topic) == LedgerKind(ledger_kind.TOPIC, "persistent://acme/orders/odd name/", "", True)
     cursor = ledger_labels("acme/orders/persistent/t", "sub%2F1")
-    assert by_labels(cursor) == Content(ledger_kind.CURSOR, "persistent://acme/orders/t", "sub/1", True)
-    assert by_labels(ledger_labels(TOPIC)) == Content(ledger_kind.TOPIC, TOPIC, "", True)
+    assert by_labels(cursor) == LedgerKind(ledger_kind.CURSOR, "persistent://acme/orders/t", "sub/1", True)
+    assert by_labels(ledger_labels(TOPIC)) == LedgerKind(ledger_kind.TOPIC, TOPIC, "", True)
     for nothing in ({}, {"application": b"pulsar"}, {"application": b"other", "component": b"managed-ledger"}):
         assert by_labels(nothing) is None
     odd = {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": b"\xff persistent://"}

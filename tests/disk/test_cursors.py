@@ -17,13 +17,13 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.format import position_info, record
 from bookstand.cursor.format.chunked_snapshot import CODEC_PROPERTY
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.cursor.store import recovery
 from bookstand.disk.disks import Disks
 from bookstand.disk.topics import cursors, ledger_kind, topics
 from bookstand.disk.topics.cursors import DiskCursor, LedgerState
 from bookstand.managed_ledger.message import compression
-from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.message.format import encode_message
 from bookstand.managed_ledger.records import CursorInfo
 from bookstand.managed_ledger.topic_name import ledger_labels
 from bookstand.storage.format.position import Position
@@ -114,19 +114,21 @@ def test_what_a_broker_that_loads_the_topic_knows_of_its_producers(unpacked: Cal
 def test_the_highest_sequence_id_counts(tmp_path: Path) -> None:
     sent = [("a", 5), ("b", 2), ("a", 9), ("a", 7), ("c", 1)]
     cluster = Cluster(tmp_path)
-    cluster.topic({3: [frame(b"x", publish_time=1, producer_name=name, sequence_id=number) for name, number in sent]})
+    cluster.topic(
+        {3: [encode_message(b"x", publish_time=1, producer_name=name, sequence_id=number) for name, number in sent]}
+    )
     cluster.cursor("pulsar.dedup", CursorInfo(-1, Position(3, 0), properties=(("a", 5), ("b", 3))))
     with cluster.open() as disks:
         state = cursors.replayed(cursors.cursor(topics.topic(disks, TOPIC), "pulsar.dedup"))
-        assert state == AckState(Position(3, 4), {}, {}, {"a": 9, "b": 3, "c": 1})
+        assert state == AckSnapshot(Position(3, 4), {}, {}, {"a": 9, "b": 3, "c": 1})
 
 
 # -- where a state comes from ----------------------------------------------------------------------------------------
 
 
-def state(entry_id: int, **more: Any) -> AckState:
+def state(entry_id: int, **more: Any) -> AckSnapshot:
     """A state that differs from others by its mark-delete position."""
-    return AckState(Position(3, entry_id), more.get("acked", {}), more.get("batches", {}), {"at": entry_id})
+    return AckSnapshot(Position(3, entry_id), more.get("acked", {}), more.get("batches", {}), {"at": entry_id})
 
 
 def snapshot(entry_id: int, **more: Any) -> bytes:
@@ -135,7 +137,7 @@ def snapshot(entry_id: int, **more: Any) -> bytes:
 
 def of(cluster: Cluster, info: CursorInfo, **opening: Any) -> tuple[DiskCursor, list[Any]]:
     """The cursor of that record, and what is reported of it."""
-    messages = [frame(b"%d" % number, publish_time=1) for number in range(10)]
+    messages = [encode_message(b"%d" % number, publish_time=1) for number in range(10)]
     cluster.topic({3: messages, 4: messages, 6: messages})
     cluster.cursor("sub", info)
     with cluster.open(**opening) as disks:
@@ -222,7 +224,7 @@ def garbage(cluster: Cluster) -> None:
 def test_the_record_is_what_is_left(cluster: Cluster, there: Callable[[Cluster], None]) -> None:
     there(cluster)
     cursor, damage = of(cluster, IN_LEDGER)
-    assert cursor.state == AckState(Position(3, 0), {}, {}, {})
+    assert cursor.state == AckSnapshot(Position(3, 0), {}, {}, {})
     assert cursor.source.how == recovery.RECORD
     assert cursor.skipped
     assert len(damage) == len(cursor.skipped)
@@ -240,7 +242,7 @@ def test_the_record_alone(cluster: Cluster) -> None:
     cursor, damage = of(cluster, info)
     # A range from one ledger into another has all that is between; what is passed is not kept.
     acked = {3: BitMap64([7, 8]), 4: BitMap64([8, 9]), 6: BitMap64([0, 1])}
-    assert cursor.state == AckState(Position(3, 4), acked, {Position(4, 1): 0b11}, {"n": 5})
+    assert cursor.state == AckSnapshot(Position(3, 4), acked, {Position(4, 1): 0b11}, {"n": 5})
     assert cursor.source == (recovery.RECORD, -1, -1, (), ())
     assert not damage
 
@@ -255,7 +257,7 @@ def test_ranges_that_would_take_all_memory(cluster: Cluster) -> None:
     cursor, (damage,) = of(
         cluster, CursorInfo(-1, Position(3, 1), ranges=((4, 0, 4, 1 << 60),), properties=(("n", 1),))
     )
-    assert cursor.state == AckState(Position(3, 1), {}, {}, {"n": 1})
+    assert cursor.state == AckSnapshot(Position(3, 1), {}, {}, {"n": 1})
     assert "blocks of entries" in damage.what
     assert cursor.skipped
 
@@ -293,11 +295,11 @@ class Kept(NamedTuple):
     """A cluster with what a store has of a cursor, and the state that the cursor had at its last two flushes."""
 
     cluster: Cluster
-    earlier: AckState
-    latest: AckState
+    earlier: AckSnapshot
+    latest: AckSnapshot
 
 
-def state_of(cursor: Cursor, positions: list[Position]) -> AckState:
+def state_of(cursor: Cursor, positions: list[Position]) -> AckSnapshot:
     """What a live cursor knows, by its answers."""
     mark_delete = cursor.mark_delete_position
     acked: dict[int, BitMap64] = {}
@@ -305,13 +307,15 @@ def state_of(cursor: Cursor, positions: list[Position]) -> AckState:
         if position > mark_delete and cursor.is_acked(position):
             acked.setdefault(position.ledger_id, BitMap64()).add(position.entry_id)
     batches = {position: sum(1 << index for index in left) for position, left in cursor.partial_batches().items()}
-    return AckState(mark_delete, acked, batches, cursor.properties)
+    return AckSnapshot(mark_delete, acked, batches, cursor.properties)
 
 
 def kept(folder: Path, change: Change = lambda _, payloads: payloads) -> Kept:
     with bookstand.open(folder / "store") as store:
         topic = store.managed_ledger(TOPIC, max_entries_per_ledger=40)
-        positions = list(topic.append_entries([frame(b"%d" % number, publish_time=1) for number in range(200)]))
+        positions = list(
+            topic.append_entries([encode_message(b"%d" % number, publish_time=1) for number in range(200)])
+        )
         cursor = Cursor.open(topic, "sub", CursorConfig(flush_interval=1e9))
         cursor.ack(positions[5::3])
         cursor.mark_delete(positions[2], {"step": 1})

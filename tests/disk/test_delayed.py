@@ -16,7 +16,7 @@ from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.disk.disks import Disks
 from bookstand.disk.topics import cursors, delayed, topics
 from bookstand.disk.topics.delayed import DelayedIndex
-from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.message.format import encode_message
 from bookstand.managed_ledger.records import CursorInfo
 from bookstand.storage.format.position import Position
 from tests.disk.cluster import TOPIC, Cluster
@@ -136,7 +136,7 @@ class Case:
         self.cluster.topic(
             {
                 ledger_id: [
-                    frame(b"x", publish_time=1, deliver_at=time_of(ledger_id, entry_id))
+                    encode_message(b"x", publish_time=1, deliver_at=time_of(ledger_id, entry_id))
                     for entry_id in range(PER_LEDGER)
                 ]
                 for ledger_id in LEDGERS
@@ -276,7 +276,7 @@ def test_what_is_due_is_not_delayed(case: Case) -> None:
 
 
 def test_a_damaged_message_is_taken_for_one_without_delay(case: Case) -> None:
-    case.cluster.topic({7: [b"", frame(b"x", publish_time=1, deliver_at=NOW + 1)]}, TOPIC)
+    case.cluster.topic({7: [b"", encode_message(b"x", publish_time=1, deliver_at=NOW + 1)]}, TOPIC)
     case.cluster.cursor("sub", CursorInfo(-1, Position(7, -1)))
     with case.cluster.open() as disks:
         index = DelayedIndex(cursors.cursor(topics.topic(disks, TOPIC), "sub"), NOW)

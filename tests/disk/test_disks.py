@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bookstand.disk.disks import DiskLedger, Disks
-from bookstand.disk.metadata.dump import MetadataDump, Node, ledger_path
+from bookstand.disk.metadata.dump import DumpNode, MetadataDump, ledger_path
 from bookstand.errors import IllegalOperationError, IncorrectParameterError, NoSuchLedgerError
 from bookstand.storage.format.digest import digest_for, master_key
 from bookstand.storage.format.ledger_metadata import LedgerMetadata, serialize
@@ -263,7 +263,7 @@ def test_a_password_that_is_not_the_bookies_is_reported(tmp_path: Path) -> None:
         digest_type="crc32c",
         password=b"pw",
     )
-    node = Node(ledger_path(1), serialize(about), 0, 0, 0)
+    node = DumpNode(ledger_path(1), serialize(about), 0, 0, 0)
     for password in (b"pw", b"other"):
         Bookie(tmp_path, "b0").journal(1, [ledger_key(1, master_key(password)), *entries(digest, 1, [b"one"])])
         with Disks.open([tmp_path], MetadataDump({node.path: node}, pytest.fail)) as disks:

@@ -14,7 +14,7 @@ import pytest
 
 from bookstand.disk.damage import Damage
 from bookstand.disk.format import entry_log, tolerant_file
-from bookstand.disk.format.entry_block import GOOD, NO_DIGEST, UNCHECKED, KnownDigests, TryAll
+from bookstand.disk.format.entry_block import GOOD, NO_DIGEST, UNCHECKED, KnownDigests, TryAllDigests
 from bookstand.disk.format.entry_log import LogHeader
 from bookstand.storage.format.digest import digest_for
 from bookstand.storage.format.entry_codec import HEADER
@@ -50,7 +50,7 @@ def test_recorded_logs_are_read_record_by_record(recording: str, unpacked: Unpac
     for path in logs:
         data = path.read_bytes()
         damage: list[Damage] = []
-        found = plain_reading.rows(entry_log.read(path, TryAll(PASSWORDS), damage.append), data)
+        found = plain_reading.rows(entry_log.read(path, TryAllDigests(PASSWORDS), damage.append), data)
         assert [row[:4] for row in found] == _walk(data)
         # What has another password is not to be told from what has none.
         assert all(row.verdict == (UNCHECKED if row.digest_size == NO_DIGEST else GOOD) for row in found)
@@ -102,7 +102,7 @@ def test_entries_that_nothing_can_check_are_marked(tmp_path: Path) -> None:
         stored += entries(digest_for(name, b"secret"), number, [b"one", b"two"])
     data = LOG_HEADER + records_of(stored)
 
-    def verdicts(digests: TryAll | KnownDigests) -> dict[int, set[tuple[int, int]]]:
+    def verdicts(digests: TryAllDigests | KnownDigests) -> dict[int, set[tuple[int, int]]]:
         found, damage = read_log(tmp_path / "log", data, digests)
         assert not damage
         assert len(found) == 8
@@ -112,8 +112,8 @@ def test_entries_that_nothing_can_check_are_marked(tmp_path: Path) -> None:
         }
 
     unknown = {(UNCHECKED, NO_DIGEST)}
-    assert verdicts(TryAll()) == {0: {(GOOD, 4)}, 1: {(GOOD, 8)}, 2: unknown, 3: unknown}
-    assert verdicts(TryAll([b"no", b"secret"])) == {0: {(GOOD, 4)}, 1: {(GOOD, 8)}, 2: {(GOOD, 20)}, 3: unknown}
+    assert verdicts(TryAllDigests()) == {0: {(GOOD, 4)}, 1: {(GOOD, 8)}, 2: unknown, 3: unknown}
+    assert verdicts(TryAllDigests([b"no", b"secret"])) == {0: {(GOOD, 4)}, 1: {(GOOD, 8)}, 2: {(GOOD, 20)}, 3: unknown}
     known = KnownDigests({0: ("CRC32C", b""), 2: ("MAC", b"secret"), 3: ("dummy", b"")})
     assert verdicts(known) == {0: {(GOOD, 4)}, 1: {(GOOD, 8)}, 2: {(GOOD, 20)}, 3: {(UNCHECKED, 0)}}
     found, damage = read_log(tmp_path / "log", data, KnownDigests(dict.fromkeys(range(4), ("crc32", b""))))
@@ -146,13 +146,13 @@ def test_entries_larger_than_any_block_are_read_and_their_damage_is_seen(tmp_pat
     stored = entries(CRC32C, 3, payloads)
     whole = LOG_HEADER + records_of(stored)
     (tmp_path / "log").write_bytes(whole)
-    found = plain_reading.rows(entry_log.read(tmp_path / "log", TryAll(), pytest.fail), whole)
+    found = plain_reading.rows(entry_log.read(tmp_path / "log", TryAllDigests(), pytest.fail), whole)
     assert [row.size for row in found] == [len(entry) for entry in stored]
     large = found[3]
     for place, known in ((large.record + 5000, True), (large.record + 5000, False), (large.record + 2, True)):
         data = bytearray(whole)
         data[place] ^= 1
-        digests = KnownDigests({3: ("crc32c", b"")}) if known else TryAll()
+        digests = KnownDigests({3: ("crc32c", b"")}) if known else TryAllDigests()
         found, damage = read_log(tmp_path / "log", bytes(data), digests)
         good = [row.entry_id for row in found if row.verdict == GOOD]
         assert good == [0, 1, 2, 4]
@@ -191,7 +191,7 @@ def test_entries_whose_lengths_alone_are_wrong_are_found(name: str, length: int,
     data = LOG_HEADER + b"".join(
         LENGTH.pack(length if entry_id in wrong else len(entry)) + entry for entry_id, entry in enumerate(stored)
     )
-    for digests in (TryAll(), KnownDigests({7: (name, b"")})):
+    for digests in (TryAllDigests(), KnownDigests({7: (name, b"")})):
         found, damage = read_log(tmp_path / "log", data, digests)
         assert [(row.entry_id, row.size) for row in found] == [(number, len(one)) for number, one in enumerate(stored)]
         assert all(row.verdict == GOOD for row in found)
@@ -218,7 +218,7 @@ def test_work_grows_with_the_file_and_not_faster(tmp_path: Path, monkeypatch: py
         junk = b"".join(
             (LENGTH.pack(size - at - 4) + HEADER.pack(1, 9, 8, 1 << 30)).ljust(400, b"\1") for at in range(0, size, 400)
         )
-        for digests in (TryAll(), KnownDigests({1: ("crc32", b"")})):
+        for digests in (TryAllDigests(), KnownDigests({1: ("crc32", b"")})):
             read = 0
             found, damage = read_log(path, LOG_HEADER + junk, digests)
             assert not any(row.verdict == GOOD for row in found)
@@ -229,7 +229,7 @@ def test_work_grows_with_the_file_and_not_faster(tmp_path: Path, monkeypatch: py
 
 def test_what_the_disk_does_not_give_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damage: list[Damage] = []
-    assert not list(entry_log.read(tmp_path / "none.log", TryAll(), damage.append))
+    assert not list(entry_log.read(tmp_path / "none.log", TryAllDigests(), damage.append))
     assert "cannot be opened" in str(damage[0])
     stored = entries(CRC32C, 3, [b"\1" * 300] * 200)
     path = tmp_path / "log"
@@ -246,7 +246,7 @@ def test_what_the_disk_does_not_give_is_damage(tmp_path: Path, monkeypatch: pyte
     found = plain_reading.rows(entry_log.read(path, KnownDigests({3: ("crc32c", b"")}), damage.append))
     page = 20_000 // 4096 * 4096
     monkeypatch.undo()
-    right = plain_reading.right_entries(path.read_bytes(), TryAll())
+    right = plain_reading.right_entries(path.read_bytes(), TryAllDigests())
     lost = [row for row in right if row.record < page + 4096 and row.end > page]
     assert lost
     assert len(found) == 200 - len(lost)
@@ -258,4 +258,4 @@ def test_a_ledgers_map_in_several_records_is_read(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(full_log(stored, rows_in_a_record=10))
     ledgers = entry_log.read_ledgers_map(tmp_path / "log", pytest.fail)
     assert ledgers == plain_reading.ledgers_map(stored)
-    assert len(plain_reading.rows(entry_log.read(tmp_path / "log", TryAll(), pytest.fail))) == 25
+    assert len(plain_reading.rows(entry_log.read(tmp_path / "log", TryAllDigests(), pytest.fail))) == 25

@@ -17,7 +17,7 @@ from bookstand.disk.store_source import StoreSource
 from bookstand.disk.topics.messages import DiskMessage, joined
 from bookstand.disk.topics.topics import topic
 from bookstand.errors import ExpansionError
-from bookstand.managed_ledger.message.format import batch_alike, frame
+from bookstand.managed_ledger.message.format import batch_alike, encode_message
 from bookstand.proto.expansion import DEFAULT, MESSAGE_BYTES
 from bookstand.storage.format.position import Position
 from tests.delivery.test_expanding_entries import expanding
@@ -45,9 +45,11 @@ def test_an_entry_beyond_the_limits_is_damage_and_the_others_are_read(store_path
 
 
 def test_what_was_put_together_from_chunks_is_within_the_limits_as_well() -> None:
-    whole = frame(bytes(11 * MESSAGE_BYTES), publish_time=1, compression="ZSTD", uuid="u", num_chunks_from_msg=2)
+    whole = encode_message(
+        bytes(11 * MESSAGE_BYTES), publish_time=1, compression="ZSTD", uuid="u", num_chunks_from_msg=2
+    )
     cut = len(whole) - 5
-    rest = frame(whole[cut:], publish_time=1, uuid="u", num_chunks_from_msg=2, chunk_id=1)
+    rest = encode_message(whole[cut:], publish_time=1, uuid="u", num_chunks_from_msg=2, chunk_id=1)
     damage: list[Damage] = []
     for limits, size in ((DEFAULT, 11 * MESSAGE_BYTES), (SMALL, 0)):
         parts = [
@@ -70,7 +72,7 @@ def test_many_small_chunks_that_wait_count_more_than_their_bytes() -> None:
         DiskMessage(
             "t",
             Position(3, number),
-            frame(b".", publish_time=1, uuid=str(number), num_chunks_from_msg=2),
+            encode_message(b".", publish_time=1, uuid=str(number), num_chunks_from_msg=2),
             damage.append,
         )
         for number in range(count)

@@ -38,7 +38,7 @@ from bookstand.errors import (
 from bookstand.managed_ledger.records import decode_cursor_info, encode_cursor_info
 from bookstand.managed_ledger.topic_name import cursor_node_of, node_of
 from bookstand.storage.commit.entry_operations import SetExplicitLac
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format.digest import DIGEST_NAMES, digest_for, master_key
 from bookstand.storage.format.entry_codec import encode
 from bookstand.storage.format.ledger_metadata import CLOSED
@@ -438,7 +438,7 @@ def test_formats_of_metadata(tmp_path: Path, target: Store, metadata_format: int
                 told.append_many([b"a", b"b"])
                 state = store.storage.state(told.id)
                 assert state is not None
-                store.storage.apply(Change(SetExplicitLac(told.id, state.incarnation, master_key(password), 1)))
+                store.storage.apply(WriteBatch(SetExplicitLac(told.id, state.incarnation, master_key(password), 1)))
         report = export_topics(store, tmp_path / "place")
         assert (report.entries, report.damage) == (32, [])
         imported(report, target)

@@ -17,7 +17,7 @@ from bookstand.disk.exporter.run import export_topics
 from bookstand.disk.exporter.staging import UNFINISHED
 from bookstand.errors import DiskFullError, NotEnoughBookiesError, StoreError, StoreInUseError
 from bookstand.storage.commit.entry_operations import Fence
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format.digest import master_key
 from tests.disk.exports import bytes_below, imported, same_ledgers
 from tests.disk.failing_exports import Case, Ended
@@ -197,7 +197,7 @@ def test_ledgers_that_grow_meanwhile(store: Store, tmp_path: Path) -> None:
 
     def change() -> None:
         writer.append_many([b"after"] * 5)
-        store.storage.apply(Change(Fence(writer.id, master_key(b""))))
+        store.storage.apply(WriteBatch(Fence(writer.id, master_key(b""))))
 
     meanwhile(store, tmp_path / "place", change)
     store.backup(tmp_path / "backup")

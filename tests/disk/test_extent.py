@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.disk.bookies.ledger_end import Extent, Held, Ranges, extent, survey
+from bookstand.disk.bookies.ledger_end import EntryRows, LedgerEnd, Ranges, extent, survey
 from bookstand.storage.format.ledger_metadata import LedgerMetadata
 
 UNHURRIED = settings(deadline=None)
@@ -47,10 +47,12 @@ def metadata(
     )
 
 
-def measured(entries: Mapping[int, Copy], about: LedgerMetadata | None, cuts: tuple[int, ...] = (), **more) -> Extent:
+def measured(
+    entries: Mapping[int, Copy], about: LedgerMetadata | None, cuts: tuple[int, ...] = (), **more
+) -> LedgerEnd:
     ids = sorted(entries)
     columns = np.array([(i, *entries[i]) for i in ids], np.int64).reshape(-1, 4)
-    blocks = [Held(*part.T) for part in np.split(columns, sorted(cuts))]
+    blocks = [EntryRows(*part.T) for part in np.split(columns, sorted(cuts))]
     quorum = 1 if about is None else max(1, about.ack_quorum_size)
     return extent(survey(blocks, quorum), about, lambda i: entries[i].length if i in entries else None, **more)
 

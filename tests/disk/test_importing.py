@@ -177,9 +177,9 @@ def test_a_ledger_that_was_recovered_since(cluster: Cluster, target: Store) -> N
 def test_a_ledger_that_was_fenced_since(cluster: Cluster, target: Store) -> None:
     run(cluster, target)
     from bookstand.storage.commit.entry_operations import Fence
-    from bookstand.storage.commit.operations import Change
+    from bookstand.storage.commit.operations import WriteBatch
 
-    target.storage.apply(Change(Fence(5, master_key(b""))))
+    target.storage.apply(WriteBatch(Fence(5, master_key(b""))))
     unchanged_by(target, lambda: run(cluster, target), ImportConflictError, "ledger 5 stands otherwise: its fenced")
 
 
@@ -211,9 +211,9 @@ def test_a_deleted_ledger_makes_way(cluster: Cluster, target: Store) -> None:
 
 def test_a_fence_that_came_before_the_ledger(cluster: Cluster, target: Store) -> None:
     from bookstand.storage.commit.entry_operations import Fence
-    from bookstand.storage.commit.operations import Change
+    from bookstand.storage.commit.operations import WriteBatch
 
-    target.storage.apply(Change(Fence(3, master_key(b"whose"))))
+    target.storage.apply(WriteBatch(Fence(3, master_key(b"whose"))))
     run(cluster, target)
     assert not target.storage.state(3).fenced  # type: ignore[union-attr]
     assert len(payloads(target, 3)) == 10

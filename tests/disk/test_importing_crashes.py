@@ -12,7 +12,7 @@ import bookstand
 from bookstand.disk.disks import Disks
 from bookstand.disk.importer.run import IMPORT_NODE, ImportReport, import_disks
 from bookstand.disk.metadata.dump import MetadataDump
-from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.message.format import encode_message
 from bookstand.managed_ledger.records import CursorInfo, encode_cursor_info
 from bookstand.managed_ledger.topic_name import cursor_node_of
 from bookstand.storage.format.ledger_state import LedgerState
@@ -26,7 +26,7 @@ COMMIT_BYTES = 600
 
 
 def messages(count: int) -> list[bytes]:
-    return [frame(b"message %d" % number, publish_time=1) for number in range(count)]
+    return [encode_message(b"message %d" % number, publish_time=1) for number in range(count)]
 
 
 def cluster(folder: Path) -> Cluster:

@@ -12,8 +12,8 @@ import pytest
 
 from bookstand.disk.damage import Damage
 from bookstand.disk.format import journal
-from bookstand.disk.format.entry_block import GOOD, NO_DIGEST, UNCHECKED, KnownDigests, TryAll
-from bookstand.disk.format.journal import Special
+from bookstand.disk.format.entry_block import GOOD, NO_DIGEST, UNCHECKED, KnownDigests, TryAllDigests
+from bookstand.disk.format.journal import MetaEntry
 from bookstand.storage.format.digest import digest_for
 from tests.disk import plain_reading
 from tests.disk.made import entries, explicit_lac, fence, ledger_key
@@ -48,8 +48,8 @@ def test_recorded_journals_are_read_record_by_record(recording: str, unpacked: U
     for path in paths:
         data = path.read_bytes()
         damage: list[Damage] = []
-        special: list[Special] = []
-        blocks = journal.read(path, TryAll([b"", b"pw-MAC"]), damage.append, special=special.append)
+        special: list[MetaEntry] = []
+        blocks = journal.read(path, TryAllDigests([b"", b"pw-MAC"]), damage.append, special=special.append)
         found = plain_reading.rows(blocks, data)
         walked = list(_walk(data))
         assert [row[:4] for row in found] == [row for row in walked if row[3] >= 0]
@@ -67,7 +67,7 @@ def test_damaged_journals_give_all_that_is_right(case: dict[str, Any], unpacked:
     data = path.read_bytes()
     digests = KnownDigests(dict.fromkeys((5, 6, (1 << 32) + 7), ("crc32c", b"")))
     damage: list[Damage] = []
-    special: list[Special] = []
+    special: list[MetaEntry] = []
     start = case["start"] or None
     found = plain_reading.rows(journal.read(path, digests, damage.append, start=start, special=special.append), data)
     right = [row for row in plain_reading.entries_of_any_size(data, digests) if row.record >= case["start"]]
@@ -117,13 +117,13 @@ def test_what_is_told_beside_entries(tmp_path: Path) -> None:
     path.write_bytes(JOURNAL_HEADER + records_of(records) + bytes(100))
     offsets = [512 + len(records_of(records[:number])) for number in range(len(records))]
     expected = [
-        Special(offsets[0], "ledger_key", 7, bytes(range(20))),
-        Special(offsets[3], "explicit_lac", 7, lac=1),
-        Special(offsets[4], "fence", 7),
-        Special(offsets[5], "explicit_lac", 8, lac=4),
+        MetaEntry(offsets[0], "ledger_key", 7, bytes(range(20))),
+        MetaEntry(offsets[3], "explicit_lac", 7, lac=1),
+        MetaEntry(offsets[4], "fence", 7),
+        MetaEntry(offsets[5], "explicit_lac", 8, lac=4),
     ]
     for start in (None, offsets[1], offsets[3], offsets[3] - 1, offsets[4]):
-        special: list[Special] = []
+        special: list[MetaEntry] = []
         damage: list[Damage] = []
         digests = KnownDigests({8: ("hmac", b"secret")})
         found = plain_reading.rows(journal.read(path, digests, damage.append, start=start, special=special.append))

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bookstand.disk.damage import Damage
-from bookstand.disk.metadata.dump import MetadataDump, Node, ledger_id_of, ledger_path, write_dump
+from bookstand.disk.metadata.dump import DumpNode, MetadataDump, ledger_id_of, ledger_path, write_dump
 from bookstand.errors import IncorrectParameterError, NoSuchNodeError, StoreError
 from bookstand.managed_ledger.records import (
     CursorInfo,
@@ -78,7 +78,7 @@ def test_every_node_is_there(name: str) -> None:
     dump, damage = opened(dump_path(name))
     assert damage == []
     assert list(dump.nodes.values()) == [
-        Node(n["path"], base64.b64decode(n["value"]), n["version"], n["ctime"], n["mtime"])
+        DumpNode(n["path"], base64.b64decode(n["value"]), n["version"], n["ctime"], n["mtime"])
         for n in recorded_lines(name)
     ]
 
@@ -363,7 +363,7 @@ def test_two_nodes_of_one_topic_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_dump_that_was_cut_short_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    nodes = [Node(f"/n{i}", os.urandom(300)) for i in range(2000)]
+    nodes = [DumpNode(f"/n{i}", os.urandom(300)) for i in range(2000)]
     whole, cut = tmp_path / "whole.gz", tmp_path / "cut.gz"
     write_dump(whole, nodes)
     cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
@@ -417,8 +417,8 @@ def test_mutated_dumps_are_read_or_reported(tmp_path_factory: pytest.TempPathFac
 
 
 def test_a_folder_of_dumps(tmp_path: Path) -> None:
-    write_dump(tmp_path / "part-0.jsonl.gz", [Node("/a", b"1")])
-    write_dump(tmp_path / "part-1.jsonl", [Node("/b", b"2")])
+    write_dump(tmp_path / "part-0.jsonl.gz", [DumpNode("/a", b"1")])
+    write_dump(tmp_path / "part-1.jsonl", [DumpNode("/b", b"2")])
     (tmp_path / "readme.txt").write_text("no dump")
     dump, damage = opened(tmp_path)
     assert {path: node.value for path, node in dump.nodes.items()} == {"/a": b"1", "/b": b"2"}
@@ -451,13 +451,15 @@ def test_no_dump_there(tmp_path: Path, make: Callable[[Path], Path], says: str) 
 PATHS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(lambda text: "/" + text)
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 NODES = st.lists(
-    st.builds(Node, PATHS, st.binary(max_size=50), NUMBERS, NUMBERS, NUMBERS), max_size=8, unique_by=lambda n: n.path
+    st.builds(DumpNode, PATHS, st.binary(max_size=50), NUMBERS, NUMBERS, NUMBERS),
+    max_size=8,
+    unique_by=lambda n: n.path,
 )
 
 
 @settings(max_examples=50, deadline=None)
 @given(NODES, st.sampled_from(["dump.jsonl", "dump.jsonl.gz"]))
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, nodes: list[Node], name: str) -> None:
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, nodes: list[DumpNode], name: str) -> None:
     path = tmp_path_factory.mktemp("written") / name
     write_dump(path, nodes)
     dump, damage = opened(path)
@@ -475,10 +477,10 @@ def test_a_recorded_dump_is_written_as_it_was(tmp_path: Path, name: str) -> None
 
 def test_a_dump_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "dump.jsonl"
-    write_dump(path, [Node("/old", b"")])
+    write_dump(path, [DumpNode("/old", b"")])
     before = path.read_bytes()
     with pytest.raises(IncorrectParameterError, match="slash"):
-        write_dump(path, [Node("/new", b""), Node("wrong", b"")])
+        write_dump(path, [DumpNode("/new", b""), DumpNode("wrong", b"")])
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["dump.jsonl"]
     assert path.stat().st_mode & 0o077 == 0, "passwords stand in it"

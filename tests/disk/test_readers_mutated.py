@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bookstand.disk.damage import Damage
 from bookstand.disk.format import entry_log
-from bookstand.disk.format.entry_block import Digests, TryAll
+from bookstand.disk.format.entry_block import Digests, TryAllDigests
 from bookstand.storage.format.digest import digest_for
 from tests.disk import plain_reading
 from tests.disk.made import entries
@@ -19,7 +19,7 @@ from tests.disk.plain_reading import KNOWN, OTHER_PASSWORD, PASSWORD, hold_again
 from tests.soak.decoder_mutations import mutated
 
 CASES = 400
-WITHOUT = TryAll([PASSWORD, OTHER_PASSWORD])
+WITHOUT = TryAllDigests([PASSWORD, OTHER_PASSWORD])
 
 
 @pytest.mark.parametrize("what", ["log", "journal"])

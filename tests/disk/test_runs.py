@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.disk.bookies.external_sort import Rows, Sorter, Table
+from bookstand.disk.bookies.external_sort import ExternalSorter, Rows, SpilledTable
 from bookstand.errors import DiskFullError, IncorrectParameterError
 
 UNHURRIED = settings(deadline=None, max_examples=60)
@@ -43,7 +43,7 @@ def some(random: np.random.Generator, count: int, ledgers: int, entries: int) ->
 def test_it_sorts(seed: int, counts: list[int], ledgers: int, entries: int, run: int, merged: int) -> None:
     random = np.random.default_rng(seed)
     added = [some(random, count, ledgers, entries) for count in counts]
-    sorter = Sorter(DTYPES, "ledger", "entry", order, run_rows=run, merged_rows=merged)
+    sorter = ExternalSorter(DTYPES, "ledger", "entry", order, run_rows=run, merged_rows=merged)
     for rows in added:
         sorter.add(rows)
     parts = list(sorter.merged())
@@ -61,7 +61,7 @@ def test_it_sorts(seed: int, counts: list[int], ledgers: int, entries: int, run:
 
 
 def test_parts_are_small_also_where_runs_do_not_overlap() -> None:
-    sorter = Sorter(DTYPES, "ledger", "entry", order, run_rows=10_000, merged_rows=4096)
+    sorter = ExternalSorter(DTYPES, "ledger", "entry", order, run_rows=10_000, merged_rows=4096)
     for start in range(0, 200_000, 10_000):
         ids = np.arange(start, start + 10_000)
         sorter.add({"ledger": ids // 50_000, "entry": ids % 50_000, "value": np.zeros(10_000, np.uint8)})
@@ -73,7 +73,7 @@ def test_parts_are_small_also_where_runs_do_not_overlap() -> None:
 
 
 def test_files_have_no_name(tmp_path: Path) -> None:
-    table = Table(DTYPES, tmp_path)
+    table = SpilledTable(DTYPES, tmp_path)
     table.append(some(np.random.default_rng(1), 100, 5, 5))
     columns = table.columns()
     assert not os.listdir(tmp_path)
@@ -82,7 +82,7 @@ def test_files_have_no_name(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_named(small_disk: Path) -> None:
-    sorter = Sorter(DTYPES, "ledger", "entry", order, small_disk, run_rows=1000)
+    sorter = ExternalSorter(DTYPES, "ledger", "entry", order, small_disk, run_rows=1000)
     rows = some(np.random.default_rng(1), 1000, 5, 5)
 
     def fill() -> None:
@@ -96,4 +96,4 @@ def test_a_full_disk_is_named(small_disk: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(IncorrectParameterError, match="gone"):
-        Table(DTYPES, tmp_path / "gone")
+        SpilledTable(DTYPES, tmp_path / "gone")

@@ -23,7 +23,7 @@ from bookstand.disk.topics.messages import DiskMessage, Whole, joined
 from bookstand.disk.topics.topics import DiskTopic
 from bookstand.errors import IncorrectParameterError
 from bookstand.managed_ledger.message import compression
-from bookstand.managed_ledger.message.format import Message, batch, frame, join, single
+from bookstand.managed_ledger.message.format import Message, assemble, batch, encode_message, single
 from bookstand.managed_ledger.message.metadata import BrokerEntryMetadata, EncryptionKey
 from bookstand.managed_ledger.records import LedgerInfo, ManagedLedgerInfo, encode_ledger_info
 from bookstand.managed_ledger.topic_name import node_of
@@ -171,7 +171,10 @@ def test_what_producers_were_told_is_there(unpacked: Callable[[str], Path]) -> N
 
 
 def plain(count: int, start: int = 0) -> list[bytes]:
-    return [frame(b"message %d" % number, publish_time=1, sequence_id=number) for number in range(start, start + count)]
+    return [
+        encode_message(b"message %d" % number, publish_time=1, sequence_id=number)
+        for number in range(start, start + count)
+    ]
 
 
 def test_behind_a_position(tmp_path: Path) -> None:
@@ -218,12 +221,12 @@ def wrong_bit(data: bytes) -> bytes:
 
 
 def packed(codec: str, **more: Any) -> bytes:
-    return frame(b"value " * 100, publish_time=1, compression=codec, **more)
+    return encode_message(b"value " * 100, publish_time=1, compression=codec, **more)
 
 
 def with_payload(data: bytes, payload: bytes) -> bytes:
     """The message with another payload, and a checksum that fits."""
-    return join(Message(data).metadata, payload)
+    return assemble(Message(data).metadata, payload)
 
 
 DAMAGED = [
@@ -236,7 +239,7 @@ DAMAGED = [
     pytest.param(with_payload(packed("LZ4"), b"\xff" * 9), "cannot be unpacked", 0, id="lz4"),
     pytest.param(with_payload(packed("ZLIB"), b"\xff" * 9), "cannot be unpacked", 0, id="zlib"),
     pytest.param(with_payload(packed("SNAPPY"), b"\xff" * 9), "SNAPPY", 0, id="snappy"),
-    pytest.param(join(Message(packed("LZ4")).metadata._replace(compression=9), b"x"), "codec 9", 0, id="codec"),
+    pytest.param(assemble(Message(packed("LZ4")).metadata._replace(compression=9), b"x"), "codec 9", 0, id="codec"),
     pytest.param(
         with_payload(
             batch([single(b"one"), single(b"two")], publish_time=1),
@@ -283,7 +286,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_what_is_encrypted_stays_so(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
-    secret = frame(b"secret", publish_time=1, compression="LZ4", encryption_keys=(EncryptionKey("k", b"v"),))
+    secret = encode_message(b"secret", publish_time=1, compression="LZ4", encryption_keys=(EncryptionKey("k", b"v"),))
     cluster.topic({4: [secret, *plain(1)]})
     with cluster.open() as disks:
         first, second = topics.topic(disks, TOPIC).messages()
@@ -325,9 +328,9 @@ def chunked(uuid: str, value: bytes, count: int, codec: str = "LZ4") -> list[byt
     """A message in chunks, as a producer sends it: packed first, then cut."""
     stored = compression.pack(codec, value)
     size = -(-len(stored) // count)
-    whole = Message(frame(value, publish_time=1, compression=codec)).metadata
+    whole = Message(encode_message(value, publish_time=1, compression=codec)).metadata
     return [
-        join(
+        assemble(
             whole._replace(uuid=uuid, chunk_id=number, num_chunks_from_msg=count, total_chunk_msg_size=len(stored)),
             stored[number * size : (number + 1) * size],
             BrokerEntryMetadata(5, number),
@@ -403,7 +406,7 @@ def test_waiting_chunks_are_bounded() -> None:
 def test_a_topic_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
     size, count = 256 << 10, 96
     cluster = Cluster(tmp_path)
-    cluster.topic({4: [frame(bytes([number]) * size, publish_time=1) for number in range(count)]})
+    cluster.topic({4: [encode_message(bytes([number]) * size, publish_time=1) for number in range(count)]})
     with cluster.open() as disks:
         del cluster
         topic: DiskTopic = topics.topic(disks, TOPIC)

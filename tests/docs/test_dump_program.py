@@ -16,7 +16,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import ZnodeStat
 
 from bookstand.disk.damage import Damage
-from bookstand.disk.metadata.dump import MetadataDump, Node
+from bookstand.disk.metadata.dump import DumpNode, MetadataDump
 from tests.disk.recordings import dump_path
 from tests.docs.steps import ROOT, blocks
 
@@ -26,7 +26,7 @@ PAGE = (ROOT / "docs" / "how-to" / "look-at-disks.md").read_text()
 class Client:
     """As far as the program uses it. One node goes away between being listed and being read."""
 
-    nodes: dict[str, Node]
+    nodes: dict[str, DumpNode]
     gone = "/gone"
 
     def __init__(self, hosts: str) -> None:
@@ -62,12 +62,12 @@ def program() -> SimpleNamespace:
 def test_what_it_writes_is_read(name: str, tmp_path: Path) -> None:
     damage: list[Damage] = []
     recorded = MetadataDump.open(dump_path(name), damage.append)
-    Client.nodes = {"/": Node("/", b"")}
+    Client.nodes = {"/": DumpNode("/", b"")}
     for path, node in recorded.nodes.items():
         # Those above a node are nodes, too.
         for end in re.finditer("/", path[1:]):
             above = path[: end.start() + 1]
-            Client.nodes.setdefault(above, Node(above, b""))
+            Client.nodes.setdefault(above, DumpNode(above, b""))
         Client.nodes[path] = node
     dumping = program()
     dumping.names["KazooClient"] = Client

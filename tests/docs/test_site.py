@@ -17,7 +17,7 @@ import pytest
 
 import bookstand
 import bookstand.testing
-from bookstand.proto.struct_layout import Layout, Numbered
+from bookstand.proto.struct_layout import Layout, MessageFields
 from tests.docs.steps import ROOT
 from website import errors, figures, generated, layouts, links, markup, messages, rooms, settings
 
@@ -98,7 +98,7 @@ def stored_modules() -> Iterator[tuple[str, ModuleType]]:
             yield found.name.removeprefix("bookstand."), importlib.import_module(found.name)
 
 
-def all_layouts() -> list[tuple[str, Layout | Numbered]]:
+def all_layouts() -> list[tuple[str, Layout | MessageFields]]:
     return [(name, layout) for name, _ in stored_modules() for layout in layouts.of_module(name)]
 
 

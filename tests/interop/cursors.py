@@ -20,7 +20,7 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.format import position_info
 from bookstand.cursor.format.record import MARKER_NAME
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.managed_ledger.managed_ledger import ManagedLedger
 from bookstand.managed_ledger.message.compression import NUMBERS
 from bookstand.managed_ledger.records import (
@@ -132,7 +132,7 @@ def _some_string_properties(rng: random.Random) -> tuple[tuple[str, str], ...]:
     return tuple((name, rng.choice(NAMES)) for name in rng.sample(NAMES, rng.choice((0, 1, len(NAMES)))))
 
 
-def _some_state(rng: random.Random) -> AckState:
+def _some_state(rng: random.Random) -> AckSnapshot:
     ledgers = sorted({rng.getrandbits(rng.choice((4, 20, 62))) for _ in range(rng.choice((0, 1, 2, 9)))})
     mark_delete = Position(ledgers[0] if ledgers else 7, rng.choice((-1, 0, 63, 64, 500)))
     acked = {}
@@ -146,19 +146,19 @@ def _some_state(rng: random.Random) -> AckState:
         for ledger in ledgers
         for _ in range(rng.choice((0, 0, 1, 7)))
     }
-    return AckState(mark_delete, acked, batches, _some_long_properties(rng))
+    return AckSnapshot(mark_delete, acked, batches, _some_long_properties(rng))
 
 
-def _extreme_states() -> Iterator[AckState]:
+def _extreme_states() -> Iterator[AckSnapshot]:
     nothing: dict[Position, int] = {}
-    yield AckState(Position(-1, -1), {}, nothing, {})
-    yield AckState(Position(LARGEST, LARGEST), {}, nothing, {})
-    yield AckState(Position(0, -1), {0: BitMap64([1])}, {Position(0, 0): (1 << 4096) - 1}, {"": -1})
-    yield AckState(Position(3, -1), {LARGEST: BitMap64([0])}, {Position(LARGEST, LARGEST): 1}, {})
+    yield AckSnapshot(Position(-1, -1), {}, nothing, {})
+    yield AckSnapshot(Position(LARGEST, LARGEST), {}, nothing, {})
+    yield AckSnapshot(Position(0, -1), {0: BitMap64([1])}, {Position(0, 0): (1 << 4096) - 1}, {"": -1})
+    yield AckSnapshot(Position(3, -1), {LARGEST: BitMap64([0])}, {Position(LARGEST, LARGEST): 1}, {})
     # One word for each 64 entries, however few there are.
-    yield AckState(Position(3, 0), {3: BitMap64([2, 300_000])}, nothing, {})
-    yield AckState(Position(3, 0), {3: BitMap64(range(2, 20_000, 2))}, nothing, {})
-    yield AckState(Position(3, 0), {ledger: BitMap64([ledger % 70 + 2]) for ledger in range(3, 1000)}, nothing, {})
+    yield AckSnapshot(Position(3, 0), {3: BitMap64([2, 300_000])}, nothing, {})
+    yield AckSnapshot(Position(3, 0), {3: BitMap64(range(2, 20_000, 2))}, nothing, {})
+    yield AckSnapshot(Position(3, 0), {ledger: BitMap64([ledger % 70 + 2]) for ledger in range(3, 1000)}, nothing, {})
 
 
 def snapshots(rng: random.Random) -> Iterator[Question]:
@@ -179,7 +179,7 @@ def snapshots(rng: random.Random) -> Iterator[Question]:
             }
             yield Question(f"snapshot {number}, {form}", request("position_info", bytes=data, acked=1), expected)
     # Entries that no set of the original's can hold: it reads what stands there all the same.
-    far = AckState(Position(3, 0), {3: BitMap64([1 << 31, LARGEST])}, {}, {})
+    far = AckSnapshot(Position(3, 0), {3: BitMap64([1 << 31, LARGEST])}, {}, {})
     expected = {"ranges": _ranges({3: far.acked[3]}), "longs": ""}
     yield Question("snapshot of far entries", request("position_info", bytes=position_info.write(far).data), expected)
 

@@ -22,7 +22,7 @@ from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST, DelayedDeliveryConfig
 from bookstand.delivery.timer import ManualTimer
 from bookstand.delivery.tracker.bucket.key import BucketLabels, bucket_key
-from bookstand.delivery.tracker.bucket.registry import CursorHome
+from bookstand.delivery.tracker.bucket.registry import CursorBucketRegistry
 from bookstand.delivery.tracker.bucket.snapshot.codec import UNLIMITED, decode_metadata, seal
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
@@ -285,7 +285,7 @@ class Desk:
         self.ledger = rng.getrandbits(rng.choice((4, 40)))
         self.tracker = BucketDelayedTracker(
             lambda: None,
-            CursorHome(self.cursor),
+            CursorBucketRegistry(self.cursor),
             self.config,
             storage=self.storage,
             clock=self.clock,

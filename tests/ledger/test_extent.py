@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.managed_ledger.topic_extent import Extent
+from bookstand.managed_ledger.topic_extent import TopicExtent
 from bookstand.storage.format.position import EARLIEST, LATEST, Position
 
 SERIES = st.dictionaries(st.integers(0, 30), st.integers(0, 4), max_size=8).map(lambda made: sorted(made.items()))
@@ -18,7 +18,7 @@ def entries_of(series: list[tuple[int, int]]) -> list[Position]:
 
 @given(SERIES, POSITIONS, POSITIONS)
 def test_against_a_list(series, one, other):
-    extent = Extent(series)
+    extent = TopicExtent(series)
     entries = entries_of(series)
     assert extent.total == len(entries)
     assert extent.ledger_ids == [ledger_id for ledger_id, _ in series]
@@ -34,7 +34,7 @@ def test_against_a_list(series, one, other):
 
 @given(SERIES, st.lists(st.integers(0, 5), max_size=4))
 def test_growing(series, more):
-    extent = Extent(series)
+    extent = TopicExtent(series)
     grown = list(series)
     for number, count in enumerate(more):
         extent.append(40 + number)

@@ -24,7 +24,15 @@ from bookstand.errors import (
     MissingExtraError,
 )
 from bookstand.managed_ledger.message import compression
-from bookstand.managed_ledger.message.format import Message, batch, frame, frames, join, open_messages, single
+from bookstand.managed_ledger.message.format import (
+    Message,
+    assemble,
+    batch,
+    encode_message,
+    encode_messages,
+    open_messages,
+    single,
+)
 from bookstand.managed_ledger.message.metadata import (
     SINGLE_MESSAGE_METADATA,
     BrokerEntryMetadata,
@@ -50,7 +58,7 @@ GOLDEN = bytes.fromhex("0e0134b104a8000000150a0a70726f64756365722d3010001880d095
 
 
 def test_golden_message() -> None:
-    written = frame(b"", publish_time=1_700_000_000_000, producer_name="producer-0", sequence_id=0)
+    written = encode_message(b"", publish_time=1_700_000_000_000, producer_name="producer-0", sequence_id=0)
     message = Message(GOLDEN)
     assert message.broker_metadata is None
     assert message.has_checksum
@@ -61,7 +69,7 @@ def test_golden_message() -> None:
     message.check()
     # Ours says the size of an empty payload as well.
     assert Message(written).metadata == message.metadata._replace(uncompressed_size=0)
-    assert join(message.metadata, b"") == GOLDEN
+    assert assemble(message.metadata, b"") == GOLDEN
 
 
 @UNHURRIED
@@ -76,7 +84,7 @@ def test_golden_message() -> None:
 def test_a_message_reads_back(
     payload: bytes, codec: str, deliver_at: int | None, properties: dict[str, str], broker: BrokerEntryMetadata | None
 ) -> None:
-    data = frame(
+    data = encode_message(
         payload,
         publish_time=5,
         deliver_at=deliver_at,
@@ -124,7 +132,7 @@ def test_recorded_messages_are_checked() -> None:
 
 def test_each_step_stands_on_its_own() -> None:
     """Of an entry that is broken at one place, what stands before it can be had."""
-    whole = frame(b"payload", publish_time=1, broker_metadata=BrokerEntryMetadata(2, 3))
+    whole = encode_message(b"payload", publish_time=1, broker_metadata=BrokerEntryMetadata(2, 3))
     offset = Message(whole).offset
     cut = Message(whole[: offset + 12])
     assert cut.broker_metadata == BrokerEntryMetadata(2, 3)
@@ -137,7 +145,7 @@ def test_each_step_stands_on_its_own() -> None:
 
 def changed_metadata(**fields: Any) -> bytes:
     """A message of one byte, whose metadata says what is not so."""
-    return join(MessageMetadata("p", 0, 0)._replace(**fields), b"x")
+    return assemble(MessageMetadata("p", 0, 0)._replace(**fields), b"x")
 
 
 BROKEN = {
@@ -172,7 +180,7 @@ def test_a_batch_that_claims_too_much() -> None:
     one = SINGLE_MESSAGE_METADATA.write(SingleMessageMetadata(payload_size=9))
     body = struct.pack(">I", len(one)) + one + b"short"
     whole = SINGLE_MESSAGE_METADATA.write(SingleMessageMetadata(payload_size=2))
-    data = join(
+    data = assemble(
         MessageMetadata("p", 0, 0, num_messages_in_batch=2), struct.pack(">I", len(whole)) + whole + b"ok" + body
     )
     messages = Message(data).messages()
@@ -180,7 +188,7 @@ def test_a_batch_that_claims_too_much() -> None:
     with pytest.raises(MalformedMessageError, match="message 1 of the batch should have 9 bytes, there are 5"):
         next(messages)
     negative = SINGLE_MESSAGE_METADATA.write(SingleMessageMetadata(payload_size=-1))
-    data = join(MessageMetadata("p", 0, 0, num_messages_in_batch=1), struct.pack(">I", len(negative)) + negative)
+    data = assemble(MessageMetadata("p", 0, 0, num_messages_in_batch=1), struct.pack(">I", len(negative)) + negative)
     with pytest.raises(MalformedMessageError, match="-1 bytes"):
         list(Message(data).messages())
 
@@ -232,7 +240,7 @@ def test_one_flipped_bit_is_noticed_by_the_checksum(data: bytes, draw: st.DataOb
 
 
 def test_a_message_without_checksum_passes() -> None:
-    data = join(MessageMetadata("p", 0, 0), b"x", checksum=False)
+    data = assemble(MessageMetadata("p", 0, 0), b"x", checksum=False)
     message = Message(data)
     assert not message.has_checksum
     message.check()
@@ -264,26 +272,28 @@ def test_a_bomb_is_refused(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", ["LZ4", "ZSTD", "SNAPPY"])
 def test_a_missing_extra_is_named(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    message = Message(frame(b"some payload", publish_time=1, compression=codec))
+    message = Message(encode_message(b"some payload", publish_time=1, compression=codec))
     monkeypatch.setitem(sys.modules, "cramjam", None)
     with pytest.raises(MissingExtraError, match=r"bookstand\[codecs\]"):
         message.payload()
     with pytest.raises(MissingExtraError, match=r"bookstand\[codecs\]"):
-        frame(b"some payload", publish_time=1, compression=codec)
-    assert Message(frame(b"zlib needs none", publish_time=1, compression="ZLIB")).payload() == b"zlib needs none"
+        encode_message(b"some payload", publish_time=1, compression=codec)
+    assert (
+        Message(encode_message(b"zlib needs none", publish_time=1, compression="ZLIB")).payload() == b"zlib needs none"
+    )
 
 
 def test_wrong_arguments() -> None:
     with pytest.raises(IncorrectParameterError, match="no codec"):
-        frame(b"", publish_time=1, compression="BROTLI")
+        encode_message(b"", publish_time=1, compression="BROTLI")
     with pytest.raises(IncorrectParameterError, match="no such field"):
-        frame(b"", publish_time=1, partition="k")
+        encode_message(b"", publish_time=1, partition="k")
     with pytest.raises(IncorrectParameterError, match="no such field"):
-        frame(b"", publish_time=1, uncompressed_size=5)
+        encode_message(b"", publish_time=1, uncompressed_size=5)
     wrong: list[dict[str, Any]] = [{"sequence_id": "1"}, {"producer_name": 5}, {"properties": {"\ud800": ""}}]
     for values in wrong:
         with pytest.raises(IncorrectParameterError, match="cannot be written"):
-            frame(b"", **{"publish_time": 1, **values})
+            encode_message(b"", **{"publish_time": 1, **values})
     with pytest.raises(IncorrectParameterError, match="at least one"):
         batch([], publish_time=1)
     with pytest.raises(IncorrectParameterError, match="says 1 bytes, it has 2"):
@@ -291,7 +301,7 @@ def test_wrong_arguments() -> None:
 
 
 def test_the_checksum_is_over_all_that_follows() -> None:
-    data = frame(b"payload", publish_time=1)
+    data = encode_message(b"payload", publish_time=1)
     assert struct.unpack_from(">I", data, 2)[0] == google_crc32c.value(data[6:])
 
 
@@ -303,9 +313,11 @@ MISLEADING = [
     b"\x98\x01" + b"\x80" * 6,
 ]
 ENTRIES = st.one_of(
-    st.builds(lambda size, at: frame(bytes(size), publish_time=7, deliver_at=at), st.integers(0, 2), TIMES),
+    st.builds(lambda size, at: encode_message(bytes(size), publish_time=7, deliver_at=at), st.integers(0, 2), TIMES),
     st.builds(
-        lambda end, at: frame(b"", publish_time=7, deliver_at=at, schema_id=end), st.sampled_from(MISLEADING), TIMES
+        lambda end, at: encode_message(b"", publish_time=7, deliver_at=at, schema_id=end),
+        st.sampled_from(MISLEADING),
+        TIMES,
     ),
     st.integers(0, 9).map(lambda size: b"\x0e\x01" + bytes(4) + size.to_bytes(4) + (b"\x98\x01" * 5)[:size]),
     st.sampled_from(GOOD),
@@ -334,7 +346,7 @@ def test_many_open_as_each_does_alone(entries: list[bytes], draw: st.DataObject)
 def test_many_are_framed_as_each_is_alone(
     messages: list[tuple[int, int | None]], properties: dict[str, str], codec: str
 ) -> None:
-    together = frames(
+    together = encode_messages(
         [bytes(size) for size, _ in messages],
         publish_time=7,
         deliver_at=[time for _, time in messages],
@@ -342,11 +354,11 @@ def test_many_are_framed_as_each_is_alone(
         compression=codec,
     )
     assert list(together) == [
-        frame(bytes(size), publish_time=7, deliver_at=time, properties=properties, compression=codec)
+        encode_message(bytes(size), publish_time=7, deliver_at=time, properties=properties, compression=codec)
         for size, time in messages
     ]
 
 
 def test_a_time_is_a_number() -> None:
     with pytest.raises(IncorrectParameterError, match="time of delivery"):
-        list(frames([b""], publish_time=7, deliver_at=["soon"]))  # type: ignore[list-item]
+        list(encode_messages([b""], publish_time=7, deliver_at=["soon"]))  # type: ignore[list-item]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bookstand import errors
-from bookstand.storage.commit.executor import Commits
+from bookstand.storage.commit.executor import CommitExecutor
 from tests.kit import PATIENCE
 
 MANY = [b"%d" % number for number in range(5)]
@@ -37,7 +37,7 @@ def test_an_interrupted_commit_ends_the_writer_and_nothing_else(store, monkeypat
         def sync(*_):
             raise KeyboardInterrupt
 
-        patches.setattr(Commits, "_sync", sync)
+        patches.setattr(CommitExecutor, "_sync", sync)
         with pytest.raises(KeyboardInterrupt):
             writer.append_many(payloads)
     with pytest.raises(errors.LedgerClosedError):

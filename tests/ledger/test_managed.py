@@ -22,7 +22,7 @@ from bookstand.managed_ledger.managed_ledger import (
 )
 from bookstand.managed_ledger.message.format import Message
 from bookstand.managed_ledger.topic_name import cursor_node_of, node_of, parts_of
-from bookstand.storage.commit.executor import Commits
+from bookstand.storage.commit.executor import CommitExecutor
 from bookstand.storage.format.position import EARLIEST, LATEST, Position
 from tests import kit
 
@@ -390,15 +390,15 @@ class SlowCommits:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
         self.count = 0
-        commit = Commits._sync
+        commit = CommitExecutor._sync
 
-        def slow(commits: Commits, *arguments: Any) -> None:
+        def slow(commits: CommitExecutor, *arguments: Any) -> None:
             self.count += 1
             self.begun.set()
             assert self.go_on.wait(kit.PATIENCE)
             commit(commits, *arguments)
 
-        monkeypatch.setattr(Commits, "_sync", slow)
+        monkeypatch.setattr(CommitExecutor, "_sync", slow)
 
 
 def test_who_adds_while_another_commits_waits_for_no_lock_and_shares_a_commit(

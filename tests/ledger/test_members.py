@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bookstand.errors import IncorrectParameterError, MalformedMessageError
-from bookstand.managed_ledger.message.batch_members import Single, joined, members, metadata_of
+from bookstand.managed_ledger.message.batch_members import BatchMember, decode_members, encode_batch, metadata_of
 from bookstand.managed_ledger.message.format import Message, batch, batch_alike, single
 from bookstand.managed_ledger.message.length_prefixed import U32
 from bookstand.managed_ledger.message.metadata import SINGLE_MESSAGE_METADATA, SingleMessageMetadata
@@ -37,7 +37,7 @@ def body_of(parts: list[tuple[bytes, bytes]]) -> bytes:
     return b"".join(U32.pack(len(stored)) + stored + payload for stored, payload in parts)
 
 
-def plainly(body: bytes, count: int) -> list[Single]:
+def plainly(body: bytes, count: int) -> list[BatchMember]:
     """As protobuf reads them; an error of whatever kind where it cannot."""
     found = []
     at = 0
@@ -50,14 +50,14 @@ def plainly(body: bytes, count: int) -> list[Single]:
         if not 0 <= size <= len(body) - at:
             raise ValueError("the payload is cut off")
         found.append(
-            Single(SingleMessageMetadata(**SINGLE_MESSAGE_METADATA.read(body, start, at)), body[at : at + size])
+            BatchMember(SingleMessageMetadata(**SINGLE_MESSAGE_METADATA.read(body, start, at)), body[at : at + size])
         )
         at += size
     return found
 
 
-def cut(body: bytes, count: int) -> list[Single]:
-    return [Single(metadata_of(stored), payload) for stored, payload in members(body, count)]
+def cut(body: bytes, count: int) -> list[BatchMember]:
+    return [BatchMember(metadata_of(stored), payload) for stored, payload in decode_members(body, count)]
 
 
 def assert_cut_as_protobuf_does(body: bytes, count: int) -> None:
@@ -72,8 +72,8 @@ def assert_cut_as_protobuf_does(body: bytes, count: int) -> None:
 
 @given(st.lists(st.tuples(METADATA, st.binary(max_size=5)), max_size=8))
 def test_what_was_joined_is_cut_again(messages: list[tuple[SingleMessageMetadata, bytes]]) -> None:
-    singles = [Single(own._replace(payload_size=len(payload)), payload) for own, payload in messages]
-    body, count = joined(singles, 7)
+    singles = [BatchMember(own._replace(payload_size=len(payload)), payload) for own, payload in messages]
+    body, count = encode_batch(singles, 7)
     numbered = [
         one
         if one.metadata.sequence_id is not None
@@ -156,7 +156,7 @@ def test_what_cannot_be_written() -> None:
 
 def test_what_precedes_a_broken_one_can_be_had() -> None:
     good = SINGLE_MESSAGE_METADATA.write(SingleMessageMetadata(payload_size=2))
-    found = members(body_of([(good, b"ok"), (b"\x0a", b"")]), 2)
+    found = decode_members(body_of([(good, b"ok"), (b"\x0a", b"")]), 2)
     assert next(found) == (good, b"ok")
     with pytest.raises(MalformedMessageError, match="message 1 of the batch cannot be read"):
         next(found)

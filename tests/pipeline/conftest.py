@@ -15,7 +15,7 @@ import pytest
 import bookstand
 from bookstand.disk.disks import Disks
 from bookstand.disk.importer.run import import_disks
-from bookstand.pipeline.tables.sources import BOOKIE, Place, bookies, stores
+from bookstand.pipeline.tables.sources import BOOKIE, DataSource, bookies, stores
 from tests.disk.recordings import dump_path, unpacked
 from tests.kit import ROOT
 
@@ -46,10 +46,10 @@ def imported(unpacked: Callable[[str], Path]) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def place(unpacked: Callable[[str], Path], imported: Callable[[str], Path]) -> Callable[[str, str], Place]:
+def place(unpacked: Callable[[str], Path], imported: Callable[[str], Path]) -> Callable[[str, str], DataSource]:
     """``place(name, kind)``: a recording as the bookies left it, or as a store."""
 
-    def one(name: str, kind: str) -> Place:
+    def one(name: str, kind: str) -> DataSource:
         if kind == BOOKIE:
             return bookies(unpacked(name), str(dump_path(name)))
         (found,) = stores(imported(name))

@@ -10,7 +10,7 @@ import numpy as np
 
 import bookstand
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, distinct, together
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, concatenate, distinct
 from bookstand.disk.disks import Disks
 from bookstand.disk.exporter.run import export_topics
 from bookstand.disk.importer.run import import_disks
@@ -18,9 +18,9 @@ from bookstand.disk.metadata.dump import write_dump
 from bookstand.disk.topics.cursors import cursor as cursor_of
 from bookstand.disk.topics.delayed import DelayedIndex
 from bookstand.disk.topics.topics import topic as topic_of
-from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.message.format import encode_message
 from bookstand.managed_ledger.records import CursorInfo
-from bookstand.pipeline.tables.sources import STORE, Place, bookies, opened
+from bookstand.pipeline.tables.sources import STORE, DataSource, bookies, open_source
 from bookstand.storage.format.position import Position
 from tests.disk.cluster import Cluster
 from tests.kit import change_entry
@@ -55,16 +55,16 @@ def fill(
 
 def waiting(path: Path, topic: str, cursor: str = "sub", now: int = 0) -> list[tuple[int, int, int]]:
     """What waits for a cursor by its buckets and its topic."""
-    with opened(Place(STORE, (str(path),))) as disks:
+    with open_source(DataSource(STORE, (str(path),))) as disks:
         index = DelayedIndex(cursor_of(topic_of(disks, topic), cursor), now)
         parts = list(index.rows())
         assert not disks.damage
-    return rows(together(parts)) if parts else []
+    return rows(concatenate(parts)) if parts else []
 
 
 def in_buckets(path: Path, topic: str, cursor: str = "sub") -> dict[str, list[tuple[int, int, int]]]:
     """By key, what the buckets of a cursor hold."""
-    with opened(Place(STORE, (str(path),))) as disks:
+    with open_source(DataSource(STORE, (str(path),))) as disks:
         index = DelayedIndex(cursor_of(topic_of(disks, topic), cursor), 0)
         found = {
             str(bucket.key): [row for segment in bucket.segments() for row in rows(segment.indexes)]
@@ -97,14 +97,14 @@ def position(row: tuple[int, int, int]) -> Position:
 
 
 def segments(path: Path, topic: str, cursor: str = "sub") -> list[list[tuple[int, int, int]]]:
-    with opened(Place(STORE, (str(path),))) as disks:
+    with open_source(DataSource(STORE, (str(path),))) as disks:
         index = DelayedIndex(cursor_of(topic_of(disks, topic), cursor), 0)
         return [rows(segment.indexes) for bucket in index.buckets for segment in bucket.segments()]
 
 
 def entries_of_buckets(path: Path, topic: str, cursor: str = "sub") -> dict[str, list[bytes]]:
     """By key, the bytes of the snapshots."""
-    with opened(Place(STORE, (str(path),))) as disks:
+    with open_source(DataSource(STORE, (str(path),))) as disks:
         index = DelayedIndex(cursor_of(topic_of(disks, topic), cursor), 0)
         return {
             str(bucket.key): [entry.payload for entry in disks.ledger(bucket.ledger_id).entries()]
@@ -149,7 +149,7 @@ def interleaved(files: Sequence[str], target: Path) -> Path:
 
 def damage_a_bucket(path: Path, topic: str) -> None:
     """The last entry of the first bucket is flipped in the file."""
-    with opened(Place(STORE, (str(path),))) as disks:
+    with open_source(DataSource(STORE, (str(path),))) as disks:
         bucket = DelayedIndex(cursor_of(topic_of(disks, topic), "sub"), 0).buckets[0]
         last = disks.ledger(bucket.ledger_id).extent.last_entry
     change_entry(path, bucket.ledger_id, last, lambda stored: stored[:-1] + bytes((stored[-1] ^ 1,)))
@@ -173,26 +173,28 @@ def copied(store: Path, target: Path) -> Path:
 
 
 def topics_of(store: Path) -> list[str]:
-    with opened(Place(STORE, (str(store),))) as disks:
+    with open_source(DataSource(STORE, (str(store),))) as disks:
         assert disks.dump is not None
         return disks.dump.topics
 
 
 def acks(path: Path, topic: str, cursor: str = "sub") -> Any:
     """What a cursor has acknowledged, and how the disk tells."""
-    with opened(Place(STORE, (str(path),))) as disks:
+    with open_source(DataSource(STORE, (str(path),))) as disks:
         found = cursor_of(topic_of(disks, topic), cursor)
         state = found.state
         acked = {ledger_id: list(bitmap) for ledger_id, bitmap in state.acked.items()}
         return found.next, acked, state.batches, state.properties, found.source.how
 
 
-def clusters(folder: Path, *names: str) -> dict[str, Place]:
+def clusters(folder: Path, *names: str) -> dict[str, DataSource]:
     """Disks of clusters with a bookie each, and the dump beside. All have ledgers of the same ids."""
     found = {}
     for number, name in enumerate(names):
         made = Cluster(folder / name)
-        made.topic({one: [frame(b"%d" % one, publish_time=1, deliver_at=5)] * 20 for one in range(number, number + 3)})
+        made.topic(
+            {one: [encode_message(b"%d" % one, publish_time=1, deliver_at=5)] * 20 for one in range(number, number + 3)}
+        )
         made.cursor("sub", CursorInfo(-1, Position(number, 3)))
         made.open().close()
         write_dump(folder / name / "metadata.jsonl.gz", made.nodes.values())

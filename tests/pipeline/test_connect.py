@@ -14,7 +14,7 @@ import pytest
 from bookstand.errors import MissingExtraError
 from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import execute
-from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.spark.session import session
 from bookstand.pipeline.tables.query import query
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = LocalRunner()
-SMALL = Cut(least=50, step_millis=100_000)
+SMALL = CutSettings(least=50, step_millis=100_000)
 
 _CLIENT = """
 import json, sys

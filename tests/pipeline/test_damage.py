@@ -15,18 +15,18 @@ from pyroaring import BitMap64
 
 import bookstand
 from bookstand.cursor.format import position_info
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.delivery.tracker.bucket.key import BucketKey
 from bookstand.delivery.tracker.bucket.snapshot.codec import seal
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.errors import StoreDamagedError
-from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.message.format import encode_message
 from bookstand.managed_ledger.records import CursorInfo
 from bookstand.managed_ledger.topic_name import ledger_labels
 from bookstand.pipeline.tables.query import query
 from bookstand.pipeline.tables.record_batches import DamagedDataError
 from bookstand.pipeline.tables.schemas import TABLES
-from bookstand.pipeline.tables.sources import Place, bookies, stores
+from bookstand.pipeline.tables.sources import DataSource, bookies, stores
 from bookstand.pipeline.tables.tables import plan, read, rows
 from bookstand.storage.format.digest import digest_for
 from bookstand.storage.format.position import Position
@@ -40,7 +40,7 @@ Row = dict[str, Any]
 CRC32C = digest_for("crc32c", b"")
 
 
-def all_of(places: list[Place] | str, table: str, **more: Any) -> list[Row]:
+def all_of(places: list[DataSource] | str, table: str, **more: Any) -> list[Row]:
     return [row for batch in read(places, query(table, **more)) for row in batch.to_pylist()]
 
 
@@ -48,7 +48,7 @@ def all_of(places: list[Place] | str, table: str, **more: Any) -> list[Row]:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Place:
+def disk(tmp_path: Path) -> DataSource:
     """Five entries, of which one has a flipped bit."""
     stored = entries(CRC32C, 7, [b"entry %d" % number for number in range(5)])
     stored[2] = stored[2][:-1] + bytes([stored[2][-1] ^ 1])
@@ -57,7 +57,7 @@ def disk(tmp_path: Path) -> Place:
     return bookies(tmp_path)
 
 
-def test_an_entry_of_a_disk(disk: Place) -> None:
+def test_an_entry_of_a_disk(disk: DataSource) -> None:
     found = all_of([disk], "entries")
     whole = [(row["entry_id"], row["payload"]) for row in found if not row["error"]]
     assert whole == [(number, b"entry %d" % number) for number in (0, 1, 3, 4)]
@@ -69,7 +69,7 @@ def test_an_entry_of_a_disk(disk: Place) -> None:
     assert "7:2" in ledger["error"]
 
 
-def test_a_strict_read_names_it(disk: Place) -> None:
+def test_a_strict_read_names_it(disk: DataSource) -> None:
     with pytest.raises(DamagedDataError, match=r"0\.log at .*entry 7:2"):
         all_of([disk], "entries", strict=True)
 
@@ -136,7 +136,7 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path / "disks")
 
 
-def opened(cluster: Cluster, folder: Path) -> Place:
+def opened(cluster: Cluster, folder: Path) -> DataSource:
     """As a place, with its metadata in a dump."""
     from bookstand.disk.metadata.dump import write_dump
 
@@ -146,7 +146,7 @@ def opened(cluster: Cluster, folder: Path) -> Place:
 
 
 def test_a_message(cluster: Cluster, tmp_path: Path) -> None:
-    good = [frame(b"message %d" % number, publish_time=number, sequence_id=number) for number in range(3)]
+    good = [encode_message(b"message %d" % number, publish_time=number, sequence_id=number) for number in range(3)]
     cluster.topic({3: [good[0], good[1][:-1] + b"X", b"nothing", good[2]]})
     found = all_of([opened(cluster, tmp_path)], "messages")
     assert [row["entry_id"] for row in found] == [0, 1, 2, 3]
@@ -159,8 +159,8 @@ def test_a_message(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_ledgers_and_entries_that_are_gone(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.topic({3: [frame(b"x", publish_time=1)] * 5})
-    cluster.ledger(3, [frame(b"x", publish_time=1)] * 5, without=[1, 2])
+    cluster.topic({3: [encode_message(b"x", publish_time=1)] * 5})
+    cluster.ledger(3, [encode_message(b"x", publish_time=1)] * 5, without=[1, 2])
     place = opened(cluster, tmp_path)
     found = all_of([place], "messages")
     assert [row["entry_id"] for row in found if not row["error"]]
@@ -176,10 +176,10 @@ def test_of_an_entry_of_a_cursor_that_has_both_ranges_and_words_the_ranges_count
     cluster: Cluster, tmp_path: Path
 ) -> None:
     def snapshot(form: position_info.Form, *entry_ids: int) -> bytes:
-        return position_info.write(AckState(Position(3, 0), {3: BitMap64(entry_ids)}, {}, {}), form).data
+        return position_info.write(AckSnapshot(Position(3, 0), {3: BitMap64(entry_ids)}, {}, {}), form).data
 
     both = snapshot("ranges", 2) + snapshot("long_arrays", 3, 4).removeprefix(snapshot("ranges"))
-    cluster.topic({3: [frame(b"x", publish_time=1)] * 6})
+    cluster.topic({3: [encode_message(b"x", publish_time=1)] * 6})
     cluster.ledger(20, [both], custom=ledger_labels(TOPIC, "sub"))
     cluster.cursor("sub", CursorInfo(20, Position(3, 0)))
     (acks,) = all_of([opened(cluster, tmp_path)], "acks")
@@ -187,7 +187,7 @@ def test_of_an_entry_of_a_cursor_that_has_both_ranges_and_words_the_ranges_count
 
 
 def test_a_cursor(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.topic({3: [frame(b"x", publish_time=1)] * 5})
+    cluster.topic({3: [encode_message(b"x", publish_time=1)] * 5})
     cluster.ledger(20, [b"garbage"], custom=ledger_labels(TOPIC, "sub"))
     cluster.cursor("sub", CursorInfo(20, Position(3, 1)))
     cluster.cursor("well", CursorInfo(-1, Position(3, 2), ranges=((3, 3, 3, 4),)))
@@ -204,7 +204,7 @@ def test_a_cursor(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_bucket(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.topic({3: [frame(b"x", publish_time=1)] * 5})
+    cluster.topic({3: [encode_message(b"x", publish_time=1)] * 5})
     sealed = seal(Indexes.of([10, 20, 30, 40], [3, 3, 3, 3], [1, 2, 3, 4]), 1, 1).entries
     cluster.ledger(30, [*sealed[:2], b"\xff\xff", *sealed[3:]])
     cluster.ledger(31, [b"\xff\xff", *sealed[1:]])

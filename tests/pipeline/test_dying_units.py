@@ -18,12 +18,12 @@ from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import execute
 from bookstand.pipeline.execution.unit import Packed, Part, Result, Unit
 from bookstand.pipeline.execution.worker import Limits
-from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings
 from bookstand.pipeline.jobs.export import Export
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.spark.runner import SparkRunner
 from bookstand.pipeline.tables import tables
-from bookstand.pipeline.tables.sources import STORE, Place
+from bookstand.pipeline.tables.sources import STORE, DataSource
 from tests.pipeline import kit
 from tests.pipeline.dying import die, first_time
 from tests.soak import dying_units
@@ -88,7 +88,7 @@ def runner(request: pytest.FixtureRequest) -> Any:
 
 def test_parts_and_joins_that_die_are_tried_again_and_then_fail_alone(runner: Any, tmp_path: Path) -> None:
     store = kit.fill(tmp_path / "store", topics=3)
-    cut = Cut(least=50, step_millis=100_000)
+    cut = CutSettings(least=50, step_millis=100_000)
     parts = tuple(map(str, kit.spread(store, tmp_path, 2)))
     (tmp_path / "marks").mkdir()
     job = DyingRebuild(parts, cut, together=True, workplace=str(tmp_path / "work"), marks=str(tmp_path / "marks"))
@@ -158,7 +158,7 @@ def test_progress_counts_each_unit_once(tmp_path: Path) -> None:
     plan = planned(tmp_path, 6, {"killed": False, "aborted": True})
     (tmp_path / "notes").mkdir()
     dying = {f"{path} entries": how for path, how in plan.dying.items()}
-    places = tuple(Place(STORE, (str(path),)) for path in plan.paths)
+    places = tuple(DataSource(STORE, (str(path),)) for path in plan.paths)
     job = dying_units.DyingExport(
         places, str(tmp_path / "out"), ("entries",), dying=dying, notes=str(tmp_path / "notes")
     )
@@ -183,7 +183,7 @@ class Unreliable:
 
 
 def test_every_unit_has_one_result_whatever_runs_it(tmp_path: Path) -> None:
-    places = tuple(Place(STORE, (str(path),)) for path in make_stores(tmp_path, 3))
+    places = tuple(DataSource(STORE, (str(path),)) for path in make_stores(tmp_path, 3))
     summary = execute(Export(places, str(tmp_path / "out"), ("entries",)), Unreliable(lambda results: results[:2]))
     assert [result.failure for result in summary.failed] == ["the runner has no result of it"]
     with pytest.raises(jobs.StoreError, match="second result of unit"):

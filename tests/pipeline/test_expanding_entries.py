@@ -17,7 +17,7 @@ from bookstand.errors import IncorrectParameterError
 from bookstand.pipeline.execution.cli import main
 from bookstand.pipeline.tables.query import checked_options, places_of, query
 from bookstand.pipeline.tables.record_batches import DamagedDataError
-from bookstand.pipeline.tables.sources import STORE, Place
+from bookstand.pipeline.tables.sources import STORE, DataSource
 from bookstand.pipeline.tables.tables import read
 from bookstand.proto.expansion import DEFAULT
 from tests.delivery.test_expanding_entries import expanding
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def rows_of(place: Place, columns: tuple[str, ...] | None = None, **more: Any) -> list[dict[str, Any]]:
+def rows_of(place: DataSource, columns: tuple[str, ...] | None = None, **more: Any) -> list[dict[str, Any]]:
     return [row for batch in read([place], query("messages", columns, **more)) for row in batch.to_pylist()]
 
 
@@ -86,10 +86,10 @@ def test_jobs_count_the_entry_and_go_on(store: Path, tmp_path: Path, capsys: pyt
 
 
 def test_a_place_keeps_its_limits_on_the_way_to_a_task(store: Path) -> None:
-    place = Place(STORE, (str(store),), limits=ExpansionLimits(7, 8))
-    assert Place.of(json.loads(json.dumps(list(place)))) == place
+    place = DataSource(STORE, (str(store),), limits=ExpansionLimits(7, 8))
+    assert DataSource.of(json.loads(json.dumps(list(place)))) == place
     assert pickle.loads(pickle.dumps(place)) == place
-    assert Place(STORE, (str(store),)).limits == DEFAULT
+    assert DataSource(STORE, (str(store),)).limits == DEFAULT
 
 
 def test_spark_reads_what_is_around_it(spark: Any, store: Path) -> None:

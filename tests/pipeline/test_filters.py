@@ -17,17 +17,17 @@ from bookstand.delivery.tracker.bucket.snapshot.codec import seal
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.disk.metadata.dump import write_dump
 from bookstand.errors import IncorrectParameterError
-from bookstand.managed_ledger.message.format import frame
+from bookstand.managed_ledger.message.format import encode_message
 from bookstand.managed_ledger.records import CursorInfo
 from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import execute
-from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.spark.pushdown import parse
-from bookstand.pipeline.tables.predicate import ALL, HIGHEST, LOWEST, Wanted
+from bookstand.pipeline.tables.predicate import ALL, HIGHEST, LOWEST, Predicate
 from bookstand.pipeline.tables.query import query, query_of
 from bookstand.pipeline.tables.schemas import CURSORS, ENTRIES, MESSAGES, TABLES, Table
-from bookstand.pipeline.tables.sources import STORE, Place, bookies, stores
+from bookstand.pipeline.tables.sources import STORE, DataSource, bookies, stores
 from bookstand.pipeline.tables.tables import plan, read
 from bookstand.storage.format.position import Position
 from tests.disk.cluster import Cluster
@@ -181,7 +181,7 @@ def test_an_expression_that_cannot_be_evaluated_is_rejected(text: str, table: Ta
 @given(st.text(alphabet="az_ '\"()=<>,0129.-\\\n\0éANDIN", max_size=40))
 def test_any_text_is_parsed_or_rejected(text: str) -> None:
     try:
-        assert isinstance(parse(text, ENTRIES), Wanted)
+        assert isinstance(parse(text, ENTRIES), Predicate)
     except IncorrectParameterError:
         pass
 
@@ -193,10 +193,10 @@ def test_without_the_option_every_row_is_selected() -> None:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def store_with_damage(folder: Path) -> Place:
+def store_with_damage(folder: Path) -> DataSource:
     """Topics with delayed messages in buckets, one of them damaged, and a damaged message."""
     path = kit.fill(folder / "store", topics=2, ledgers=2, cursors=("sub", "it's"))
-    assert execute(RebuildDelayed((str(path),), Cut(least=20, step_millis=100_000)), LocalRunner()).ok
+    assert execute(RebuildDelayed((str(path),), CutSettings(least=20, step_millis=100_000)), LocalRunner()).ok
     kit.damage_a_bucket(path, kit.TOPIC.format(0))
     change_entry(path, 0, 7, lambda stored: stored[:-1] + bytes((stored[-1] ^ 1,)))
     with bookstand.open(path) as store, store.create_ledger() as writer:
@@ -205,9 +205,9 @@ def store_with_damage(folder: Path) -> Place:
     return found
 
 
-def disks_with_damage(folder: Path) -> Place:
+def disks_with_damage(folder: Path) -> DataSource:
     made = Cluster(folder / "disks")
-    made.topic({one: [frame(b"%d" % one, publish_time=one, deliver_at=5 * one)] * 9 for one in (3, 4, 6)})
+    made.topic({one: [encode_message(b"%d" % one, publish_time=one, deliver_at=5 * one)] * 9 for one in (3, 4, 6)})
     made.ledger(6, [b"garbage"] * 4)
     made.cursor("sub", CursorInfo(-1, Position(3, 3), ranges=((3, 4, 3, 6), (4, 0, 4, 2))))
     made.cursor("other", CursorInfo(20, Position(4, 1)))
@@ -220,17 +220,17 @@ def disks_with_damage(folder: Path) -> Place:
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> list[Place]:
+def places(tmp_path_factory: pytest.TempPathFactory) -> list[DataSource]:
     folder = tmp_path_factory.mktemp("places")
     return [store_with_damage(folder), disks_with_damage(folder)]
 
 
-def rows_of(place: Place, table: str, **more: Any) -> list[Row]:
+def rows_of(place: DataSource, table: str, **more: Any) -> list[Row]:
     return [row for batch in read([place], query(table, unsealed=True, **more)) for row in batch.to_pylist()]
 
 
 @pytest.fixture(scope="module")
-def every_row(places: list[Place]) -> dict[tuple[int, str], list[Row]]:
+def every_row(places: list[DataSource]) -> dict[tuple[int, str], list[Row]]:
     found = {(number, table): rows_of(place, table) for number, place in enumerate(places) for table in TABLES}
     assert all(found.values())
     return found
@@ -239,7 +239,7 @@ def every_row(places: list[Place]) -> dict[tuple[int, str], list[Row]]:
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_where_selects_what_the_conditions_select_of_all_rows(
-    places: list[Place], every_row: dict[tuple[int, str], list[Row]], data: st.DataObject
+    places: list[DataSource], every_row: dict[tuple[int, str], list[Row]], data: st.DataObject
 ) -> None:
     number, table = data.draw(st.sampled_from(sorted(every_row)))
     rows = every_row[number, table]
@@ -265,7 +265,7 @@ def test_missing_entries_are_reported_from_the_first_that_where_selects(tmp_path
 
 def test_a_publish_time_beyond_63_bits_is_compared_as_it_is_shown(tmp_path: Path) -> None:
     made = Cluster(tmp_path / "disks")
-    made.topic({3: [frame(b"x", publish_time=time) for time in (5, (1 << 64) - 5)]})
+    made.topic({3: [encode_message(b"x", publish_time=time) for time in (5, (1 << 64) - 5)]})
     made.open().close()
     write_dump(tmp_path / "metadata.jsonl", made.nodes.values())
     place = bookies(tmp_path / "disks", str(tmp_path / "metadata.jsonl"))
@@ -278,7 +278,7 @@ def test_what_where_excludes_is_not_read(tmp_path: Path) -> None:
         for _ in range(4):
             with store.create_ledger() as writer:
                 writer.append_many([b"x" * 100] * 50)
-    place = Place(STORE, (str(tmp_path / "store"),))
+    place = DataSource(STORE, (str(tmp_path / "store"),))
     parts = plan(place, query("entries", where="ledger_id BETWEEN 1 AND 2 AND entry_id >= 10 AND entry_id < 20"))
     assert [tuple(one)[:3] for part in parts for one in part.work] == [(1, 10, 19), (2, 10, 19)]
     assert plan(place, query("entries", where="place = '/elsewhere'")) == []

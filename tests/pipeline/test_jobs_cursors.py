@@ -10,7 +10,7 @@ import pytest
 import bookstand
 from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import execute
-from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings
 from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.recut import Recut
@@ -18,7 +18,7 @@ from tests.kit import Child, ChildRefusedError, change_entry
 from tests.pipeline import kit
 
 HERE = LocalRunner()
-SMALL = Cut(least=50, step_millis=100_000)
+SMALL = CutSettings(least=50, step_millis=100_000)
 T0, T1, T2 = (kit.TOPIC.format(number) for number in range(3))
 BOTH = ("one", "two")
 
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def recut(path: Path, cut: Cut = SMALL, resize: bool = False, **options: Any) -> Any:
+def recut(path: Path, cut: CutSettings = SMALL, resize: bool = False, **options: Any) -> Any:
     running = {name: options.pop(name) for name in ("dry_run", "again") if name in options}
     return execute(Recut((str(path),), cut, resize, **options), HERE, **running)
 
@@ -65,8 +65,8 @@ def left(summary: Any) -> dict[tuple[str, str], Any]:
 
 def test_all_cursors_of_a_topic_keep_their_rows(store: Path) -> None:
     before = {(topic, cursor): kit.in_all_buckets(store, topic, cursor) for topic in (T0, T1) for cursor in BOTH}
-    would = recut(store, Cut(least=1_000), True, dry_run=True)
-    done = recut(store, Cut(least=1_000), True)
+    would = recut(store, CutSettings(least=1_000), True, dry_run=True)
+    done = recut(store, CutSettings(least=1_000), True)
     assert done.ok
     assert by_cursor(done) == by_cursor(would)
     assert done.counts == would.counts
@@ -88,9 +88,9 @@ def test_buckets_that_would_be_the_same_are_kept(store: Path) -> None:
     assert same.counts["bytes_before"] == same.counts["bytes"]
     assert kit.content(store) == before
     # Of one topic one cursor's are others: the other one's stay.
-    recut(store, Cut(least=1_000), True, topics=(T0,), cursors=("one",))
+    recut(store, CutSettings(least=1_000), True, topics=(T0,), cursors=("one",))
     ledgers = bucket_ledgers(store, T0)
-    recut(store, Cut(least=1_000), True, topics=(T0,))
+    recut(store, CutSettings(least=1_000), True, topics=(T0,))
     after = bucket_ledgers(store, T0)
     assert after["one"] == ledgers["one"]
     assert after["two"].isdisjoint(ledgers["two"])
@@ -145,7 +145,7 @@ def test_what_another_process_has_open_is_left_to_it(store: Path) -> None:
         assert by_cursor(done) == by_cursor(would)
         assert by_cursor(done).keys() == acked.keys() - {(T1, "one"), (T1, "two")}
         assert all(facts["after"] == "snapshot" for facts in by_cursor(done).values())
-        cut = recut(store, Cut(least=1_000), True)
+        cut = recut(store, CutSettings(least=1_000), True)
         assert left(cut).keys() == {(T1, "one"), (T1, "two")}
         assert by_cursor(cut).keys() == by_cursor(done).keys()
         # Whoever has it goes on as if nothing were.

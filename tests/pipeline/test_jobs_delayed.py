@@ -21,11 +21,11 @@ from bookstand.disk.topics.delayed import DelayedIndex, delayed, time_of
 from bookstand.disk.topics.topics import topics
 from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import execute
-from bookstand.pipeline.jobs.bucket_cutting import Cut, coarse
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings, coarse
 from bookstand.pipeline.jobs.export import Export
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.recut import Recut
-from bookstand.pipeline.tables.sources import STORE, Place, opened
+from bookstand.pipeline.tables.sources import STORE, DataSource, open_source
 from bookstand.testing.clock import VirtualClock
 from tests.delivery.bucket_kit import MEMORY
 from tests.disk.recordings import RECORDINGS, dump_path, truth
@@ -34,7 +34,7 @@ from tests.pipeline import kit
 
 HERE = LocalRunner()
 T0, T1 = kit.TOPIC.format(0), kit.TOPIC.format(1)
-SMALL = Cut(least=50, step_millis=100_000, most_in_segment=20)
+SMALL = CutSettings(least=50, step_millis=100_000, most_in_segment=20)
 SLOW = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -89,7 +89,7 @@ def test_the_buckets_are_those_that_the_tracker_seals(made: dict[str, Any]) -> N
         with bookstand.open(path) as store:
             drop_buckets(store, T0, "sub")
         assert not kit.in_buckets(path, T0)
-        cut = Cut(made["least"], made["step"] * 1000, made["most"])
+        cut = CutSettings(made["least"], made["step"] * 1000, made["most"])
         done(RebuildDelayed((str(path),), cut, rest=False, due_by=kit.NOW))
         assert (kit.in_buckets(path, T0), kit.entries_of_buckets(path, T0)) == tracked
         before = kit.waiting(path, T0, now=kit.NOW)
@@ -125,9 +125,9 @@ def test_recorded_topics_have_the_index_that_the_original_had(
                 assert lines.get(key, 0) == len(rows)
                 # A bucket's segment holds what is acknowledged or due until the last of it is due.
                 wanted[key] = {row for row in rows if row[0] > now and not index.cursor.is_acked(kit.position(row))}
-    summary = execute(RebuildDelayed((str(tmp_path / "store"),), Cut(least=100), due_by=now), HERE)
+    summary = execute(RebuildDelayed((str(tmp_path / "store"),), CutSettings(least=100), due_by=now), HERE)
     assert not summary.failed
-    with opened(Place(STORE, (str(tmp_path / "store"),))) as source:
+    with open_source(DataSource(STORE, (str(tmp_path / "store"),))) as source:
         for topic in topics(source):
             for index in delayed(topic, now):
                 found = {row for some in index.rows() for row in kit.rows(some)}
@@ -156,7 +156,7 @@ def test_a_topic_in_several_stores(store: Path, tmp_path: Path) -> None:
 
 def test_what_is_damaged_in_one_of_several_stores_is_named(store: Path, tmp_path: Path) -> None:
     parts = kit.spread(store, tmp_path, 3)
-    with opened(Place(STORE, (str(parts[1]),))) as disks:
+    with open_source(DataSource(STORE, (str(parts[1]),))) as disks:
         ledger_id = next(one for one in disks.ledger_ids if disks.ledger(one).extent.last_entry == 59)
     change_entry(parts[1], ledger_id, 31, lambda stored: stored[:-1] + bytes((stored[-1] ^ 1,)))
     summary = execute(RebuildDelayed(tuple(map(str, parts)), SMALL, together=True), HERE)
@@ -185,7 +185,7 @@ def test_ledgers_of_another_cluster_with_the_same_ids_are_nobodys(store: Path, t
 def test_a_table_of_messages_tells_the_same(store: Path, tmp_path: Path) -> None:
     done(RebuildDelayed((str(store),), SMALL))
     wanted = kit.entries_of_buckets(store, T0), kit.entries_of_buckets(store, T1)
-    done(Export((Place(STORE, (str(store),)),), str(tmp_path / "out"), ("messages",)))
+    done(Export((DataSource(STORE, (str(store),)),), str(tmp_path / "out"), ("messages",)))
     files = sorted(map(str, (tmp_path / "out" / "messages").iterdir()))
     assert len(files) == 2
     job = RebuildDelayed((str(store),), SMALL, table=tuple(files))
@@ -202,7 +202,7 @@ def test_a_table_of_messages_tells_the_same(store: Path, tmp_path: Path) -> None
 
 
 def test_a_table_that_is_not_what_its_plan_saw_fails(store: Path, tmp_path: Path) -> None:
-    done(Export((Place(STORE, (str(store),)),), str(tmp_path / "out"), ("messages",)))
+    done(Export((DataSource(STORE, (str(store),)),), str(tmp_path / "out"), ("messages",)))
     files = sorted((tmp_path / "out" / "messages").iterdir())
     job = RebuildDelayed((str(store),), SMALL, table=tuple(map(str, files)))
     plan = job.plan()
@@ -232,7 +232,7 @@ def test_recut_keeps_every_row(least: int, step: int, most: int, resize: bool, b
         path = kit.fill(Path(folder) / "store", topics=1, ledgers=5, per_ledger=30)
         done(RebuildDelayed((str(path),), SMALL))
         before = kit.in_buckets(path, T0)
-        done(Recut((str(path),), Cut(least, step, most, bits), resize))
+        done(Recut((str(path),), CutSettings(least, step, most, bits), resize))
         after = kit.in_buckets(path, T0)
         rows = sorted(row for some in before.values() for row in some)
         rounded = [(-(-time // (1 << bits)) << bits, *position) for time, *position in rows]
@@ -251,7 +251,7 @@ def test_buckets_that_cannot_be_read_stay_as_they_are(store: Path) -> None:
     done(RebuildDelayed((str(store),), SMALL))
     kit.damage_a_bucket(store, T0)
     before = kit.content(store, check=False)
-    summary = execute(Recut((str(store),), Cut(least=1_000), True), HERE)
+    summary = execute(Recut((str(store),), CutSettings(least=1_000), True), HERE)
     (failed,) = summary.failed
     assert T0 in failed.unit
     assert "cannot be cut anew" in (failed.failure or "")
@@ -260,7 +260,7 @@ def test_buckets_that_cannot_be_read_stay_as_they_are(store: Path) -> None:
     assert before["nodes"][name] == after["nodes"][name]
     # Rebuilding puts it right.
     done(RebuildDelayed((str(store),), SMALL), again=True, only=[failed.unit])
-    done(Recut((str(store),), Cut(least=1_000), True))
+    done(Recut((str(store),), CutSettings(least=1_000), True))
     assert len(kit.in_buckets(store, T0)) == 1
 
 
@@ -293,6 +293,6 @@ def test_the_index_of_a_topic_without_buckets_is_untouched(tmp_path: Path) -> No
     done(RebuildDelayed((str(path),), SMALL))
     with bookstand.open(path) as store:
         assert store.nodes.get(node) == before
-    with opened(Place(STORE, (str(path),))) as disks:
+    with open_source(DataSource(STORE, (str(path),))) as disks:
         (topic,) = topics(disks)
         assert [DelayedIndex(index.cursor, 0).buckets for index in delayed(topic)] == [[]]

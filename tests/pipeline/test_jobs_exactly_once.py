@@ -20,13 +20,13 @@ from bookstand.pipeline.execution import store_commit
 from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import attempt, execute
 from bookstand.pipeline.execution.publish import Output
-from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings
 from bookstand.pipeline.jobs.export import Export
 from bookstand.pipeline.jobs.import_disks import Import
 from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.recut import Recut
-from bookstand.pipeline.tables.sources import STORE, Place, bookies
+from bookstand.pipeline.tables.sources import STORE, DataSource, bookies
 from bookstand.storage.format.position import Position
 from tests.disk.recordings import dump_path
 from tests.kit import Program
@@ -34,7 +34,7 @@ from tests.pipeline import kit
 from tests.pipeline.dying import DyingExport
 
 HERE = LocalRunner()
-SMALL = Cut(least=50, step_millis=100_000)
+SMALL = CutSettings(least=50, step_millis=100_000)
 
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
@@ -121,7 +121,7 @@ def test_a_commit_that_is_killed_at_any_rename_is_ended_by_the_next_run(tmp_path
 def test_a_process_that_dies_is_one_attempt(tmp_path: Path) -> None:
     store = kit.fill(tmp_path / "store", topics=2)
     (tmp_path / "marks").mkdir()
-    places = (Place(STORE, (str(store),)),)
+    places = (DataSource(STORE, (str(store),)),)
     tables = ("messages", "cursors")
     assert execute(Export(places, str(tmp_path / "wanted"), tables), HERE).ok
     job = DyingExport(places, str(tmp_path / "out"), tables, marks=str(tmp_path / "marks"))
@@ -278,7 +278,7 @@ def test_done_before_means_that_it_is_still_so(tmp_path: Path) -> None:
     job = RebuildDelayed((str(path),), SMALL)
     assert execute(job, HERE).ok
     assert len(execute(job, HERE).before) == 1
-    assert execute(Recut((str(path),), Cut(least=1000), True), HERE).ok
+    assert execute(Recut((str(path),), CutSettings(least=1000), True), HERE).ok
     assert len(kit.in_buckets(path, kit.TOPIC.format(0))) == 1
     assert not execute(job, HERE).before
     assert len(kit.in_buckets(path, kit.TOPIC.format(0))) == 2
@@ -296,9 +296,9 @@ def test_a_dry_run_changes_nothing(tmp_path: Path, name: str) -> None:
     out = str(tmp_path / "out")
     jobs: dict[str, Any] = {
         "import": Import(places, out),
-        "export": Export((Place(STORE, (str(path),)),), out),
-        "rebuild-delayed": RebuildDelayed((str(path),), Cut(least=7)),
-        "recut": Recut((str(path),), Cut(least=1000), True),
+        "export": Export((DataSource(STORE, (str(path),)),), out),
+        "rebuild-delayed": RebuildDelayed((str(path),), CutSettings(least=7)),
+        "recut": Recut((str(path),), CutSettings(least=1000), True),
         "migrate-cursors": MigrateCursors((str(path),), "snapshot"),
     }
     before = kit.content(path)

@@ -24,14 +24,14 @@ from bookstand.disk.topics.topics import topics
 from bookstand.pipeline.execution.cli import FINE, NOT_ALL, WRONG_USE, main
 from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import execute
-from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings
 from bookstand.pipeline.jobs.export import TABLES, Export
 from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.stats import HOUR, Stats, added_up
 from bookstand.pipeline.jobs.verify import Verify
 from bookstand.pipeline.tables.schemas import table_of
-from bookstand.pipeline.tables.sources import STORE, Place, bookies, opened
+from bookstand.pipeline.tables.sources import STORE, DataSource, bookies, open_source
 from tests.delivery.bucket_kit import MEMORY
 from tests.disk.recordings import RECORDINGS, dump_path, recording
 from tests.kit import change_entry
@@ -39,13 +39,13 @@ from tests.page_damage import spoil_free_list, zero_leaf
 from tests.pipeline import kit
 
 HERE = LocalRunner()
-SMALL = Cut(least=50, step_millis=100_000)
+SMALL = CutSettings(least=50, step_millis=100_000)
 T0 = kit.TOPIC.format(0)
 OLD = {"enable_lru_cache_max_unacked_ranges": False, "max_unacked_ranges_in_metadata_store": 0}
 
 
-def place(path: Path) -> Place:
-    return Place(STORE, (str(path),))
+def place(path: Path) -> DataSource:
+    return DataSource(STORE, (str(path),))
 
 
 # -- cursors -----------------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def place(path: Path) -> Place:
 
 def states(path: Path) -> dict[tuple[str, str], Any]:
     """What every cursor has acknowledged."""
-    with opened(place(path)) as disks:
+    with open_source(place(path)) as disks:
         return {
             (topic.name, cursor.name): (
                 cursor.next,
@@ -80,7 +80,7 @@ def test_recorded_cursors_there_and_back(name: str, unpacked: Callable[[str], Pa
         assert states(path) == before
         again = execute(MigrateCursors((str(path),), form), HERE)
         assert again.counts["changed"] == 0
-        with opened(place(path)) as disks:
+        with open_source(place(path)) as disks:
             assert {cursor.source.how for topic in topics(disks) for cursor in cursors(topic)} <= how
 
 
@@ -202,7 +202,7 @@ def test_a_fleet_adds_up(tmp_path: Path) -> None:
         for topic in kit.topics_of(path):
             for time, *_ in kit.waiting(path, topic):
                 due[str(time // HOUR)] = due.get(str(time // HOUR), 0) + 1
-            with opened(place(path)) as disks:
+            with open_source(place(path)) as disks:
                 backlog += sum(c.backlog for t in topics(disks) if t.name == topic for c in cursors(t))
     assert total["due"] == due
     assert total["backlog"] == backlog == sum(total["backlogs"].values())

@@ -13,8 +13,8 @@ import pytest
 from bookstand.pipeline.execution.cli import FINE, main
 from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import execute
-from bookstand.pipeline.execution.unit import Packed, Part, Plan, Result, Unit
-from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.execution.unit import JobPlan, Packed, Part, Result, Unit
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings
 from bookstand.pipeline.jobs.export import Export
 from bookstand.pipeline.jobs.import_disks import Import
 from bookstand.pipeline.jobs.migrate_cursors import MigrateCursors
@@ -23,7 +23,7 @@ from bookstand.pipeline.jobs.recut import Recut
 from bookstand.pipeline.jobs.stats import Stats, added_up
 from bookstand.pipeline.jobs.verify import Verify
 from bookstand.pipeline.spark.runner import SparkRunner
-from bookstand.pipeline.tables.sources import STORE, Place, bookies
+from bookstand.pipeline.tables.sources import STORE, DataSource, bookies
 from tests.disk.recordings import dump_path
 from tests.pipeline import kit
 from tests.pipeline.dying import DyingExport
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("spark")
 
 HERE = LocalRunner()
-SMALL = Cut(least=50, step_millis=100_000)
+SMALL = CutSettings(least=50, step_millis=100_000)
 T0 = kit.TOPIC.format(0)
 
 
@@ -59,10 +59,10 @@ def test_stores_are_changed_in_the_same_way(spark: SparkSession, twins: tuple[li
     runner = SparkRunner(spark)
     for make in (
         lambda stores: RebuildDelayed(tuple(stores), SMALL),
-        lambda stores: Recut(tuple(stores), Cut(least=1_000), True),
+        lambda stores: Recut(tuple(stores), CutSettings(least=1_000), True),
         lambda stores: MigrateCursors(tuple(stores), "snapshot"),
         lambda stores: MigrateCursors(tuple(stores), "pages"),
-        lambda stores: Verify(tuple(Place(STORE, (one,)) for one in stores)),
+        lambda stores: Verify(tuple(DataSource(STORE, (one,)) for one in stores)),
     ):
         assert told(execute(make(there), runner)) == told(execute(make(here), HERE))
         for one, other in zip(*twins, strict=True):
@@ -71,7 +71,7 @@ def test_stores_are_changed_in_the_same_way(spark: SparkSession, twins: tuple[li
                 assert kit.entries_of_buckets(other, topic) == kit.entries_of_buckets(one, topic)
                 assert kit.acks(other, topic) == kit.acks(one, topic)
     counted = [
-        execute(Stats(tuple(Place(STORE, (one,)) for one in stores)), by)
+        execute(Stats(tuple(DataSource(STORE, (one,)) for one in stores)), by)
         for stores, by in ((here, HERE), (there, runner))
     ]
     assert told(counted[0]) == told(counted[1])
@@ -94,7 +94,7 @@ def test_what_several_stores_have_is_brought_together(
 def test_a_part_that_cannot_be_read_fails_the_units_that_need_it(
     spark: SparkSession, twins: tuple[list[Path], list[Path]], tmp_path: Path
 ) -> None:
-    execute(Export((Place(STORE, (str(twins[0][0]),)),), str(tmp_path / "out"), ("messages",)), HERE)
+    execute(Export((DataSource(STORE, (str(twins[0][0]),)),), str(tmp_path / "out"), ("messages",)), HERE)
     files = sorted(map(str, (tmp_path / "out" / "messages").iterdir()))
     mixed = kit.interleaved(files, tmp_path / "mixed.parquet")
     whole = mixed.read_bytes()
@@ -126,7 +126,7 @@ def test_a_task_that_dies_is_one_attempt(
     spark: SparkSession, twins: tuple[list[Path], list[Path]], tmp_path: Path
 ) -> None:
     (tmp_path / "marks").mkdir()
-    places = (Place(STORE, (str(twins[0][0]),)),)
+    places = (DataSource(STORE, (str(twins[0][0]),)),)
     assert execute(Export(places, str(tmp_path / "wanted"), ("messages",)), HERE).ok
     job = DyingExport(places, str(tmp_path / "out"), ("messages",), marks=str(tmp_path / "marks"))
     assert execute(job, SparkRunner(spark)).ok
@@ -151,7 +151,7 @@ def test_a_unit_that_fails_costs_no_other(
     a, b = twins[0]
     assert execute(RebuildDelayed((str(a), str(b)), SMALL), SparkRunner(spark)).ok
     kit.damage_a_bucket(a, T0)
-    summary = execute(Recut((str(a), str(b)), Cut(least=1_000), True), SparkRunner(spark))
+    summary = execute(Recut((str(a), str(b)), CutSettings(least=1_000), True), SparkRunner(spark))
     (failed,) = summary.failed
     assert failed.unit == f"{a} {T0}"
     assert len(summary.results) == 4
@@ -167,11 +167,11 @@ class Placed:
     def work(self) -> Path | None:
         return None
 
-    def plan(self) -> Plan:
+    def plan(self) -> JobPlan:
         units = [Unit(str(number), {}) for number in range(self.count)]
         joined = [Unit(f"joined {number}", {}) for number in range(self.count)]
         names = tuple(unit.name for unit in joined)
-        return Plan(units, joined, [Part("a", {}, names), Part("b", {}, names)])
+        return JobPlan(units, joined, [Part("a", {}, names), Part("b", {}, names)])
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
         return {}

@@ -12,7 +12,7 @@ import pytest
 from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import execute
 from bookstand.pipeline.jobs.export import Export
-from bookstand.pipeline.tables.sources import STORE, Place
+from bookstand.pipeline.tables.sources import STORE, DataSource
 from tests.kit import PATIENCE, ROOT
 from tests.pipeline import kit
 
@@ -61,7 +61,7 @@ def test_two_attempts_of_one_task_leave_one_outcome(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
     assert execute(
-        Export((Place(STORE, (str(store),)),), str(tmp_path / "wanted"), ("messages", "cursors")), LocalRunner()
+        Export((DataSource(STORE, (str(store),)),), str(tmp_path / "wanted"), ("messages", "cursors")), LocalRunner()
     ).ok
     with cluster(tmp_path / "cluster") as url:
         arguments = [url, str(store), str(tmp_path / "out"), str(marks), str(tmp_path / "local")]

@@ -20,22 +20,22 @@ from bookstand.pipeline.execution.input_state import place_state
 from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import execute
 from bookstand.pipeline.execution.publish import Output
-from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings
 from bookstand.pipeline.jobs.export import Export
 from bookstand.pipeline.jobs.import_disks import Import
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.verify import Verify
 from bookstand.pipeline.tables.query import query
 from bookstand.pipeline.tables.schemas import TABLES
-from bookstand.pipeline.tables.sources import STORE, Place, bookies, clusters, local_path, places, stores
+from bookstand.pipeline.tables.sources import STORE, DataSource, bookies, clusters, local_path, places, stores
 from bookstand.pipeline.tables.tables import plan, rows
 from tests.pipeline import kit
 
 HERE = LocalRunner()
 
 
-def place(path: Path) -> Place:
-    return Place(STORE, (str(path),))
+def place(path: Path) -> DataSource:
+    return DataSource(STORE, (str(path),))
 
 
 # -- durable -----------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_a_place_that_is_missing_where_it_is_read_is_no_damage(tmp_path: Path, m
     """A mount point without its file system is an empty folder."""
     if missing == "store":
         (found,) = stores(kit.fill(tmp_path / "store", topics=1))
-        assert execute(RebuildDelayed((found.name,), Cut(least=50)), HERE).ok
+        assert execute(RebuildDelayed((found.name,), CutSettings(least=50)), HERE).ok
         gone = tmp_path / "store"
     else:
         kit.clusters(tmp_path / "disks", "one")
@@ -424,6 +424,6 @@ def test_a_place_is_the_same_for_every_task(tmp_path: Path) -> None:
     kit.clusters(tmp_path / "disks", "one")
     kit.fill(tmp_path / "store", topics=1)
     for one in (*places([tmp_path / "store", tmp_path / "disks" / "one"]), bookies(tmp_path / "disks" / "one")):
-        assert Place.of(json.loads(json.dumps(one))) == one
+        assert DataSource.of(json.loads(json.dumps(one))) == one
     with pytest.raises(IncorrectParameterError, match="must be a local path"):
         stores("s3a://bucket/store")

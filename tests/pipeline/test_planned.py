@@ -14,8 +14,8 @@ from bookstand.delivery.tracker.bucket.snapshot.codec import seal
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
-from bookstand.pipeline.tables.partitioning import Part, wanted_parts
-from bookstand.pipeline.tables.predicate import Wanted
+from bookstand.pipeline.tables.partitioning import ReadPart, target_parallelism
+from bookstand.pipeline.tables.predicate import Predicate
 from bookstand.pipeline.tables.query import Query, query
 from bookstand.pipeline.tables.record_batches import DamagedDataError
 from bookstand.pipeline.tables.schemas import TABLES
@@ -26,7 +26,7 @@ from bookstand.testing.clock import VirtualClock
 NOW = 1_000_000
 
 
-def all_of(parts: list[Part], asked: Query) -> list[dict[str, Any]]:
+def all_of(parts: list[ReadPart], asked: Query) -> list[dict[str, Any]]:
     return [row for part in parts for batch in rows(part, asked) for row in batch.to_pylist()]
 
 
@@ -89,11 +89,11 @@ def test_filters_keep_tasks_from_reading_what_is_not_wanted(tmp_path: Path) -> N
             with store.create_ledger() as writer:
                 writer.append_many([b"x" * 100] * 50)
     (place,) = stores(tmp_path / "store")
-    asked = query("entries", wanted=Wanted().between("ledger_id", 1, 2).between("entry_id", 10, 19))
+    asked = query("entries", wanted=Predicate().between("ledger_id", 1, 2).between("entry_id", 10, 19))
     parts = plan(place, asked)
     assert [tuple(one)[:3] for part in parts for one in part.work] == [(1, 10, 19), (2, 10, 19)]
     assert len(all_of(parts, asked)) == 20
-    assert plan(place, query("entries", wanted=Wanted().among("place", {"/elsewhere"}))) == []
+    assert plan(place, query("entries", wanted=Predicate().among("place", {"/elsewhere"}))) == []
 
 
 def test_segments_that_are_not_due_are_not_read(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_segments_that_are_not_due_are_not_read(tmp_path: Path) -> None:
     whole = all_of(plan(place, query("delayed_index")), query("delayed_index"))
     assert whole
     low, high = NOW + 1_200_000, NOW + 1_800_000
-    asked = query("delayed_index", wanted=Wanted().between("deliver_at_ms", low, high))
+    asked = query("delayed_index", wanted=Predicate().between("deliver_at_ms", low, high))
     parts = plan(place, asked)
     assert all_of(parts, asked) == [row for row in whole if low <= row["deliver_at_ms"] <= high]
     segments = {row["segment"] for row in whole}
@@ -146,9 +146,9 @@ def test_a_merge_that_was_broken_off_leaves_messages_in_two_buckets(tmp_path: Pa
 
 def test_much_is_divided_further_than_the_planning_machine_has_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
-    counts = [wanted_parts(query("entries"), weight << 20) for weight in (0, 4, 8, 100, 128, 129, 6400)]
+    counts = [target_parallelism(query("entries"), weight << 20) for weight in (0, 4, 8, 100, 128, 129, 6400)]
     assert counts == [1, 1, 2, 2, 2, 3, 100]
-    assert wanted_parts(query("entries", partitions=7), 6400 << 20) == 7
+    assert target_parallelism(query("entries", partitions=7), 6400 << 20) == 7
 
 
 # -- places ------------------------------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ import pytest
 from bookstand.disk.disks import Disks
 from bookstand.disk.metadata.dump import MetadataDump, ledger_id_of
 from bookstand.disk.topics import topics
-from bookstand.pipeline.tables.predicate import Wanted
+from bookstand.pipeline.tables.predicate import Predicate
 from bookstand.pipeline.tables.query import query
 from bookstand.pipeline.tables.schemas import TABLES
-from bookstand.pipeline.tables.sources import BOOKIE, STORE, Place, bookies
+from bookstand.pipeline.tables.sources import BOOKIE, STORE, DataSource, bookies
 from bookstand.pipeline.tables.tables import plan_all, read, rows
 from bookstand.storage.format.position import Position
 from tests.disk.recordings import RECORDINGS, dump_path, truth
@@ -28,7 +28,7 @@ NAMES = {"CRC32C": "crc32c", "CRC32": "crc32", "MAC": "hmac", "DUMMY": "dummy"}
 
 
 class Recorded:
-    def __init__(self, name: str, place: Place) -> None:
+    def __init__(self, name: str, place: DataSource) -> None:
         self.name = name
         self.place = place
 
@@ -45,7 +45,7 @@ class Recorded:
 
 
 @pytest.fixture(scope="module", params=[(name, kind) for name in RECORDINGS for kind in (BOOKIE, STORE)], ids="-".join)
-def recorded(request: pytest.FixtureRequest, place: Callable[[str, str], Place]) -> Recorded:
+def recorded(request: pytest.FixtureRequest, place: Callable[[str, str], DataSource]) -> Recorded:
     return Recorded(request.param[0], place(*request.param))
 
 
@@ -137,7 +137,7 @@ def check_messages(found: list[Row], line: Row) -> None:
         assert (row["chunks"] is not None) == (row["chunk_uuid"] is not None) == chunk
 
 
-def test_cursors_and_acks(recorded: Recorded, place: Callable[[str, str], Place]) -> None:
+def test_cursors_and_acks(recorded: Recorded, place: Callable[[str, str], DataSource]) -> None:
     cursors = {(row["topic"], row["cursor"]): row for row in recorded.rows("cursors")}
     acks: dict[tuple[str, str], list[Row]] = {}
     for row in recorded.rows("acks"):
@@ -241,7 +241,7 @@ def test_passwords_that_no_metadata_tells(unpacked: Callable[[str], Path]) -> No
         for line in truth("a", "ledgers")
         if line["metadata"]["digest"] == "MAC" and line["metadata"]["custom_metadata"].get("app") == "Zm9yZWlnbg=="
     ]
-    wanted = Wanted().among("ledger_id", {said["ledger_id"]})
+    wanted = Predicate().among("ledger_id", {said["ledger_id"]})
     for passwords, checked in (((), {False}), ((b"other", b"pw-MAC"), {True})):
         asked = query("entries", wanted=wanted, passwords=passwords)
         found = [row for batch in read([bookies(unpacked("a"))], asked) for row in batch.to_pylist()]
@@ -252,7 +252,7 @@ def test_passwords_that_no_metadata_tells(unpacked: Callable[[str], Path]) -> No
 
 @pytest.mark.parametrize("kind", [BOOKIE, STORE])
 @pytest.mark.parametrize("table", TABLES)
-def test_columns_may_be_chosen(place: Callable[[str, str], Place], table: str, kind: str) -> None:
+def test_columns_may_be_chosen(place: Callable[[str, str], DataSource], table: str, kind: str) -> None:
     """The others are not made, and the rows are the same."""
     names = TABLES[table].names[-2:0:-2]
     some = list(read([place("b", kind)], query(table, names)))

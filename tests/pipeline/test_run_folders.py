@@ -19,17 +19,17 @@ from bookstand.pipeline.execution.cli import FINE, WRONG_USE, main
 from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import execute
 from bookstand.pipeline.execution.run_directory import NAME, run_folder
-from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings
 from bookstand.pipeline.jobs.export import Export
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.recut import Recut
-from bookstand.pipeline.tables.sources import STORE, Place
+from bookstand.pipeline.tables.sources import STORE, DataSource
 from tests.delivery.bucket_kit import MEMORY
 from tests.kit import Program
 from tests.pipeline import kit
 
 HERE = LocalRunner()
-SMALL = Cut(least=50, step_millis=100_000)
+SMALL = CutSettings(least=50, step_millis=100_000)
 
 
 def tree(folder: Path) -> dict[str, object]:
@@ -190,7 +190,7 @@ def test_an_output_whose_own_folder_no_job_made_is_rejected(tmp_path: Path, dry_
     (tmp_path / "out" / "_bookstand" / "lock").write_text("mine")
     before = tree(tmp_path / "out")
     with pytest.raises(IncorrectParameterError, match="was not made by a job"):
-        execute(Export((Place(STORE, (str(store),)),), str(tmp_path / "out")), HERE, dry_run=dry_run)
+        execute(Export((DataSource(STORE, (str(store),)),), str(tmp_path / "out")), HERE, dry_run=dry_run)
     assert tree(tmp_path / "out") == before
 
 
@@ -202,7 +202,7 @@ def test_without_a_work_folder_nothing_is_left_in_the_temporary_one(
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     assert execute(RebuildDelayed((str(store),), SMALL), HERE).ok
-    assert execute(Recut((str(store),), Cut(least=1000), True), LocalRunner(2)).ok
+    assert execute(Recut((str(store),), CutSettings(least=1000), True), LocalRunner(2)).ok
     assert list(temporary.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ import pytest
 import bookstand
 from bookstand.pipeline.tables.query import query
 from bookstand.pipeline.tables.schemas import TABLES
-from bookstand.pipeline.tables.sources import BOOKIE, STORE, Place
+from bookstand.pipeline.tables.sources import BOOKIE, STORE, DataSource
 from bookstand.pipeline.tables.tables import read
 from tests.disk.recordings import dump_path
 from tests.kit import Child, eventually
@@ -41,7 +41,7 @@ def key(row: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("kind", [STORE, BOOKIE])
-def test_every_table_through_spark(spark: Any, place: Callable[[str, str], Place], kind: str, table: str) -> None:
+def test_every_table_through_spark(spark: Any, place: Callable[[str, str], DataSource], kind: str, table: str) -> None:
     where = place("c", kind)
     reader = spark.read.format("bookstand" if kind == STORE else "bookie").option("table", table)
     if kind == BOOKIE:

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookstand.errors import IncorrectParameterError
-from bookstand.pipeline.tables.partitioning import Part, Range, bundled, divided
-from bookstand.pipeline.tables.predicate import Wanted
+from bookstand.pipeline.tables.partitioning import Range, ReadPart, bin_pack, split
+from bookstand.pipeline.tables.predicate import Predicate
 from bookstand.pipeline.tables.query import query_of
 from bookstand.pipeline.tables.schemas import ENTRIES, TABLES
-from bookstand.pipeline.tables.sources import Place
+from bookstand.pipeline.tables.sources import DataSource
 
 NUMBERS = st.none() | st.integers(-3, 3)
 
@@ -24,7 +24,7 @@ def test_rows_are_those_that_the_words_say(
     batch = pa.record_batch(
         [pa.array([row[0] for row in rows], pa.int64()), pa.array([row[1] for row in rows], pa.string())], ["n", "t"]
     )
-    asked = Wanted().between("n", low, high).among("t", {"a"})
+    asked = Predicate().between("n", low, high).among("t", {"a"})
     expected = [row for row in rows if row[0] is not None and low <= row[0] <= high and row[1] == "a"]
     if one is not None:
         asked = asked.among("n", {one, 2})
@@ -40,7 +40,7 @@ RANGES = st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 1 << 20)), max_
 @given(RANGES, st.integers(1, 9))
 def test_ranges_are_cut_and_none_is_lost(sizes: list[tuple[int, int]], parts: int) -> None:
     ranges = [Range(number, 0, count - 1, count * weight) for number, (count, weight) in enumerate(sizes)]
-    found = divided(ranges, parts)
+    found = split(ranges, parts)
     assert len(found) <= parts
     every = [(one.ledger_id, entry) for part in found for one in part for entry in range(one.first, one.last + 1)]
     assert every == [(one.ledger_id, entry) for one in ranges for entry in range(one.first, one.last + 1)]
@@ -53,8 +53,8 @@ def test_ranges_are_cut_and_none_is_lost(sizes: list[tuple[int, int]], parts: in
 
 @given(st.lists(st.integers(0, 100)), st.integers(1, 9))
 def test_bundles_have_every_part(weights: list[int], count: int) -> None:
-    parts = [Part(Place("store", ("/s",)), number, weight) for number, weight in enumerate(weights)]
-    found = bundled(parts, count)
+    parts = [ReadPart(DataSource("store", ("/s",)), number, weight) for number, weight in enumerate(weights)]
+    found = bin_pack(parts, count)
     assert len(found) == min(count, len(parts))
     assert sorted(part.work for bundle in found for part in bundle) == list(range(len(parts)))
 

@@ -6,7 +6,7 @@ import pytest
 
 from bookstand.cursor.format.packed_column import COLUMN, write_column
 from bookstand.disk.format import entry_log, index_file, journal
-from bookstand.proto.struct_layout import Layout, is_code
+from bookstand.proto.struct_layout import Layout, is_struct_code
 from bookstand.storage.format import entry_codec, schema
 from bookstand.storage.format.digest import digest_for
 
@@ -23,12 +23,12 @@ def test_the_fields_at_the_beginning_are_packed_as_far_as_their_size_is_fixed() 
 
 @pytest.mark.parametrize("size", ["q", "20s", "16x", "B"])
 def test_codes_are_told_from_words(size: str) -> None:
-    assert is_code(size)
+    assert is_struct_code(size)
 
 
 @pytest.mark.parametrize("size", ["8 bytes", "n bytes", "varint", "16 bytes for each", "the rest", "a column", ""])
 def test_words_are_no_codes(size: str) -> None:
-    assert not is_code(size)
+    assert not is_struct_code(size)
 
 
 def test_an_entry_has_its_fields_where_the_layout_has_them() -> None:
@@ -46,7 +46,7 @@ def test_an_entry_has_its_fields_where_the_layout_has_them() -> None:
 
 
 def test_a_deletion_s_key_begins_with_its_name() -> None:
-    key = schema.deletion(5, 7)
+    key = schema.deletion_key(5, 7)
     assert key.startswith(schema.META_DELETED)
     assert len(key) == schema.DELETION.struct.size
     assert schema.parse_deletion(key) == (5, 7)

@@ -171,8 +171,8 @@ def test_metadata_is_written_and_read_as_protobuf_does(metadata: MessageMetadata
 @given(METADATAS, st.integers(100, 1000), INT64, st.binary(max_size=5))
 def test_unknown_fields_are_kept(metadata: MessageMetadata, field: int, number: int, chunk: bytes) -> None:
     more = bytearray()
-    wire_format.write_number(more, field, number)
-    wire_format.write_bytes(more, field, chunk)
+    wire_format.write_varint_field(more, field, number)
+    wire_format.write_bytes_field(more, field, chunk)
     more += (
         bytes([wire_format.tag(10, wire_format.FIXED64)])
         + b"8 bytes."
@@ -188,7 +188,7 @@ def test_unknown_fields_are_kept(metadata: MessageMetadata, field: int, number: 
 def test_repeated_numbers_may_be_packed() -> None:
     start = MESSAGE_METADATA.write(MessageMetadata("", 0, 0))
     packed = bytearray(start)
-    wire_format.write_bytes(packed, 31, b"\x01\x02\x81\x01")
+    wire_format.write_bytes_field(packed, 31, b"\x01\x02\x81\x01")
     assert MESSAGE_METADATA.read(bytes(packed))["compacted_batch_indexes"] == (1, 2, 129)
 
 
@@ -207,7 +207,7 @@ def test_batch_sets_are_written_and_read_as_protobuf_does(ledger: int, entry: in
 def test_many_ranges_are_written_and_read_as_one_by_one(ranges: list[ack_messages.Range], field: int) -> None:
     singly = bytearray()
     for one in ranges:
-        wire_format.write_bytes(singly, field, ack_messages.write_range(one))
+        wire_format.write_bytes_field(singly, field, ack_messages.write_range(one))
     rows = np.array(ranges, dtype=np.int64).reshape(-1, 4)
     assert ack_messages_vectorized.write_ranges(rows, field) == singly
     found, end = ack_messages_vectorized.read_ranges(b"\x08\x01" + bytes(singly) + b"\x08\x01", 2, field)
@@ -253,8 +253,8 @@ def test_words_may_be_packed(ledger: int, words: list[int]) -> None:
     chunk, out = bytearray(), bytearray()
     for word in words:
         wire_format.write_varint(chunk, word)
-    wire_format.write_bytes(out, 2, chunk)
-    wire_format.write_number(out, 1, ledger)
+    wire_format.write_bytes_field(out, 2, chunk)
+    wire_format.write_varint_field(out, 1, ledger)
     key, found = ack_messages_vectorized.read_any_longs(bytes(out))
     assert (key, found.tolist()) == (ledger, words)
 
@@ -266,7 +266,7 @@ def test_many_varints_are_as_one_by_one(numbers: list[int]) -> None:
     for number in numbers:
         wire_format.write_varint(singly, number)
     table = np.array(numbers, dtype=np.uint64)
-    assert varints.join(table) == singly
+    assert varints.encode_all(table) == singly
     data = np.frombuffer(bytes(singly) + b"\x80", dtype=np.uint8)
     starts, lengths = varints.split(data)
-    assert varints.values(data, starts, lengths).tolist() == numbers
+    assert varints.decode_all(data, starts, lengths).tolist() == numbers

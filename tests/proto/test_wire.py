@@ -35,7 +35,7 @@ def test_a_varint_reads_back_and_is_as_long_as_protobufs(number: int) -> None:
 @given(st.integers(0, (1 << 64) - 1))
 def test_int32_is_the_low_half_of_a_varint(number: int) -> None:
     out = bytearray()
-    wire_format.write_number(out, 1, number)
+    wire_format.write_varint_field(out, 1, number)
     assert LedgerMetadataFormat.FromString(bytes(out) + REQUIRED).quorumSize == wire_format.int32(number)
 
 
@@ -46,8 +46,8 @@ REQUIRED = bytes.fromhex("100018002801")
 @given(st.integers(1, (1 << 29) - 1), st.binary(max_size=40), INT64)
 def test_fields_come_back_as_written(field: int, chunk: bytes, number: int) -> None:
     out = bytearray()
-    wire_format.write_bytes(out, field, chunk)
-    wire_format.write_number(out, field, number)
+    wire_format.write_bytes_field(out, field, chunk)
+    wire_format.write_varint_field(out, field, number)
     assert fields_of(bytes(out)) == [
         (wire_format.tag(field, wire_format.BYTES), 0, chunk),
         (wire_format.tag(field, wire_format.VARINT), number & (1 << 64) - 1, b""),

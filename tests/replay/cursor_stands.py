@@ -24,7 +24,7 @@ from bookstand.errors import (
     NotEnoughBookiesError,
 )
 from bookstand.proto.ack_messages import LONG_PROPERTY, write_batch, write_range
-from bookstand.proto.wire_format import write_bytes, write_number
+from bookstand.proto.wire_format import write_bytes_field, write_varint_field
 from bookstand.storage.format.position import Position
 from tests.model import cursors as model
 
@@ -81,24 +81,24 @@ class Planted(NamedTuple):
             return self.raw
         assert self.mark_delete is not None
         out = bytearray()
-        write_number(out, 1, self.mark_delete.ledger_id)
-        write_number(out, 2, self.mark_delete.entry_id)
+        write_varint_field(out, 1, self.mark_delete.ledger_id)
+        write_varint_field(out, 2, self.mark_delete.entry_id)
         for one in self.ranges:
-            write_bytes(out, 3, write_range(one))
+            write_bytes_field(out, 3, write_range(one))
         for pair in self.properties:
-            write_bytes(out, 4, LONG_PROPERTY.encode(pair))
+            write_bytes_field(out, 4, LONG_PROPERTY.encode(pair))
         for ledger, entry, bits in self.batches:
-            write_bytes(out, 5, write_batch(ledger, entry, bits))
+            write_bytes_field(out, 5, write_batch(ledger, entry, bits))
         for ledger, words in self.longs:
-            write_bytes(out, 6, _long_list(ledger, words))
+            write_bytes_field(out, 6, _long_list(ledger, words))
         return bytes(out[: len(out) - self.cut])
 
 
 def _long_list(ledger: int, words: tuple[int, ...]) -> bytes:
     out = bytearray()
-    write_number(out, 1, ledger)
+    write_varint_field(out, 1, ledger)
     for word in words:
-        write_number(out, 2, word)
+        write_varint_field(out, 2, word)
     return bytes(out)
 
 

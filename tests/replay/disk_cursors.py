@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pyroaring import BitMap64
 
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.disk.disks import Disks
 from bookstand.disk.topics.cursors import DiskCursor, cursor
 from bookstand.storage.format.position import Position
@@ -162,7 +162,7 @@ def acks_of_line(topic: TopicUpTo, line: Line) -> Acks:
     return _trimmed(first, acked, batches)
 
 
-def acks_of_state(topic: TopicUpTo, state: AckState) -> Acks:
+def acks_of_state(topic: TopicUpTo, state: AckSnapshot) -> Acks:
     acked = {ledger_id: set(found) for ledger_id, found in state.acked.items()}
     batches = {tuple(at): bits for at, bits in state.batches.items()}
     return _trimmed(topic.behind(state.mark_delete), acked, batches)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ import google_crc32c
 from bookstand.disk.damage import Damage
 from bookstand.disk.disks import Disks
 from bookstand.disk.format import entry_log, journal
-from bookstand.disk.format.entry_block import GOOD, TryAll
+from bookstand.disk.format.entry_block import GOOD, TryAllDigests
 from tests.replay.disk_compare import differs, judged
 from tests.replay.disk_recordings import DamagedFiles
 from tests.replay.outcome import Outcome
@@ -76,7 +76,7 @@ def _file(kind: str, path: Path, start: int, line: Line) -> Iterator[str]:
     reports: list[Damage] = []
     good: set[Found] = set()
     reader = entry_log.read if kind == "entrylog" else journal.read
-    for block in reader(path, TryAll(), reports.append, start=start):
+    for block in reader(path, TryAllDigests(), reports.append, start=start):
         rows = zip(block.offsets.tolist(), block.sizes.tolist(), block.verdicts.tolist(), strict=True)
         good |= {Found(offset, size) for offset, size, verdict in rows if verdict == GOOD}
     if kind == "entrylog":

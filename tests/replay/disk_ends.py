@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from bookstand.disk.bookies.ledger_end import Extent
+from bookstand.disk.bookies.ledger_end import LedgerEnd
 from bookstand.disk.disks import DiskLedger, Disks, StoredEntry
 from bookstand.disk.topics.topics import DiskTopic
 from tests.replay.disk_recordings import Recording
@@ -77,7 +77,7 @@ class LedgerUpTo:
         return getattr(self._ledger, name)
 
     @cached_property
-    def extent(self) -> Extent:
+    def extent(self) -> LedgerEnd:
         extent = self._ledger.extent
         return extent._replace(last_entry=self._end, missing=extent.missing.upto(self._end))
 

@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 
 import bookstand
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.delivery.topic_config import TopicConfig
 from bookstand.disk.disks import Disks
 from bookstand.disk.importer.run import import_disks
@@ -253,12 +253,12 @@ def _cursor(
         yield from disk_cursors.differences(recording, stored, after, live)
 
 
-def _state_of(opened: Cursor) -> AckState:
+def _state_of(opened: Cursor) -> AckSnapshot:
     acked: dict[int, BitMap64] = {}
     for lower, upper in opened.acked_ranges():
         acked.setdefault(lower.ledger_id, BitMap64()).add_range(lower.entry_id + 1, upper.entry_id + 1)
     batches = {at: sum(1 << index for index in indexes) for at, indexes in opened.partial_batches().items()}
-    return AckState(opened.mark_delete_position, acked, batches, opened.properties)
+    return AckSnapshot(opened.mark_delete_position, acked, batches, opened.properties)
 
 
 # -- delayed messages ------------------------------------------------------------------------------------------------

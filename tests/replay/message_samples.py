@@ -13,7 +13,7 @@ from typing import Any
 
 from bookstand.errors import MalformedMessageError
 from bookstand.managed_ledger.message.compression import NAMES
-from bookstand.managed_ledger.message.format import Message, join
+from bookstand.managed_ledger.message.format import Message, assemble
 from tests.replay.outcome import Outcome
 
 BYTES_FIELDS = ("ordering_key", "schema_version", "encryption_param", "schema_id")
@@ -122,7 +122,7 @@ STEPS: tuple[tuple[str, Callable[[Message, Answers], None]], ...] = (
 
 def _framed_anew(data: bytes) -> Iterator[str]:
     message = Message(data)
-    again = join(
+    again = assemble(
         message.metadata,
         message.stored_payload,
         message.broker_metadata,

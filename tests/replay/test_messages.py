@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bookstand.managed_ledger.message.format import join
+from bookstand.managed_ledger.message.format import assemble
 from bookstand.managed_ledger.message.metadata import MessageMetadata
 from tests.replay import ack_samples, message_samples, messages, rangesets
 from tests.replay.__main__ import main
@@ -133,7 +133,7 @@ def test_only_damaged_messages_are_argued_and_only_for_their_reason() -> None:
 
 
 def test_a_payload_that_the_original_filled_up_is_argued() -> None:
-    data = join(MessageMetadata("p", 0, 0, compression=2, uncompressed_size=9), b"x\x9c\x03\x00")
+    data = assemble(MessageMetadata("p", 0, 0, compression=2, uncompressed_size=9), b"x\x9c\x03\x00")
     said, reason = message_samples.answers(data)
     assert "payload_error" in said
     assert "unpacks to 0 bytes" in reason or "cannot be unpacked" in reason

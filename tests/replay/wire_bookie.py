@@ -22,7 +22,7 @@ from bookstand.server.bookie.protocol import codes
 from bookstand.server.bookie.server import BookieServer
 from bookstand.server.bookie.shared_state import Limits
 from bookstand.server.framing import LENGTH_BYTES
-from bookstand.server.loop_thread import Running
+from bookstand.server.loop_thread import LoopThread
 from tests.replay.outcome import Outcome
 from tests.replay.wire_frames import Line, lines
 from tests.server.bookie.kit import Wire
@@ -92,7 +92,7 @@ def replay_recording(path: Path) -> Iterator[Outcome]:
     with ExitStack() as stack:
         store = stack.enter_context(bookstand.temporary())
         server = BookieServer(store.storage, ports=[0] * len(channels))
-        stack.enter_context(Running(server))
+        stack.enter_context(LoopThread(server))
         addresses = dict(zip(channels, server.addresses, strict=True))
         confirmed: set[tuple[int, int]] = set()
         yield from _replay(name, recorded, addresses, confirmed)
@@ -214,7 +214,7 @@ def replay_raw_frames(path: Path) -> Iterator[Outcome]:
     """Each on a connection of its own, one after the other."""
     with bookstand.temporary() as store:
         server = BookieServer(store.storage, ports=[0])
-        with Running(server):
+        with LoopThread(server):
             for number, text in enumerate(path.read_text().splitlines(), 1):
                 if text.strip():
                     detail = _try(text, server.addresses[0])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import bookstand
-from bookstand.server.loop_thread import Running
+from bookstand.server.loop_thread import LoopThread
 from bookstand.server.zookeeper.protocol import records
 from bookstand.server.zookeeper.protocol.protocol import XID_EVENT, EventType, Op
 from bookstand.server.zookeeper.server import ZooKeeperServer
@@ -242,7 +242,7 @@ def replay_recording(path: Path) -> Iterator[Outcome]:
     with ExitStack() as stack:
         store = stack.enter_context(bookstand.temporary())
         server = ZooKeeperServer(store.storage, SystemClock(), port=0)
-        stack.enter_context(Running(server))
+        stack.enter_context(LoopThread(server))
         replay = Replay(name)
         conversations: dict[tuple[str, int], Conversation] = {}
         for line in recorded:

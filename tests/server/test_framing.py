@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.server.framing import SCRATCH_BYTES, FramedConnection, Run, split
+from bookstand.server.framing import SCRATCH_BYTES, FramedConnection, FrameRun, split
 
 LARGEST = 1000
 
@@ -27,7 +27,7 @@ def naively(data: bytes) -> tuple[list[bytes], bytes, bool]:
     return frames, data, True
 
 
-def frames_of(runs: list[Run]) -> list[bytes]:
+def frames_of(runs: list[FrameRun]) -> list[bytes]:
     return [run.frame(index) for run in runs for index in range(run.frames)]
 
 
@@ -73,7 +73,7 @@ class Recorder(FramedConnection):
         self.frames: list[bytes] = []
         self.rejected: list[bytes] = []
 
-    def take(self, run: Run) -> int:
+    def take(self, run: FrameRun) -> int:
         self.frames += [run.frame(index) for index in range(run.frames)]
         return run.frames
 

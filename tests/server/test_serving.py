@@ -25,7 +25,7 @@ from bookstand.ledger.cluster.paths import service_info
 from bookstand.server import serve
 from bookstand.server.bind_errors import address_of
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.loop_thread import Running
+from bookstand.server.loop_thread import LoopThread
 from bookstand.server.server import Server
 from bookstand.server.zookeeper.server import ZooKeeperServer
 from bookstand.storage.clock import SystemClock
@@ -240,7 +240,7 @@ def test_a_store_is_served_by_one_server(store_path: Path, child: Any) -> None:
             Server(store_path).start()
         with (
             pytest.raises(errors.StoreInUseError, match="serves its ZooKeeper already"),
-            Running(ZooKeeperServer(server.store.storage, SystemClock(), port=0)),
+            LoopThread(ZooKeeperServer(server.store.storage, SystemClock(), port=0)),
         ):
             pass
         other = child()
@@ -337,7 +337,7 @@ def test_arguments_that_make_no_sense(store_path: Path, options: dict[str, Any],
 def test_each_part_binds_this_machine_alone_unless_told_otherwise(store: Any) -> None:
     """Also where a program starts one of them by itself."""
     bookies, zookeeper = BookieServer(store.storage, [0]), ZooKeeperServer(store.storage, SystemClock(), port=0)
-    with Running(bookies, zookeeper):
+    with LoopThread(bookies, zookeeper):
         assert [host for host, _ in (*bookies.addresses, zookeeper.address)] == ["127.0.0.1"] * 2
 
 

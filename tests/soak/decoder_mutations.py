@@ -37,7 +37,7 @@ from bookstand.storage.format import (
 from bookstand.storage.format.digest import DIGEST_NAMES, digest_for
 from bookstand.storage.lmdb.environment import check_format
 from bookstand.storage.process import data_files
-from bookstand.storage.process.process_markers import Survey
+from bookstand.storage.process.process_markers import OpenProcesses
 from bookstand.storage.process.witness import Witness
 from tests.kit import own_environment, raw
 from tests.soak import disk_decoders, server_decoders, topic_decoders, zookeeper_decoders
@@ -336,8 +336,8 @@ def _rewritten(value: ledger_metadata.LedgerMetadata) -> bytes:
     return ledger_metadata.serialize(value)
 
 
-def _parts(message: ledger_metadata_binary.Message) -> tuple[Any, ...]:
-    return tuple(getattr(message, name) for name in ledger_metadata_binary.Message.__slots__)
+def _parts(message: ledger_metadata_binary.RawMetadata) -> tuple[Any, ...]:
+    return tuple(getattr(message, name) for name in ledger_metadata_binary.RawMetadata.__slots__)
 
 
 def _some_metadata(rng: random.Random, version: int) -> ledger_metadata.LedgerMetadata:
@@ -529,7 +529,7 @@ class _Headed:
         changed[self._at : self._at + 4096] = data[:4096].ljust(4096, b"\0")
         file = self._folder / "data.mdb"
         file.write_bytes(changed)
-        gate = data_files.size_gate(str(self._folder), False)
+        gate = data_files.check_file_length(str(self._folder), False)
         if file.stat().st_size > len(self._image):
             raise AssertionError(f"the file was made {file.stat().st_size} bytes long")
         return gate
@@ -556,7 +556,7 @@ class _Marked:
         else:
             os.symlink("nowhere", left)
         try:
-            Survey(str(self._folder))
+            OpenProcesses(str(self._folder))
             with bookstand.open(self._folder, durability="none") as store:
                 return store.verify().ok
         finally:

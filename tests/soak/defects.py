@@ -153,7 +153,7 @@ def _header_before_data(patches: Patches) -> None:
 
         return sync
 
-    patches.replace(commits.Commits, "_sync", make)
+    patches.replace(commits.CommitExecutor, "_sync", make)
 
 
 @defect("a dropped page", "storage", "of every fourth commit one page does not come to the file")
@@ -183,7 +183,7 @@ def _dropped_page(patches: Patches) -> None:
 
         return sync
 
-    patches.replace(commits.Commits, "_sync", make)
+    patches.replace(commits.CommitExecutor, "_sync", make)
 
 
 @defect("acknowledged early", "storage", "a lone append is answered when it is queued, before its commit")
@@ -221,7 +221,7 @@ def _force_does_not_wait(patches: Patches) -> None:
 
         return force
 
-    patches.replace(base_writer.Writer, "force", make)
+    patches.replace(base_writer.BaseWriter, "force", make)
 
 
 @defect("an entry of a batch is lost", "storage", "of three entries or more in one commit the second is not written")
@@ -232,12 +232,12 @@ def _lost_entry(patches: Patches) -> None:
                 patches.hit()
                 first, _, *others = encoded.pairs()
                 kept = [first, *others]
-                encoded = entry_batch.Encoded(kept.__iter__, encoded.first_key, len(kept), encoded.largest)
+                encoded = entry_batch.EncodedEntries(kept.__iter__, encoded.first_key, len(kept), encoded.largest)
             real(self, encoded)
 
         return add
 
-    patches.replace(commits.Writing, "_add", make)
+    patches.replace(commits.WriteTransaction, "_add", make)
 
 
 @defect("a batch that grew the map is lost", "storage", "what found the map full is answered, and not tried again")
@@ -262,8 +262,8 @@ def _lost_while_growing(patches: Patches) -> None:
 
         return write
 
-    patches.replace(environment.Environment, "grow", make_grow)
-    patches.replace(commits.Commits, "_write", make_write)
+    patches.replace(environment.LmdbEnvironment, "grow", make_grow)
+    patches.replace(commits.CommitExecutor, "_write", make_write)
 
 
 @defect("a full disk is swallowed", "storage", "appends that found the disk full are answered as if they were stored")
@@ -288,8 +288,8 @@ def _full_disk_swallowed(patches: Patches) -> None:
 
         return commit_entries
 
-    patches.replace(commits.Commits, "commit", make_commit)
-    patches.replace(commits.Commits, "commit_entries", make_commit_entries)
+    patches.replace(commits.CommitExecutor, "commit", make_commit)
+    patches.replace(commits.CommitExecutor, "commit_entries", make_commit_entries)
 
 
 @defect("an unknown outcome is answered", "storage", "a commit that the device failed under counts as done")
@@ -302,7 +302,7 @@ def _unknown_is_ok(patches: Patches) -> None:
 
         return settle
 
-    patches.replace(commits.Commits, "_settle", make)
+    patches.replace(commits.CommitExecutor, "_settle", make)
 
 
 @defect("stale states", "storage", "states of ledgers are kept although another process has committed")
@@ -318,8 +318,8 @@ def _stale_states(patches: Patches) -> None:
 
         return commit
 
-    patches.replace(commits.Commits, "_write", make)
-    patches.replace(commits.Commits, "commit_entries", make)
+    patches.replace(commits.CommitExecutor, "_write", make)
+    patches.replace(commits.CommitExecutor, "commit_entries", make)
 
 
 @defect("states do not count", "storage", "the number of a ledger's entries is not counted up")
@@ -352,7 +352,7 @@ def _no_sums(patches: Patches) -> None:
 
         return write_rest
 
-    patches.replace(commits.Writing, "write_rest", make)
+    patches.replace(commits.WriteTransaction, "write_rest", make)
 
 
 @defect("a transaction in two commits", "storage", "a transaction's nodes and ledgers are committed before its entries")
@@ -361,7 +361,7 @@ def _two_commits(patches: Patches) -> None:
         def commit(self: Any) -> None:
             if self._operations and any(self._appends.values()):
                 patches.hit()
-                results = self._client.storage.apply(operations.Change(*self._operations))
+                results = self._client.storage.apply(operations.WriteBatch(*self._operations))
                 for answer, result in zip(self._answers, results, strict=True):
                     answer.complete(result)
                 self._operations, self._answers = [], []

@@ -19,7 +19,7 @@ from bookstand.delivery.topic_config import TopicConfig
 from bookstand.disk.topics.delayed import delayed
 from bookstand.disk.topics.topics import topic as topic_of
 from bookstand.pipeline.tables.query import query
-from bookstand.pipeline.tables.sources import Place, opened, stores
+from bookstand.pipeline.tables.sources import DataSource, open_source, stores
 from bookstand.pipeline.tables.tables import plan, rows
 from bookstand.storage.format.position import Position
 from bookstand.tools.report.collect import collect
@@ -180,8 +180,8 @@ def by_subscription(case: Case) -> Delayed:
     return found
 
 
-def by_index(place: Place, now: int) -> dict[str, Delayed]:
-    with opened(place) as disks:
+def by_index(place: DataSource, now: int) -> dict[str, Delayed]:
+    with open_source(place) as disks:
         return {
             index.cursor.name: {
                 Position(row.ledger_id, row.entry_id): row.timestamp - START
@@ -192,7 +192,7 @@ def by_index(place: Place, now: int) -> dict[str, Delayed]:
         }
 
 
-def by_spark(place: Place, now: int, **more: Any) -> dict[str, Delayed]:
+def by_spark(place: DataSource, now: int, **more: Any) -> dict[str, Delayed]:
     asked = query("delayed_index", now_ms=now, unsealed=True, **more)
     found: dict[str, Delayed] = {}
     for part in plan(place, asked):

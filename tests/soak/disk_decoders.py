@@ -16,7 +16,7 @@ from typing import Any
 
 from bookstand.disk.bookies.bookie_directory import read_last_mark
 from bookstand.disk.damage import Damage, Report
-from bookstand.disk.format.entry_block import Digests, TryAll
+from bookstand.disk.format.entry_block import Digests, TryAllDigests
 from bookstand.disk.format.index_file import read_index
 from bookstand.disk.metadata.dump import MetadataDump
 from bookstand.errors import MalformedError
@@ -26,7 +26,7 @@ from tests.disk.plain_reading import KNOWN, OTHER_PASSWORD, PASSWORD, Found
 from tests.disk.recordings import dump_path
 from tests.soak.decoder import Decoder
 
-_DIGESTS: dict[str, Digests] = {"by known digests": KNOWN, "by trying": TryAll([PASSWORD, OTHER_PASSWORD])}
+_DIGESTS: dict[str, Digests] = {"by known digests": KNOWN, "by trying": TryAllDigests([PASSWORD, OTHER_PASSWORD])}
 
 
 def all_of_them(rng: random.Random, folder: Path) -> dict[str, Decoder]:

@@ -32,7 +32,7 @@ from bookstand.pipeline.execution.summary import Summary
 from bookstand.pipeline.execution.unit import Result, Unit
 from bookstand.pipeline.execution.worker import Limits
 from bookstand.pipeline.jobs.export import Export
-from bookstand.pipeline.tables.sources import STORE, Place
+from bookstand.pipeline.tables.sources import STORE, DataSource
 from tests.delivery.subscription_kit import MEMORY
 from tests.soak.kinds import Done, Kind, KindUnavailableError
 
@@ -207,7 +207,7 @@ def run(folder: Path, plan: Plan, runner: Runner, linger: float = 0.0) -> list[s
     """Run the job, and say what is wrong with what it did."""
     notes, output = folder / "notes", folder / "output"
     notes.mkdir()
-    places = tuple(Place(STORE, (str(path),)) for path in plan.paths)
+    places = tuple(DataSource(STORE, (str(path),)) for path in plan.paths)
     dying = {f"{path} entries": how for path, how in plan.dying.items()}
     job = DyingExport(places, str(output), ("entries",), dying=dying, notes=str(notes), linger=linger)
     try:

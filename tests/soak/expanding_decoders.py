@@ -46,9 +46,9 @@ def _batches(rng: random.Random) -> list[bytes]:
             several = [format.single(rng.randbytes(count % 7)) for _ in range(count)]
             data = format.batch(several, publish_time=12345, compression=codec)
             one = format.Message(data)
-            found += [data, format.join(one.metadata, one.stored_payload, checksum=False)]
-        bare = format.Message(format.frame(bytes(5000), publish_time=12345, deliver_at=9, compression=codec))
-        found.append(format.join(bare.metadata, bare.stored_payload, checksum=False))
+            found += [data, format.assemble(one.metadata, one.stored_payload, checksum=False)]
+        bare = format.Message(format.encode_message(bytes(5000), publish_time=12345, deliver_at=9, compression=codec))
+        found.append(format.assemble(bare.metadata, bare.stored_payload, checksum=False))
     return found
 
 
@@ -61,7 +61,9 @@ def _of_messages(rng: random.Random) -> dict[str, Decoder]:
         size = received_message.size_of_batch(entry)
         if not size:
             return len(entry.payload)
-        found = received_message.messages_of(received_message.Members(entry, members_of(entry.position, range(size))))
+        found = received_message.messages_of(
+            received_message.PartialBatch(entry, members_of(entry.position, range(size)))
+        )
         return sum(len(one.payload) + len(one.properties) for one in found)
 
     def of_disk(data: bytes) -> int:
@@ -121,7 +123,7 @@ def _of_buckets(rng: random.Random) -> dict[str, Decoder]:
 def _of_nacks(rng: random.Random) -> dict[str, Decoder]:
     ids = np.array(sorted(rng.sample(range(300), 90)), dtype=np.int64)
     nacks = [record.nacks_of(12345, 5, ids), record.nacks_of(12345, 6, ids, 10, 3)]
-    samples = [*record.encode_nacks(nacks, 5000), record.encode_given(record.Given(5, 6))]
+    samples = [*record.encode_nacks(nacks, 5000), record.encode_given(record.Redelivered(5, 6))]
 
     def listed(data: bytes) -> list[Any]:
         found = record.decode(data, "the record")

@@ -30,7 +30,7 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.format import record
 from bookstand.cursor.format.checkpoint import decode_marker, node_loader
-from bookstand.cursor.format.page_index import Index
+from bookstand.cursor.format.page_index import PageIndex
 from bookstand.delivery.subscription.subscription import Subscription
 from bookstand.delivery.topic import Topic
 from bookstand.delivery.topic_config import SubscriptionConfig, TopicConfig
@@ -39,7 +39,7 @@ from bookstand.disk.topics.delayed import DelayedIndex
 from bookstand.disk.topics.topics import topic as topic_on_disk
 from bookstand.errors import BookstandError
 from bookstand.managed_ledger.topic_name import node_of
-from bookstand.pipeline.tables.sources import STORE, Place, opened
+from bookstand.pipeline.tables.sources import STORE, DataSource, open_source
 from bookstand.storage.format.position import Position
 from bookstand.store import Store
 from bookstand.testing import VirtualClock
@@ -356,7 +356,7 @@ def _closure(store: Store, cursor: str, ledger_id: int, last: int) -> set[int]:
     if not record.is_ours(stored):
         return read
     marker = decode_marker(cursor, last, stored)
-    for _, ref in Index.read(marker.root, node_loader(cursor, load), cursor=cursor).items():
+    for _, ref in PageIndex.read(marker.root, node_loader(cursor, load), cursor=cursor).items():
         read.update(range(ref.entry_id, ref.entry_id + ref.parts))
     return read
 
@@ -603,7 +603,7 @@ class Bench:
         self.exit_codes = {listed.code, waiting.code, run("verify", self.path, "--json").code}
         rows = {row["cursor"]: row for row in listed.json["cursors"]}
         delayed = {row["subscription"]: row["messages"] for row in waiting.json["subscriptions"]}
-        with opened(Place(STORE, (str(self.path),))) as disks:
+        with open_source(DataSource(STORE, (str(self.path),))) as disks:
             for cursor in cursors_on_disk(topic_on_disk(disks, TOPIC)):
                 if cursor.name != BUILDER:
                     places = self.sample.places

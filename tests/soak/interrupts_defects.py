@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from bookstand.delivery.subscription.subscription import Subscription
-from bookstand.ledger.handles.base_writer import Writer
+from bookstand.ledger.handles.base_writer import BaseWriter
 from bookstand.managed_ledger.managed_ledger import ManagedLedger
-from bookstand.storage.commit.group_commit import Committer
-from bookstand.storage.lmdb.environment import Environment, Gate
-from bookstand.storage.process.interrupt_guard import Guard
+from bookstand.storage.commit.group_commit import GroupCommitter
+from bookstand.storage.lmdb.environment import LmdbEnvironment, MapLock
+from bookstand.storage.process.interrupt_guard import InterruptGuard
 from bookstand.storage.process.process_markers import FolderLock
 from bookstand.storage.storage import Storage
 from tests.soak import interrupts, interrupts_process
@@ -28,7 +28,7 @@ ROUNDS = 12
 
 def _keep_transactions() -> None:
     """A write transaction ends where the code says so, and not with its block."""
-    real = Environment.begin_write
+    real = LmdbEnvironment.begin_write
     kept = []
 
     class Kept:
@@ -42,7 +42,7 @@ def _keep_transactions() -> None:
         def __exit__(self, *_: object) -> None:
             pass
 
-    Environment.begin_write = lambda self: Kept(real(self))  # type: ignore[assignment, method-assign, return-value]
+    LmdbEnvironment.begin_write = lambda self: Kept(real(self))  # type: ignore[assignment, method-assign, return-value]
 
 
 def _keep_the_lead() -> None:
@@ -59,7 +59,7 @@ def _keep_the_lead() -> None:
         self._end_lead(batch, later)
         return True
 
-    Committer._lead = lead  # type: ignore[method-assign]
+    GroupCommitter._lead = lead  # type: ignore[method-assign]
 
 
 def _keep_the_lead_alone() -> None:
@@ -73,24 +73,24 @@ def _keep_the_lead_alone() -> None:
         self._wake_open_batch()
         return result
 
-    Committer.alone = alone  # type: ignore[method-assign]
+    GroupCommitter.alone = alone  # type: ignore[method-assign]
 
 
 def _stay_inside() -> None:
     """Interrupted calls stay inside the gate of the environment."""
-    Gate._end_interrupted = lambda self, thread: None  # type: ignore[method-assign]
+    MapLock._end_interrupted = lambda self, thread: None  # type: ignore[method-assign]
 
 
 def _half_closed_ledger() -> None:
     """Who waits for the end of a ledger waits for the thread that began to close it."""
-    real = Writer.drive
+    real = BaseWriter.drive
 
     def drive(self: Any, completion: Any, deadline: float | None) -> None:
         if not getattr(self, "_began_to_close", False):
             self._began_to_close = True
             real(self, completion, deadline)
 
-    Writer.drive = drive  # type: ignore[method-assign]
+    BaseWriter.drive = drive  # type: ignore[method-assign]
 
 
 def _half_closed_store() -> None:
@@ -116,7 +116,7 @@ def _no_repair() -> None:
     def leave(self: Any, *_: object) -> None:
         self.call = None
 
-    Guard.__exit__ = leave  # type: ignore[method-assign]
+    InterruptGuard.__exit__ = leave  # type: ignore[method-assign]
 
 
 def _no_repair_of_topics() -> None:

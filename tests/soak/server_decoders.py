@@ -14,10 +14,10 @@ from typing import Any
 
 from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.server.bookie.bookie import Bookie
-from bookstand.server.bookie.commit_bridge import PostOffice
+from bookstand.server.bookie.commit_bridge import CommitBridge
 from bookstand.server.bookie.connection import BookieConnection
 from bookstand.server.bookie.protocol import codes, v2
-from bookstand.server.bookie.shared_state import Desk, Limits, Load
+from bookstand.server.bookie.shared_state import BookieContext, Limits, MemoryBudget
 from bookstand.server.framing import SCRATCH_BYTES, split
 from bookstand.storage.storage import open_storage
 from tests.server import test_framing
@@ -124,9 +124,9 @@ class _Served:
         self._loop = asyncio.new_event_loop()
         weakref.finalize(self, self._loop.close)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        office = PostOffice(self._storage, self._loop)
+        office = CommitBridge(self._storage, self._loop)
         limits = Limits(frame_bytes=1 << 20)
-        self._desk = Desk(Bookie(self._storage, 1), office, Load(), limits, self._scratch, self._loop)
+        self._desk = BookieContext(Bookie(self._storage, 1), office, MemoryBudget(), limits, self._scratch, self._loop)
         self._others = self._connection()
         self._others_entry = 0
         self._send(self._others[0], kit.v2_add(kit.stored(_OTHERS_LEDGER, 0)))

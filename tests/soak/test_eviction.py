@@ -8,9 +8,9 @@ import pytest
 
 from bookstand.cursor.format.page_ref import PageRef
 from bookstand.cursor.state.ledger_acks import LedgerAcks
-from bookstand.cursor.state.page_cache import ResidentPages
+from bookstand.cursor.state.page_cache import PageCache
 from bookstand.cursor.store import flusher, recovery
-from bookstand.cursor.store.page_loader import Bringing
+from bookstand.cursor.store.page_loader import PageLoader
 from bookstand.errors import BookstandError
 from bookstand.ledger.handles.handle import LedgerHandle
 from tests.counts import Counts
@@ -27,14 +27,14 @@ def test_few_pages_and_many_threads(counts: Counts) -> None:
 
 
 def dirty_pages_leave(patch: pytest.MonkeyPatch) -> None:
-    make_room = ResidentPages._make_room
+    make_room = PageCache._make_room
 
-    def instead(pages: ResidentPages) -> None:
+    def instead(pages: PageCache) -> None:
         if len(pages.dirty) > 2:
             pages._forget_dirty(next(iter(pages.dirty)))
         make_room(pages)
 
-    patch.setattr(ResidentPages, "_make_room", instead)
+    patch.setattr(PageCache, "_make_room", instead)
 
 
 def what_changed_during_a_flush_counts_as_stored(patch: pytest.MonkeyPatch) -> None:
@@ -42,12 +42,12 @@ def what_changed_during_a_flush_counts_as_stored(patch: pytest.MonkeyPatch) -> N
 
 
 def a_page_stays_behind_in_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
-    fill = flusher.Flushing._fill
+    fill = flusher.Flusher._fill
 
     def instead(self, writer, clean, *others):  # type: ignore[no-untyped-def]
         return fill(self, writer, clean[1:], *others)
 
-    patch.setattr(flusher.Flushing, "_fill", instead)
+    patch.setattr(flusher.Flusher, "_fill", instead)
 
 
 def pages_are_read_from_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def pages_are_read_from_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
     first: dict[int, LedgerHandle] = {}
 
     def instead(
-        bringing: Bringing, ledger_id: int, ref: PageRef | None, handle: LedgerHandle | None
+        bringing: PageLoader, ledger_id: int, ref: PageRef | None, handle: LedgerHandle | None
     ) -> tuple[PageRef, LedgerAcks] | None:
         if ref is None or handle is None:
             return None
@@ -65,7 +65,7 @@ def pages_are_read_from_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
         except BookstandError:
             return ref, LedgerAcks(ledger_id)
 
-    patch.setattr(Bringing, "_read", instead)
+    patch.setattr(PageLoader, "_read", instead)
 
 
 def a_part_of_a_batch_is_the_whole(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bookstand.cursor.store import bootstrap
 from bookstand.cursor.store import cursor_ledger as cursor_log
-from bookstand.cursor.store.cursor_ledger import CursorLog
+from bookstand.cursor.store.cursor_ledger import CursorLedger
 from bookstand.cursor.store.recovery import RecoveredFrom
 from bookstand.delivery.nacks.log import NackLog
 from bookstand.delivery.nacks.record import Record
@@ -51,15 +51,15 @@ def what_cannot_be_read_counts_as_acknowledged(patch: pytest.MonkeyPatch) -> Non
 
 
 def a_damaged_record_is_raised(patch: pytest.MonkeyPatch) -> None:
-    load = CursorLog.load
+    load = CursorLedger.load
 
-    def instead(log: CursorLog) -> object:
+    def instead(log: CursorLedger) -> object:
         found = load(log)
         if log.damage is not None:
             raise bootstrap.IncorrectParameterError(log.damage)
         return found
 
-    patch.setattr(CursorLog, "load", instead)
+    patch.setattr(CursorLedger, "load", instead)
 
 
 def snapshots_stay_behind(patch: pytest.MonkeyPatch) -> None:

@@ -30,13 +30,13 @@ def test_the_campaign_notices_that_a_message_is_lost():
 
 def in_the_middle_of_a_commit(call, monkeypatch, kind=KeyboardInterrupt):
     """Interrupt the call between the beginning of LMDB's transaction and its commit."""
-    from bookstand.storage.commit.executor import Writing
+    from bookstand.storage.commit.executor import WriteTransaction
 
     def stop(self):
         monkeypatch.undo()
         raise kind("raised in the middle of a call")
 
-    monkeypatch.setattr(Writing, "write_rest", stop)
+    monkeypatch.setattr(WriteTransaction, "write_rest", stop)
     with pytest.raises(kind) as caught:
         call()
     return caught.value
@@ -195,16 +195,16 @@ def test_an_interrupted_leader_answers_those_who_wait(store, monkeypatch):
 
 def in_the_middle_of_a_commit_or_after(call, monkeypatch):
     """Whoever leads is interrupted, once."""
-    from bookstand.storage.commit.executor import Writing
+    from bookstand.storage.commit.executor import WriteTransaction
 
-    real, count = Writing.write_rest, iter(range(99))
+    real, count = WriteTransaction.write_rest, iter(range(99))
 
     def stop(self):
         if not next(count):
             raise KeyboardInterrupt
         return real(self)
 
-    monkeypatch.setattr(Writing, "write_rest", stop)
+    monkeypatch.setattr(WriteTransaction, "write_rest", stop)
     try:
         call()
     except (KeyboardInterrupt, bookstand.BookstandError):

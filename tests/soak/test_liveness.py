@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.dispatch_pause import Admission, OldFormAdmission, Pausing
-from bookstand.delivery.dispatch.backlog_source import ComingNew
-from bookstand.delivery.dispatch.delayed_source import ComingDue
-from bookstand.delivery.dispatch.redelivery_source import ComingAgain
+from bookstand.cursor.dispatch_pause import Admission, DispatchPause, OldFormAdmission
+from bookstand.delivery.dispatch.backlog_source import BacklogSource
+from bookstand.delivery.dispatch.delayed_source import DelayedSource
+from bookstand.delivery.dispatch.redelivery_source import RedeliverySource
 from bookstand.delivery.tracker.in_memory import InMemoryDelayedTracker
 from tests.soak import liveness
 
@@ -37,13 +37,15 @@ def found(kind: str, first: int) -> bool:
 
 
 def test_only_redeliveries_going_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ComingNew, "queue", lambda *_: False)
-    monkeypatch.setattr(ComingDue, "queue", lambda _: False)
+    monkeypatch.setattr(BacklogSource, "queue", lambda *_: False)
+    monkeypatch.setattr(DelayedSource, "queue", lambda _: False)
     assert found("stuck", 49)
 
 
 def test_holding_back_the_lowest_message_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pausing, "admission", lambda pausing, ask, outstanding: Admission(pausing._live.highest_acked))
+    monkeypatch.setattr(
+        DispatchPause, "admission", lambda pausing, ask, outstanding: Admission(pausing._live.highest_acked)
+    )
     assert found("stuck", 19)
 
 
@@ -53,8 +55,8 @@ def test_no_bound_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_redeliveries_above_the_bound_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = ComingAgain.take
-    monkeypatch.setattr(ComingAgain, "take", lambda again, most, *_: taken(again, most))
+    taken = RedeliverySource.take
+    monkeypatch.setattr(RedeliverySource, "take", lambda again, most, *_: taken(again, most))
     assert found("bound", 49)
 
 
@@ -64,7 +66,7 @@ def test_a_hole_that_adds_a_range_too_many_is_noticed(monkeypatch: pytest.Monkey
 
 
 def test_a_message_that_is_dropped_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ComingAgain, "take", lambda *_: [])
+    monkeypatch.setattr(RedeliverySource, "take", lambda *_: [])
     assert found("stuck", 2)
 
 

@@ -18,15 +18,15 @@ import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.format import ack_page, checkpoint, chunked_snapshot, index_node, position_info, record
-from bookstand.cursor.format.page_index import Index
+from bookstand.cursor.format.page_index import PageIndex
 from bookstand.cursor.format.page_ref import PageRef
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.errors import BookstandError
 from bookstand.managed_ledger import records
 from bookstand.managed_ledger.message import compression, format, metadata
 from bookstand.proto import ack_messages, ack_messages_vectorized, wire_format
 from bookstand.proto.expansion import ExpansionLimits
-from bookstand.proto.schema_codec import Table
+from bookstand.proto.schema_codec import MessageSchema
 from bookstand.storage.format.position import Position
 from bookstand.testing import Faults
 from tests.soak.decoder import Decoder
@@ -61,9 +61,9 @@ def _some_entries(rng: random.Random) -> BitMap64:
     return BitMap64(rng.sample(range(300), rng.randrange(1, 60)))
 
 
-def _some_state(rng: random.Random) -> AckState:
+def _some_state(rng: random.Random) -> AckSnapshot:
     ledgers = range(3, 3 + rng.randrange(1, 5))
-    return AckState(
+    return AckSnapshot(
         Position(3, rng.randrange(-1, 4)),
         {ledger: BitMap64(entry + 10 for entry in _some_entries(rng)) for ledger in ledgers},
         {Position(ledger, 500 + ledger): _some_bits(rng) for ledger in ledgers if rng.random() < 0.5},
@@ -216,23 +216,23 @@ def _of_messages(rng: random.Random) -> dict[str, Decoder]:
     for codec in compression.NUMBERS:
         more = {"publish_time": 12345, "compression": codec, "properties": {"key": "value"}}
         samples = [
-            format.frame(rng.randbytes(40), deliver_at=67890, **more),
-            format.frame(b"x" * 200, broker_metadata=broker, partition_key="key", **more),
+            format.encode_message(rng.randbytes(40), deliver_at=67890, **more),
+            format.encode_message(b"x" * 200, broker_metadata=broker, partition_key="key", **more),
             format.batch(several, broker_metadata=broker, **more),
         ]
         found[f"message, {codec}"] = Decoder(samples, _message, share=0.4)
         # Without the checksum that hides what lies below it.
         bare = [
-            format.join((one := format.Message(sample)).metadata, one.stored_payload, checksum=False)
+            format.assemble((one := format.Message(sample)).metadata, one.stored_payload, checksum=False)
             for sample in samples
         ]
         found[f"message without checksum, {codec}"] = Decoder(bare, _message, share=0.4)
-    checked = format.frame(rng.randbytes(60), publish_time=12345)
+    checked = format.encode_message(rng.randbytes(60), publish_time=12345)
     magic = checked[:2]
     found["message under its checksum"] = Decoder(
         [checked[2:]], lambda data: format.Message(magic + data).check(), digested=True, share=0.5
     )
-    tables: dict[str, tuple[Table, Callable[..., Any], bytes]] = {
+    tables: dict[str, tuple[MessageSchema, Callable[..., Any], bytes]] = {
         "metadata of a message": (metadata.MESSAGE_METADATA, metadata.MessageMetadata, _metadata_of(samples[0])),
         "metadata of a broker": (metadata.BROKER_ENTRY_METADATA, metadata.BrokerEntryMetadata, b"\x08\x05\x10\x06"),
         "metadata of one in a batch": (
@@ -319,7 +319,7 @@ def _of_markers(rng: random.Random) -> dict[str, Decoder]:
     refs = [
         PageRef(number, 1, 4, rng.randrange(99), 0, rng.randrange(999), rng.getrandbits(32)) for number in range(120)
     ]
-    prepared = Index.build(zip(ledgers, refs, strict=True)).prepare(120)
+    prepared = PageIndex.build(zip(ledgers, refs, strict=True)).prepare(120)
     (stored,) = checkpoint.encode_marker(
         CURSOR,
         prepared,
@@ -338,7 +338,7 @@ def _of_markers(rng: random.Random) -> dict[str, Decoder]:
 
     def in_index(root: bytes) -> list[tuple[int, PageRef]]:
         load = checkpoint.node_loader(CURSOR, {120: stored}.__getitem__)
-        return list(Index.read(root, load, cursor=CURSOR).items())
+        return list(PageIndex.read(root, load, cursor=CURSOR).items())
 
     return {
         "marker of a cursor": Decoder(
@@ -369,7 +369,7 @@ def _whole_marker(data: bytes) -> tuple[checkpoint.Marker, list[tuple[int, PageR
             raise bookstand.errors.NoSuchEntryError(f"there is no entry {entry_id}")
         return stored
 
-    return found, list(Index.read(found.root, checkpoint.node_loader(CURSOR, read), cursor=CURSOR).items())
+    return found, list(PageIndex.read(found.root, checkpoint.node_loader(CURSOR, read), cursor=CURSOR).items())
 
 
 # -- faults ----------------------------------------------------------------------------------------------------------

@@ -11,16 +11,16 @@ from typing import Any
 from bookstand.errors import MalformedError
 from bookstand.server.framing import SCRATCH_BYTES, split
 from bookstand.server.zookeeper import persistent_records
-from bookstand.server.zookeeper.batch import Begin
+from bookstand.server.zookeeper.batch import InitializeTree
 from bookstand.server.zookeeper.connection import ZooKeeperConnection
 from bookstand.server.zookeeper.persistent_records import OPEN_ACL
 from bookstand.server.zookeeper.protocol import records
 from bookstand.server.zookeeper.protocol.jute import BOOL, Codec, JuteError
 from bookstand.server.zookeeper.protocol.protocol import MAX_FRAME, CreateMode, Op, WatchMode
-from bookstand.server.zookeeper.request_rounds import Rounds
+from bookstand.server.zookeeper.request_rounds import RoundScheduler
 from bookstand.server.zookeeper.state import State
 from bookstand.storage.clock import SystemClock
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format import schema, sealed_record
 from bookstand.storage.storage import open_storage
 from tests.server.test_framing import frames_of
@@ -133,14 +133,14 @@ class _Served:
 
     def __init__(self, folder: Path) -> None:
         self._storage = open_storage(folder, durability="none", map_size=32 << 20)
-        self._storage.apply(Change(Begin(1 << 56)))
+        self._storage.apply(WriteBatch(InitializeTree(1 << 56)))
         self._loop = asyncio.new_event_loop()
         weakref.finalize(self, self._loop.close)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._state = State(self._storage, SystemClock(), 2_000)
         self._state.restore(self._state.restored())
         self._failures: list[BaseException] = []
-        self._rounds = Rounds(self._state, self._loop, self._failures.append)
+        self._rounds = RoundScheduler(self._state, self._loop, self._failures.append)
         self._others = self._connection()
         self._send(self._others[0], GREETING)
         self._go_on()

@@ -17,7 +17,7 @@ from bookstand.storage.format.entry_batch import (
     LARGEST_COMMON_SIZE,
     LARGEST_SLICE,
     SMALLEST_BATCH,
-    Sizes,
+    PayloadSizes,
     decode_entries,
     encode_entries,
 )
@@ -55,7 +55,7 @@ def check_both_ways(name, ledger, first, lac, length, payloads):
     digest = digest_for(name, PASSWORD)
     encoded = encode_entries(digest, ledger, first, lac, length, payloads)
     keys, stored = zip(*encoded.pairs(), strict=True)
-    packed = Sizes(list(map(len, payloads)))
+    packed = PayloadSizes(list(map(len, payloads)))
     packed.pack(digest, payloads)
     assert list(encode_entries(digest, ledger, first, lac, length, payloads, packed).pairs()) == list(encoded.pairs())
     assert list(encoded.pairs()) == list(zip(keys, stored, strict=True))
@@ -153,7 +153,7 @@ def test_any_batch(name, ledger, first, lag, length, batch):
 
 def test_what_is_packed():
     many = some_payloads("equal", LARGEST_SLICE + 1)
-    sizes = Sizes([33] * len(many))
+    sizes = PayloadSizes([33] * len(many))
     assert sizes.pack(digest_for("crc32c", b""), many)
     assert [len(column.rows) for column in sizes.columns] == [LARGEST_SLICE, 1]
 
@@ -169,7 +169,7 @@ def test_what_is_packed():
     ],
 )
 def test_what_is_not_packed(name, payloads):
-    sizes = Sizes(list(map(len, payloads)))
+    sizes = PayloadSizes(list(map(len, payloads)))
     assert not sizes.pack(digest_for(name, b""), payloads)
     assert sizes.columns == ()
 
@@ -177,7 +177,7 @@ def test_what_is_not_packed(name, payloads):
 @pytest.mark.parametrize("payload", [bytearray(1), memoryview(b"x"), numpy.zeros(1, numpy.uint8), "x", [1], None])
 def test_nothing_but_bytes_is_packed(payload):
     payloads = [b"x"] * SMALLEST_BATCH + [payload]
-    sizes = Sizes([1] * len(payloads))
+    sizes = PayloadSizes([1] * len(payloads))
     with pytest.raises((TypeError, struct.error)):
         sizes.pack(digest_for("crc32c", b""), payloads)
 

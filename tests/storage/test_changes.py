@@ -22,7 +22,7 @@ from bookstand.storage.commit.ledger_operations import (
     UpdateLedger,
 )
 from bookstand.storage.commit.node_operations import DeleteNode, PutNode
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format import ledger_metadata as metadata_format
 from bookstand.storage.format.digest import digest_for, master_key
 from tests import kit
@@ -63,7 +63,7 @@ def test_results_come_in_the_order_of_the_operations(store: Any) -> None:
     doomed = store.create_ledger()
     add = entries(store, writer, [b"one", b"two"])
     create = created(store)
-    change = Change(PutNode("/a", b"1", -1), add, create, DeleteLedger(doomed.id, 1), PutNode("/a", b"2", 0))
+    change = WriteBatch(PutNode("/a", b"1", -1), add, create, DeleteLedger(doomed.id, 1), PutNode("/a", b"2", 0))
     version, ids, (ledger_id, incarnation), nothing, later = store.storage.submit(change).result(kit.PATIENCE)
     assert (version, list(ids), nothing, later) == (0, [0, 1], None, 1)
     assert incarnation == store.storage.state(ledger_id).incarnation
@@ -87,7 +87,7 @@ def test_one_refused_operation_refuses_all(store: Any, place: int) -> None:
         DeleteNode("/old", 0),
     ]
     ledgers = list(store.list_ledgers())
-    pending = store.storage.submit(Change(*operations[:place], REFUSED, *operations[place:]))
+    pending = store.storage.submit(WriteBatch(*operations[:place], REFUSED, *operations[place:]))
     assert kit.outcome(pending) == -17
     assert list(store.list_ledgers()) == ledgers
     assert (node(store, "/old"), node(store, "/new"), node(store, "/refused")) == ((b"old", 0), None, None)
@@ -96,8 +96,8 @@ def test_one_refused_operation_refuses_all(store: Any, place: int) -> None:
 
 
 def test_refusals_do_not_touch_the_other_changes_of_a_commit(store: Any) -> None:
-    changes = [Change(PutNode(f"/{n}", b"", -1), PutNode("/count", b"", n - 1)) for n in range(3)]
-    refused = Change(PutNode("/1", b"", 0), PutNode("/count", b"", 1), REFUSED)
+    changes = [WriteBatch(PutNode(f"/{n}", b"", -1), PutNode("/count", b"", n - 1)) for n in range(3)]
+    refused = WriteBatch(PutNode("/1", b"", 0), PutNode("/count", b"", 1), REFUSED)
     pendings = [store.storage.submit(change) for change in (changes[0], changes[1], refused, changes[2], changes[0])]
     outcomes = [kit.outcome(pending) for pending in pendings]
     assert outcomes == [("ok", [0, 0]), ("ok", [0, 1]), -17, ("ok", [0, 2]), -17]
@@ -106,23 +106,23 @@ def test_refusals_do_not_touch_the_other_changes_of_a_commit(store: Any) -> None
 
 
 def test_operations_see_those_before_them(store: Any) -> None:
-    change = Change(PutNode("/a", b"1", -1), DeleteNode("/a", 0), PutNode("/a", b"2", -1), PutNode("/a", b"3", 0))
+    change = WriteBatch(PutNode("/a", b"1", -1), DeleteNode("/a", 0), PutNode("/a", b"2", -1), PutNode("/a", b"3", 0))
     assert store.storage.submit(change).result(kit.PATIENCE) == [0, None, 0, 1]
     assert node(store, "/a") == (b"3", 1)
     with pytest.raises(errors.NoSuchNodeError):
-        store.storage.submit(Change(DeleteNode("/a", 1), DeleteNode("/a", None))).result(kit.PATIENCE)
+        store.storage.submit(WriteBatch(DeleteNode("/a", 1), DeleteNode("/a", None))).result(kit.PATIENCE)
     assert node(store, "/a") == (b"3", 1)
 
 
 def test_a_fence_of_a_refused_change_does_not_hold(store: Any) -> None:
     writer = store.create_ledger(password=PASSWORD)
-    assert kit.outcome(store.storage.submit(Change(Fence(writer.id, KEY), REFUSED))) == -17
+    assert kit.outcome(store.storage.submit(WriteBatch(Fence(writer.id, KEY), REFUSED))) == -17
     assert writer.append(b"still") == 0
-    fenced_first = Change(Fence(writer.id, KEY), entries(store, writer, [b"never"]), PutNode("/a", b"", -1))
+    fenced_first = WriteBatch(Fence(writer.id, KEY), entries(store, writer, [b"never"]), PutNode("/a", b"", -1))
     assert kit.outcome(store.storage.submit(fenced_first)) == -101
     assert node(store, "/a") is None
     assert writer.append(b"still") == 1
-    fenced = store.storage.submit(Change(Fence(writer.id, KEY), PutNode("/a", b"", -1)))
+    fenced = store.storage.submit(WriteBatch(Fence(writer.id, KEY), PutNode("/a", b"", -1)))
     assert fenced.result(kit.PATIENCE) == [store.storage.state(writer.id).incarnation, 0]
     assert kit.code_of(lambda: writer.append(b"never")) == -101
 
@@ -131,10 +131,10 @@ def test_metadata_of_a_refused_change_keeps_its_version(store: Any) -> None:
     writer = store.create_ledger()
     before = store.ledger_metadata(writer.id)
     changed = metadata_format.serialize(before.replace(custom_metadata={"a": b"b"}))
-    assert kit.outcome(store.storage.submit(Change(UpdateLedger(writer.id, changed, 0), REFUSED))) == -17
+    assert kit.outcome(store.storage.submit(WriteBatch(UpdateLedger(writer.id, changed, 0), REFUSED))) == -17
     assert store.ledger_metadata(writer.id).version == 0
     assert store.ledger_metadata(writer.id).custom_metadata == {}
-    assert store.storage.submit(Change(UpdateLedger(writer.id, changed, 0))).result(kit.PATIENCE) == [1]
+    assert store.storage.submit(WriteBatch(UpdateLedger(writer.id, changed, 0))).result(kit.PATIENCE) == [1]
     assert store.ledger_metadata(writer.id).custom_metadata == {"a": b"b"}
 
 
@@ -144,7 +144,7 @@ def test_a_smaller_value_in_the_same_commit(open_store: Callable[..., Any], seco
     with open_store() as store:
         storage = store.storage
         with storage.committer.paused():
-            pending = [storage.submit(Change(PutNode("/a", bytes(size), None))) for size in (9_000, second)]
+            pending = [storage.submit(WriteBatch(PutNode("/a", bytes(size), None))) for size in (9_000, second)]
         assert [one.result(kit.PATIENCE) for one in pending] == [[0], [1]]
     with open_store(check="full") as store:
         assert store.nodes.get("/a") == (bytes(second), 1)
@@ -152,7 +152,7 @@ def test_a_smaller_value_in_the_same_commit(open_store: Callable[..., Any], seco
 
 
 def test_an_empty_change_succeeds(store: Any) -> None:
-    assert store.storage.submit(Change()).result(kit.PATIENCE) == []
+    assert store.storage.submit(WriteBatch()).result(kit.PATIENCE) == []
 
 
 # -- nodes -----------------------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def test_ledger_ids_are_handed_out_once(store: Any, child: Callable[..., kit.Chi
 
 
 def test_reserved_ids_are_handed_out_once(store: Any) -> None:
-    reserve = Change(ReserveLedger(), ReserveLedger())
+    reserve = WriteBatch(ReserveLedger(), ReserveLedger())
     reserved = [ledger_id for _ in range(5) for ledger_id, _ in store.storage.submit(reserve).result(kit.PATIENCE)]
     ids = [*reserved, *(store.create_ledger().id for _ in range(3))]
     assert len(set(ids)) == 13
@@ -372,18 +372,18 @@ def test_reserved_ids_are_handed_out_once(store: Any) -> None:
 def test_ledger_ids_restart_in_a_store_without_ledgers(store: Any) -> None:
     writers = [store.create_ledger() for _ in range(3)]
     writers[0].append(b"x")
-    assert store.storage.apply(Change(RestartLedgerIds())) == [False]
+    assert store.storage.apply(WriteBatch(RestartLedgerIds())) == [False]
     for writer in writers:
         store.delete_ledger(writer.id)
     # In one change: what is staged counts.
-    assert store.storage.apply(Change(CreateLedger(7, None, "", b""), RestartLedgerIds()))[1] is False
-    assert store.storage.apply(Change(DeleteLedger(7, 1), RestartLedgerIds()))[1] is True
+    assert store.storage.apply(WriteBatch(CreateLedger(7, None, "", b""), RestartLedgerIds()))[1] is False
+    assert store.storage.apply(WriteBatch(DeleteLedger(7, 1), RestartLedgerIds()))[1] is True
     # Ids of deleted ledgers are free for those that say so; others come behind what is not collected.
-    ((again, _),) = store.storage.apply(Change(ReserveLedger(deleted_too=True)))
+    ((again, _),) = store.storage.apply(WriteBatch(ReserveLedger(deleted_too=True)))
     assert again == 0
     assert store.create_ledger().id == 3
     for writer in writers:
         store.storage.collect(writer.id)
     store.delete_ledger(3)
-    assert store.storage.apply(Change(RestartLedgerIds())) == [True]
+    assert store.storage.apply(WriteBatch(RestartLedgerIds())) == [True]
     assert store.create_ledger().id == 0

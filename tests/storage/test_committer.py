@@ -11,8 +11,8 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage.commit.futures import pending_on
-from bookstand.storage.commit.group_commit import Committer, Submission
+from bookstand.storage.commit.futures import pending_for
+from bookstand.storage.commit.group_commit import CommitRequest, GroupCommitter
 from bookstand.storage.hooks import Hooks
 from tests.kit import PATIENCE, eventually, in_threads, refused
 
@@ -55,16 +55,16 @@ def log():
 
 @pytest.fixture
 def committer(log):
-    made = Committer(log)
+    made = GroupCommitter(log)
     yield made
     log.go.set()
     made.stop()
 
 
 def submit(committer, name, awaited=True):
-    submission = Submission(committer, [name])
+    submission = CommitRequest(committer, [name])
     committer.submit(submission, awaited)
-    return pending_on(submission)
+    return pending_for(submission)
 
 
 def count_waiting(log, committer, wanted):
@@ -429,10 +429,10 @@ def test_a_callback_is_enough_for_the_background_to_commit(committer):
 def test_a_stored_change_needs_nobody_to_wait_for_it(open_store):
     """``submit`` alone is enough, whoever asks for the result and when."""
     from bookstand.storage.commit.node_operations import PutNode
-    from bookstand.storage.commit.operations import Change
+    from bookstand.storage.commit.operations import WriteBatch
 
     store = open_store()
-    pending = store.storage.submit(Change(PutNode("/a", b"1", None)))
+    pending = store.storage.submit(WriteBatch(PutNode("/a", b"1", None)))
     eventually(pending.done, "the change", timeout=20)
     assert pending.result() == [0]
 
@@ -496,7 +496,7 @@ def test_nothing_is_committed_in_a_pause(committer, log):
 def test_stop_commits_what_is_queued(log):
     # Of whatever ran before in this process.
     others = set(threading.enumerate())
-    committer = Committer(log)
+    committer = GroupCommitter(log)
     pendings = [submit(committer, f"f{i}", awaited=bool(i % 2)) for i in range(10)]
     committer.stop()
     assert all(pending.done() for pending in pendings)

@@ -11,13 +11,13 @@ import lmdb
 import pytest
 
 from bookstand.storage.commit.ledger_operations import CreateLedger, DeleteLedger
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format import schema
 from bookstand.storage.format.digest import digest_for, master_key
 from bookstand.storage.format.entry_codec import encode
 from bookstand.storage.format.ledger_metadata import LedgerMetadata, serialize
 from bookstand.storage.format.ledger_state import NO_HOME_YET
-from bookstand.storage.served.replica_operations import AddCopies, FenceCopy, TellCopyLac, highest_lac
+from bookstand.storage.served.replica_operations import AddToReplica, FenceReplica, SetReplicaLac, highest_lac
 from tests.kit import refused
 
 DIGEST = digest_for("crc32c", b"")
@@ -44,7 +44,7 @@ def add(storage: Any, bookie: int, ledger: int, entries: list[bytes], recovery: 
     ids: Any = [int.from_bytes(stored[8:16], "big", signed=True) for stored in entries]
     if ids == list(range(ids[0], ids[0] + len(ids))):
         ids = range(ids[0], ids[0] + len(ids))
-    storage.apply(Change(AddCopies(bookie, ledger, key, recovery, ids, entries, highest_lac(entries))))
+    storage.apply(WriteBatch(AddToReplica(bookie, ledger, key, recovery, ids, entries, highest_lac(entries))))
 
 
 def has(storage: Any, bookie: int, ledger: int) -> dict[int, bytes]:
@@ -141,13 +141,13 @@ def test_the_first_key_is_the_ledgers(storage: Any) -> None:
         with refused(-102):
             add(storage, bookie, 5, [entry(5, 1)], key=OTHER)
         with refused(-102):
-            storage.apply(Change(FenceCopy(bookie, 5, OTHER)))
+            storage.apply(WriteBatch(FenceReplica(bookie, 5, OTHER)))
     assert knows(storage, 2, 5) is None
 
 
 def test_a_fence_is_the_bookies_own(storage: Any) -> None:
     add(storage, 1, 5, [entry(5, 0)])
-    storage.apply(Change(FenceCopy(1, 5, KEY)))
+    storage.apply(WriteBatch(FenceReplica(1, 5, KEY)))
     with refused(-101):
         add(storage, 1, 5, [entry(5, 1)])
     add(storage, 1, 5, [entry(5, 1)], recovery=True)
@@ -156,7 +156,7 @@ def test_a_fence_is_the_bookies_own(storage: Any) -> None:
 
 
 def test_a_ledger_that_no_bookie_ever_saw_can_be_fenced(storage: Any, store: Any) -> None:
-    storage.apply(Change(FenceCopy(2, 9, KEY)))
+    storage.apply(WriteBatch(FenceReplica(2, 9, KEY)))
     with refused(-101):
         add(storage, 2, 9, [entry(9, 0)])
     assert knows(storage, 1, 9) is None
@@ -170,14 +170,14 @@ def test_a_ledger_of_the_stores_own_is_on_all_bookies(storage: Any, store: Any) 
     writer.append_many([b"one", b"two"])
     for bookie in BOOKIES:
         assert sorted(has(storage, bookie, writer.id)) == [0, 1]
-    storage.apply(Change(FenceCopy(3, writer.id, KEY)))
+    storage.apply(WriteBatch(FenceReplica(3, writer.id, KEY)))
     with refused(-101):
         writer.append(b"three")
 
 
 def test_an_explicit_lac_is_kept_as_it_was_sent(storage: Any) -> None:
     add(storage, 1, 5, [entry(5, number) for number in range(3)])
-    storage.apply(Change(TellCopyLac(1, 5, KEY, 2, b"as sent")))
+    storage.apply(WriteBatch(SetReplicaLac(1, 5, KEY, 2, b"as sent")))
     known = knows(storage, 1, 5)
     assert (known.explicit_lac, known.lac) == (b"as sent", 2)
     assert storage.state(5).explicit_lac == 2
@@ -186,7 +186,7 @@ def test_an_explicit_lac_is_kept_as_it_was_sent(storage: Any) -> None:
 def test_a_lac_that_cannot_be_true_is_not_believed(storage: Any, store: Any) -> None:
     """What a client says is confirmed was stored, or its absence would be damage."""
     add(storage, 1, 5, [entry(5, 0, lac=1 << 60), entry(5, 1)])
-    storage.apply(Change(TellCopyLac(1, 5, KEY, 1 << 61, b"body")))
+    storage.apply(WriteBatch(SetReplicaLac(1, 5, KEY, 1 << 61, b"body")))
     assert storage.state(5).known_lac == 1
     assert knows(storage, 1, 5).lac == 1 << 61
     assert not store.verify().problems
@@ -194,18 +194,18 @@ def test_a_lac_that_cannot_be_true_is_not_believed(storage: Any, store: Any) -> 
 
 def test_metadata_may_come_after_the_entries(storage: Any) -> None:
     add(storage, 1, 5, [entry(5, 0)])
-    storage.apply(Change(CreateLedger(5, KEY, "crc32c", METADATA, home=NO_HOME_YET)))
+    storage.apply(WriteBatch(CreateLedger(5, KEY, "crc32c", METADATA, home=NO_HOME_YET)))
     assert storage.metadata(5) == (METADATA, 0)
     assert storage.state(5).digest == "crc32c"
     assert sorted(has(storage, 1, 5)) == [0]
 
 
 def test_what_is_collected_is_gone_from_all_bookies(storage: Any, store: Any) -> None:
-    storage.apply(Change(CreateLedger(5, KEY, "crc32c", b"", home=NO_HOME_YET)))
+    storage.apply(WriteBatch(CreateLedger(5, KEY, "crc32c", b"", home=NO_HOME_YET)))
     for bookie in BOOKIES:
         add(storage, bookie, 5, [entry(5, number, b"%d" % bookie) for number in range(100)])
         add(storage, bookie, 6, [entry(6, 0)])
-    storage.apply(Change(DeleteLedger(5, 1)))
+    storage.apply(WriteBatch(DeleteLedger(5, 1)))
     assert len(has(storage, 3, 5)) == 100
     storage.collect(5)
     assert [knows(storage, bookie, 5) for bookie in BOOKIES] == [None] * 3

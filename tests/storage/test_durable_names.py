@@ -10,7 +10,7 @@ import pytest
 import bookstand
 from bookstand import errors
 from bookstand.disk.exporter.run import export_topics
-from bookstand.disk.metadata.dump_file import Node, write_dump
+from bookstand.disk.metadata.dump_file import DumpNode, write_dump
 from bookstand.storage import backup
 from bookstand.storage.process import process_markers
 from bookstand.tools.report import output
@@ -156,7 +156,7 @@ def test_a_backup_is_durable(store, tmp_path, steps, made):
 
 
 def test_a_dump_is_durable(tmp_path, steps):
-    write_dump(tmp_path / "dump.jsonl", [Node("/a", b"1")])
+    write_dump(tmp_path / "dump.jsonl", [DumpNode("/a", b"1")])
     named = place(steps, ("name", str(tmp_path / "dump.jsonl")))
     assert steps[named - 1][0] == "sync"
     assert steps[named + 1 :] == [("sync", str(tmp_path))]

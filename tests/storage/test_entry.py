@@ -31,7 +31,7 @@ def test_golden_vectors(name):
     assert stored.hex() == HEADER + SLOTS[name] + b"foo".hex()
     assert entry_codec.decode(digest, 1, 0, stored) == (-1, 3, b"foo")
     assert entry_codec.decode_last_confirmed(digest, 1, stored) == (-1, 3)
-    assert entry_codec.header_of(stored) == (1, 0, -1, 3)
+    assert entry_codec.decode_header(stored) == (1, 0, -1, 3)
 
 
 def test_golden_explicit_lac():
@@ -81,7 +81,7 @@ def test_every_cut_is_found(name):
             entry_codec.decode(digest, 5, 7, stored[:size])
     for size in range(32):
         with pytest.raises(DigestMismatchError):
-            entry_codec.header_of(stored[:size])
+            entry_codec.decode_header(stored[:size])
 
 
 @pytest.mark.parametrize("name", DIGEST_NAMES)

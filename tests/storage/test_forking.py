@@ -609,9 +609,9 @@ def test_locks_of_a_parent_end_with_it(store_path):
     """A child that outlives its parent neither keeps the folder locked nor makes the parent seem alive."""
     with Program(TOOLS + OUTLIVING, store_path) as program:
         program.wait_for_lines(1)
-        survey = process_markers.Survey(str(store_path))
+        survey = process_markers.OpenProcesses(str(store_path))
         assert (survey.writers, len(survey.died_writing)) == (0, 1)
-        process_markers.Role(str(store_path), "bookies").leave()
+        process_markers.ExclusiveRole(str(store_path), "bookies").leave()
         program.tell("go")
         program.finish()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookstand.storage.process.interrupt_guard import Guard
+from bookstand.storage.process.interrupt_guard import InterruptGuard
 
 CHECKS = 20_000
 
@@ -24,7 +24,7 @@ def hasty() -> Iterator[None]:
 
 @pytest.mark.usefixtures("hasty")
 def test_calls_in_progress_and_finished_calls_are_not_interrupted() -> None:
-    guard = Guard(lambda: pytest.fail("repaired"))
+    guard = InterruptGuard(lambda: pytest.fail("repaired"))
     lock = threading.RLock()
     done = threading.Event()
     changed = 0
@@ -54,7 +54,7 @@ def test_calls_in_progress_and_finished_calls_are_not_interrupted() -> None:
 
 def test_an_interrupted_block_is_found_and_repaired_by_the_next_one() -> None:
     repairs: list[str] = []
-    guard = Guard(lambda: repairs.append("repaired"))
+    guard = InterruptGuard(lambda: repairs.append("repaired"))
 
     def interrupted() -> None:
         with guard:

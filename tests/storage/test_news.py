@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bookstand import errors
 from bookstand.storage.commit import change_feed
 from bookstand.storage.commit.node_operations import DeleteNode, PutNode
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format import schema, sealed_record
 
 
@@ -19,7 +19,7 @@ class Begin:
     """What a server does to a store that it is the first to serve."""
 
     def apply(self, staging: Any) -> None:
-        staging.put(schema.META, schema.META_NEWS, change_feed.pack_total(0))
+        staging.put(schema.META, schema.META_CHANGE_FEED, change_feed.pack_total(0))
 
 
 class Restore:
@@ -34,7 +34,7 @@ class Restore:
 
 @pytest.fixture
 def storage(store: Any) -> Any:
-    store.storage.apply(Change(Begin()))
+    store.storage.apply(WriteBatch(Begin()))
     return store.storage
 
 
@@ -50,9 +50,9 @@ def test_the_last_are_kept_by_their_numbers(commits: list[int]) -> None:
             else:
                 kept[key] = value
         total += count
-        assert change_feed.unpack_total(kept[schema.META_NEWS]) == total
-        numbers = range(max(0, total - schema.NEWS_KEPT) + 1, total + 1)
-        assert sorted(kept.keys() - {schema.META_NEWS}) == [change_feed.key_of(number) for number in numbers]
+        assert change_feed.decode_count(kept[schema.META_CHANGE_FEED]) == total
+        numbers = range(max(0, total - schema.CHANGE_FEED_LENGTH) + 1, total + 1)
+        assert sorted(kept.keys() - {schema.META_CHANGE_FEED}) == [change_feed.key_of(number) for number in numbers]
         for number in (numbers[0], numbers[-1]):
             assert change_feed.unpack(number, kept[change_feed.key_of(number)]) == (schema.NODES, b"/%d" % (number - 1))
 
@@ -60,8 +60,8 @@ def test_the_last_are_kept_by_their_numbers(commits: list[int]) -> None:
 def test_every_change_is_named_once_a_commit(storage: Any, store: Any) -> None:
     store.nodes.put("/a", b"1")
     ledger_id = store.create_ledger().id
-    storage.apply(Change(PutNode("/a", b"2", None), PutNode("/b", b"", None), PutNode("/a", b"3", None)))
-    storage.apply(Change(DeleteNode("/b", None)))
+    storage.apply(WriteBatch(PutNode("/a", b"2", None), PutNode("/b", b"", None), PutNode("/a", b"3", None)))
+    storage.apply(WriteBatch(DeleteNode("/b", None)))
     assert storage.news_total() == 5
     ledger = schema.LEDGERS, schema.LEDGER_KEY.pack(ledger_id)
     names = [(schema.NODES, b"/a"), ledger, (schema.NODES, b"/a"), (schema.NODES, b"/b"), (schema.NODES, b"/b")]
@@ -87,7 +87,7 @@ def test_a_damaged_name_is_none(storage: Any, store: Any, body: bytes) -> None:
     store.nodes.put("/a", b"1")
     key = change_feed.key_of(1)
     for value in (sealed_record.seal(key, body), b"\0" * 4 + body):
-        storage.apply(Change(Restore(key, value)))
+        storage.apply(WriteBatch(Restore(key, value)))
         assert storage.news_since(0, 1) is None
         with pytest.raises(errors.StoreDamagedError, match="the name of change 1 is damaged"):
             change_feed.unpack(1, value)

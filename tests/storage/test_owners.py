@@ -152,20 +152,20 @@ def test_the_folder_lock_lets_one_in_at_a_time(tmp_path):
 
 def test_a_survey(tmp_path):
     folder = str(tmp_path)
-    mine = process_markers.Owner(folder)
-    reading = process_markers.Owner(folder, read_only=True)
+    mine = process_markers.ProcessMarker(folder)
+    reading = process_markers.ProcessMarker(folder, read_only=True)
     (tmp_path / "open-1-dead").touch()
     (tmp_path / "read-1-dead").touch()
     (tmp_path / "unrelated").touch()
-    survey = process_markers.Survey(folder)
+    survey = process_markers.OpenProcesses(folder)
     assert (survey.writers, survey.readers) == (1, 1)
     assert survey.died_writing == [str(tmp_path / "open-1-dead")]
     assert survey.died_reading == [str(tmp_path / "read-1-dead")]
-    survey = process_markers.Survey(folder, besides=mine)
+    survey = process_markers.OpenProcesses(folder, besides=mine)
     assert (survey.writers, survey.readers) == (0, 1)
     reading.leave()
     mine.leave()
-    survey = process_markers.Survey(folder)
+    survey = process_markers.OpenProcesses(folder)
     assert (survey.writers, survey.readers) == (0, 0)
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from bookstand import errors
-from bookstand.storage.commit.futures import Completion, Pending, completed, pending_on
+from bookstand.storage.commit.futures import Completion, Pending, completed, pending_for
 from tests.kit import PATIENCE, Faults, eventually, in_threads, refused
 
 # -- on their own ----------------------------------------------------------------------------------------------------
@@ -18,7 +18,7 @@ from tests.kit import PATIENCE, Faults, eventually, in_threads, refused
 
 def test_a_value_known_beforehand_or_brought():
     completion = Completion()
-    known, brought = pending_on(completion, 7), pending_on(completion)
+    known, brought = pending_for(completion, 7), pending_for(completion)
     assert not known.done()
     assert repr(known) == "<Pending pending>"
     completion.complete("brought")
@@ -29,7 +29,7 @@ def test_a_value_known_beforehand_or_brought():
 
 
 def test_zero_is_a_value():
-    assert pending_on(_done(), 0).result() == 0
+    assert pending_for(_done(), 0).result() == 0
 
 
 def _done(value=None, error=None):
@@ -55,13 +55,13 @@ def test_the_first_outcome_stands():
     completion.complete("first")
     completion.complete("second")
     completion.complete(error=errors.ReadError())
-    assert pending_on(completion).result() == "first"
+    assert pending_for(completion).result() == "first"
     assert calls == [1]
 
 
 def test_timeouts():
     completion = Completion()
-    pending = pending_on(completion)
+    pending = pending_for(completion)
     for wait in (pending.result, pending.exception):
         with pytest.raises(errors.OperationTimeoutError):
             wait(0)
@@ -74,7 +74,7 @@ def test_timeouts():
 
 def test_many_threads_wait_for_one():
     completion = Completion()
-    pending = pending_on(completion)
+    pending = pending_for(completion)
     waiting = threading.Barrier(9)
 
     def work(index):
@@ -88,7 +88,7 @@ def test_many_threads_wait_for_one():
 
 def test_callbacks_come_in_the_order_of_their_registration_and_once():
     completion = Completion()
-    pending = pending_on(completion, 3)
+    pending = pending_for(completion, 3)
     calls = []
     for number in range(20):
         pending.add_done_callback(lambda done, number=number: calls.append((number, done.result())))
@@ -103,7 +103,7 @@ def test_callbacks_come_in_the_order_of_their_registration_and_once():
 
 def test_a_callback_that_raises_is_logged_and_stops_nobody(caplog):
     completion = Completion()
-    pending = pending_on(completion)
+    pending = pending_for(completion)
     calls = []
 
     def fail(done):
@@ -122,7 +122,7 @@ def test_waiting_and_registering_races_with_completing():
     """Nobody is forgotten, whoever comes first."""
     for _ in range(300):
         completion = Completion()
-        pending = pending_on(completion)
+        pending = pending_for(completion)
         calls = []
 
         def work(index, completion=completion, pending=pending, calls=calls):

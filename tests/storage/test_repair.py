@@ -29,8 +29,8 @@ from bookstand.errors import (
 from bookstand.storage.format import schema, sealed_record
 from bookstand.storage.format.ledger_metadata import MADE_UP
 from bookstand.storage.lmdb.meta_page import parse_meta
-from bookstand.storage.lmdb.tree_walk import Break, Spans
-from bookstand.storage.repair.record_index import Places
+from bookstand.storage.lmdb.tree_walk import KeyRanges, TreeGap
+from bookstand.storage.repair.record_index import RecordIndex
 from bookstand.storage.repair.repair import UNFINISHED, Loss, NothingToSaveError, repair
 from bookstand.storage.repair.salvage import Salvage
 from tests import kit
@@ -434,7 +434,7 @@ def test_places_by_ascending_keys() -> None:
         for page in range(200)
         for place in range(3)
     )
-    places = Places()
+    places = RecordIndex()
     for key, page, place in expected[::-1]:
         places.add(key, page, place)
     places.sort()
@@ -639,8 +639,13 @@ def test_entries_without_a_digest_tell_no_end(tmp_path: Path) -> None:
 
 
 def test_keys_of_breaks() -> None:
-    breaks = [Break(b"c", b"e", 1, ""), Break(b"a", b"b", 2, ""), Break(b"d", b"f", 3, ""), Break(b"x", None, 4, "")]
-    spans = Spans(breaks)
+    breaks = [
+        TreeGap(b"c", b"e", 1, ""),
+        TreeGap(b"a", b"b", 2, ""),
+        TreeGap(b"d", b"f", 3, ""),
+        TreeGap(b"x", None, 4, ""),
+    ]
+    spans = KeyRanges(breaks)
     assert [key for key in (b"", b"a", b"b", b"bb", b"c", b"e", b"ee", b"f", b"w", b"x", b"zz") if key in spans] == [
         b"a",
         b"c",
@@ -649,8 +654,8 @@ def test_keys_of_breaks() -> None:
         b"x",
         b"zz",
     ]
-    assert b"y" in Spans([Break(b"", None, 1, ""), Break(b"x", b"xx", 2, "")])
-    assert b"a" not in Spans([])
+    assert b"y" in KeyRanges([TreeGap(b"", None, 1, ""), TreeGap(b"x", b"xx", 2, "")])
+    assert b"a" not in KeyRanges([])
 
 
 @pytest.mark.parametrize("page", range(2, 12))

@@ -9,13 +9,13 @@ import pytest
 import bookstand
 from bookstand.server.zookeeper import persistent_records
 from bookstand.storage.commit.ledger_operations import CreateLedger, DeleteLedger
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.commit.restore_operations import RestoreMark, RestoreSealed
 from bookstand.storage.format import schema
 from bookstand.storage.format.ledger_state import NO_HOME_YET
 from bookstand.storage.repair.repair import repair
 from bookstand.storage.served import bookie_replica
-from bookstand.storage.served.replica_operations import FenceCopy
+from bookstand.storage.served.replica_operations import FenceReplica
 from tests import kit
 from tests.storage.test_copies import BOOKIES, KEY, METADATA, add, entry, has, knows
 from tests.storage.test_repair import change, flipped, repaired, root_of, zero_page
@@ -32,8 +32,8 @@ def served(tmp_path: Path) -> Path:
     path = tmp_path / "store"
     with bookstand.open(path, durability="none") as store:
         storage = store.storage
-        storage.apply(Change(CreateLedger(STRIPED, KEY, "crc32c", METADATA, home=NO_HOME_YET)))
-        storage.apply(Change(CreateLedger(DELETED, KEY, "crc32c", b"", home=NO_HOME_YET)))
+        storage.apply(WriteBatch(CreateLedger(STRIPED, KEY, "crc32c", METADATA, home=NO_HOME_YET)))
+        storage.apply(WriteBatch(CreateLedger(DELETED, KEY, "crc32c", b"", home=NO_HOME_YET)))
         for number in range(ENTRIES):
             for bookie in (number % 3 + 1, (number + 1) % 3 + 1):
                 add(storage, bookie, STRIPED, [entry(STRIPED, number)])
@@ -41,9 +41,9 @@ def served(tmp_path: Path) -> Path:
             add(storage, bookie, MIXED, [entry(MIXED, number, b"of %d" % bookie) for number in (-2, 0, 1, 2)])
             add(storage, bookie, DELETED, [entry(DELETED, 0)])
             add(storage, bookie, -1, [entry(-1, 3)])
-        storage.apply(Change(FenceCopy(2, STRIPED, KEY)))
-        storage.apply(Change(DeleteLedger(DELETED, 1)))
-        storage.apply(Change(*(RestoreSealed(schema.META, key, b"body of " + key) for key in SERVERS_KEYS)))
+        storage.apply(WriteBatch(FenceReplica(2, STRIPED, KEY)))
+        storage.apply(WriteBatch(DeleteLedger(DELETED, 1)))
+        storage.apply(WriteBatch(*(RestoreSealed(schema.META, key, b"body of " + key) for key in SERVERS_KEYS)))
         for number in range(300):
             store.nodes.put(f"/n/{number}", b"value %d" % number)
     return path
@@ -126,7 +126,9 @@ def test_a_broken_tree_of_copies(served: Path, tmp_path: Path) -> None:
     before, new = sent(served), tmp_path / "new"
     with bookstand.open(served) as store:
         store.compact()
-        store.storage.apply(Change(*(RestoreMark(mark_key(9, STRIPED, n), bookie_replica.ABSENT) for n in range(2000))))
+        store.storage.apply(
+            WriteBatch(*(RestoreMark(mark_key(9, STRIPED, n), bookie_replica.ABSENT) for n in range(2000)))
+        )
     zero_page(served, root_of(served, schema.COPIES))
     report = repaired(served, new)
     assert ["copies: page" in str(loss) for loss in report.losses] == [True]
@@ -138,7 +140,7 @@ def test_znodes_are_not_taken_for_nodes(served: Path, tmp_path: Path) -> None:
     before, new = nodes(served), tmp_path / "new"
     with bookstand.open(served) as store:
         store.storage.apply(
-            Change(
+            WriteBatch(
                 *(
                     RestoreSealed(schema.META, key, persistent_records.pack_znode(key, ZNODE)[4:])
                     for key in SERVERS_KEYS

@@ -18,7 +18,7 @@ import bookstand
 from bookstand import errors
 from bookstand.storage.lmdb import environment, preallocation
 from bookstand.storage.lmdb.meta_page import META_PAGES, SMALLEST_PAGE
-from bookstand.storage.lmdb.pages import PageFile
+from bookstand.storage.lmdb.pages import PageReader
 from bookstand.storage.process.data_files import structure_problem
 from bookstand.storage.repair.repair import repair
 from bookstand.testing.crash import syscall_recorder
@@ -65,7 +65,7 @@ def size(path: Path) -> int:
 
 def used(path: Path) -> int:
     """What the header tells of."""
-    file = PageFile(str(data_file(path)))
+    file = PageReader(str(data_file(path)))
     try:
         return (max(meta for meta in file.metas if meta).last_page + 1) * file.page_size
     finally:
@@ -140,7 +140,7 @@ def test_the_file_seldom_grows_and_has_its_blocks(store, store_path, monkeypatch
 def test_it_is_looked_after_no_more_often_than_it_may_be_used_up(tmp_path, growth, most_looks):
     file = tmp_path / "data"
     file.write_bytes(bytes(4 * MIB))
-    reserve = preallocation.Reserve(str(file), 4 * KIB)
+    reserve = preallocation.Preallocator(str(file), 4 * KIB)
     last_page, looks = MIB // KIB - 1, 0
     for commit in range(1, 400):
         if commit >= reserve.next_look:
@@ -173,9 +173,9 @@ def test_nothing_is_kept_where_it_gains_nothing(open_store, store_path, monkeypa
 
 
 def test_where_it_gains(disk, memory_path):
-    assert preallocation.gains_at(str(disk))
+    assert preallocation.is_supported(str(disk))
     if memory_path.is_relative_to("/dev/shm"):
-        assert not preallocation.gains_at(str(memory_path))
+        assert not preallocation.is_supported(str(memory_path))
 
 
 # -- disks without room ----------------------------------------------------------------------------------------------

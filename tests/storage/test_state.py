@@ -71,7 +71,7 @@ def test_adding_in_order():
     ledger_state.added(made, 1, 3, 7, 0)
     assert (made.count, made.last_entry, made.lac, made.largest, made.in_order) == (4, 3, 0, 7, True)
     assert made.heard_of
-    assert [made.must_have(entry_id) for entry_id in (-1, 0, 3, 4)] == [False, True, True, False]
+    assert [made.must_exist(entry_id) for entry_id in (-1, 0, 3, 4)] == [False, True, True, False]
 
 
 def test_adding_out_of_order():
@@ -80,12 +80,12 @@ def test_adding_out_of_order():
     ledger_state.added(made, 2, 1, 1, 0)
     assert (made.count, made.last_entry, made.lac, made.in_order) == (2, 2, 0, False)
     # Entry 1 may never have been added; entry 0 was confirmed.
-    assert [made.must_have(entry_id) for entry_id in (0, 1, 2)] == [True, False, False]
+    assert [made.must_exist(entry_id) for entry_id in (0, 1, 2)] == [True, False, False]
     ledger_state.added(made, 1, 1, 1, 0)
     assert (made.count, made.last_entry, made.unbroken) == (3, 2, 1)
-    assert not made.must_have(2)
+    assert not made.must_exist(2)
     made.explicit_lac = 2
-    assert made.must_have(2)
+    assert made.must_exist(2)
 
 
 def test_adding_what_is_there_teaches_its_lac_only():

@@ -14,8 +14,8 @@ import pytest
 
 import bookstand
 from bookstand import errors
-from bookstand.storage.commit.entry_operations import CollectEntries
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.entry_operations import DeleteEntries
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format.digest import digest_for
 from bookstand.storage.format.entry_codec import encode
 from bookstand.storage.hooks import Hooks
@@ -510,7 +510,7 @@ def collected(store: Any) -> None:
 
 def partly_collected(store: Any) -> None:
     store.delete_ledger(77)
-    store.storage.apply(Change(CollectEntries(77, 1)))
+    store.storage.apply(WriteBatch(DeleteEntries(77, 1)))
 
 
 def only_deleted(store: Any) -> None:
@@ -565,7 +565,7 @@ def test_a_ledger_of_which_a_part_is_collected(store_path: Path) -> None:
     (ledger_id,) = build(store_path)
     with bookstand.open(store_path) as store:
         store.delete_ledger(ledger_id)
-        assert store.storage.apply(Change(CollectEntries(ledger_id, 4)))[0]
+        assert store.storage.apply(WriteBatch(DeleteEntries(ledger_id, 4)))[0]
         report = store.verify()
         assert report.ok, report.problems
     with bookstand.open(store_path, check="full") as store:

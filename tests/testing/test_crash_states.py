@@ -7,7 +7,7 @@ import pytest
 from bookstand.errors import IncorrectParameterError
 from bookstand.testing.crash import recording as kinds
 from bookstand.testing.crash.recording import Operation, Recording
-from bookstand.testing.crash.states import PAGE, SECTOR, Case, Tear, Walk, crash_states
+from bookstand.testing.crash.states import PAGE, SECTOR, Case, TornWrite, Walk, crash_states
 
 OLD, NEW = b"o" * PAGE, b"n" * PAGE
 
@@ -240,8 +240,8 @@ def test_writes_are_split_into_pages():
     [
         Case(0),
         Case(17, (3, 5)),
-        Case(9, (), (Tear(8, "s", 0xFE), Tear(7, "b", 119))),
-        Case(9, (1,), (Tear(8, "s", 0),)),
+        Case(9, (), (TornWrite(8, "s", 0xFE), TornWrite(7, "b", 119))),
+        Case(9, (1,), (TornWrite(8, "s", 0),)),
     ],
 )
 def test_cases_as_text(case):

@@ -18,7 +18,7 @@ from bookstand.disk.disks import Disks
 from bookstand.disk.importer.run import import_disks
 from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import execute
-from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.store import Store
 from bookstand.testing import every_crash
@@ -76,7 +76,7 @@ def store(tmp_path: Path) -> Path:
 def filled(path: Path) -> Path:
     """Two topics, of which each of two cursors has buckets."""
     kit.fill(path, cursors=("one", "two"))
-    assert execute(RebuildDelayed((str(path),), Cut(least=50, step_millis=100_000)), LocalRunner()).ok
+    assert execute(RebuildDelayed((str(path),), CutSettings(least=50, step_millis=100_000)), LocalRunner()).ok
     with bookstand.open(path) as opened:
         for topic in (T0, T1):
             opened.managed_ledger(topic).close()
@@ -279,7 +279,7 @@ def small(path: Path) -> None:
                 with Cursor.open(topic, cursor) as opened:
                     opened.ack(positions[3:20:4]).result()
             topic.close()
-    assert execute(RebuildDelayed((str(path),), Cut(least=5)), LocalRunner(processes=0)).ok
+    assert execute(RebuildDelayed((str(path),), CutSettings(least=5)), LocalRunner(processes=0)).ok
 
 
 class Check:

@@ -16,7 +16,7 @@ from bookstand.tools.cli.exit_codes import FAILED, FINE, INTERRUPTED, WRONG_ARGU
 
 
 @contextmanager
-def told(json: bool) -> Iterator[None]:
+def report_errors(json: bool) -> Iterator[None]:
     """Whatever goes wrong within is said, and becomes the exit code."""
     try:
         try:

@@ -138,9 +138,9 @@ def some_ledgers(ids: Iterable[int]) -> str:
 
 def store_at(path: str) -> str:
     """The folder of the store there; whatever else is there is refused."""
-    from bookstand.tools.view.targets import STORE, find
+    from bookstand.tools.view.targets import STORE, classify
 
-    found = find(path)
+    found = classify(path)
     if found.kind != STORE:
         raise NotAStoreError(f"{path} is a {found.kind}, and no store")
     return os.fspath(found.path)

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import bookstand
-from bookstand.storage.backup import copied_so_far
+from bookstand.storage.backup import copy_progress
 from bookstand.storage.lmdb.environment import data_file
 from bookstand.storage.lmdb.pages import newest_commit
 from bookstand.tools.cli import output
@@ -36,7 +36,7 @@ def run(
     try:
         with (
             bookstand.open(folder, create=False, read_only=True, check="structure") as source,
-            watched(lambda: copied_so_far(to), os.path.getsize(data_file(folder)), "copying the store"),
+            watched(lambda: copy_progress(to), os.path.getsize(data_file(folder)), "copying the store"),
         ):
             source.backup(to)
     except BaseException:

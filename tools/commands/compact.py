@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 import bookstand
-from bookstand.storage.backup import copied_so_far, gain_of
+from bookstand.storage.backup import copy_progress, reclaimable_bytes
 from bookstand.storage.lmdb.environment import data_file
 from bookstand.storage.process import process_markers
 from bookstand.tools.cli import output
@@ -35,13 +35,13 @@ _IN_USE = "another process has the store open: the file stays as large as it is"
 
 def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
     folder = store_at(store)
-    others = process_markers.Survey(folder)
+    others = process_markers.OpenProcesses(folder)
     in_use = bool(others.writers or others.readers)
     # A damaged page would end in the new file, or end the process.
     with bookstand.open(folder, create=False, read_only=dry_run, check="structure") as opened:
-        size, free, of_deleted = gain_of(opened.storage)
+        size, free, of_deleted = reclaimable_bytes(opened.storage)
         if not dry_run:
-            with watched(lambda: copied_so_far(folder), size - free, "writing the store anew"):
+            with watched(lambda: copy_progress(folder), size - free, "writing the store anew"):
                 opened.compact()
     after = None if dry_run else os.path.getsize(data_file(folder))
     # Removing entries may have made the file larger, before it was written anew.

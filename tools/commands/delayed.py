@@ -16,7 +16,7 @@ from bookstand.tools.cli import output
 from bookstand.tools.cli.options import Json, Metadata, MoreDisks, Now, Password, Place, Topic, document, looking_at
 from bookstand.tools.cli.output import Column, counted, iso
 from bookstand.tools.cli.time_arguments import millis_of
-from bookstand.tools.view.delayed_summary import Waiting, waiting
+from bookstand.tools.view.delayed_summary import DelayedSummary, waiting
 
 EXAMPLES = (
     "bookstand delayed my-store",
@@ -94,7 +94,7 @@ def run(
             output.line(f"snapshots that no subscription names: {len(leftover)}")
 
 
-def _facts(found: Waiting) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _facts(found: DelayedSummary) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A subscription, and its buckets."""
     buckets = [
         {

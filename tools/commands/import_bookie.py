@@ -18,7 +18,7 @@ import typer
 
 import bookstand
 from bookstand.disk.disks import Disks
-from bookstand.disk.importer.plan import LeftOut
+from bookstand.disk.importer.plan import Skipped
 from bookstand.disk.importer.report import ImportReport
 from bookstand.disk.importer.run import import_disks
 from bookstand.errors import NotAStoreError
@@ -28,7 +28,7 @@ from bookstand.tools.cli.damage_report import damage_facts, damage_line
 from bookstand.tools.cli.exit_codes import DAMAGE
 from bookstand.tools.cli.options import DryRun, Json, Metadata, Password, progress_bar
 from bookstand.tools.cli.output import counted
-from bookstand.tools.view.targets import LIMITS, check_bookies, check_dump, dump_beside
+from bookstand.tools.view.targets import LIMITS, check_bookies, check_dump, find_dump
 
 EXAMPLES = (
     "bookstand import-bookie bookie copy --metadata metadata.jsonl.gz --dry-run",
@@ -53,7 +53,7 @@ def run(
 ) -> None:
     check_bookies(disks)
     check_dump(metadata)
-    beside = dump_beside(Path(disks[0])) if metadata is None else None
+    beside = find_dump(Path(disks[0])) if metadata is None else None
     if beside is not None:
         output.note(f"{beside} may be the metadata: give it with --metadata")
     passwords = [os.fsencode(word) for word in password or ()]
@@ -126,9 +126,9 @@ def _print(report: ImportReport, store: str) -> None:
         output.paragraph(f"damage: {damage_line(damage)}")
 
 
-def _left_out(found: tuple[LeftOut, ...]) -> Iterator[str]:
+def _left_out(found: tuple[Skipped, ...]) -> Iterator[str]:
     """Many are left out for the same reason, and are named by how many they are."""
-    reasons: dict[str, list[LeftOut]] = {}
+    reasons: dict[str, list[Skipped]] = {}
     for one in found:
         reasons.setdefault(one.why, []).append(one)
     for why, some in reasons.items():

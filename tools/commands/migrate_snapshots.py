@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from bookstand.pipeline.jobs.bucket_cutting import Cut, step_millis
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings, step_millis
 from bookstand.pipeline.jobs.recut import Recut
 from bookstand.tools.cli import output
 from bookstand.tools.cli.options import DryRun, Json, StorePlace, Topics, store_at
@@ -33,7 +33,7 @@ _COLUMNS = (
     Column("segments", "SEGMENTS", right=True, rank=1),
     Column("size", "SIZE", right=True, rank=2),
 )
-_USUAL = Cut()
+_USUAL = CutSettings()
 
 
 def run(
@@ -64,7 +64,9 @@ def run(
     json: Json = False,
 ) -> None:
     topics, cursors = tuple(topic or ()), tuple(cursor or ())
-    cut = Cut(_USUAL.least if least is None else least, step_millis(step_seconds), most_in_segment, precision_bits)
+    cut = CutSettings(
+        _USUAL.least if least is None else least, step_millis(step_seconds), most_in_segment, precision_bits
+    )
     path = store_at(store)
     job = Recut((path,), cut, least is not None, topics, cursors, take_over=take_over)
     found = run_job(path, job, topics, cursors, dry_run)

@@ -23,7 +23,7 @@ from bookstand.tools.report.collect import collect, of_unreadable
 from bookstand.tools.report.model import Delayed, Report, Subscription
 from bookstand.tools.report.output import check, default_name, write
 from bookstand.tools.report.page import page
-from bookstand.tools.view.targets import find
+from bookstand.tools.view.targets import classify
 
 EXAMPLES = (
     "bookstand report my-store",
@@ -73,7 +73,7 @@ def run(
     password: Password = None,
     json: Json = False,
 ) -> None:
-    target, now = find(path), millis_of(at)
+    target, now = classify(path), millis_of(at)
     to = to or default_name(target.path)
     check(to)
     caches = None if metrics is None else metrics_scrape.read(metrics)

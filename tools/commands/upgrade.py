@@ -32,7 +32,7 @@ EXAMPLES = (
 
 def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
     folder = store_at(store)
-    if not dry_run and process_markers.Survey(folder).writers:
+    if not dry_run and process_markers.OpenProcesses(folder).writers:
         raise StoreInUseError(f"store {folder} is being written to by another process")
     with StoreView(Path(folder)) as view, progress_bar("looking") as progress:
         report = look(view.store, view.topics(), progress)

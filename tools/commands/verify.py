@@ -18,8 +18,8 @@ from bookstand.tools.cli.damage_report import amounts, damage_facts, damage_line
 from bookstand.tools.cli.exit_codes import DAMAGE, FINE
 from bookstand.tools.cli.options import Json, Metadata, MoreDisks, Password, Place, progress_bar
 from bookstand.tools.cli.output import counted
-from bookstand.tools.view.base import Verdict
-from bookstand.tools.view.targets import BOOKIE, STORE, find, open_view
+from bookstand.tools.view.base import VerifyResult
+from bookstand.tools.view.targets import BOOKIE, STORE, classify, open_view
 
 EXAMPLES = (
     "bookstand verify my-store",
@@ -38,7 +38,7 @@ def run(
     password: Password = None,
     json: Json = False,
 ) -> None:
-    target = find(path)
+    target = classify(path)
     kind, title = STORE if target.kind == STORE else BOOKIE, f"store {target.path}"
     try:
         with progress_bar("reading the disks") as progress:
@@ -50,7 +50,7 @@ def run(
             verdict = view.verify(messages)
     except StoreDamagedError as error:
         # So much that it cannot be opened.
-        verdict = Verdict([Damage(str(target.path), -1, str(error))], [], {})
+        verdict = VerifyResult([Damage(str(target.path), -1, str(error))], [], {})
     if json:
         output.document(
             {
@@ -67,7 +67,7 @@ def run(
     raise typer.Exit(DAMAGE if verdict.findings else FINE)
 
 
-def _print(title: str, verdict: Verdict) -> None:
+def _print(title: str, verdict: VerifyResult) -> None:
     output.paragraph(title)
     for damage in verdict.findings:
         output.paragraph(f"damage: {damage_line(damage)}")

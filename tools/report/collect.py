@@ -17,8 +17,8 @@ from bookstand.disk.damage import Damage
 from bookstand.disk.path_kind import STORE
 from bookstand.disk.topics.cursors import DiskCursor
 from bookstand.errors import StoreDamagedError
-from bookstand.tools.report.histogram import RunsOnLine, TimeHistogram
-from bookstand.tools.report.model import Asked, Delayed, LedgerAcks, Pages, Report, Subscription, Topic
+from bookstand.tools.report.histogram import CoverageBins, TimeHistogram
+from bookstand.tools.report.model import CacheCounts, Delayed, LedgerAcks, Pages, Report, Subscription, Topic
 from bookstand.tools.view import details
 from bookstand.tools.view.base import View
 from bookstand.tools.view.delayed_summary import waiting
@@ -31,7 +31,7 @@ TIME_BINS = 160
 NODES = 2000
 """So many nodes are told."""
 
-Caches = Mapping[tuple[str, str], Asked]
+Caches = Mapping[tuple[str, str], CacheCounts]
 
 
 def collect(view: View, at: int | None = None, verify: bool = True, caches: Caches | None = None) -> Report:
@@ -90,10 +90,10 @@ def _collect_topic(
         report.delayed.append(Delayed(waiting(view, index, see), times.result()))
 
 
-def subscription(cursor: DiskCursor, asked: Asked | None = None) -> Subscription:
+def subscription(cursor: DiskCursor, asked: CacheCounts | None = None) -> Subscription:
     counts = cursor.topic.entry_counts
     total = sum(counts.values())
-    line = RunsOnLine(total, STRIP_BINS)
+    line = CoverageBins(total, STRIP_BINS)
     ledgers: dict[int, LedgerAcks] = {}
     starts: dict[int, int] = {}
     start = 0

@@ -93,7 +93,7 @@ class TimeHistogram:
         return Histogram(first * self._step, self._step, counts)
 
 
-class Strip(NamedTuple):
+class CoverageStrip(NamedTuple):
     """A line of ``total`` places in bins, the n-th of which is from ``edges[n]`` to less than ``edges[n + 1]``:
     how many places of it are covered, and how many runs begin in it."""
 
@@ -102,7 +102,7 @@ class Strip(NamedTuple):
     runs: Counts
 
 
-class RunsOnLine:
+class CoverageBins:
     """Runs of places on a line, counted into bins of the same width, give or take one."""
 
     def __init__(self, total: int, bins: int) -> None:
@@ -129,6 +129,6 @@ class RunsOnLine:
         if count:
             np.add.at(self._runs, begin, 1)
 
-    def result(self) -> Strip:
+    def result(self) -> CoverageStrip:
         whole = np.cumsum(self._whole[:-1])
-        return Strip(self._edges, self._covered + whole * np.diff(self._edges), self._runs)
+        return CoverageStrip(self._edges, self._covered + whole * np.diff(self._edges), self._runs)

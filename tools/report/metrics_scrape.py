@@ -8,12 +8,12 @@ from pathlib import Path
 
 from bookstand.cursor.metrics import FAMILIES
 from bookstand.errors import IncorrectParameterError, MissingExtraError, StoreNotFoundError
-from bookstand.tools.report.model import Asked
+from bookstand.tools.report.model import CacheCounts
 
 _HITS, _MISSES = FAMILIES["cache_hits"].name, FAMILIES["cache_misses"].name
 
 
-def read(path: str) -> Mapping[tuple[str, str], Asked]:
+def read(path: str) -> Mapping[tuple[str, str], CacheCounts]:
     """By topic and subscription."""
     try:
         from prometheus_client.parser import text_string_to_metric_families
@@ -35,4 +35,4 @@ def read(path: str) -> Mapping[tuple[str, str], Asked]:
         raise IncorrectParameterError(f"{path} is no page of metrics: {error}") from error
     if not counts:
         raise IncorrectParameterError(f"{path} has no {_HITS}: it is no page of bookstand's metrics")
-    return {of: Asked(found[_HITS], found[_MISSES]) for of, found in counts.items()}
+    return {of: CacheCounts(found[_HITS], found[_MISSES]) for of, found in counts.items()}

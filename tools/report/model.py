@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from bookstand.delivery.tracker.shared_index import BUILDER
 from bookstand.disk.damage import Damage
-from bookstand.disk.metadata.dump import Node
-from bookstand.tools.report.histogram import Histogram, Strip
+from bookstand.disk.metadata.dump import DumpNode
+from bookstand.tools.report.histogram import CoverageStrip, Histogram
 from bookstand.tools.report.ledgers import Ledgers
-from bookstand.tools.view.delayed_summary import Waiting
+from bookstand.tools.view.delayed_summary import DelayedSummary
 
 
 class Topic(NamedTuple):
@@ -46,7 +46,7 @@ class Pages(NamedTuple):
     limit: int
 
 
-class Asked(NamedTuple):
+class CacheCounts(NamedTuple):
     """How often pages were asked for in a running process, and were in memory or not."""
 
     hits: int
@@ -73,8 +73,8 @@ class Subscription:
     batches: int
     source: str
     pages: Pages
-    asked: Asked | None
-    strip: Strip | None = None
+    asked: CacheCounts | None
+    strip: CoverageStrip | None = None
     ledgers: list[LedgerAcks] = field(default_factory=list)
     """In the order of the topic."""
 
@@ -83,7 +83,7 @@ class Subscription:
 class Delayed:
     """What waits for one subscription, and when all of it is due."""
 
-    waiting: Waiting
+    waiting: DelayedSummary
     times: Histogram | None
 
 
@@ -110,7 +110,7 @@ class Report:
     delayed: list[Delayed] = field(default_factory=list)
     times: Histogram | None = None
     """When all is due that waits, of all subscriptions."""
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[DumpNode] = field(default_factory=list)
     """The first by their paths, of so many:"""
     node_count: int | None = None
     """None: there is no metadata."""

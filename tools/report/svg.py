@@ -18,7 +18,7 @@ from bookstand.tools.report.histogram import Histogram, steps
 from bookstand.tools.report.ledgers import UNKNOWN, Cell, Grid
 from bookstand.tools.report.model import Delayed
 from bookstand.tools.report.text import short_topic, shortened
-from bookstand.tools.view.delayed_summary import Bucket, Segment, Waiting
+from bookstand.tools.view.delayed_summary import Bucket, DelayedSummary, Segment
 
 WIDTH = 960
 _LEFT, _RIGHT, _TOP, _BELOW = 84, 16, 26, 40
@@ -266,7 +266,7 @@ def buckets(found: Sequence[Delayed], at: int) -> Markup:
     return _svg(bottom + _BELOW, label, parts)
 
 
-def whose_of(waiting: Waiting) -> str:
+def whose_of(waiting: DelayedSummary) -> str:
     """A subscription and its topic."""
     return f"{shortened(waiting.subscription)} of {short_topic(waiting.topic)}"
 

@@ -33,7 +33,7 @@ class Column(NamedTuple):
     of: Callable[[Any], Any]
 
 
-class Shape(NamedTuple):
+class TableSpec(NamedTuple):
     """``sort``: by which column it is sorted at first; ``down``: whether the largest comes first. ``chosen``: which
     rows there are if there is no room for all."""
 
@@ -48,7 +48,7 @@ class Shape(NamedTuple):
 class Table(NamedTuple):
     """``total``: how many rows there would be, of which ``rows`` may be a part."""
 
-    shape: Shape
+    shape: TableSpec
     rows: Sequence[Any]
     total: int
 
@@ -75,7 +75,7 @@ def _number(value: Any) -> Any:
 
 # -- which there are ---------------------------------------------------------------------------------------------------
 
-_LEDGERS = Shape(
+_LEDGERS = TableSpec(
     "ledgers",
     "Ledgers",
     (
@@ -92,7 +92,7 @@ _LEDGERS = Shape(
     4,
     "those with damage and the largest",
 )
-_TOPICS = Shape(
+_TOPICS = TableSpec(
     "topics",
     "Topics",
     (
@@ -109,7 +109,7 @@ _OF_SUBSCRIPTION = (
     Column("Topic", NAME, lambda one: short_topic(one.topic)),
     Column("Subscription", TEXT, lambda one: one.name),
 )
-_CURSORS = Shape(
+_CURSORS = TableSpec(
     "cursors",
     "Subscriptions",
     (
@@ -124,7 +124,7 @@ _CURSORS = Shape(
     3,
     "those most behind",
 )
-_CACHES = Shape(
+_CACHES = TableSpec(
     "caches",
     "Pages of acknowledgments",
     (
@@ -140,7 +140,7 @@ _CACHES = Shape(
     3,
     "the largest",
 )
-_WAITING = Shape(
+_WAITING = TableSpec(
     "waiting",
     "Messages that wait for their time",
     (
@@ -156,7 +156,7 @@ _WAITING = Shape(
     2,
     "those with most messages",
 )
-_BUCKETS = Shape(
+_BUCKETS = TableSpec(
     "buckets",
     "Buckets",
     (
@@ -174,7 +174,7 @@ _BUCKETS = Shape(
     5,
     "the first",
 )
-_NODES = Shape(
+_NODES = TableSpec(
     "nodes",
     "Nodes",
     (
@@ -187,7 +187,7 @@ _NODES = Shape(
     "the first by their paths",
     down=False,
 )
-_DAMAGE = Shape(
+_DAMAGE = TableSpec(
     "damage",
     "Damage",
     (
@@ -225,11 +225,11 @@ def _has_pages(one: Subscription) -> bool:
     return bool(one.pages.number) or one.asked is not None
 
 
-def _first(shape: Shape, found: Sequence[Any], by: Callable[[Any], Any]) -> Iterator[Table]:
+def _first(shape: TableSpec, found: Sequence[Any], by: Callable[[Any], Any]) -> Iterator[Table]:
     """The largest; of those that are equal the first ones."""
     yield from _some(shape, sorted(found, key=by, reverse=True)[:OTHERS], len(found))
 
 
-def _some(shape: Shape, rows: Sequence[Any], total: int) -> Iterator[Table]:
+def _some(shape: TableSpec, rows: Sequence[Any], total: int) -> Iterator[Table]:
     if rows:
         yield Table(shape, rows, total)

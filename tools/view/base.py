@@ -16,15 +16,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
 from bookstand.disk.bookies.disk_ledger import StoredEntry
-from bookstand.disk.bookies.ledger_end import Extent
+from bookstand.disk.bookies.ledger_end import LedgerEnd
 from bookstand.disk.damage import Damage
-from bookstand.disk.metadata.dump import MetadataDump, Node
+from bookstand.disk.metadata.dump import DumpNode, MetadataDump
 from bookstand.disk.topics import ledger_kind as contents
 from bookstand.disk.topics.cursors import DiskCursor, LedgerState, in_ledger
 from bookstand.disk.topics.cursors import cursors as cursors_of
 from bookstand.disk.topics.delayed import DelayedIndex
 from bookstand.disk.topics.delayed import delayed as delayed_of
-from bookstand.disk.topics.ledger_kind import Content, Group
+from bookstand.disk.topics.ledger_kind import Group, LedgerKind
 from bookstand.disk.topics.topics import DiskTopic, grouped
 from bookstand.disk.topics.topics import topic as topic_of
 from bookstand.errors import IncorrectParameterError, NoSuchEntryError, NoSuchNodeError
@@ -49,7 +49,7 @@ class Ledger(Protocol):
     @property
     def metadata(self) -> LedgerMetadata | None: ...
     @property
-    def extent(self) -> Extent: ...
+    def extent(self) -> LedgerEnd: ...
     @property
     def fenced(self) -> bool: ...
     @property
@@ -93,7 +93,7 @@ class LedgerFacts(NamedTuple):
     damage: list[str]
 
 
-class Verdict(NamedTuple):
+class VerifyResult(NamedTuple):
     """``findings`` are what is wrong; ``notes`` what one should know, and is no damage."""
 
     findings: list[Damage]
@@ -114,7 +114,7 @@ class View(ABC):
         """What whoever looks should know, and is no damage."""
         self.suspects: set[int] = set()
         """Ledgers that have been seen to have something wrong with them."""
-        self._contents: dict[int, Content] = {}
+        self._contents: dict[int, LedgerKind] = {}
         # The disks' readers ask nothing else of disks than what a source has.
         self._disks = cast("Disks", source)
 
@@ -166,7 +166,7 @@ class View(ABC):
     def _known(self) -> set[int]:
         return set(self.source.ledger_ids)
 
-    def content(self, ledger: Ledger) -> Content:
+    def content(self, ledger: Ledger) -> LedgerKind:
         """What a ledger is of."""
         found = self._contents.get(ledger.id)
         if found is None:
@@ -315,7 +315,7 @@ class View(ABC):
         """How many there are; None: there is no metadata."""
         return None if self.source.dump is None else len(self.source.dump.nodes)
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[DumpNode]:
         """All of them, by their paths."""
         return map(itemgetter(1), sorted(self._dump.nodes.items()))
 
@@ -339,7 +339,7 @@ class View(ABC):
     # -- verifying -----------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def verify(self, messages: bool = False) -> Verdict:
+    def verify(self, messages: bool = False) -> VerifyResult:
         """Reads everything. ``messages``: the checksums of messages, too."""
 
     def _verify_topics(self, messages: bool) -> dict[str, int]:

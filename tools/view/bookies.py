@@ -26,8 +26,8 @@ from bookstand.storage.format.entry_codec import HEADER_BYTES
 from bookstand.storage.format.ledger_metadata import CLOSED
 from bookstand.tools.cli.output import counted
 from bookstand.tools.view import files as disk_files
-from bookstand.tools.view.base import Ledger, Verdict, View
-from bookstand.tools.view.targets import BOOKIE_FILE, Target, dump_beside
+from bookstand.tools.view.base import Ledger, VerifyResult, View
+from bookstand.tools.view.targets import BOOKIE_FILE, Target, find_dump
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ class DiskView(View):
 
     @property
     def hint(self) -> str | None:
-        beside = dump_beside(self.path) if self._metadata is None else None
+        beside = find_dump(self.path) if self._metadata is None else None
         return None if beside is None else f"{beside} may be the metadata: give it with --metadata"
 
     @property
@@ -206,7 +206,7 @@ class DiskView(View):
             )
         return rows
 
-    def verify(self, messages: bool = False) -> Verdict:
+    def verify(self, messages: bool = False) -> VerifyResult:
         notes = list(self.notes)
         counts = {
             "bookies": len(self.disks.bookies),
@@ -244,7 +244,7 @@ class DiskView(View):
             notes.append(f"not in the metadata, so deleted and not collected yet: {counted(unlisted, 'ledger')}")
         if self.disks.dump is None:
             notes.append("without metadata nothing says where ledgers end, and how many copies they need")
-        return Verdict(self.damage, notes, counts)
+        return VerifyResult(self.damage, notes, counts)
 
     def _shortcomings(self, ledger: Ledger) -> Iterator[str]:
         extent = ledger.extent

@@ -47,7 +47,7 @@ class Bucket(NamedTuple):
         return max((segment.last_due for segment in self.segments), default=None)
 
 
-class Waiting(NamedTuple):
+class DelayedSummary(NamedTuple):
     """``next_due`` and ``last_due`` are the first and the last due time; None: nothing is delayed."""
 
     topic: str
@@ -63,7 +63,7 @@ class Waiting(NamedTuple):
         return self.messages - self.in_buckets
 
 
-def waiting(view: View, index: DelayedIndex, see: Callable[[Numbers], None] | None = None) -> Waiting:
+def waiting(view: View, index: DelayedIndex, see: Callable[[Numbers], None] | None = None) -> DelayedSummary:
     """``see`` is given the time of each message that waits, many at once, each message once."""
     held: dict[int, BitMap64] = {}
     buckets = [_read(view, index, bucket, held) for bucket in index.buckets]
@@ -76,7 +76,7 @@ def waiting(view: View, index: DelayedIndex, see: Callable[[Numbers], None] | No
         add(found, positions)
         if rows.size:
             times += [int(rows.timestamps.min()), int(rows.timestamps.max())]
-    return Waiting(
+    return DelayedSummary(
         index.topic.name,
         index.cursor.name,
         _count(found),

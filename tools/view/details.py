@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bookstand.disk.metadata.dump import Node
+from bookstand.disk.metadata.dump import DumpNode
 from bookstand.storage.format.position import Position
 from bookstand.tools.cli.output import iso, readable
 from bookstand.tools.view.base import LedgerFacts, View
@@ -132,7 +132,7 @@ def topic(view: View, name: str) -> dict[str, Any]:
     }
 
 
-def node_line(node: Node) -> dict[str, Any]:
+def node_line(node: DumpNode) -> dict[str, Any]:
     """A node in a line, with the beginning of its value."""
     value = readable(node.value)
     return {

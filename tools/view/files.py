@@ -13,7 +13,7 @@ from bookstand.disk.damage import Damage
 from bookstand.disk.disks import Disks
 from bookstand.disk.format import entry_log, journal
 from bookstand.disk.format.entry_block import GOOD, LENGTH_BYTES, Block, Digests
-from bookstand.disk.format.journal import Special
+from bookstand.disk.format.journal import MetaEntry
 
 Name = Callable[[Path], str]
 
@@ -87,7 +87,7 @@ def contents(disks: Disks, name: Name) -> Iterator[dict[str, Any]]:
 def records(disks: Disks, digests: Digests, name: Name) -> Iterator[dict[str, Any]]:
     """Every record of every file, in the order of files and places."""
     for file in disks.catalog.files:
-        special = list[Special]()
+        special = list[MetaEntry]()
         if file.kind == LOG:
             blocks = entry_log.read(file.path, digests, _ignore)
         else:
@@ -123,7 +123,7 @@ def _entry_records(block: Block) -> Iterator[dict[str, Any]]:
         }
 
 
-def _special_record(special: Special) -> dict[str, Any]:
+def _special_record(special: MetaEntry) -> dict[str, Any]:
     return {
         "offset": special.offset,
         "what": special.kind.replace("_", " "),

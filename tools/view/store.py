@@ -22,7 +22,7 @@ from bookstand.storage.lmdb.environment import data_file
 from bookstand.storage.process import process_markers
 from bookstand.storage.verify import verify
 from bookstand.tools.cli.output import counted
-from bookstand.tools.view.base import Ledger, Verdict, View
+from bookstand.tools.view.base import Ledger, VerifyResult, View
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,7 @@ class StoreView(View):
     kind = "store"
 
     def __init__(self, path: Path, passwords: Sequence[bytes] = (), limits: ExpansionLimits = DEFAULT) -> None:
-        others = process_markers.Survey(os.fspath(path)) if path.is_dir() else None
+        others = process_markers.OpenProcesses(os.fspath(path)) if path.is_dir() else None
         self._others = (others.writers, others.readers) if others is not None else (0, 0)
         self.store = bookstand.open(path, create=False, read_only=True, check="structure", expansion_limits=limits)
         self._storage = self.store.storage
@@ -98,7 +98,7 @@ class StoreView(View):
         found = list(ledger.problems)
         state = ledger.state
         if state is not None and ledger.metadata is not None and not state.deleted_at:
-            if len(ledger.extent.missing) and state.must_have(ledger.extent.missing[0][0]):
+            if len(ledger.extent.missing) and state.must_exist(ledger.extent.missing[0][0]):
                 found.append(f"{ledger.extent.missing.ids} missing: {ledger.extent.missing}")
             elif ledger.extent.last_entry > state.last_entry:
                 found.append(f"closed at {ledger.extent.last_entry}, stored up to {state.last_entry}")
@@ -137,7 +137,7 @@ class StoreView(View):
 
         return Cursor.open(self.store.managed_ledger(topic, create=False), cursor, create=False, at_marker=marker)
 
-    def verify(self, messages: bool = False) -> Verdict:
+    def verify(self, messages: bool = False) -> VerifyResult:
         # Its structure was looked at when it was opened.
         report = verify(self._storage, structure=False)
         for problem in report.problems:
@@ -152,4 +152,4 @@ class StoreView(View):
             notes.append(f"deleted and not collected yet, which compacting does: {counted(len(deleted), 'ledger')}")
         if IMPORT_NODE in self._source.dump.nodes:
             notes.append("an import of bookies' disks is not finished: run it again")
-        return Verdict(self.damage, notes, counts)
+        return VerifyResult(self.damage, notes, counts)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 
-from bookstand.disk.path_kind import BOOKIE, BOOKIE_FILE, STORE, Target, dump_beside, find
+from bookstand.disk.path_kind import BOOKIE, BOOKIE_FILE, STORE, Target, classify, find_dump
 from bookstand.errors import IncorrectParameterError, NoSuchNodeError, NotAStoreError, StoreNotFoundError
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.tools.cli.damage_report import DamageError, summary
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bookstand.store import Store
     from bookstand.tools.view.base import View
 
-__all__ = ["BOOKIE", "BOOKIE_FILE", "STORE", "Target", "dump_beside", "find", "open_view"]
+__all__ = ["BOOKIE", "BOOKIE_FILE", "STORE", "Target", "find_dump", "classify", "open_view"]
 
 
 LIMITS: ContextVar[ExpansionLimits] = ContextVar("LIMITS", default=DEFAULT)
@@ -32,7 +32,7 @@ def open_view(
 ) -> View:
     """What lies there, open to be looked at; a context manager. All but the path is for bookies: ``disks`` are further
     ones of the same cluster."""
-    target = find(path)
+    target = classify(path)
     words = [os.fsencode(password) for password in passwords]
     if target.kind == STORE:
         if metadata is not None or disks:
@@ -52,7 +52,7 @@ def open_view(
 
 def check_bookies(paths: Sequence[str]) -> None:
     for path in paths:
-        if find(path).kind != BOOKIE:
+        if classify(path).kind != BOOKIE:
             raise NotAStoreError(f"{path} is no bookie's folder")
 
 

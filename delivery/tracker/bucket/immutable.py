@@ -13,19 +13,19 @@ import numpy as np
 from pyroaring import BitMap64
 
 from bookstand.delivery.config import DelayedDeliveryConfig
-from bookstand.delivery.message.position_set import Presence
-from bookstand.delivery.retry import PASSING, persistently
+from bookstand.delivery.message.position_set import PositionSet
+from bookstand.delivery.retry import TRANSIENT_ERRORS, with_retries
 from bookstand.delivery.tracker.bucket.bucket_list import Bucket, Buckets
 from bookstand.delivery.tracker.bucket.key import BucketKey
-from bookstand.delivery.tracker.bucket.membership import Tracked
-from bookstand.delivery.tracker.bucket.merge_policy import Run, blocks_to_merge
+from bookstand.delivery.tracker.bucket.membership import WaitingSet
+from bookstand.delivery.tracker.bucket.merge_policy import MergeCandidate, blocks_to_merge
 from bookstand.delivery.tracker.bucket.rebuild import Reader
-from bookstand.delivery.tracker.bucket.recovery import GONE, apart_from
-from bookstand.delivery.tracker.bucket.registry import Home
+from bookstand.delivery.tracker.bucket.recovery import GONE, subtract_ranges
+from bookstand.delivery.tracker.bucket.registry import BucketRegistry
 from bookstand.delivery.tracker.bucket.snapshot.codec import seal
-from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, distinct, together
-from bookstand.delivery.tracker.bucket.store import BucketLedgers, Doomed, NewBucket
-from bookstand.delivery.tracker.bucket.time_sorted import TimeRuns
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, concatenate, distinct
+from bookstand.delivery.tracker.bucket.store import BucketStore, Doomed, NewBucket
+from bookstand.delivery.tracker.bucket.time_sorted import TimeSortedBuffer
 from bookstand.delivery.tracker.protocol import Column
 from bookstand.errors import MalformedRecordError
 from bookstand.storage.logger import logger
@@ -40,10 +40,10 @@ class SealedBuckets:
 
     def __init__(
         self,
-        home: Home,
-        ledgers: BucketLedgers,
+        home: BucketRegistry,
+        ledgers: BucketStore,
         config: DelayedDeliveryConfig,
-        tracked: Tracked,
+        tracked: WaitingSet,
         rebuild: Reader | None,
     ) -> None:
         self._home = home
@@ -54,7 +54,7 @@ class SealedBuckets:
         self._rebuilt: set[int] = set()
         self.ledgers = ledgers
         self.buckets = Buckets()
-        self.loaded = TimeRuns()
+        self.loaded = TimeSortedBuffer()
         self.problems: list[str] = []
         self.sealed_up_to: int | None = None
         """The last ledger whose messages need not be read again after a restart."""
@@ -83,7 +83,7 @@ class SealedBuckets:
             for indexes in self._told_by_topic(key):
                 later = indexes.timestamps > cutoff
                 self._add_untracked(*(column[later] for column in indexes))
-            lost += apart_from(key, [*(bucket.key for bucket in self.buckets), *lost])
+            lost += subtract_ranges(key, [*(bucket.key for bucket in self.buckets), *lost])
         self._take_over_rescheduled()
         if found.doomed:
             self._seal_told(lost, found.doomed, sweep=bool(found.problems))
@@ -102,7 +102,7 @@ class SealedBuckets:
         """What was given another time before."""
         rescheduled = self._tracked.rescheduled
         try:
-            persistently(rescheduled.load)
+            with_retries(rescheduled.load)
         except (*GONE, MalformedRecordError) as error:
             self._report(f"the times that messages were given are lost, those that they say are taken: {error}")
             return
@@ -119,7 +119,7 @@ class SealedBuckets:
 
     def _told_by_topic(self, key: BucketKey) -> list[Indexes]:
         """The delayed messages of a range of ledgers."""
-        return persistently(lambda: self._read_topic(key))
+        return with_retries(lambda: self._read_topic(key))
 
     def _read_topic(self, key: BucketKey) -> list[Indexes]:
         """What cannot be read, now or later, is passed over."""
@@ -200,7 +200,7 @@ class SealedBuckets:
         if not 0 < most <= len(self.buckets):
             return []
         places: list[Bucket | NewBucket] = sorted([*self.buckets, new], key=lambda bucket: bucket.key)
-        runs = [Run(bucket.waiting, bucket.next_time, bucket.generation) for bucket in places]
+        runs = [MergeCandidate(bucket.waiting, bucket.next_time, bucket.generation) for bucket in places]
         blocks = blocks_to_merge(runs, most, self.config.delayed_delivery_merge_policy)
         return [places[start:end] for start, end in blocks]
 
@@ -227,7 +227,7 @@ class SealedBuckets:
             return None
         keys = [bucket.key for bucket in block if isinstance(bucket, Bucket)]
         found.append(self._loaded_within(*keys))
-        return distinct(self._tracked.still_waiting(together(found)))
+        return distinct(self._tracked.still_waiting(concatenate(found)))
 
     def _loaded_within(self, *keys: BucketKey) -> Indexes:
         """Delayed messages in memory that are of these ranges of ledgers."""
@@ -263,7 +263,7 @@ class SealedBuckets:
 
     def _unload(self, indexes: Indexes) -> None:
         """What is in a snapshot that is to be loaded is not in memory as well."""
-        sealed = Presence()
+        sealed = PositionSet()
         sealed.add_many(indexes.ledger_ids, indexes.entry_ids)
         loaded = self.loaded.everything()
         kept = ~sealed.contains_many(loaded.ledger_ids, loaded.entry_ids)
@@ -356,7 +356,7 @@ class SealedBuckets:
         created = [self._sealed(key, indexes, 0) for key, indexes in told if indexes.size]
         try:
             ids = self.ledgers.replace(doomed, created, sweep=sweep)
-        except PASSING as error:
+        except TRANSIENT_ERRORS as error:
             logger().warning("buckets %s could not be replaced: %s", ", ".join(doomed), error)
             self.ledgers.left_over.update(doomed)
             return

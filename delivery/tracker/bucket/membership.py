@@ -11,27 +11,27 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from bookstand.delivery.message.position_set import Presence
-from bookstand.delivery.retry import PASSING
-from bookstand.delivery.tracker.bucket.registry import Home
+from bookstand.delivery.message.position_set import PositionSet
+from bookstand.delivery.retry import TRANSIENT_ERRORS
+from bookstand.delivery.tracker.bucket.registry import BucketRegistry
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
-from bookstand.delivery.tracker.bucket.time_sorted import TimeRuns
+from bookstand.delivery.tracker.bucket.time_sorted import TimeSortedBuffer
 from bookstand.delivery.tracker.protocol import Column, Mask
-from bookstand.delivery.tracker.reschedule_log import Rescheduled
+from bookstand.delivery.tracker.reschedule_log import RescheduleLog
 from bookstand.storage.logger import logger
 
 
-class Tracked:
+class WaitingSet:
     """Not safe between threads: its tracker has a lock."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: BucketRegistry) -> None:
         self._topic = home.topic
-        self.present = Presence()
-        self.rescheduled = Rescheduled(home)
+        self.present = PositionSet()
+        self.rescheduled = RescheduleLog(home)
         """The times that messages were given, durably."""
         # Positions that were cancelled, or added when they were due: they may stand somewhere still. One of them that
         # was added again waits for this time, and for no other that it stands under.
-        self._forgotten = Presence()
+        self._forgotten = PositionSet()
         self._moved: dict[tuple[int, int], int] = {}
         self.may_be_dead = False
         """Whether something in memory may have been cancelled, trimmed or added again when it was due."""
@@ -114,7 +114,7 @@ class Tracked:
         again."""
         try:
             self.rescheduled.settled(positions)
-        except PASSING as error:
+        except TRANSIENT_ERRORS as error:
             logger().warning("topic %s: what was rescheduled is still written down: %s", self._topic, error)
 
     def clear(self) -> None:
@@ -142,7 +142,7 @@ class Tracked:
         waiting = self.waits(indexes)
         return indexes if waiting.all() else Indexes(*(column[waiting] for column in indexes))
 
-    def next_time(self, runs: TimeRuns) -> int | None:
+    def next_time(self, runs: TimeSortedBuffer) -> int | None:
         """When the first of them is due. What does not wait any more is dropped on the way."""
         while True:
             time = runs.next_time()

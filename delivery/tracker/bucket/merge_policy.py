@@ -11,7 +11,7 @@ from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
 _LATEST = (1 << 63) - 1
 
 
-class Run(NamedTuple):
+class MergeCandidate(NamedTuple):
     """One bucket, in the order of the buckets; one of them may be about to be sealed.
 
     ``next_time`` is the start of its next segment that is not loaded; None: all are loaded.
@@ -26,7 +26,7 @@ Choice = tuple[int, int]
 """A block of adjacent buckets: the place of the first, and the place behind the last."""
 
 
-def two_smallest(runs: Sequence[Run]) -> Choice:
+def two_smallest(runs: Sequence[MergeCandidate]) -> Choice:
     """PIP-195's rule: the two adjacent buckets with the fewest messages; of equal ones those with the earliest segment
     to load. There are at least two buckets."""
 
@@ -39,7 +39,7 @@ def two_smallest(runs: Sequence[Run]) -> Choice:
     return place, place + 2
 
 
-def least_writes(runs: Sequence[Run]) -> Choice:
+def least_writes(runs: Sequence[MergeCandidate]) -> Choice:
     """All adjacent buckets of the lowest generation that has several side by side, the newest if there is a choice.
     There are at least two buckets.
 
@@ -61,14 +61,14 @@ def least_writes(runs: Sequence[Run]) -> Choice:
     return start, end
 
 
-CHOICES: dict[str, Callable[[Sequence[Run]], Choice]] = {
+CHOICES: dict[str, Callable[[Sequence[MergeCandidate]], Choice]] = {
     LEAST_WRITES: least_writes,
     TWO_SMALLEST: two_smallest,
 }
 """By policy: the block to merge, of at least two buckets."""
 
 
-def blocks_to_merge(runs: Sequence[Run], most: int, policy: str) -> list[Choice]:
+def blocks_to_merge(runs: Sequence[MergeCandidate], most: int, policy: str) -> list[Choice]:
     """Disjoint blocks to merge so that at most ``most`` buckets remain, in their order. One block is enough after each
     seal; several may be needed after the limit was lowered."""
     left = list(runs)
@@ -78,7 +78,7 @@ def blocks_to_merge(runs: Sequence[Run], most: int, policy: str) -> list[Choice]
         block = left[start:end]
         times = [run.next_time for run in block if run.next_time is not None]
         left[start:end] = [
-            Run(
+            MergeCandidate(
                 sum(run.messages for run in block),
                 min(times, default=None),
                 max(run.generation for run in block) + 1,

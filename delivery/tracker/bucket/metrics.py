@@ -59,7 +59,7 @@ class Gauges(NamedTuple):
     snapshot_bytes: int
 
 
-class Operations:
+class OperationMetrics:
     """Counts and durations of operations on snapshots. Not thread-safe: callers hold the tracker's lock."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Operations:
             yield Sample(LATENCY, f"{LATENCY.name}_sum", labels, self._sums[kind])
 
 
-def samples(gauges: Gauges, operations: Operations, topic: str, subscription: str) -> Iterator[Sample]:
+def samples(gauges: Gauges, operations: OperationMetrics, topic: str, subscription: str) -> Iterator[Sample]:
     tenant, namespace, _ = parts_of(topic)
     place = {"namespace": f"{tenant}/{namespace}" if tenant else "", "topic": topic, "subscription": subscription}
     for family, value in zip((BUCKETS, LOADED, SIZE), gauges, strict=True):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from bookstand.delivery.retry import PASSING
+from bookstand.delivery.retry import TRANSIENT_ERRORS
 from bookstand.delivery.tracker.bucket.immutable import SealedBuckets
 from bookstand.delivery.tracker.bucket.key import BucketKey
-from bookstand.delivery.tracker.bucket.membership import Tracked
-from bookstand.delivery.tracker.bucket.registry import Home
-from bookstand.delivery.tracker.bucket.time_sorted import TimeRuns
+from bookstand.delivery.tracker.bucket.membership import WaitingSet
+from bookstand.delivery.tracker.bucket.registry import BucketRegistry
+from bookstand.delivery.tracker.bucket.time_sorted import TimeSortedBuffer
 from bookstand.delivery.tracker.protocol import Column
 from bookstand.delivery.tracker.scheduled import first_of_each
 from bookstand.storage.logger import logger
@@ -22,12 +22,12 @@ from bookstand.storage.logger import logger
 class MutableBucket:
     """Not safe between threads: its tracker has a lock. ``least``: so many are enough for a snapshot."""
 
-    def __init__(self, home: Home, least: int, tracked: Tracked, sealed: SealedBuckets) -> None:
+    def __init__(self, home: BucketRegistry, least: int, tracked: WaitingSet, sealed: SealedBuckets) -> None:
         self._home = home
         self._least = least
         self._tracked = tracked
         self._sealed = sealed
-        self.runs = TimeRuns()
+        self.runs = TimeSortedBuffer()
         # The first ledger and the highest of what came since it was sealed last; None: nothing came.
         self._ledgers: tuple[int, int] | None = None
         self._seal_from = least
@@ -158,7 +158,7 @@ class MutableBucket:
             return
         try:
             added = self._sealed.add(key, indexes)
-        except PASSING as error:
+        except TRANSIENT_ERRORS as error:
             self._seal_from = 2 * len(self.runs)
             logger().warning("bucket %s could not be sealed: %s", key, error)
             return

@@ -23,7 +23,7 @@ Reader = Callable[[int, int], Iterator[Indexes]]
 """The delayed messages in the ledgers from one to another, the last one included, some at a time."""
 
 
-def reader_of(topic: ManagedLedger) -> Reader:
+def topic_rebuilder(topic: ManagedLedger) -> Reader:
     def read(first_ledger: int, last_ledger: int) -> Iterator[Indexes]:
         for ledger_id in topic.extent.ledger_ids:
             if first_ledger <= ledger_id <= last_ledger:
@@ -40,14 +40,14 @@ def _delayed_in(topic: ManagedLedger, ledger_id: int) -> Indexes:
     entries = topic.extent.entries(ledger_id) or 0
     runs = topic.read_run(ledger_id, 0, entries - 1, lambda damage: logger().warning("%s", damage))
     for entry in chain.from_iterable(run.entries() for run in runs):
-        time = delay_of(entry)
+        time = deliver_at_of(entry)
         if time is not None:
             times.append(time)
             entry_ids.append(entry.position.entry_id)
     return Indexes.of(times, np.full(len(times), ledger_id), entry_ids)
 
 
-def delay_of(entry: TopicEntry) -> int | None:
+def deliver_at_of(entry: TopicEntry) -> int | None:
     """When a message is to be delivered; None if it is not delayed, or no message."""
     try:
         return deliver_at_time(entry.data)

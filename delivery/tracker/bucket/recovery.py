@@ -105,7 +105,7 @@ def _apart(keys: Iterable[BucketKey]) -> tuple[list[BucketKey], list[BucketKey],
     return kept, enclosed, overlapping
 
 
-def apart_from(key: BucketKey, others: Iterable[BucketKey]) -> list[BucketKey]:
+def subtract_ranges(key: BucketKey, others: Iterable[BucketKey]) -> list[BucketKey]:
     """The parts of a range that are in none of the others. These do not overlap one another."""
     parts = []
     first = key.first_ledger

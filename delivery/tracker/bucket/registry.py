@@ -16,7 +16,7 @@ Change = Callable[[Transaction, dict[str, str]], object]
 """Changes properties, and does what goes with that to a transaction."""
 
 
-class Home(Protocol):
+class BucketRegistry(Protocol):
     topic: str
     cursor: str
     client: Client
@@ -36,7 +36,7 @@ class Home(Protocol):
         """Entries of a ledger that may still be delivered."""
 
 
-class CursorHome:
+class CursorBucketRegistry:
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
         self.topic = cursor.topic.name

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from bookstand.delivery.retry import PASSING
+from bookstand.delivery.retry import TRANSIENT_ERRORS
 from bookstand.delivery.tracker.bucket.bucket_list import Bucket
 from bookstand.delivery.tracker.bucket.immutable import SealedBuckets
-from bookstand.delivery.tracker.bucket.membership import Tracked
-from bookstand.delivery.tracker.bucket.registry import Home
-from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, together
-from bookstand.delivery.tracker.due_cutoff import Cutoff
+from bookstand.delivery.tracker.bucket.membership import WaitingSet
+from bookstand.delivery.tracker.bucket.registry import BucketRegistry
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, concatenate
+from bookstand.delivery.tracker.due_cutoff import DueCutoff
 from bookstand.delivery.tracker.protocol import LARGEST
 from bookstand.storage.logger import logger
 
@@ -21,10 +21,10 @@ from bookstand.storage.logger import logger
 _AHEAD_TICKS = 5
 
 
-class Loading:
+class SegmentLoader:
     """Not safe between threads: its tracker has a lock."""
 
-    def __init__(self, home: Home, cutoff: Cutoff, tracked: Tracked, sealed: SealedBuckets) -> None:
+    def __init__(self, home: BucketRegistry, cutoff: DueCutoff, tracked: WaitingSet, sealed: SealedBuckets) -> None:
         self._home = home
         self._cutoff = cutoff
         self._tracked = tracked
@@ -65,7 +65,7 @@ class Loading:
         if not found:
             return Indexes.of((), (), ())
         # A copy even of a single part: the columns in memory must not be shared.
-        return together(found)
+        return concatenate(found)
 
     def _taken(self, due: Indexes) -> Indexes:
         """Stop tracking what left memory because it is due; returns the part of it that was tracked."""
@@ -96,7 +96,7 @@ class Loading:
         """Load the next segment; False if that cannot be done now."""
         try:
             self._sealed.load_next(bucket)
-        except PASSING as error:
+        except TRANSIENT_ERRORS as error:
             logger().warning("bucket %s could not be loaded: %s", bucket.name, error)
             if bucket.next_time is not None and bucket.next_time <= self._cutoff.time:
                 self.try_again_at = self._cutoff.now + self._cutoff.tick

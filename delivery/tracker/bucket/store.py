@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bookstand.delivery.retry import PASSING, persistently
+from bookstand.delivery.retry import TRANSIENT_ERRORS, with_retries
 from bookstand.delivery.tracker.bucket import recovery
 from bookstand.delivery.tracker.bucket.bucket_list import Bucket
 from bookstand.delivery.tracker.bucket.key import BucketKey, BucketLabels
-from bookstand.delivery.tracker.bucket.metrics import CREATE, DELETE, LOAD, MERGE, Operations
+from bookstand.delivery.tracker.bucket.metrics import CREATE, DELETE, LOAD, MERGE, OperationMetrics
 from bookstand.delivery.tracker.bucket.recovery import Recovered
-from bookstand.delivery.tracker.bucket.registry import Change, Home
+from bookstand.delivery.tracker.bucket.registry import BucketRegistry, Change
 from bookstand.delivery.tracker.bucket.snapshot.codec import Snapshot
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
@@ -29,13 +29,13 @@ Doomed = Mapping[str, int | None]
 """Properties that go, and the snapshots that go with them."""
 
 
-class BucketLedgers:
+class BucketStore:
     """Not safe between threads: its tracker has a lock. Errors are those of the last attempt."""
 
-    def __init__(self, home: Home, storage: BucketSnapshotStorage) -> None:
+    def __init__(self, home: BucketRegistry, storage: BucketSnapshotStorage) -> None:
         self._home = home
         self._storage = storage
-        self.operations = Operations()
+        self.operations = OperationMetrics()
         # Snapshots that are no bucket any more, and could not be removed: they go with the next change.
         self.left_over: dict[str, int | None] = {}
 
@@ -47,11 +47,11 @@ class BucketLedgers:
 
     def recover(self, cutoff: int) -> Recovered:
         home = self._home
-        return persistently(lambda: recovery.recover(self._storage, home.topic, home.cursor, home.properties(), cutoff))
+        return with_retries(lambda: recovery.recover(self._storage, home.topic, home.cursor, home.properties(), cutoff))
 
     def read(self, bucket: Bucket, first: int, last: int) -> list[Indexes]:
         """Segments from one to another, the last one included."""
-        return persistently(lambda: self._storage.read_segments(bucket.bucket_id, first, last))
+        return with_retries(lambda: self._storage.read_segments(bucket.bucket_id, first, last))
 
     def load(self, bucket: Bucket, number: int) -> Indexes:
         """One segment, to be kept."""
@@ -107,7 +107,7 @@ class BucketLedgers:
         """The same; False if that cannot be done now."""
         try:
             self.delete(doomed, sweep=sweep)
-        except PASSING as error:
+        except TRANSIENT_ERRORS as error:
             logger().warning("buckets %s could not be deleted: %s", ", ".join(doomed), error)
             return False
         return True
@@ -131,7 +131,7 @@ class BucketLedgers:
                 self._storage.delete_in(transaction, bucket_id)
 
     def _commit(self, change: Change) -> None:
-        persistently(lambda: self._home.change(change))
+        with_retries(lambda: self._home.change(change))
         self.left_over.clear()
 
     @contextmanager

@@ -17,7 +17,7 @@ from itertools import count
 
 import numpy as np
 
-from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, Numbers, together
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, Numbers, concatenate
 from bookstand.delivery.tracker.bucket.snapshot.rows import sorted_rows
 
 _NONE = Indexes(*(np.empty(0, dtype=np.int64) for _ in range(3)))
@@ -63,7 +63,7 @@ class _Run:
         return self.rows.part(self.start, len(self.times))
 
 
-class TimeRuns:
+class TimeSortedBuffer:
     """Not safe between threads: its owner has a lock. Ids are from 0 up; what is added twice is there twice."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class TimeRuns:
             run = self._small.pop()
             size += len(run)
             parts.append(run.take(len(run.times)))
-        run = _Run(Indexes(*sorted_rows(*together(parts))))
+        run = _Run(Indexes(*sorted_rows(*concatenate(parts))))
         if size < _SMALL:
             self._small.append(run)
         self._push(run)
@@ -197,7 +197,7 @@ class TimeRuns:
         if self._least is not None and self._least <= until:
             self._settle()
         found = self._all_until(until) if limit is None else self._first_until(until, limit)
-        rows = found[0] if len(found) == 1 else together(found) if found else _NONE
+        rows = found[0] if len(found) == 1 else concatenate(found) if found else _NONE
         self._count -= rows.size
         return rows
 
@@ -240,7 +240,7 @@ class TimeRuns:
         last = min((run.times[run.start + most - 1] for run in runs if len(run) > most), default=until)
         last = min(last, until)
         front = [run.take(run.end(last)) for run in runs]
-        for run in (_Run(Indexes(*sorted_rows(*together(front)))), *runs):
+        for run in (_Run(Indexes(*sorted_rows(*concatenate(front)))), *runs):
             self._push(run)
 
     def _pop_runs(self, until: int) -> list[_Run]:
@@ -262,7 +262,7 @@ class TimeRuns:
         """In any order."""
         self._settle()
         rest = [run.rest for _, _, run in self._heap]
-        return rest[0] if len(rest) == 1 else together([_NONE, *rest])
+        return rest[0] if len(rest) == 1 else concatenate([_NONE, *rest])
 
     def clear(self) -> None:
         self._heap.clear()

@@ -24,22 +24,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bookstand.delivery.config import DelayedDeliveryConfig
-from bookstand.delivery.retry import persistently
+from bookstand.delivery.retry import with_retries
 from bookstand.delivery.timer import Timer, timer_for
 from bookstand.delivery.tracker.bucket import metrics
 from bookstand.delivery.tracker.bucket.bucket_list import Bucket
 from bookstand.delivery.tracker.bucket.immutable import SealedBuckets
-from bookstand.delivery.tracker.bucket.membership import Tracked
+from bookstand.delivery.tracker.bucket.membership import WaitingSet
 from bookstand.delivery.tracker.bucket.metrics import Gauges
 from bookstand.delivery.tracker.bucket.mutable import MutableBucket
 from bookstand.delivery.tracker.bucket.rebuild import Reader
-from bookstand.delivery.tracker.bucket.registry import Home
-from bookstand.delivery.tracker.bucket.segment_loader import Loading
-from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, distinct, together
+from bookstand.delivery.tracker.bucket.registry import BucketRegistry
+from bookstand.delivery.tracker.bucket.segment_loader import SegmentLoader
+from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, concatenate, distinct
 from bookstand.delivery.tracker.bucket.snapshot.rows import sorted_rows
 from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
-from bookstand.delivery.tracker.bucket.store import BucketLedgers
-from bookstand.delivery.tracker.due_cutoff import Cutoff
+from bookstand.delivery.tracker.bucket.store import BucketStore
+from bookstand.delivery.tracker.due_cutoff import DueCutoff
 from bookstand.delivery.tracker.protocol import (
     LARGEST,
     Column,
@@ -77,7 +77,7 @@ class BucketDelayedTracker(ProcessBound):
     def __init__(
         self,
         wake: Callable[[], object],
-        home: Home,
+        home: BucketRegistry,
         config: DelayedDeliveryConfig | None = None,
         *,
         rebuild: Reader | None = None,
@@ -88,18 +88,18 @@ class BucketDelayedTracker(ProcessBound):
         self.config = DelayedDeliveryConfig() if config is None else config
         clock = SystemClock() if clock is None else clock
         tick = self.config.delayed_delivery_tick_time_millis
-        self._cutoff = Cutoff(clock, tick, self.config.is_delayed_delivery_deliver_at_time_strict)
+        self._cutoff = DueCutoff(clock, tick, self.config.is_delayed_delivery_deliver_at_time_strict)
         self._own_timer = timer_for(clock) if timer is None else None
         timer = self._own_timer if timer is None else timer
         assert timer is not None
         self._lock = RLock()
         self._closed = False
         self._home = home
-        ledgers = BucketLedgers(home, BucketSnapshotStorage(home.client) if storage is None else storage)
-        self._tracked = Tracked(home)
+        ledgers = BucketStore(home, BucketSnapshotStorage(home.client) if storage is None else storage)
+        self._tracked = WaitingSet(home)
         self._sealed = SealedBuckets(home, ledgers, self.config, self._tracked, rebuild)
         self._mutable = MutableBucket(home, self.config.least_in_bucket, self._tracked, self._sealed)
-        self._loading = Loading(home, self._cutoff, self._tracked, self._sealed)
+        self._loading = SegmentLoader(home, self._cutoff, self._tracked, self._sealed)
         # Not above the earliest time that something waits for.
         self._earliest: int | None = None
         self._wakeup = Wakeup(wake, self._lock, clock, timer, tick, before=self._move_due)
@@ -240,7 +240,7 @@ class BucketDelayedTracker(ProcessBound):
             self._check_open()
             if not self._tracked.present.contains(ledger_id, entry_id):
                 return False
-            persistently(lambda: self._tracked.rescheduled.note({(ledger_id, entry_id): deliver_at}))
+            with_retries(lambda: self._tracked.rescheduled.note({(ledger_id, entry_id): deliver_at}))
             self._sealed.put((ledger_id, entry_id), deliver_at)
             self._update_alarm()
             return True
@@ -320,7 +320,7 @@ class BucketDelayedTracker(ProcessBound):
         with self._lock:
             parts = self._sealed.read_unloaded(first, last)
             parts += [self._mutable.runs.everything(), self._sealed.loaded.everything()]
-            found = self._tracked.still_waiting(together(parts))
+            found = self._tracked.still_waiting(concatenate(parts))
         times = found.timestamps
         within = (times >= (-LARGEST if first is None else first)) & (times <= (LARGEST if last is None else last))
         found = Indexes(*(column[within] for column in found))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bookstand.server.bookie.bookie import Found
+from bookstand.server.bookie.bookie import ReadResult
 from bookstand.server.bookie.protocol import codes, v2
 from bookstand.storage.served.replica_operations import LEAST_ENTRY_BYTES
-from bookstand.storage.served.replica_reader import CopyReads
+from bookstand.storage.served.replica_reader import ReplicaReader
 
 if TYPE_CHECKING:
     from bookstand.server.bookie.connection import BookieConnection
@@ -59,11 +59,11 @@ def _read(connection: BookieConnection, request: v2.Request) -> None:
         return
     bookie = connection.desk.bookie
 
-    def look(view: CopyReads) -> tuple[int, bytes]:
+    def look(view: ReplicaReader) -> tuple[int, bytes]:
         if batch:
             code, entries = bookie.read_batch(view, request)
             return code, v2.answer_batch(request, code, entries)
-        found: Found = bookie.read(view, request.ledger_id, request.entry_id)
+        found: ReadResult = bookie.read(view, request.ledger_id, request.entry_id)
         answer = v2.answer(
             request.version, v2.READ, found.code, request.ledger_id, request.entry_id, found.stored or b""
         )

@@ -12,8 +12,8 @@ from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.server.bookie.bookie import LAST_ENTRY
 from bookstand.server.bookie.protocol import authentication, codes, v3
 from bookstand.storage.format.digest import MASTER_KEY_BYTES
-from bookstand.storage.served.replica_operations import LEAST_ENTRY_BYTES, TellCopyLac
-from bookstand.storage.served.replica_reader import CopyReads
+from bookstand.storage.served.replica_operations import LEAST_ENTRY_BYTES, SetReplicaLac
+from bookstand.storage.served.replica_reader import ReplicaReader
 
 if TYPE_CHECKING:
     from bookstand.server.bookie.connection import BookieConnection
@@ -23,12 +23,12 @@ _LONGEST_WAIT = 3600.0
 
 
 def take(connection: BookieConnection, frame: bytes) -> None:
-    add = v3.find_add(frame)
+    add = v3.match_add(frame)
     if add is not None and len(frame) - add.body.start >= LEAST_ENTRY_BYTES:
         answer = partial(_answer_add, frame[add.header], frame[add.ledger], frame[add.entry])
         connection.gather(add.ledger_id, frame[add.key], False, add.entry_id, frame[add.body], answer)
         return
-    read = v3.find_read(frame)
+    read = v3.match_read(frame)
     if read is not None:
         _read_plainly(connection, read)
         return
@@ -70,7 +70,7 @@ def _add(connection: BookieConnection, request: v3.Request) -> None:
 def _read_plainly(connection: BookieConnection, read: v3.Read) -> None:
     bookie = connection.desk.bookie
 
-    def look(view: CopyReads) -> tuple[int, bytes]:
+    def look(view: ReplicaReader) -> tuple[int, bytes]:
         found = bookie.read(view, read.ledger_id, read.entry_id)
         lac = found.lac if found.code == codes.OK else None
         return found.code, v3.answer_read(read.header, found.code, read.ledger_id, read.entry_id, found.stored, lac)
@@ -97,7 +97,7 @@ def _fence(connection: BookieConnection, read: v3.Read, master_key: bytes) -> No
     def refusal(code: int) -> bytes:
         return v3.answer_read(read.header, code, read.ledger_id, read.entry_id)
 
-    def look(view: CopyReads) -> tuple[int, bytes]:
+    def look(view: ReplicaReader) -> tuple[int, bytes]:
         found = bookie.read(view, read.ledger_id, read.entry_id)
         return found.code, v3.answer_read(read.header, found.code, read.ledger_id, read.entry_id, found.stored)
 
@@ -116,7 +116,7 @@ def _wait(connection: BookieConnection, plain: v3.Read, read: Any, piggyback: bo
         return v3.answer_read(plain.header, code, plain.ledger_id, plain.entry_id)
 
     def finish(come: bool) -> None:
-        def look(view: CopyReads) -> tuple[int, bytes]:
+        def look(view: ReplicaReader) -> tuple[int, bytes]:
             ledger = view.ledger(plain.ledger_id)
             if ledger is None:
                 return codes.NO_LEDGER, refusal(codes.NO_LEDGER)
@@ -157,7 +157,7 @@ def _wait(connection: BookieConnection, plain: v3.Read, read: Any, piggyback: bo
 def _read_lac(connection: BookieConnection, request: v3.Request) -> None:
     ledger_id = request.readLacRequest.ledgerId
 
-    def look(view: CopyReads) -> tuple[int, bytes]:
+    def look(view: ReplicaReader) -> tuple[int, bytes]:
         code, explicit, last = connection.desk.bookie.read_lac(view, ledger_id)
         return code, _told(request, code, ledgerId=ledger_id, lacBody=explicit, lastEntryBody=last)
 
@@ -176,7 +176,7 @@ def _write_lac(connection: BookieConnection, request: v3.Request) -> None:
         connection.desk.long_polls.confirmed(write.ledgerId, write.lac)
         connection.answer("write_lac", codes.OK, answer(codes.OK))
 
-    change = TellCopyLac(connection.desk.bookie.number, write.ledgerId, write.masterKey, write.lac, write.body)
+    change = SetReplicaLac(connection.desk.bookie.number, write.ledgerId, write.masterKey, write.lac, write.body)
     connection.change("write_lac", (change,), then, answer, size=len(write.body))
 
 
@@ -203,7 +203,7 @@ def _bookie_info(connection: BookieConnection, request: v3.Request) -> None:
     flags = messages.GetBookieInfoRequest
     asked = request.getBookieInfoRequest.requested
 
-    def look(view: CopyReads) -> tuple[int, bytes]:
+    def look(view: ReplicaReader) -> tuple[int, bytes]:
         total, free = connection.desk.bookie.disk()
         told = {
             "totalDiskCapacity": total if asked & flags.TOTAL_DISK_CAPACITY else None,
@@ -217,7 +217,7 @@ def _bookie_info(connection: BookieConnection, request: v3.Request) -> None:
 def _list_entries(connection: BookieConnection, request: v3.Request) -> None:
     ledger_id = request.getListOfEntriesOfLedgerRequest.ledgerId
 
-    def look(view: CopyReads) -> tuple[int, bytes]:
+    def look(view: ReplicaReader) -> tuple[int, bytes]:
         found = connection.desk.bookie.entry_ids(view, ledger_id)
         code = codes.NO_LEDGER if found is None else codes.OK
         return code, _told(request, code, ledgerId=ledger_id, availabilityOfEntriesOfLedger=found)

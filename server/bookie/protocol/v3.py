@@ -63,7 +63,7 @@ class Read(NamedTuple):
     entry_id: int
 
 
-def find_add(frame: bytes) -> Add | None:
+def match_add(frame: bytes) -> Add | None:
     """An add of the usual form whose entry is the one that it says; None: look at it closely."""
     found = _ADD.match(frame)
     if found is None:
@@ -93,7 +93,7 @@ def find_add(frame: bytes) -> Add | None:
     )
 
 
-def find_read(frame: bytes) -> Read | None:
+def match_read(frame: bytes) -> Read | None:
     found = _READ.fullmatch(frame)
     if found is None or frame[1] != found.end(2) - 2 or found[3][0] != len(frame) - found.end(3):
         return None

@@ -14,7 +14,7 @@ from bookstand.server.zookeeper.protocol.jute import JuteError
 from bookstand.server.zookeeper.protocol.protocol import Code, Op, ZooKeeperError
 from bookstand.server.zookeeper.read_operations import ANSWER_BYTES, READS, TooLargeError
 from bookstand.server.zookeeper.watches import TooManyWatchesError
-from bookstand.server.zookeeper.write_operations import WRITES, Writer
+from bookstand.server.zookeeper.write_operations import WRITES, ClientIdentity
 from bookstand.storage.logger import logger
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ def body_of(op: Op, frame: bytes) -> Any:
 def write_of(connection: ZooKeeperConnection, op: Op, frame: bytes) -> Write:
     if op is Op.CLOSE_SESSION:
         return CloseSession(connection.session_id)
-    return Request(op, body_of(op, frame), Writer(connection.session_id, tuple(connection.identities)))
+    return Request(op, body_of(op, frame), ClientIdentity(connection.session_id, tuple(connection.identities)))
 
 
 def answer_read(state: State, connection: ZooKeeperConnection, op: Op, xid: int, frame: bytes) -> None:

@@ -7,7 +7,7 @@ from bookstand.server.zookeeper.batch import OpenSession
 from bookstand.server.zookeeper.protocol import records
 from bookstand.server.zookeeper.protocol.jute import BOOL, JuteError
 from bookstand.server.zookeeper.protocol.protocol import Op
-from bookstand.server.zookeeper.write_round import Gathering, Pending
+from bookstand.server.zookeeper.write_round import Pending, WriteRound
 from bookstand.storage.logger import logger
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _REFUSED = records.ConnectResponse(0, 0, 0, bytes(persistent_records.PASSWORD_BYTES), False)
 
 
-def greet(state: State, connection: ZooKeeperConnection, frame: bytes, batch: Gathering, begun: float) -> bool:
+def greet(state: State, connection: ZooKeeperConnection, frame: bytes, batch: WriteRound, begun: float) -> bool:
     """Serve the frame; False: it is not the first, and waits until there is a session."""
     if connection.greeted:
         return False

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.loop_thread import Running
+from bookstand.server.loop_thread import LoopThread
 from tests.server.bookie.kit import Wire
 
 
@@ -21,7 +21,7 @@ def serve(open_store: Callable[..., Any]) -> Iterator[Callable[..., BookieServer
         def start(bookies: int = 1, store: Any = None, limits: Any = None, **options: Any) -> BookieServer:
             opened = store if store is not None else open_store(**options)
             server = BookieServer(opened.storage, ports=[0] * bookies, limits=limits)
-            stack.enter_context(Running(server))
+            stack.enter_context(LoopThread(server))
             return server
 
         yield start

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.bookie.shared_state import Desk
+from bookstand.server.bookie.shared_state import BookieContext
 from bookstand.storage.format import entry_codec as layout
 from bookstand.storage.format.digest import Digest, digest_for, master_key
 
@@ -85,7 +85,7 @@ def explicit_lac(ledger: int, lac: int, txn: int = 1, key: bytes = KEY) -> bytes
     return v3_request(messages.WRITE_LAC, txn, "writeLacRequest", ledgerId=ledger, lac=lac, masterKey=key, body=body)
 
 
-def desk_of(server: BookieServer, bookie: int = 1) -> Desk:
+def desk_of(server: BookieServer, bookie: int = 1) -> BookieContext:
     """What the connections to one of its bookies share."""
     return server._doors[bookie - 1].desk
 

@@ -12,7 +12,7 @@ from bookstand.server.bookie.add_runs import adds_of
 from bookstand.server.bookie.connection import SMALLEST_RUN
 from bookstand.server.bookie.protocol import codes
 from bookstand.server.bookie.protocol.v3 import varint
-from bookstand.server.framing import Run, split
+from bookstand.server.framing import FrameRun, split
 from bookstand.storage.served.replica_operations import highest_lac
 from tests.server.bookie import kit
 
@@ -20,7 +20,7 @@ ids = st.integers(-(1 << 63), (1 << 63) - 1)
 starts = st.sampled_from([0, 1, 100, 120, 16_300, (1 << 35) - 4, (1 << 63) - 40])
 
 
-def run_of(frames: list[bytes]) -> Run:
+def run_of(frames: list[bytes]) -> FrameRun:
     (run, *_), _, _ = split(b"".join(frames), 5 << 20)
     return run
 
@@ -55,7 +55,7 @@ def check(frames: list[bytes], expected: int) -> None:
     assert check_run(run_of(frames)) == expected
 
 
-def check_run(run: Run) -> int:
+def check_run(run: FrameRun) -> int:
     """Its first adds come to what they come to one by one; how many these are."""
     found = adds_of(run)
     if found is None:

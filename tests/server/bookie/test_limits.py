@@ -27,7 +27,7 @@ from bookstand.server.bookie.long_polls import LongPolls
 from bookstand.server.bookie.server import BookieServer
 from bookstand.server.bookie.shared_state import Limits
 from bookstand.server.framing import FramedConnection
-from bookstand.storage.served.replica_reader import CopyReads
+from bookstand.storage.served.replica_reader import ReplicaReader
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire, stored
 
@@ -487,14 +487,14 @@ def test_a_look_at_the_ledgers_of_waiting_reads_is_bounded(store: Any, monkeypat
     """The store's own writers confirm entries of many ledgers: each look reads some of them, and none is left out."""
     monkeypatch.setattr(long_polls, "LEDGERS_AT_ONCE", 50)
     read: list[int] = [0]
-    enter, ledger_of = CopyReads.__enter__, CopyReads.ledger
-    monkeypatch.setattr(CopyReads, "__enter__", lambda view: (read.append(0), enter(view))[1])
+    enter, ledger_of = ReplicaReader.__enter__, ReplicaReader.ledger
+    monkeypatch.setattr(ReplicaReader, "__enter__", lambda view: (read.append(0), enter(view))[1])
 
-    def ledger(view: CopyReads, ledger_id: int) -> Any:
+    def ledger(view: ReplicaReader, ledger_id: int) -> Any:
         read[-1] += 1
         return ledger_of(view, ledger_id)
 
-    monkeypatch.setattr(CopyReads, "ledger", ledger)
+    monkeypatch.setattr(ReplicaReader, "ledger", ledger)
     writers = [store.create_ledger() for _ in range(120)]
 
     async def run() -> set[int]:
@@ -548,14 +548,14 @@ def test_a_damaged_ledger_ends_the_reads_that_wait_for_it_and_no_others(
     damaged, sound = (writer.id for writer in writers)
     wire.send(kit.v3_long_poll(damaged, 0, 3_600_000, txn=1), kit.v3_long_poll(sound, 0, 3_600_000, txn=2))
     assert wire.v2(kit.v2_read(sound, 0)).code == OK
-    ledger_of = CopyReads.ledger
+    ledger_of = ReplicaReader.ledger
 
-    def ledger(view: CopyReads, ledger_id: int) -> Any:
+    def ledger(view: ReplicaReader, ledger_id: int) -> Any:
         if ledger_id == damaged:
             raise StoreDamagedError("its state is damaged")
         return ledger_of(view, ledger_id)
 
-    monkeypatch.setattr(CopyReads, "ledger", ledger)
+    monkeypatch.setattr(ReplicaReader, "ledger", ledger)
     for payload in (b"two", b"three"):
         writers[1].append(payload)
     found = {answer.header.txnId: answer for answer in (wire.v3(), wire.v3())}

@@ -11,7 +11,7 @@ import pytest
 
 from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.loop_thread import Running
+from bookstand.server.loop_thread import LoopThread
 from bookstand.storage.format.digest import digest_for
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire, stored
@@ -310,7 +310,7 @@ def test_copies_outlive_the_server(
 ) -> None:
     store = open_store()
     server = BookieServer(store.storage, ports=[0, 0])
-    with Running(server):
+    with LoopThread(server):
         connect(server, 1).codes([kit.v2_add(stored(1, 0)), kit.v2_add(stored(1, 1))])
         connect(server, 2).codes([kit.v2_add(stored(1, 1))])
     again = serve(2, store=store)

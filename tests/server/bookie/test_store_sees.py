@@ -11,7 +11,7 @@ import pytest
 from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.server.bookie.server import BookieServer
 from bookstand.storage.commit.ledger_operations import CreateLedger, UpdateLedger
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format.digest import digest_for, master_key
 from bookstand.storage.format.entry_codec import encode
 from bookstand.storage.format.ledger_metadata import CLOSED, LedgerMetadata, serialize
@@ -36,7 +36,7 @@ def create(store: Any, ledger_id: int, digest: str) -> LedgerMetadata:
         password=PASSWORD,
     )
     operation = CreateLedger(ledger_id, master_key(PASSWORD), digest, serialize(metadata), home=NO_HOME_YET)
-    store.storage.apply(Change(operation))
+    store.storage.apply(WriteBatch(operation))
     return metadata
 
 
@@ -69,7 +69,7 @@ def test_a_ledger_written_by_a_client_is_the_stores(store: Any, wires: list[Wire
     write_striped(wires, made)
     length = struct.unpack_from(">q", made[-1], 24)[0]
     closed = metadata.replace(state=CLOSED, last_entry_id=9, length=length)
-    store.storage.apply(Change(UpdateLedger(7, serialize(closed), 0)))
+    store.storage.apply(WriteBatch(UpdateLedger(7, serialize(closed), 0)))
     assert list(store.list_ledgers()) == [7]
     with refused(-102):
         store.open_ledger(7, password=b"wrong")

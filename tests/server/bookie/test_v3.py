@@ -30,7 +30,7 @@ def parsed(frame: bytes) -> Any:
 
 def check(frame: bytes) -> int:
     """Both readers agree; returns how many requests of a usual form were recognised."""
-    add, read = v3.find_add(frame), v3.find_read(frame)
+    add, read = v3.match_add(frame), v3.match_read(frame)
     request = parsed(frame)
     if request is None:
         with pytest.raises(MalformedRequestError):
@@ -88,7 +88,7 @@ def test_an_add_that_calls_itself_another_entry_is_looked_at_closely() -> None:
     request = kit.v3_request(
         messages.ADD_ENTRY, 1, "addRequest", ledgerId=1, entryId=3, masterKey=kit.KEY, body=kit.stored(1, 2)
     )
-    assert v3.find_add(request[4:]) is None
+    assert v3.match_add(request[4:]) is None
 
 
 SEEDS = [

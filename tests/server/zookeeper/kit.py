@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bookstand.server.loop_thread import Running
+from bookstand.server.loop_thread import LoopThread
 from bookstand.server.zookeeper.persistent_records import OPEN_ACL
 from bookstand.server.zookeeper.protocol import records
 from bookstand.server.zookeeper.protocol.jute import BOOL
@@ -26,7 +26,7 @@ class Serving:
 
     def __init__(self, storage: Storage, clock: Any = None, port: int = 0, **options: Any) -> None:
         self.server = ZooKeeperServer(storage, clock or SystemClock(), port=port, **options)
-        self._running = Running(self.server)
+        self._running = LoopThread(self.server)
 
     @property
     def port(self) -> int:

@@ -183,9 +183,9 @@ def test_a_value_that_is_damaged_while_it_is_served(store: Any, client: Client, 
         def apply(self, staging: Any) -> None:
             staging.put(schema.NODES, b"/value", b"\0\0\0\0" + staging.get(schema.NODES, b"/value")[4:])
 
-    from bookstand.storage.commit.operations import Change
+    from bookstand.storage.commit.operations import WriteBatch
 
-    store.storage.apply(Change(Damage()))
+    store.storage.apply(WriteBatch(Damage()))
     assert client.get("/value") == Code.DATA_INCONSISTENCY
     assert client.set("/value", b"y") == Code.DATA_INCONSISTENCY
     assert client.delete("/value") == Code.DATA_INCONSISTENCY

@@ -16,7 +16,7 @@ from bookstand.managed_ledger.records import decode_ledger_info
 from bookstand.managed_ledger.topic_name import cursor_node_of, node_of
 from bookstand.server.bookie.protocol.codes import NO_ENTRY, NO_LEDGER
 from bookstand.server.bookie.server import BookieServer
-from bookstand.server.loop_thread import Running
+from bookstand.server.loop_thread import LoopThread
 from bookstand.server.zookeeper.persistent_records import OPEN_ACL
 from bookstand.server.zookeeper.protocol import records
 from bookstand.server.zookeeper.protocol.protocol import Code, CreateMode, EventType, Op, WatchMode
@@ -156,7 +156,7 @@ def test_an_id_can_be_used_again_whatever_bookies_have_of_it(store: Any, client:
     path = ledger_path(7)
     make_parents(client, path)
     server = BookieServer(store.storage, ports=[0] * bookies)
-    with Running(server), ExitStack() as stack:
+    with LoopThread(server), ExitStack() as stack:
         wires = [stack.enter_context(Wire(address)) for address in server.addresses]
         for old in (True, False):
             client.create(path, serialize(metadata(7)))
@@ -250,7 +250,7 @@ def test_ledger_ids_start_at_0_after_a_format(store: Any, client: Client) -> Non
 
 def test_an_id_is_used_again_after_a_format_without_what_its_ledger_had(store: Any, client: Client) -> None:
     server = BookieServer(store.storage, ports=[0])
-    with Running(server), Wire(server.addresses[0]) as wire:
+    with LoopThread(server), Wire(server.addresses[0]) as wire:
         for _ in range(2):
             ledger_id = create_over_the_wire(client)
             assert ledger_id == 0
@@ -423,7 +423,7 @@ class Bookies:
 
     def __init__(self, store: Any) -> None:
         self._server = BookieServer(store.storage, ports=[0])
-        self._running = Running(self._server)
+        self._running = LoopThread(self._server)
 
     def __enter__(self) -> Bookies:
         self._running.__enter__()

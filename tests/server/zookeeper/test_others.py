@@ -14,7 +14,7 @@ from bookstand.server.zookeeper.persistent_records import OPEN_ACL
 from bookstand.server.zookeeper.protocol import records
 from bookstand.server.zookeeper.protocol.protocol import Code, EventType, Op, WatchMode
 from bookstand.storage.commit.node_operations import PutNode
-from bookstand.storage.commit.operations import Change
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format import schema
 from bookstand.testing import Faults
 from tests.server.zookeeper.kit import Client, Serving, clients
@@ -112,7 +112,7 @@ def test_a_tree_that_is_deleted_is_gone(store: Any, served: bool) -> None:
 
 def test_more_news_than_are_kept(store: Any, watcher: Client) -> None:
     """Then there is a look at everything; nothing is missed."""
-    count = schema.NEWS_KEPT + 100
+    count = schema.CHANGE_FEED_LENGTH + 100
     with store.transaction() as change:
         for number in range(count):
             change.put_node(f"/n/{number}", b"x")
@@ -120,7 +120,7 @@ def test_more_news_than_are_kept(store: Any, watcher: Client) -> None:
     assert len(watcher.children("/n")) == count
     store.nodes.put("/n/0", b"y")
     assert events(watcher, 1) == [(CHANGED, "/n/0")]
-    assert len(list(store.storage.meta_keys(schema.META_NEWS))) <= schema.NEWS_KEPT + 1
+    assert len(list(store.storage.meta_keys(schema.META_CHANGE_FEED))) <= schema.CHANGE_FEED_LENGTH + 1
 
 
 def test_who_syncs_sees_what_was_written_before(store: Any, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_who_syncs_sees_what_was_written_before(store: Any, client: Client, monk
     monkeypatch.setattr(request_rounds, "LONG_LOOK", 0.0)
     monkeypatch.setattr(request_rounds, "LOOK_SHARE", 1e-9)
     with store.transaction() as change:
-        for number in range(schema.NEWS_KEPT + 1):
+        for number in range(schema.CHANGE_FEED_LENGTH + 1):
             change.put_node(f"/n/{number}", b"x")
     assert client.call(Op.SYNC, "/") == "/"
     store.nodes.put("/late", b"x")
@@ -139,7 +139,7 @@ def test_who_syncs_sees_what_was_written_before(store: Any, client: Client, monk
 
 def test_a_store_that_was_never_served_keeps_no_news(store: Any) -> None:
     store.nodes.put("/a", b"x")
-    assert list(store.storage.meta_keys(schema.META_NEWS)) == []
+    assert list(store.storage.meta_keys(schema.META_CHANGE_FEED)) == []
 
 
 def test_clients_are_served_while_others_write_all_the_time(
@@ -151,7 +151,7 @@ def test_clients_are_served_while_others_write_all_the_time(
 
     def write_and_look() -> int:
         written[0] += 1
-        storage.apply(Change(PutNode("/busy", b"%d" % written[0], None)))
+        storage.apply(WriteBatch(PutNode("/busy", b"%d" % written[0], None)))
         return int(total())
 
     with monkeypatch.context() as patch:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookstand.tools.report.histogram import RunsOnLine, TimeHistogram, step_for, steps
+from bookstand.tools.report.histogram import CoverageBins, TimeHistogram, step_for, steps
 
 TIMES = st.one_of(
     st.integers(0, 1 << 45),
@@ -66,7 +66,7 @@ def test_runs(places: set[int], more: int, bins: int, parts: int) -> None:
     total = max(places, default=-1) + 1 + more
     firsts = np.array(sorted(place for place in places if place - 1 not in places), np.int64)
     ends = np.array(sorted(place + 1 for place in places if place + 1 not in places), np.int64)
-    line = RunsOnLine(total, bins)
+    line = CoverageBins(total, bins)
     for part in range(parts):
         line.add(firsts[part::parts], ends[part::parts])
     strip = line.result()
@@ -82,7 +82,7 @@ def test_runs(places: set[int], more: int, bins: int, parts: int) -> None:
 
 
 def test_what_does_not_count_as_a_run_covers_all_the_same() -> None:
-    line = RunsOnLine(10, 5)
+    line = CoverageBins(10, 5)
     line.add(np.array([0]), np.array([5]), count=False)
     line.add(np.array([7]), np.array([8]))
     strip = line.result()
@@ -92,7 +92,7 @@ def test_what_does_not_count_as_a_run_covers_all_the_same() -> None:
 
 @pytest.mark.parametrize("total", [1 << 40, (1 << 62) + 3])
 def test_a_line_as_long_as_ledgers_can_be(total: int) -> None:
-    line = RunsOnLine(total, 7)
+    line = CoverageBins(total, 7)
     line.add(np.array([0]), np.array([total]))
     strip = line.result()
     assert int(strip.covered.sum()) == total

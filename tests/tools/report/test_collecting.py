@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 import bookstand
 from benchmarks.cursor_topics import MEASURED, acknowledge, plant
 from bookstand.cursor.cursor import Cursor
-from bookstand.cursor.state.ack_snapshot import AckState
+from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.cursor.store.recovery import RECORD, RecoveredFrom
 from bookstand.disk.topics.cursors import DiskCursor
 from bookstand.disk.topics.topics import DiskTopic
@@ -148,7 +148,7 @@ def test_maps_against_a_plain_count(
     sizes: list[int], acked: dict[int, set[int]], mark_delete: tuple[int, int], bins: int
 ) -> None:
     counts = dict(enumerate(sizes))
-    state = AckState(Position(*mark_delete), {ledger: BitMap64(ids) for ledger, ids in acked.items() if ids}, {}, {})
+    state = AckSnapshot(Position(*mark_delete), {ledger: BitMap64(ids) for ledger, ids in acked.items() if ids}, {}, {})
     cursor = DiskCursor(_Topic(counts), "audit", CursorInfo(-1), state, RecoveredFrom(RECORD, -1, -1, ()), -1, {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collect, "STRIP_BINS", bins)

@@ -47,7 +47,7 @@ from bookstand.delivery.tracker.bucket.snapshot.java_hash_order import hash_map_
 from bookstand.delivery.tracker.bucket.snapshot.rows import Rows, sorted_rows
 from bookstand.errors import EntryTooLargeError, IncorrectParameterError, MalformedError, StoreDamagedError
 from bookstand.proto import varints
-from bookstand.proto.wire_format import BYTES, VARINT, int64, tag, write_bytes, write_number, write_varint
+from bookstand.proto.wire_format import BYTES, VARINT, int64, tag, write_bytes_field, write_varint, write_varint_field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def _decode_rows(data: bytes) -> tuple[Indexes, Numbers] | None:
     """The indexes, and where the row of each ends; None if the rows are not as everybody writes them."""
     view = np.frombuffer(data, dtype=np.uint8)
     # Where each varint ends, those of a kind side by side: then the next one begins.
-    ends = varints.ends(view)
+    ends = varints.end_offsets(view)
     count, rest = divmod(len(ends), _ROW)
     if not rest and count:
         columns = ends.reshape(count, _ROW).T.copy()
@@ -303,7 +303,9 @@ def _decode_rows(data: bytes) -> tuple[Indexes, Numbers] | None:
         good &= view[columns[1]] == columns[-1] - columns[1]
         starts, lengths = columns[_ROW_TAGGED] + 1, columns[_ROW_NUMBERS] - columns[_ROW_TAGGED]
         if good.all() and int(lengths.max()) <= varints.LONGEST:
-            found = Indexes(*(varints.values(view, *one).view(np.int64) for one in zip(starts, lengths, strict=True)))
+            found = Indexes(
+                *(varints.decode_all(view, *one).view(np.int64) for one in zip(starts, lengths, strict=True))
+            )
             return found, row_ends
     return None
 
@@ -337,7 +339,7 @@ def encode_metadata(fields: Sequence[bytes], entry_limit: int | None = None) -> 
     if entry_limit is None or len(whole) <= entry_limit:
         return [whole]
     count = bytearray()
-    write_number(count, _SEGMENT_COUNT, len(fields))
+    write_varint_field(count, _SEGMENT_COUNT, len(fields))
     entries: list[bytearray] = [bytearray()]
     room = entry_limit - len(count)
     for number, field in enumerate(fields, 1):
@@ -358,20 +360,20 @@ def encode_segment_metadata(segment: SegmentMetadata) -> bytes:
     """The field of entry 0 that says this of a segment."""
     body = bytearray()
     for ledger_id, bitmap in segment.delayed_index_bit_map.items():
-        write_bytes(body, _BITMAP, _map_entry(ledger_id, bitmap))
-    write_number(body, _MAX_TIME, segment.max_schedule_timestamp)
-    write_number(body, _MIN_TIME, segment.min_schedule_timestamp)
+        write_bytes_field(body, _BITMAP, _map_entry(ledger_id, bitmap))
+    write_varint_field(body, _MAX_TIME, segment.max_schedule_timestamp)
+    write_varint_field(body, _MIN_TIME, segment.min_schedule_timestamp)
     for ledger_id, bitmap in segment.delayed_index_bit_map_64.items():
-        write_bytes(body, _BITMAP_64, _map_entry(ledger_id, bitmap))
+        write_bytes_field(body, _BITMAP_64, _map_entry(ledger_id, bitmap))
     field = bytearray()
-    write_bytes(field, _SEGMENT_METADATA, body)
+    write_bytes_field(field, _SEGMENT_METADATA, body)
     return bytes(field)
 
 
 def _map_entry(ledger_id: int, bitmap: bytes) -> bytearray:
     out = bytearray()
-    write_number(out, _KEY, ledger_id)
-    write_bytes(out, _VALUE, bitmap)
+    write_varint_field(out, _KEY, ledger_id)
+    write_bytes_field(out, _VALUE, bitmap)
     return out
 
 
@@ -513,7 +515,9 @@ def _maps_64(indexes: Indexes, ends: Numbers) -> dict[int, list[bytes]]:
         starts = np.flatnonzero(new_pair)
         for start, end in zip(starts.tolist(), _ends(new_pair).tolist(), strict=True):
             field = bytearray()
-            write_bytes(field, _BITMAP_64, _map_entry(int(ledger_ids[start]), write_bitmap_64(entry_ids[start:end])))
+            write_bytes_field(
+                field, _BITMAP_64, _map_entry(int(ledger_ids[start]), write_bitmap_64(entry_ids[start:end]))
+            )
             found.setdefault(int(segments[start]), []).append(bytes(field))
     return found
 

@@ -54,7 +54,7 @@ def _as_column(given: ArrayLike) -> Numbers:
     return np.ascontiguousarray(column, dtype=np.int64)
 
 
-def together(parts: Sequence[Indexes]) -> Indexes:
+def concatenate(parts: Sequence[Indexes]) -> Indexes:
     """One after the other."""
     return Indexes(*map(np.concatenate, zip(*parts, strict=True)))
 
