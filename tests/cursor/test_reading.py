@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bookstand.cursor.cursor import Wanted
+from bookstand.cursor.reader import EntryFilter
 from tests.cursor.desk import Desk
 
 PER_LEDGER = 10
@@ -18,7 +18,7 @@ def at(desk: Callable[..., Desk], form: str) -> Desk:
     return desk(form, entries=30, per_ledger=PER_LEDGER)
 
 
-def while_reading(happens: Callable[[], Any]) -> Wanted:
+def while_reading(happens: Callable[[], Any]) -> EntryFilter:
     """All entries are wanted; and what happens, happens when the first of them were chosen."""
     steps = iter([happens])
 
@@ -30,7 +30,7 @@ def while_reading(happens: Callable[[], Any]) -> Wanted:
     return wanted
 
 
-def read(at: Desk, count: int, wanted: Wanted | None = None) -> list[int]:
+def read(at: Desk, count: int, wanted: EntryFilter | None = None) -> list[int]:
     return [at.p.index(entry.position) for entry in at.cursor.read(count, wanted=wanted)]
 
 

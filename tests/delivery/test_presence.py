@@ -105,13 +105,13 @@ def test_pages_come_and_go_beyond_one_bitmap(monkeypatch: pytest.MonkeyPatch) ->
 MEASURE = """
 import gc, sys
 import numpy as np
-from bookstand.delivery.message.position_set import Presence
+from bookstand.delivery.message.position_set import PositionSet
 
 def private():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
 
-presence = Presence()
+presence = PositionSet()
 presence.add(0, 0)
 gc.collect()
 before = private()

@@ -70,7 +70,7 @@ def test_every_page_is_there_with_what_it_asked_for(site: Path) -> None:
         assert "generated:" not in text, page
     drawn = (site / "reference" / "formats.html").read_text().count('<svg class="drawing"')
     assert drawn == sum(isinstance(layout, Layout) for _, layout in all_layouts())
-    assert "source/storage/entry.py.html" in (site / "reference" / "formats.html").read_text()
+    assert "source/storage/format/entry_codec.py.html" in (site / "reference" / "formats.html").read_text()
 
 
 @pytest.mark.parametrize("broken", ["[a](nowhere.md)", "[a](#nowhere)", "[a](good.md#nowhere)", "[a](/good.md)"])
@@ -250,7 +250,7 @@ def test_links_out_of_the_pages_lead_to_sources() -> None:
         "[a](x.md#y) [b](../examples/z.py) [c](https://d)"
     )
     assert links.to_sources("[a](../../storage/format/entry_codec.py) [b](x.md)", "reference/formats.md") == (
-        "[a](../source/storage/entry.py.md) [b](x.md)"
+        "[a](../source/storage/format/entry_codec.py.md) [b](x.md)"
     )
     assert links.sources({"reference/formats.md": "[a](../../storage/format/entry_codec.py) [b](../x.md)"}) == [
         "storage/format/entry_codec.py"

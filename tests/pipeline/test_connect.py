@@ -31,7 +31,7 @@ SMALL = CutSettings(least=50, step_millis=100_000)
 
 _CLIENT = """
 import json, sys
-from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings
 from bookstand.pipeline.execution.cli import main
 from bookstand.pipeline.execution.protocol import execute
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
@@ -49,7 +49,7 @@ stream = spark.readStream.format("bookstand").options(stream="topic", topic=told
 writing = stream.writeStream.format("memory").queryName("orders").option("checkpointLocation", checkpoint)
 writing.trigger(availableNow=True).start().awaitTermination()
 told["streamed"] = spark.sql("SELECT * FROM orders").count()
-job = RebuildDelayed(tuple(json.loads(parts)), Cut(least=50, step_millis=100_000), together=True)
+job = RebuildDelayed(tuple(json.loads(parts)), CutSettings(least=50, step_millis=100_000), together=True)
 told["together"] = execute(job, SparkRunner(spark)).as_dict()
 try:
     spark.read.format("bookstand").load("s3a://bucket/store").count()

@@ -138,8 +138,8 @@ def test_a_store_that_kills_its_readers_is_reported_by_name(
 
     from bookstand.pipeline.jobs import export
 
-    opened = export.opened
-    monkeypatch.setattr(export, "opened", lambda place: die() if place.paths[0] == str(bad) else opened(place))
+    opened = export.open_source
+    monkeypatch.setattr(export, "open_source", lambda place: die() if place.paths[0] == str(bad) else opened(place))
     assert main([*arguments, "--table", "messages"]) == NOT_ALL
     told = json.loads(capsys.readouterr().out)
     assert told["done"] == 1

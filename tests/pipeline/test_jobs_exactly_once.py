@@ -189,7 +189,7 @@ def test_a_unit_that_two_have_done_is_published_once(tmp_path: Path) -> None:
 _KILLED_APPLYING = """
 import sys
 from bookstand.pipeline.execution import store_commit as store_changes
-from bookstand.pipeline.jobs.bucket_cutting import Cut
+from bookstand.pipeline.jobs.bucket_cutting import CutSettings
 from bookstand.pipeline.execution.protocol import execute
 from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.execution.local_runner import LocalRunner
@@ -197,7 +197,7 @@ from tests.pipeline.dying import dying_at
 
 path, number, before = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "before"
 store_changes.apply = dying_at(number, store_changes.apply, before=before)
-execute(RebuildDelayed((path,), Cut(least=50, step_millis=100_000)), LocalRunner())
+execute(RebuildDelayed((path,), CutSettings(least=50, step_millis=100_000)), LocalRunner())
 """
 
 

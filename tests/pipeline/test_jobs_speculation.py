@@ -23,7 +23,7 @@ import json, sys
 from pyspark.sql import SparkSession
 from bookstand.pipeline.execution.protocol import execute
 from bookstand.pipeline.spark.runner import SparkRunner
-from bookstand.pipeline.tables.sources import STORE, Place
+from bookstand.pipeline.tables.sources import STORE, DataSource
 from bookstand.pipeline.spark.session import QUICK, REQUIRED
 from tests.pipeline.dying import SlowExport
 
@@ -43,7 +43,7 @@ for name, value in {**REQUIRED, **QUICK, **speculating}.items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
-places = (Place(STORE, (store,)),)
+places = (DataSource(STORE, (store,)),)
 job = SlowExport(places, output, ("messages", "cursors"), marks=marks)
 slow = job.plan().units[0].name
 job = SlowExport(places, output, ("messages", "cursors"), marks=marks, slow=slow)

@@ -136,8 +136,8 @@ def test_those_who_were_answered_are_waited_for(committer, log, threads):
 
 
 def test_the_last_who_was_answered_lets_the_next_batch_go(committer, log, monkeypatch):
-    monkeypatch.setattr(bookstand.storage.commit.group_commit, "RALLY", PATIENCE)
-    monkeypatch.setattr(bookstand.storage.commit.group_commit, "WORTH_A_RALLY", -1.0)
+    monkeypatch.setattr(bookstand.storage.commit.group_commit, "FOLLOWER_GRACE", PATIENCE)
+    monkeypatch.setattr(bookstand.storage.commit.group_commit, "FOLLOWER_GRACE_MIN_COMMIT", -1.0)
     in_threads(12, lambda index: [submit(committer, f"{index}-{number}").result() for number in range(50)])
     assert Counter(name for batch in log.batches for name in batch).total() == 600
     assert not committer._answered.waiting
@@ -155,7 +155,7 @@ def test_who_does_not_come_back_holds_nobody_up_for_long(committer, log):
 @pytest.mark.parametrize("leaves", [False, True])
 def test_nor_those_who_came_before_he_was_answered(committer, log, monkeypatch, leaves):
     """Whether the first of them goes on waiting, or has no time for that."""
-    monkeypatch.setattr(bookstand.storage.commit.group_commit, "WORTH_A_RALLY", -1.0)
+    monkeypatch.setattr(bookstand.storage.commit.group_commit, "FOLLOWER_GRACE_MIN_COMMIT", -1.0)
     log.go.clear()
     results = []
 
@@ -187,8 +187,8 @@ def test_nor_those_who_came_before_he_was_answered(committer, log, monkeypatch, 
 
 
 def test_a_callback_of_who_waited_and_then_led_may_wait_for_another_commit(committer, log, monkeypatch):
-    monkeypatch.setattr(bookstand.storage.commit.group_commit, "RALLY", 2 * PATIENCE)
-    monkeypatch.setattr(bookstand.storage.commit.group_commit, "WORTH_A_RALLY", -1.0)
+    monkeypatch.setattr(bookstand.storage.commit.group_commit, "FOLLOWER_GRACE", 2 * PATIENCE)
+    monkeypatch.setattr(bookstand.storage.commit.group_commit, "FOLLOWER_GRACE_MIN_COMMIT", -1.0)
     log.go.clear()
     results = []
 

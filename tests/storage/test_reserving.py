@@ -30,13 +30,13 @@ ENTRY = 4 * KIB
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="there is none on this system")
 
-ANYWHERE = "import random; from bookstand.storage.lmdb import environment; environment.gains_at = lambda path: True"
+ANYWHERE = "import random; from bookstand.storage.lmdb import environment; environment.is_supported = lambda path: True"
 
 
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever file system the tests run on."""
-    monkeypatch.setattr(environment, "gains_at", lambda path: True)
+    monkeypatch.setattr(environment, "is_supported", lambda path: True)
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_nothing_is_kept_where_nothing_is_synced(open_store, store_path):
 
 
 def test_nothing_is_kept_where_it_gains_nothing(open_store, store_path, monkeypatch):
-    monkeypatch.setattr(environment, "gains_at", lambda path: False)
+    monkeypatch.setattr(environment, "is_supported", lambda path: False)
     fill(open_store().create_ledger(), 400)
     assert reserve(store_path) <= 0
 
@@ -407,7 +407,7 @@ def test_a_killed_process(store_path, after):
 def growing(path, acknowledge):
     """Commits before, in and behind what is kept ahead, and some of them larger than it."""
     with (
-        mock.patch.object(environment, "gains_at", return_value=True),
+        mock.patch.object(environment, "is_supported", return_value=True),
         mock.patch.object(preallocation, "SMALLEST", 8 * KIB),
         bookstand.open(path) as store,
     ):
