@@ -25,6 +25,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +290,7 @@ def read_notes(files: list[str], ends: list[int]) -> list[Operation]:
                     process[operation].outcome = _flat(process[operation].name, outcome)
                     process[operation].end = ended
         operations += process.values()
-    return _with_ledgers(operations)
+    return with_ledgers(operations)
 
 
 def _refused(process: dict[int, Operation], number: int, ended: int) -> None:
@@ -308,8 +309,12 @@ def _flat(name: str, outcome: list[Any]) -> list[Any]:
     return ["ok", *outcome[1]] if outcome[0] == "ok" and name in ("recover", "get") else outcome
 
 
-def _with_ledgers(operations: list[Operation]) -> list[Operation]:
-    """Creations get the ledger they made; that of one who died before he could tell is one that nobody made."""
+def with_ledgers(operations: list[Operation]) -> list[Operation]:
+    """Name the ledger of each creation.
+
+    A process that was killed did not report the ledger that it created: any of those creations may be the one of a
+    ledger without a creation.
+    """
     told = []
     silent = []
     for operation in operations:
@@ -321,9 +326,9 @@ def _with_ledgers(operations: list[Operation]) -> list[Operation]:
         told.append(operation)
     known = {name for operation in told for name in _created(operation)}
     used = {name for operation in told for name in sequential.objects_of(operation) if name.startswith("ledger")}
-    for name, creation in zip(sorted(used - known), silent, strict=False):
-        creation.arguments["ledger"] = int(name.split()[1])
-        told.append(creation)
+    for name in sorted(used - known)[: len(silent)]:
+        for creation in silent:
+            told.append(replace(creation, arguments={**creation.arguments, "ledger": int(name.split()[1])}))
     return told
 
 

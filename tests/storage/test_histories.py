@@ -340,6 +340,15 @@ def wrong_outcomes(operation: Operation) -> Iterator[list[Any]]:
             yield ["error", -6]
 
 
+def test_any_killed_process_may_have_created_a_ledger_without_a_creation() -> None:
+    late = Operation(0, "create", {"handle": "0/1"}, 7, 9)
+    early = Operation(1, "create", {"handle": "1/1"}, 1, 2)
+    seen = [Operation(2, "read", {"ledger": ledger, "entry": 0}, 4, 5, ["error", -7]) for ledger in (5, 6)]
+    assert check(histories.with_ledgers([late, early, seen[0]])) == []
+    assert check(histories.with_ledgers([late, seen[0]])) != []
+    assert check(histories.with_ledgers([early, *seen])) != []
+
+
 def test_altered_histories_of_processes_are_refused(memory_path: Path) -> None:
     """What real processes saw, with one lie in it."""
     refused = 0
