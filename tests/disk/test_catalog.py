@@ -256,7 +256,7 @@ def test_what_matches_no_digest_is_left_out_where_others_do(tmp_path: Path) -> N
 
 def test_ledgers_that_are_merged_in_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "bookstand.disk.bookies.copy_catalog.Sorter", partial(ExternalSorter, run_rows=700, merged_rows=256)
+        "bookstand.disk.bookies.copy_catalog.ExternalSorter", partial(ExternalSorter, run_rows=700, merged_rows=256)
     )
     made = {ledger: entries(CRC32C, ledger, [b"%d" % ledger] * 1300) for ledger in (1, 2, 5)}
     flipped = made[5][700][:-1] + b"x"

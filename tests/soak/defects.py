@@ -421,7 +421,7 @@ def _backup_name_unsynced(patches: Patches) -> None:
     def make(real: Any) -> Any:
         return SimpleNamespace(**{**vars(real), "sync_folder": lambda folder: patches.hit()})
 
-    patches.replace(backup, "owners", make)
+    patches.replace(backup, "process_markers", make)
 
 
 @defect("a data file is made in its place", "files", "a new data file has its name from the first byte on")
@@ -453,7 +453,7 @@ def _no_size_gate(patches: Patches) -> None:
 
         return size_gate
 
-    patches.replace(data_files, "size_gate", make)
+    patches.replace(data_files, "check_file_length", make)
 
 
 @defect("trees are not looked at", "files", "a store that was not closed is opened like one that was")
@@ -483,7 +483,7 @@ def _no_marker(patches: Patches) -> None:
 
         forget = leave
 
-    patches.replace(process_markers, "Owner", lambda real: Nobody)
+    patches.replace(process_markers, "ProcessMarker", lambda real: Nobody)
 
 
 @defect("the witness is not written", "files", "commits are not witnessed")
@@ -521,7 +521,7 @@ def _compaction_asks_nobody(patches: Patches) -> None:
 
         return survey
 
-    patches.replace(process_markers, "Survey", make)
+    patches.replace(process_markers, "OpenProcesses", make)
 
 
 @defect(

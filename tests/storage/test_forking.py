@@ -734,10 +734,10 @@ UNBOUND = {
     "Waiters": "belongs to an object that is bound",
     "ThreadTimer": "begins anew in the child",
     "_Background": "replaced in the child",
-    "Desk": "its threads are a server's",
-    "Hooked": "its threads are a server's",
+    "BookieContext": "its threads are a server's",
+    "InterceptedWrite": "its threads are a server's",
     "Cluster": "used by the loop of a server alone",
-    "Rounds": "used by the loop of a server alone",
+    "RoundScheduler": "used by the loop of a server alone",
     "ServerFaults": "used by a server alone",
 }
 BLOCKING = {"shut_gate", "Waiters", "Lock", "RLock", "Condition", "Event", "Semaphore", "Thread"}
