@@ -1,10 +1,10 @@
-"""The part of a time index that changes: a bitmap of entries for every key and ledger.
+"""Mutable tier of a time index: one bitmap of entries per key and ledger.
 
-Few additions at a time cost little here, and ordered ones little space. What has too many bitmaps for that is sealed
-(sealed.py) by the time index.
+Small additions are cheap here, and ordered ones take little space. The time index seals the rows (sealed_part.py) when
+they have too many bitmaps.
 
-Invariants: no bitmap and no bucket is empty; ``count`` and ``bitmaps`` are how many entries and bitmaps there are.
-The heap of keys has every key of ``_buckets``, and may have others, which are dropped when they come to the top.
+Invariants: no bitmap and no bucket is empty; ``count`` is the number of entries and ``bitmaps`` the number of bitmaps.
+The heap contains every key of ``_buckets``; stale keys are dropped when they reach the top.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from bookstand.delivery.time_index.rows import Column, Rows, Run, concatenate, from_tuples
 from bookstand.delivery.time_index.sealed_part import bitmap_bytes
 
-# As many keys that are gone may stay in the heap, beside as many as there are buckets.
+# Number of stale keys that the heap may have beyond the number of buckets.
 _STALE_KEYS = 64
 
 
@@ -30,7 +30,7 @@ class BitmapRows:
 
     @property
     def nbytes(self) -> int:
-        # Of a key: itself, its places in the heap and in the dictionary, and a dictionary of one ledger.
+        # Per key: the integer, its slots in the heap and the dictionary, and a dictionary for one ledger.
         per_key = 32 + 8 + 8 + 184
         entries = sum(bitmap_bytes(bitmap) for ledgers in self._buckets.values() for bitmap in ledgers.values())
         return entries + per_key * len(self._heap) + 48 * self.bitmaps
@@ -65,11 +65,11 @@ class BitmapRows:
             self.bitmaps += 1
         return bitmap
 
-    def holds(self, key: int, ledger: int, entry: int) -> bool:
+    def contains(self, key: int, ledger: int, entry: int) -> bool:
         return entry in self._buckets.get(key, {}).get(ledger, ())
 
     def discard(self, key: int, ledger: int, entry: int) -> bool:
-        if not self.holds(key, ledger, entry):
+        if not self.contains(key, ledger, entry):
             return False
         bitmap = self._buckets[key][ledger]
         bitmap.discard(entry)
@@ -79,9 +79,9 @@ class BitmapRows:
         return True
 
     def rows(self, first: int | None = None, last: int | None = None, limit: int | None = None) -> Rows:
-        """What has keys from the first to the last, in order; at most ``limit`` entries, unless it is None."""
+        """Sorted rows with keys from ``first`` to ``last``; at most ``limit`` entries unless it is None."""
         found: list[Rows] = []
-        whole: list[Run] = []
+        runs: list[Run] = []
         for key in self._keys(first, last):
             for ledger, bitmap in sorted(self._buckets[key].items()):
                 if limit == 0:
@@ -91,24 +91,24 @@ class BitmapRows:
                 if bitmap.max() - start + 1 == count:
                     if limit is not None:
                         count = min(count, limit)
-                    whole.append((key, ledger, start, count))
+                    runs.append((key, ledger, start, count))
                 else:
                     rows = _rows(key, ledger, bitmap)
                     if limit is not None:
                         rows = rows.limit(limit)
                         count = rows.total
-                    found += (from_tuples(whole), rows)
-                    whole = []
+                    found += (from_tuples(runs), rows)
+                    runs = []
                 if limit is not None:
                     limit -= count
-        return concatenate((*found, from_tuples(whole)))
+        return concatenate((*found, from_tuples(runs)))
 
     def _keys(self, first: int | None, last: int | None) -> list[int]:
-        """The keys from the first to the last in order."""
+        """Sorted keys from ``first`` to ``last``."""
         if last is None:
             found = set(self._buckets)
         else:
-            # Only those parts of the heap that have such keys: none is less than the one above it.
+            # Search only subtrees of the heap whose root is not above ``last``.
             found = set()
             places = [0]
             while places:
@@ -120,7 +120,7 @@ class BitmapRows:
         return sorted(found if first is None else (key for key in found if key >= first))
 
     def drop_to(self, key: int, ledger: int, entry: int, count: int) -> None:
-        """Drop everything up to this entry, in the order of the rows, which is ``count`` entries."""
+        """Drop every entry up to this one, in row order; ``count`` is the number of entries dropped."""
         if not count:
             return
         while (due := self.next_key) is not None and due < key:
@@ -146,7 +146,7 @@ class BitmapRows:
 
 
 def _rows(key: int, ledger: int, bitmap: BitMap64) -> Rows:
-    """The runs of a bitmap."""
+    """Runs of a bitmap."""
     ids: Column = np.frombuffer(bitmap.to_array(), dtype=np.uint64).view(np.int64)
     starts = np.concatenate(([0], np.flatnonzero(ids[1:] - ids[:-1] != 1) + 1))
     return Rows(

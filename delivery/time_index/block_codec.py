@@ -1,23 +1,23 @@
-"""A block: sorted runs of numbers in the fewest bytes.
+"""Block codec: sorted runs of numbers in the fewest bytes.
 
-A run is a start and the end behind it. The first number of a block is kept elsewhere and is 0 here.
-Each block has the smallest of three forms::
+A run is a start and an exclusive end. The caller stores the first number of a block, which is 0 here. Each block has
+the smallest of three forms::
 
-    +------+--------------------------------------------------------------------------+
-    | form |                                                                          |
-    +------+--------------------------------------------------------------------------+
-    |  0   | column of distances; every run is one number                             |
-    |  1   | column of distances, column of lengths                                   |
-    |  2   | cut count u32, that many places u32, as many lengths u64, bits to the end |
-    +------+--------------------------------------------------------------------------+
+    +------+------------------------------------------------------------------------------+
+    | form |                                                                              |
+    +------+------------------------------------------------------------------------------+
+    |  0   | column of distances; every run is one number                                 |
+    |  1   | column of distances, column of lengths                                       |
+    |  2   | cut count u32, one place u32 per cut, one length u64 per cut, bits to the end |
+    +------+------------------------------------------------------------------------------+
 
-    distance: from the last number of the run before, and 1 for the first run
+    distance: from the last number of the previous run; 1 for the first run
     column:   width byte, count u32, wide count u32, `count` numbers of `width` bytes, `wide count` numbers of 8;
-              a number that is too large for its width is a 0 there, and one of the wide ones, in order
-    bits:     a 1 for every number; of gaps wider than 64 all but the first 64 zeros are cut out before; in front
-              stand the place in the bits that each cut is before, and the length of what was cut
+              a number too large for its width is stored as 0 and appended to the wide numbers, in order
+    bits:     a 1 for every number; gaps wider than 64 are cut to 64 zeros; each cut has a place, the bit that follows
+              it, and a length, the number of zeros removed
 
-Everything is little-endian, and decoded by a handful of calls whatever there is in it.
+All numbers are little-endian. Decoding takes a constant number of numpy calls.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _WIDTHS = (1, 2, 4, 8)
 _DTYPES = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<i8"}
 _WIDEST_GAP = 64
 _CUT_BYTES = 12
-_EACH = 16
+_SAMPLE_STEP = 16
 
 
 def encode(starts: Column, ends: Column | None) -> bytes:
-    """At least one run; without ends, every run is one number, and they may touch."""
+    """Encode at least one run. Without ``ends`` every run is one number, and runs may be adjacent."""
     distances = np.empty(len(starts), dtype=np.int64)
     distances[0] = 1
     np.subtract(starts[1:], starts[:-1] if ends is None else ends[:-1] - 1, out=distances[1:])
@@ -64,7 +64,7 @@ def encode(starts: Column, ends: Column | None) -> bytes:
 
 
 def decode(data: bytes) -> tuple[Column, Column]:
-    """Starts and ends."""
+    """Return starts and ends."""
     if data[0] == _BITS:
         return _decode_bits(data)
     distances, at = _decode_column(data, 1)
@@ -81,7 +81,7 @@ def decode(data: bytes) -> tuple[Column, Column]:
 
 
 def _best_width(numbers: Column) -> tuple[int, int]:
-    """In how many bytes the numbers are, and what all of them take."""
+    """Width in bytes that needs the least space, and that space."""
     greatest = int(numbers.max())
     best = (8, 8 * len(numbers))
     for width in _WIDTHS[:-1]:
@@ -113,9 +113,9 @@ def _decode_column(data: bytes, at: int) -> tuple[Column, int]:
 
 
 def _encode_bits(distances: Column, lengths: list[Column], total: int, budget: int) -> bytes | None:
-    """None if it would take as many bits as ``budget``, or more; ``lengths`` if there is any but 1."""
-    # Most blocks that are not for bits are so by far, and a sample tells.
-    if _EACH * int(np.minimum(distances[::_EACH], _WIDEST_GAP + 1).sum()) > 2 * budget:
+    """Return the bit form, or None if it takes ``budget`` bits or more. ``lengths`` is empty if every length is 1."""
+    # A sample rejects most of the blocks that are far too sparse for bits.
+    if _SAMPLE_STEP * int(np.minimum(distances[::_SAMPLE_STEP], _WIDEST_GAP + 1).sum()) > 2 * budget:
         return None
     steps = np.minimum(distances, _WIDEST_GAP + 1)
     window = int(steps.sum()) + total - len(distances)
@@ -131,7 +131,7 @@ def _encode_bits(distances: Column, lengths: list[Column], total: int, budget: i
     bits = np.zeros(window, dtype=np.uint8)
     bits[starts] = 1
     for column in lengths:
-        # Edges first, of which the bits are the running parity.
+        # Mark the edges of the runs; the bits are their running parity.
         ends = starts + column
         bits[ends[:-1]] = 1
         np.bitwise_xor.accumulate(bits, out=bits)
@@ -153,7 +153,7 @@ def _decode_bits(data: bytes) -> tuple[Column, Column]:
     edges = np.flatnonzero(np.diff(bits, prepend=0, append=0))
     starts, ends = edges[::2].astype(np.int64), edges[1::2].astype(np.int64)
     if count:
-        moved = np.concatenate(([0], np.cumsum(cuts)))[places.searchsorted(starts, side="right")]
-        starts += moved
-        ends += moved
+        shift = np.concatenate(([0], np.cumsum(cuts)))[places.searchsorted(starts, side="right")]
+        starts += shift
+        ends += shift
     return starts, ends

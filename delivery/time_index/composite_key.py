@@ -1,10 +1,12 @@
-"""One number for (key, ledger, entry), whose order is theirs.
+"""Encoding of (key, ledger, entry) as one number with the same order.
 
-Four digits of mixed radix: the rank of the key, of the ledger, of the entry's page of ``2**PAGE_BITS`` ids, and the
-entry within the page. Ranks are counted along a line or looked up in a table, see :class:`_Axis`. The last digit's
-radix leaves one value free, so that no two codes of different keys, ledgers or pages follow one another.
+A code has four mixed-radix digits: the rank of the key, the rank of the ledger, the rank of the entry's page of
+``2**PAGE_BITS`` ids, and the entry within its page. Ranks are computed linearly or looked up in a table, see
+:class:`_Dimension`. The radix of the last digit leaves one value unused, so codes of different keys, ledgers or pages
+are never consecutive.
 
-Codes are below 2^63. What does not fit is told by ``None``, and will fit in parts: a single row always does.
+Codes are below 2^63. :func:`encoding_for` returns None for rows that do not fit; splitting them always succeeds,
+because a single row fits.
 """
 
 from __future__ import annotations
@@ -20,15 +22,15 @@ from bookstand.delivery.time_index.rows import Column, Rows, pieces_of, without_
 PAGE_BITS = 20
 _PAGE = 1 << PAGE_BITS
 _LIMIT = 1 << 63
-# A line may have this many ranks for each value that there is: a column is not searched for what a shift can do.
-_SPARSE = 2
-# The values of a column that changes in fewer than one row of so many are easily found.
-_STEADY = 16
-_AT_ONCE = 1 << 15
+# A linear dimension may have this many ranks per value, because a shift is cheaper than a table search.
+_MAX_RANKS_PER_VALUE = 2
+# Distinct values are collected only if fewer than one row in this many differs from the row before.
+_MIN_ROWS_PER_CHANGE = 16
+_DECODE_CHUNK = 1 << 15
 
 
-class _Axis:
-    """Ranks of a column's values: ``(value − base) >> shift`` on a line, else the place in a sorted table."""
+class _Dimension:
+    """Ranks of a column's values: ``(value − base) >> shift`` if linear, else the index in a sorted table."""
 
     __slots__ = ("base", "shift", "size", "table")
 
@@ -49,8 +51,8 @@ class _Axis:
             ranks = ranks << self.shift
         return ranks + self.base if self.base else ranks
 
-    def known_ranks(self, values: Column) -> Column:
-        """The ranks of values that all have one, in an array of their own."""
+    def ranks_of_known(self, values: Column) -> Column:
+        """Ranks of values that all have one, in a new array."""
         if self.table is not None:
             return self.table.searchsorted(values)
         ranks = values - np.int64(self.base)
@@ -60,17 +62,17 @@ class _Axis:
         return ranks
 
     def ranks(self, values: Column) -> tuple[Column, NDArray[np.bool_]]:
-        """The ranks, and of which values there are any."""
+        """Ranks of the values, and the mask of values that have a rank."""
         if self.table is not None:
             ranks = np.minimum(self.table.searchsorted(values), self.size - 1)
             return ranks, self.table[ranks] == values
         offsets = _offsets(values, self.base)
         ranks = offsets >> np.uint64(self.shift)
-        there = (ranks < self.size) & (ranks << np.uint64(self.shift) == offsets) & (values >= self.base)
-        return np.where(there, ranks, 0).astype(np.int64), there
+        found = (ranks < self.size) & (ranks << np.uint64(self.shift) == offsets) & (values >= self.base)
+        return np.where(found, ranks, 0).astype(np.int64), found
 
     def floor(self, value: int) -> tuple[int, bool]:
-        """How many ranks are before the value, and whether the next one is the value's."""
+        """Number of ranks below the value, and True if the value has a rank."""
         if self.table is not None:
             rank = int(self.table.searchsorted(value))
             return rank, rank < self.size and int(self.table[rank]) == value
@@ -80,37 +82,37 @@ class _Axis:
 
 
 def _offsets(values: Column, base: int) -> NDArray[np.uint64]:
-    """Distances from the least value; those of signed numbers need an unsigned one."""
+    """Distances from the smallest value, unsigned because they may not fit int64."""
     return (values - np.int64(base)).view(np.uint64) if base else values.view(np.uint64)
 
 
-def _axis(columns: Sequence[Column], tables: bool) -> _Axis:
-    """An axis for all the columns; a table where that is cheap, or asked for, and better than a line."""
+def _dimension(columns: Sequence[Column], tables: bool) -> _Dimension:
+    """Dimension for all columns: a table if that is smaller than a linear one, and cheap or forced by ``tables``."""
     base, last = min(int(column.min()) for column in columns), max(int(column.max()) for column in columns)
     if base == last:
-        return _Axis(base, 0, 1)
+        return _Dimension(base, 0, 1)
     used = 0
     for column in columns:
         for piece in pieces_of(len(column)):
             used |= int(np.bitwise_or.reduce(_offsets(column[piece], base)))
     shift = (used & -used).bit_length() - 1
     size = ((last - base) >> shift) + 1
-    if size > _SPARSE:
+    if size > _MAX_RANKS_PER_VALUE:
         table = _distinct(columns, tables)
-        if table is not None and size > _SPARSE * len(table):
-            return _Axis(0, 0, len(table), table)
-    return _Axis(base, shift, size)
+        if table is not None and size > _MAX_RANKS_PER_VALUE * len(table):
+            return _Dimension(0, 0, len(table), table)
+    return _Dimension(base, shift, size)
 
 
-def _distinct(columns: Sequence[Column], always: bool) -> Column | None:
-    """The values that there are, in order; None if it would take much to find them out."""
+def _distinct(columns: Sequence[Column], force: bool) -> Column | None:
+    """Distinct values, sorted; None if they would be expensive to collect."""
     found = []
     for column in columns:
         found.append(column[:1])
         for piece in pieces_of(len(column), 1):
             part = column[piece]
             changed = part[1:][part[1:] != part[:-1]]
-            if len(changed) * _STEADY > len(part) and not always:
+            if len(changed) * _MIN_ROWS_PER_CHANGE > len(part) and not force:
                 return None
             found.append(changed)
     values = np.concatenate(found)
@@ -119,11 +121,11 @@ def _distinct(columns: Sequence[Column], always: bool) -> Column | None:
 
 
 class KeyEncoding(NamedTuple):
-    """The code of everything that some rows have in common."""
+    """Encoding for a set of rows."""
 
-    keys: _Axis
-    ledgers: _Axis
-    pages: _Axis
+    keys: _Dimension
+    ledgers: _Dimension
+    pages: _Dimension
     radix: int
 
     @property
@@ -132,15 +134,15 @@ class KeyEncoding(NamedTuple):
 
     @property
     def key_step(self) -> int:
-        """How many codes there are for a key."""
+        """Number of codes per key."""
         return self.ledgers.size * self.pages.size * self.radix
 
     @property
     def limit(self) -> int:
-        """Every code is below it."""
+        """Exclusive upper bound of the codes."""
         return self.keys.size * self.key_step
 
-    def of(self, parts: Sequence[Rows]) -> Column:
+    def encode(self, parts: Sequence[Rows]) -> Column:
         """Codes of the first entries of rows, all of which have one."""
         codes = np.empty(sum(len(rows.keys) for rows in parts), dtype=np.int64)
         at = 0
@@ -152,20 +154,20 @@ class KeyEncoding(NamedTuple):
         return codes
 
     def _of(self, keys: Column, ledgers: Column, entries: Column) -> Column:
-        codes = self.keys.known_ranks(keys)
+        codes = self.keys.ranks_of_known(keys)
         if self.ledgers.size > 1:
             codes *= self.ledgers.size
-            codes += self.ledgers.known_ranks(ledgers)
+            codes += self.ledgers.ranks_of_known(ledgers)
         if self.pages.size > 1:
             codes *= self.pages.size
-            codes += self.pages.known_ranks(entries >> PAGE_BITS)
+            codes += self.pages.ranks_of_known(entries >> PAGE_BITS)
         codes *= self.radix
         codes += entries & (_PAGE - 1)
         return codes
 
     def columns(self, codes: Column) -> tuple[Column, Column, Column]:
-        """Keys, ledgers and entries of the codes."""
-        if len(codes) <= _AT_ONCE:
+        """Decode codes to keys, ledgers and entries."""
+        if len(codes) <= _DECODE_CHUNK:
             return self._columns(codes)
         columns = np.empty((3, len(codes)), dtype=np.int64)
         for piece in pieces_of(len(codes)):
@@ -189,23 +191,23 @@ class KeyEncoding(NamedTuple):
         return self.keys.base + (rank << self.keys.shift) if self.keys.table is None else int(self.keys.table[rank])
 
     def find(self, keys: Column, ledgers: Column, entries: Column) -> Column:
-        """Codes, or −1 for what has none."""
-        codes, there = self.keys.ranks(keys)
+        """Codes, or −1 for triples that have none."""
+        codes, found = self.keys.ranks(keys)
         low = entries & (_PAGE - 1)
-        for axis, values in ((self.ledgers, ledgers), (self.pages, entries >> PAGE_BITS)):
-            ranks, known = axis.ranks(values)
-            codes = codes * axis.size + ranks
-            there &= known
-        there &= low < self.radix
-        return np.where(there, codes * self.radix + low, -1)
+        for dimension, values in ((self.ledgers, ledgers), (self.pages, entries >> PAGE_BITS)):
+            ranks, known = dimension.ranks(values)
+            codes = codes * dimension.size + ranks
+            found &= known
+        found &= low < self.radix
+        return np.where(found, codes * self.radix + low, -1)
 
     def key_bound(self, key: int) -> int:
-        """The least code that is not before the key's place."""
+        """Smallest code whose key is not below ``key``."""
         return self.keys.floor(key)[0] * self.key_step
 
     def bound(self, key: int, ledger: int, entry: int) -> int:
-        """The least code that is not before the triple's place."""
-        low = _Axis(0, 0, self.radix)
+        """Smallest code whose triple is not below this one."""
+        low = _Dimension(0, 0, self.radix)
         digits = (
             (self.keys, key),
             (self.ledgers, ledger),
@@ -214,10 +216,10 @@ class KeyEncoding(NamedTuple):
         )
         code = 0
         exact = True
-        for axis, value in digits:
-            code *= axis.size
+        for dimension, value in digits:
+            code *= dimension.size
             if exact:
-                rank, exact = axis.floor(value)
+                rank, exact = dimension.floor(value)
                 code += rank
         return code
 
@@ -227,26 +229,26 @@ def _divide(numbers: Column, by: int) -> tuple[Column, Column]:
     return quotients, numbers - quotients * by
 
 
-def codes_for(parts: Sequence[Rows]) -> KeyEncoding | None:
-    """Codes for all of the rows, which end within their pages, see :func:`within_pages`."""
+def encoding_for(parts: Sequence[Rows]) -> KeyEncoding | None:
+    """Encoding for all rows, which must not cross pages (:func:`within_pages`); None if they do not fit."""
     first = min(int(rows.firsts.min()) for rows in parts)
     last = max(int(rows.lasts.max()) for rows in parts)
     if first >> PAGE_BITS == last >> PAGE_BITS:
-        pages = _Axis(first >> PAGE_BITS, 0, 1)
+        pages = _Dimension(first >> PAGE_BITS, 0, 1)
         radix = (last & (_PAGE - 1)) + 2
     else:
-        pages = _axis([rows.firsts >> PAGE_BITS for rows in parts], True)
+        pages = _dimension([rows.firsts >> PAGE_BITS for rows in parts], True)
         radix = _PAGE + 1
     for tables in (False, True):
-        keys = _axis([rows.keys for rows in parts], tables)
-        made = KeyEncoding(keys, _axis([rows.ledgers for rows in parts], tables), pages, radix)
-        if made.limit < _LIMIT:
-            return made
+        keys = _dimension([rows.keys for rows in parts], tables)
+        encoding = KeyEncoding(keys, _dimension([rows.ledgers for rows in parts], tables), pages, radix)
+        if encoding.limit < _LIMIT:
+            return encoding
     return None
 
 
 def sort(codes: Column, limit: int) -> Column:
-    """The codes in order, in an array of their own; shorter numbers, if they do, are sorted in less time."""
+    """Sort codes into a new array, as 32-bit numbers if they fit, which is faster."""
     if limit > 1 << 32:
         codes = codes.copy()
         codes.sort()
@@ -257,7 +259,7 @@ def sort(codes: Column, limit: int) -> Column:
 
 
 def within_pages(rows: Rows) -> Rows:
-    """The same, with rows that go beyond their page cut at its end."""
+    """Split rows that cross the end of a page."""
     if rows.single:
         return rows
     pages = (rows.lasts >> PAGE_BITS) - (rows.firsts >> PAGE_BITS) + 1
@@ -270,5 +272,5 @@ def within_pages(rows: Rows) -> Rows:
     )
     begins = ((firsts >> PAGE_BITS) + page) << PAGE_BITS
     firsts = np.maximum(firsts, begins)
-    # The end of the last page of all is no number any more, its last entry is one.
+    # The end of the last page does not fit int64, but its last entry does.
     return Rows(keys, ledgers, firsts, np.minimum(lasts, begins + (_PAGE - 1)) - firsts + 1)

@@ -1,4 +1,4 @@
-"""What a time index gives out: messages in the order of their bucket, ledger and entry."""
+"""Messages that a time index returns, ordered by bucket, ledger and entry."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Segment(NamedTuple):
 
 
 class DueBatch:
-    """Segments when iterated over; ``len()`` is how many messages they have together.
+    """Iterable of :class:`Segment`; ``len()`` is the number of messages.
 
-    ``rows`` are sorted, and no entry is twice in them. Whatever is asked for is worked out once.
+    ``rows`` must be sorted and distinct. Columns are computed once, on first use.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -47,13 +47,13 @@ class DueBatch:
             at = end
 
     def columns(self) -> tuple[Column, Column, Column]:
-        """Bucket, ledger and entry of every message."""
+        """Return bucket, ledger and entry of every message."""
         if self._columns is None:
             self._columns = self._rows.columns()
         return self._columns
 
     def triples(self) -> list[tuple[int, int, int]]:
-        """The same message by message."""
+        """Return one (bucket, ledger, entry) per message."""
         keys, ledgers, entries = (column.tolist() for column in self.columns())
         return list(zip(keys, ledgers, entries, strict=True))
 

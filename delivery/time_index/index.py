@@ -1,19 +1,20 @@
-"""The time index: time bucket -> ledger -> entries, for messages that wait for their time.
+"""Index of delayed messages by delivery time: time bucket -> ledger -> entries.
 
-A message is in one of four places, and moves from one to the next when there is enough to make it worth while::
+A message is in one of four tiers and moves to the next one in batches::
 
     add, handle ──► arrivals ──┐
-                               ├──► hot (hot.py) ──────────┐
-    add_many, add_range ───────┤                           ├──► sealed (sealed.py)
-                               └──► staging (staging.py) ──┘
+                               ├──► bitmap rows (bitmap_rows.py) ─┐
+    add_many, add_range ───────┤                                  ├──► sealed parts (sealed_part.py)
+                               └──► staging (staging_buffer.py) ──┘
 
-* Arrivals are what single calls have left: packed triples, and the entries of every handle. This is all that changes
-  without the lock, and only by operations that the interpreter does not interrupt: an addition goes to the end, and
-  whoever moves the arrivals on takes a copy of the front and then removes as much.
-* No message is in two of hot and the sealed parts; so their counts add up to what there is.
-* Staging may hold what is there, or in hot, already. It is sealed before anything is counted, looked for or given out.
+* Arrivals are packed triples added by single calls, and the entries added through each handle. Only arrivals change
+  without the lock, and only by operations that the interpreter performs atomically: an addition appends, and the thread
+  that moves arrivals copies a prefix and then removes a prefix of that length.
+* The bitmap rows and the sealed parts are disjoint, so their counts add up to the number of messages.
+* Staging may repeat messages of any tier. It is sealed before messages are counted, searched or removed.
 
-Ordered messages are runs of entries in few buckets, which go to hot; messages with random times go to staging.
+Ordered messages form long runs of entries in few buckets and go to the bitmap rows; messages with random times go to
+staging.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bookstand.delivery.time_index.bitmap_rows import BitmapRows
-from bookstand.delivery.time_index.composite_key import codes_for, sort, within_pages
+from bookstand.delivery.time_index.composite_key import encoding_for, sort, within_pages
 from bookstand.delivery.time_index.due_batch import DueBatch, Segment
 from bookstand.delivery.time_index.precision import MAX_TIME, MIN_TIME, PowerOfTwoPrecision, Precision, relative
 from bookstand.delivery.time_index.rows import Column, Rows, Run, concatenate, from_tuples, singles, starts_of_runs
@@ -44,43 +45,43 @@ __all__ = ["DueBatch", "Precision", "Segment", "TimeIndex", "relative"]
 
 Columnlike = Sequence[int] | NDArray[np.integer[Any]]
 
-Offer = tuple[BitmapRows | SealedPart, list[Rows]]
+Candidate = tuple[BitmapRows | SealedPart, list[Rows]]
 
 MAX_ID = (1 << 63) - 1
 MAX_RANGE = 1 << 31
 
-_NO_IDS = "ledger ids and entry ids are not negative"
-# Packing refuses what is negative; what is too large reads as negative. Where C's longs have as many bits they are the
-# fastest to pack.
+_NEGATIVE_IDS = "ledger ids and entry ids must not be negative"
+# Packing rejects negative ids; ids above the maximum unpack as negative numbers. The native long is the fastest type to
+# pack where it has 64 bits.
 _pack = struct.Struct("lLL" if struct.calcsize("l") == 8 else "qQQ").pack
 _triple = struct.Struct("qqq")
-_HANDFUL = 16
-"""As many arrivals are faster moved one by one than as columns."""
+_SINGLE_MOVE_LIMIT = 16
+"""Up to this many arrivals are moved one by one, which is faster than through columns."""
 _MAX_ARRIVALS = 4096
-"""So many packed triples an addition moves on; few enough for memory that is at hand already."""
-_BYTES_OF_ARRIVAL = 64
-_STAGED = 1 << 18
-"""Rows that are sealed together: more take no less space, and fewer make more parts to look into."""
-_HOT_BITMAPS = 4096
-"""A bitmap of a single run takes some four hundred bytes, a sealed run a few."""
-_COMPACT_STAGED, _COMPACT_HOT_BITMAPS = 1 << 16, 256
-_LONG_RUNS = 32
-"""Rows that are runs of this length on the average go to hot; sealing more, shorter ones is cheaper."""
-_FEW = 64
-"""As many runs go to hot however short they are."""
-_SAMPLED = 1024
-_SAMPLE = 16
-"""In a batch of so many rows, so many are looked at first: if most have a bucket of their own, runs are not sought."""
-_TIER = 8
-"""So many sealed parts of about one size become one; about: by powers of it."""
-_PIECE = 1 << 20
-"""Runs are compared with sealed parts entry by entry, no more than about so many at a time."""
-_HANDLES = 64
-"""After so many, and after twice as many as were in use then, one looks for handles that nobody has any more."""
+"""Packed triples that trigger a move; few enough for their memory to be reused."""
+_ARRIVAL_BYTES = 64
+_STAGING_CAPACITY = 1 << 18
+"""Rows that are sealed together. More would save no space, and fewer would leave more parts to search."""
+_MAX_BITMAPS = 4096
+"""Bitmaps that trigger a seal. A bitmap with a single run takes about 400 bytes, a sealed run only a few."""
+_COMPACT_STAGING_CAPACITY, _COMPACT_MAX_BITMAPS = 1 << 16, 256
+_MIN_MEAN_RUN = 32
+"""Minimum mean run length for rows that go to the bitmap rows; sealing is cheaper for shorter runs."""
+_MAX_SHORT_RUNS = 64
+"""Up to this many runs go to the bitmap rows, however short they are."""
+_MIN_SAMPLED_BATCH = 1024
+_SAMPLE_SIZE = 16
+"""Larger batches are sampled first: if most sampled rows differ in bucket, the search for runs is skipped."""
+_TIER_FANOUT = 8
+"""Number of sealed parts in a size tier that are merged into one; tiers are powers of this number."""
+_COMPARE_CHUNK = 1 << 20
+"""Approximate number of entries that are compared with a sealed part at a time."""
+_MIN_HANDLE_SWEEP = 64
+"""Handles after which unreferenced ones are dropped, unless twice the number in use at the last sweep is more."""
 
 
 class TimeIndex(ProcessBound):
-    """All methods are safe between threads; nothing is lost, and nothing given out twice."""
+    """Thread-safe index of (timestamp, ledger, entry) triples."""
 
     def __init__(
         self,
@@ -92,212 +93,213 @@ class TimeIndex(ProcessBound):
     ) -> None:
         """A bucket is a timestamp rounded down, or up, to a multiple of ``2**precision_bits``, or by ``precision``.
 
-        ``compact``: pack fewer messages at a time, which takes less memory beside what is packed, and more CPU.
+        ``compact`` packs fewer messages at a time, which saves working memory and costs CPU.
         """
         if precision is not None and (precision_bits or round_up):
-            raise IncorrectParameterError("the precision is a number of bits, or an object, and not both")
+            raise IncorrectParameterError("pass precision_bits and round_up, or precision, but not both")
         self._precision = PowerOfTwoPrecision(precision_bits, round_up) if precision is None else precision
-        self._hot_bitmaps = _COMPACT_HOT_BITMAPS if compact else _HOT_BITMAPS
+        self._max_bitmaps = _COMPACT_MAX_BITMAPS if compact else _MAX_BITMAPS
         self._lock = RLock()
         self._arrivals: list[bytes] = []
         self._handles: dict[tuple[int, int], array[int]] = {}
-        self._many_handles = _HANDLES
-        self._staging = Staging(_COMPACT_STAGED if compact else _STAGED)
-        self._hot = BitmapRows()
+        self._handle_sweep_at = _MIN_HANDLE_SWEEP
+        self._staging = Staging(_COMPACT_STAGING_CAPACITY if compact else _STAGING_CAPACITY)
+        self._bitmap_rows = BitmapRows()
         self._sealed: list[SealedPart] = []
-        # What is behind this (ledger, entry) is in no sealed part.
+        # Every (ledger, entry) after this one is in no sealed part.
         self._last_sealed = (-1, -1)
 
     # -- adding --------------------------------------------------------------------------------------------------------
 
     def key(self, timestamp: int) -> int:
-        """The bucket that a timestamp goes to."""
+        """Return the bucket of a timestamp."""
         return self._precision.key(_time(timestamp))
 
     def add(self, timestamp: int, ledger_id: int, entry_id: int) -> None:
-        """Add one message, without the lock. A precision that asks for the time does so when it is moved on, and an id
-        above the highest one is refused then, by whatever call does that."""
+        """Add one message without taking the lock.
+
+        Precisions that depend on the clock are applied when the message is moved to the next tier. An id above the
+        maximum is rejected then, by the call that moves it.
+        """
         arrivals = self._arrivals
         try:
             arrivals.append(_pack(timestamp, ledger_id, entry_id))
         except (struct.error, TypeError):
-            raise _wrong(timestamp, ledger_id, entry_id) from None
+            raise _invalid_triple(timestamp, ledger_id, entry_id) from None
         if len(arrivals) >= _MAX_ARRIVALS:
             with self._lock:
                 self._move_arrivals()
 
     def handle(self, timestamp: int, ledger_id: int) -> Callable[[int], None]:
-        """A function that adds entries of one ledger to the bucket of one timestamp, for as long as it is kept.
+        """Return a function that adds entries of one ledger to the bucket of one timestamp.
 
-        The bucket is that of now: with a precision that asks for the time, a handle is not for keeping.
-
-        It refuses with the interpreter's errors: OverflowError for a negative entry, TypeError for what is no integer.
-        An entry above the highest one it cannot tell from others; the next call of the index refuses it. Until that
-        call an entry takes eight bytes.
+        The bucket is computed now, so do not keep a handle if the precision depends on the clock. The handle raises the
+        interpreter's errors: OverflowError for a negative entry, TypeError for a non-integer. An entry above the
+        maximum is rejected by the next call of the index. Until that call an entry takes eight bytes.
         """
         group = self.key(timestamp), _id("ledger", ledger_id)
         with self._lock:
             entries = self._handles.get(group)
             if entries is None:
-                if len(self._handles) >= self._many_handles:
-                    if (refused := self._move_handles()) is not None:
-                        raise refused
-                    self._many_handles = max(_HANDLES, 2 * len(self._handles))
+                if len(self._handles) >= self._handle_sweep_at:
+                    if (error := self._move_handles()) is not None:
+                        raise error
+                    self._handle_sweep_at = max(_MIN_HANDLE_SWEEP, 2 * len(self._handles))
                 entries = self._handles[group] = array("Q")
             return entries.append
 
     def add_range(self, timestamp: int, ledger_id: int, first: int, last: int) -> None:
-        """The entries from the first to the last."""
+        """Add the entries from ``first`` to ``last``, inclusive."""
         key = self.key(timestamp)
         ledger_id, first, last = _id("ledger", ledger_id), _id("entry", first), _id("entry", last)
         if not 0 < last - first + 1 <= MAX_RANGE:
             raise IncorrectParameterError(
-                f"a range has from 1 to {MAX_RANGE} entries, not those from {first} to {last}"
+                f"a range must have 1 to {MAX_RANGE} entries, not those from {first} to {last}"
             )
         with self._lock:
-            self._heat([(key, ledger_id, first, last - first + 1)])
+            self._add_runs([(key, ledger_id, first, last - first + 1)])
 
     def add_many(self, timestamps: Columnlike | int, ledger_ids: Columnlike | int, entry_ids: Columnlike) -> None:
-        """Columns; a single timestamp or ledger id stands for a column of it."""
+        """Add columns of messages; a scalar timestamp or ledger id applies to every entry."""
         entries = _column("entry ids", entry_ids)
         times = _column("timestamps", timestamps, len(entries))
         ledgers = _column("ledger ids", ledger_ids, len(entries))
         if not len(entries):
             return
         with self._lock:
-            if not self._heat_in_order(times, ledgers, entries):
-                self._take_in(self._precision.keys(times), ledgers, entries)
+            if not self._add_ordered_runs(times, ledgers, entries):
+                self._add_columns(self._precision.keys(times), ledgers, entries)
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """How many messages there are; one that was added to its bucket again counts once."""
+        """Number of messages; adding a message to its bucket again does not count."""
         with self._lock:
-            self._settle()
-            return self._hot.count + sum(part.count for part in self._sealed)
+            self._flush()
+            return self._bitmap_rows.count + sum(part.count for part in self._sealed)
 
     def next_time(self) -> int | None:
-        """The earliest bucket; None if there is nothing."""
+        """The earliest bucket, or None if the index is empty."""
         with self._lock:
             self._move_arrivals()
-            keys = [self._hot.next_key, self._staging.next_key, *(part.next_key for part in self._sealed)]
+            keys = [self._bitmap_rows.next_key, self._staging.next_key, *(part.next_key for part in self._sealed)]
             return min((key for key in keys if key is not None), default=None)
 
     def contains(self, timestamp: int, ledger_id: int, entry_id: int) -> bool:
         keys = self._precision.possible_keys(_time(timestamp))
         ledger_id, entry_id = _id("ledger", ledger_id), _id("entry", entry_id)
         with self._lock:
-            self._settle()
-            if any(self._hot.holds(key, ledger_id, entry_id) for key in keys):
+            self._flush()
+            if any(self._bitmap_rows.contains(key, ledger_id, entry_id) for key in keys):
                 return True
             columns = [
                 np.array(column, dtype=np.int64) for column in (keys, [ledger_id] * len(keys), [entry_id] * len(keys))
             ]
-            return any(part.holds(*columns).any() for part in self._sealed)
+            return any(part.contains(*columns).any() for part in self._sealed)
 
     def peek(self, first: int | None = None, last: int | None = None, limit: int | None = None) -> DueBatch:
-        """What has buckets from the first to the last, as ``pop_due`` would give it."""
+        """Messages with buckets from ``first`` to ``last``, in the order of ``pop_due``; nothing is removed."""
         limit = _limit(limit)
         first, last = (None if time is None else _integer("times", time) for time in (first, last))
         with self._lock:
-            self._settle()
-            return DueBatch(_merge(self._offers(first, last, limit), limit))
+            self._flush()
+            return DueBatch(_merge(self._candidates(first, last, limit), limit))
 
     @property
     def memory_bytes(self) -> int:
-        """What all parts take, those included that are only waiting to be moved on."""
+        """Memory taken by all tiers."""
         with self._lock:
             return (
                 sys.getsizeof(self._arrivals)
-                + len(self._arrivals) * _BYTES_OF_ARRIVAL
+                + len(self._arrivals) * _ARRIVAL_BYTES
                 + sum(sys.getsizeof(entries) + 200 for entries in self._handles.values())
                 + self._staging.nbytes
-                + self._hot.nbytes
+                + self._bitmap_rows.nbytes
                 + sum(part.nbytes for part in self._sealed)
             )
 
     # -- removing ------------------------------------------------------------------------------------------------------
 
     def pop_due(self, now: int, limit: int | None = None) -> DueBatch:
-        """Remove and return what has buckets up to ``now``, by bucket, ledger and entry; at most ``limit`` messages."""
+        """Remove and return up to ``limit`` messages with buckets up to ``now``, by bucket, ledger and entry."""
         limit = _limit(limit)
         now = _integer("times", now)
         with self._lock:
-            self._settle()
-            offers = self._offers(None, now, limit)
-            due = _merge(offers, limit)
+            self._flush()
+            candidates = self._candidates(None, now, limit)
+            due = _merge(candidates, limit)
             if not len(due.keys):
                 return DueBatch(due)
             last = int(due.keys[-1]), int(due.ledgers[-1]), int(due.lasts[-1])
-            for part, rows in offers:
+            for part, rows in candidates:
                 part.drop_to(*last, sum(some.count_to(*last) for some in rows))
             self._sealed = [part for part in self._sealed if part.count]
             return DueBatch(due)
 
     def discard(self, timestamp: int, ledger_id: int, entry_id: int) -> bool:
-        """Remove one message; False if it is not there."""
+        """Remove one message; return False if it is missing."""
         keys = self._precision.possible_keys(_time(timestamp))
         ledger_id, entry_id = _id("ledger", ledger_id), _id("entry", entry_id)
         found = False
         with self._lock:
-            self._settle()
+            self._flush()
             for key in keys:
-                found |= self._hot.discard(key, ledger_id, entry_id)
+                found |= self._bitmap_rows.discard(key, ledger_id, entry_id)
                 for part in self._sealed:
                     found |= part.discard(key, ledger_id, entry_id)
             if found:
-                worn = [part for part in self._sealed if part.worn]
-                self._sealed = [part for part in self._sealed if not part.worn]
-                for part in worn:
+                rewrite = [part for part in self._sealed if part.needs_rewrite]
+                self._sealed = [part for part in self._sealed if not part.needs_rewrite]
+                for part in rewrite:
                     if part.count:
-                        self._sealed.extend(seal(part.everything()))
+                        self._sealed.extend(seal(part.all_rows()))
         return found
 
     def clear(self) -> None:
         with self._lock:
             self._move_arrivals()
             self._staging.free()
-            self._hot = BitmapRows()
+            self._bitmap_rows = BitmapRows()
             self._sealed = []
             self._last_sealed = (-1, -1)
 
-    # -- from one place to the next, all with the lock -----------------------------------------------------------------
+    # -- moves between tiers; callers hold the lock --------------------------------------------------------------------
 
     def _move_arrivals(self) -> None:
-        """Arrivals to hot or to staging."""
-        refused = self._move_singles() if self._arrivals else None
+        """Move arrivals to the bitmap rows or to staging."""
+        error = self._move_singles() if self._arrivals else None
         if self._handles:
-            refused = self._move_handles() or refused
-        if refused is not None:
-            raise refused
+            error = self._move_handles() or error
+        if error is not None:
+            raise error
 
     def _move_singles(self) -> BookstandError | None:
         taken = b"".join(self._arrivals)
-        many = len(taken) // _triple.size
-        del self._arrivals[:many]
-        if many <= _HANDFUL:
+        length = len(taken) // _triple.size
+        del self._arrivals[:length]
+        if length <= _SINGLE_MOVE_LIMIT:
             key = self._precision.key
             triples = list(_triple.iter_unpack(taken))
-            self._heat([(key(time), ledger, entry, 1) for time, ledger, entry in triples if ledger >= 0 <= entry])
+            self._add_runs([(key(time), ledger, entry, 1) for time, ledger, entry in triples if ledger >= 0 <= entry])
             wrong = [triple for triple in triples if triple[1] < 0 or triple[2] < 0]
-            return _wrong(*wrong[0]) if wrong else None
+            return _invalid_triple(*wrong[0]) if wrong else None
         times, ledgers, entries = np.frombuffer(taken, dtype=np.int64).reshape(-1, 3).T
-        if self._heat_in_order(times, ledgers, entries):
+        if self._add_ordered_runs(times, ledgers, entries):
             return None
         keys = self._precision.keys
         good = (ledgers | entries) >= 0
         if good.all():
-            self._take_in(keys(times), ledgers, entries)
+            self._add_columns(keys(times), ledgers, entries)
             return None
-        self._take_in(keys(times[good]), ledgers[good], entries[good])
-        return _wrong(*(int(column[~good][0]) for column in (times, ledgers, entries)))
+        self._add_columns(keys(times[good]), ledgers[good], entries[good])
+        return _invalid_triple(*(int(column[~good][0]) for column in (times, ledgers, entries)))
 
     def _move_handles(self) -> BookstandError | None:
-        """What handles have collected to hot; and forget the handles that nobody has any more."""
+        """Move the entries added through handles, and drop unreferenced handles."""
         idle = []
-        refused = None
+        error = None
         for group in self._handles:
-            # The dictionary has it, and the call; a handle would be one more.
+            # The dictionary and the call hold one reference each; a live handle would hold a third.
             if sys.getrefcount(self._handles[group]) == 2:
                 idle.append(group)
             collected = self._handles[group]
@@ -307,118 +309,118 @@ class TimeIndex(ProcessBound):
             del collected[: len(taken)]
             entries = np.frombuffer(taken, dtype=np.int64)
             if is_run(entries):
-                self._heat([(*group, entries.item(0), len(entries))])
+                self._add_runs([(*group, entries.item(0), len(entries))])
                 continue
             good = entries >= 0
             if not good.all():
-                refused = _wrong(*group, max(taken))
+                error = _invalid_triple(*group, max(taken))
                 entries = entries[good]
             if len(entries):
                 keys, ledgers = (np.full(len(entries), number, dtype=np.int64) for number in group)
-                self._take_in(keys, ledgers, entries)
+                self._add_columns(keys, ledgers, entries)
         for group in idle:
             del self._handles[group]
-        return refused
+        return error
 
-    def _heat_in_order(self, times: Column, ledgers: Column, entries: Column) -> bool:
-        """Whether they come in order, and are in hot now."""
+    def _add_ordered_runs(self, times: Column, ledgers: Column, entries: Column) -> bool:
+        """Add rows to the bitmap rows if they are ordered; return False otherwise."""
         rows = None
         if isinstance(self._precision, PowerOfTwoPrecision):
             rows = runs_in_order(self._precision, times, ledgers, entries)
         if rows is not None:
-            self._heat(rows)
+            self._add_runs(rows)
         return rows is not None
 
-    def _take_in(self, keys: Column, ledgers: Column, entries: Column) -> None:
-        if len(keys) > _SAMPLED and len(set(keys[:_SAMPLE].tolist())) > _SAMPLE // 2:
+    def _add_columns(self, keys: Column, ledgers: Column, entries: Column) -> None:
+        if len(keys) > _MIN_SAMPLED_BATCH and len(set(keys[:_SAMPLE_SIZE].tolist())) > _SAMPLE_SIZE // 2:
             self._stage(keys, ledgers, entries)
             return
         starts = starts_of_runs(keys, ledgers, entries)
-        if len(starts) <= _FEW or len(starts) * _LONG_RUNS <= len(entries):
+        if len(starts) <= _MAX_SHORT_RUNS or len(starts) * _MIN_MEAN_RUN <= len(entries):
             begins = starts.tolist()
             counts = map(sub, [*begins[1:], len(entries)], begins)
             columns = (column[starts].tolist() for column in (keys, ledgers, entries))
             rows = list(zip(*columns, counts, strict=True))
-            # Numbers follow one another beyond the highest one, too, where the lowest one is next.
+            # Consecutive differences are also 1 across int64 overflow.
             if any(ledger < 0 or first < 0 or first + count > MAX_ID + 1 for _, ledger, first, count in rows):
-                raise IncorrectParameterError(_NO_IDS)
-            self._heat(rows)
+                raise IncorrectParameterError(_NEGATIVE_IDS)
+            self._add_runs(rows)
             return
         self._stage(keys, ledgers, entries)
 
     def _stage(self, keys: Column, ledgers: Column, entries: Column) -> None:
         if int(entries.min()) < 0 or int(ledgers.min()) < 0:
-            raise IncorrectParameterError(_NO_IDS)
+            raise IncorrectParameterError(_NEGATIVE_IDS)
         at = 0
         while at < len(keys):
             at += self._staging.add(keys[at:], ledgers[at:], entries[at:])
             if self._staging.full:
                 self._seal()
 
-    def _heat(self, rows: list[Run]) -> None:
-        """Runs to hot, without what is in a sealed part."""
+    def _add_runs(self, rows: list[Run]) -> None:
+        """Add runs to the bitmap rows, without entries that a sealed part contains."""
         if self._sealed and rows and min((ledger, entry) for _, ledger, entry, _ in rows) <= self._last_sealed:
             some = [from_tuples(rows)]
-            rows = [row for fresh in self._fresh(some, KeyBounds(some)) for row in fresh.tuples()]
+            rows = [row for fresh in self._without_sealed(some, KeyBounds(some)) for row in fresh.tuples()]
         for row in rows:
-            self._hot.add(*row)
-        if self._hot.bitmaps >= self._hot_bitmaps:
+            self._bitmap_rows.add(*row)
+        if self._bitmap_rows.bitmaps >= self._max_bitmaps:
             self._seal()
 
-    def _settle(self) -> None:
-        """Leave nothing in front of hot."""
+    def _flush(self) -> None:
+        """Empty arrivals and staging."""
         self._move_arrivals()
         if self._staging.count:
             self._seal()
 
     def _seal(self) -> None:
-        """Seal staging and hot."""
-        rows = [part for part in (self._staging.rows(), self._hot.rows()) if len(part.keys)]
-        self._hot = BitmapRows()
+        """Seal staging and the bitmap rows."""
+        rows = [part for part in (self._staging.rows(), self._bitmap_rows.rows()) if len(part.keys)]
+        self._bitmap_rows = BitmapRows()
         parts: list[SealedPart] = []
         if rows:
-            # That of all rows is one of the fresh ones, too.
-            extent = KeyBounds(rows)
-            rows = self._fresh(rows, extent)
-            self._last_sealed = max(self._last_sealed, extent.last_id)
-            parts = seal(rows, extent) if rows else []
+            # The bounds of all rows are also bounds of the rows that remain.
+            bounds = KeyBounds(rows)
+            rows = self._without_sealed(rows, bounds)
+            self._last_sealed = max(self._last_sealed, bounds.last_id)
+            parts = seal(rows, bounds) if rows else []
         self._staging.empty()
-        while len(parts) == 1 and (tier := _tier(parts[0].weight)) < _tier(_STAGED):
-            same = [part for part in self._sealed if part.whole and _tier(part.weight) == tier]
-            if len(same) + 1 < _TIER:
+        while len(parts) == 1 and (tier := _tier(parts[0].run_count)) < _tier(_STAGING_CAPACITY):
+            same = [part for part in self._sealed if part.is_complete and _tier(part.run_count) == tier]
+            if len(same) + 1 < _TIER_FANOUT:
                 break
             self._sealed = [part for part in self._sealed if part not in same]
-            parts = seal([rows for part in (*same, *parts) for rows in part.everything()])
+            parts = seal([rows for part in (*same, *parts) for rows in part.all_rows()])
         self._sealed.extend(parts)
 
-    def _fresh(self, rows: list[Rows], extent: KeyBounds) -> list[Rows]:
-        """The rows without the entries that are in sealed parts."""
-        if extent.first_id <= self._last_sealed:
+    def _without_sealed(self, rows: list[Rows], bounds: KeyBounds) -> list[Rows]:
+        """Rows without the entries that sealed parts contain."""
+        if bounds.first_id <= self._last_sealed:
             for part in self._sealed:
-                if not part.extent.apart(extent):
-                    rows = [fresh for some in rows for fresh in _without(some, part)]
+                if not part.bounds.is_disjoint(bounds):
+                    rows = [fresh for some in rows for fresh in _not_in(some, part)]
         return rows
 
-    def _offers(self, first: int | None, last: int | None, limit: int | None) -> list[Offer]:
-        """What hot, and every sealed part, have between two keys, in order, up to the limit each."""
-        offers: list[Offer] = [(self._hot, [self._hot.rows(first, last, limit)])]
+    def _candidates(self, first: int | None, last: int | None, limit: int | None) -> list[Candidate]:
+        """Sorted rows of the bitmap rows and of each sealed part, between two keys and up to the limit each."""
+        candidates: list[Candidate] = [(self._bitmap_rows, [self._bitmap_rows.rows(first, last, limit)])]
         for part in self._sealed:
-            if (last is None or part.next_key <= last) and (first is None or part.extent.last_key >= first):
-                offers.append((part, part.offer(first, last, limit)))
-        return offers
+            if (last is None or part.next_key <= last) and (first is None or part.bounds.last_key >= first):
+                candidates.append((part, part.peek(first, last, limit)))
+        return candidates
 
 
-def _without(rows: Rows, part: SealedPart) -> Iterator[Rows]:
-    """The rows without the entries that are in the part."""
-    suspect = part.extent.may_hold(rows)
+def _not_in(rows: Rows, part: SealedPart) -> Iterator[Rows]:
+    """Rows without the entries that the part contains."""
+    suspect = part.bounds.may_contain(rows)
     if not suspect.any():
         yield rows
         return
     if not suspect.all():
         yield rows.pick(~suspect)
-    for piece in within_pages(rows.pick(suspect)).pieces(_PIECE):
+    for piece in within_pages(rows.pick(suspect)).pieces(_COMPARE_CHUNK):
         columns = piece.columns()
-        fresh = ~part.holds(*columns)
+        fresh = ~part.contains(*columns)
         if fresh.all():
             yield piece
         elif fresh.any():
@@ -426,15 +428,15 @@ def _without(rows: Rows, part: SealedPart) -> Iterator[Rows]:
 
 
 def _tier(weight: int) -> int:
-    return (weight.bit_length() - 1) // (_TIER.bit_length() - 1)
+    return (weight.bit_length() - 1) // (_TIER_FANOUT.bit_length() - 1)
 
 
-def _merge(offers: list[Offer], limit: int | None) -> Rows:
-    """Sorted rows of several parts, which have no entry in common, as sorted rows."""
-    filled = [rows for _, rows in offers if any(len(some.keys) for some in rows)]
+def _merge(candidates: list[Candidate], limit: int | None) -> Rows:
+    """Merge the sorted rows of disjoint parts into sorted rows."""
+    filled = [rows for _, rows in candidates if any(len(some.keys) for some in rows)]
     parts = [some for rows in filled for some in rows if len(some.keys)]
-    if len(filled) < 2 or sum(len(some.keys) for some in parts) < _STAGED:
-        # Not so much that a copy would matter; and then it is one part for all that follows.
+    if len(filled) < 2 or sum(len(some.keys) for some in parts) < _STAGING_CAPACITY:
+        # A copy of this size is cheap, and a single part is cheaper for the code below.
         parts = [concatenate(parts)]
     if len(filled) < 2:
         rows = parts[0]
@@ -445,13 +447,13 @@ def _merge(offers: list[Offer], limit: int | None) -> Rows:
 
 def _sort(parts: list[Rows]) -> Rows:
     firsts = [singles(some.keys, some.ledgers, some.firsts) for some in parts]
-    codes = codes_for(firsts)
-    if codes is None:
+    encoding = encoding_for(firsts)
+    if encoding is None:
         rows = concatenate(parts)
         return rows.pick(np.lexsort((rows.firsts, rows.ledgers, rows.keys)))
-    numbers = codes.of(firsts)
+    numbers = encoding.encode(firsts)
     if all(some.single for some in parts):
-        return singles(*codes.columns(sort(numbers, codes.limit)))
+        return singles(*encoding.columns(sort(numbers, encoding.limit)))
     return concatenate(parts).pick(np.argsort(numbers))
 
 
@@ -468,23 +470,23 @@ def _column(what: str, values: Columnlike | int, length: int | None = None) -> C
             raise OverflowError
         column = column.astype(np.int64, copy=False)
     except (TypeError, ValueError, OverflowError):
-        raise IncorrectParameterError(f"{what} are integers of 64 bits, and these are not") from None
+        raise IncorrectParameterError(f"{what} must be 64-bit integers") from None
     if length is not None and column.ndim == 0:
         return np.full(length, column, dtype=np.int64)
     if column.ndim != 1 or length not in (None, len(column)):
-        raise IncorrectParameterError(f"{what} are a column as long as the others, not of shape {column.shape}")
+        raise IncorrectParameterError(f"{what} must be a column as long as the others, not of shape {column.shape}")
     return column
 
 
 def _time(timestamp: int) -> int:
     if not MIN_TIME <= (number := _integer("times", timestamp)) <= MAX_TIME:
-        raise IncorrectParameterError(f"times are integers of 64 bits, unlike {timestamp}")
+        raise IncorrectParameterError(f"times must be 64-bit integers, not {timestamp}")
     return number
 
 
 def _id(what: str, number: int) -> int:
     if not 0 <= (number := _integer(f"{what} ids", number)) <= MAX_ID:
-        raise IncorrectParameterError(f"{what} ids are from 0 to {MAX_ID}, unlike {number}")
+        raise IncorrectParameterError(f"{what} ids must be from 0 to {MAX_ID}, not {number}")
     return number
 
 
@@ -492,17 +494,17 @@ def _integer(what: str, number: int) -> int:
     try:
         return index(number)
     except TypeError:
-        raise IncorrectParameterError(f"{what} are integers, unlike {number!r}") from None
+        raise IncorrectParameterError(f"{what} must be integers, not {number!r}") from None
 
 
-def _wrong(timestamp: int, ledger_id: int, entry_id: int) -> IncorrectParameterError:
+def _invalid_triple(timestamp: int, ledger_id: int, entry_id: int) -> IncorrectParameterError:
     return IncorrectParameterError(
-        f"times are integers of 64 bits, ledger and entry ids from 0 to {MAX_ID}, unlike"
+        f"times must be 64-bit integers, ledger and entry ids from 0 to {MAX_ID}, not"
         f" {timestamp!r}, {ledger_id!r}, {entry_id!r}"
     )
 
 
 def _limit(limit: int | None) -> int | None:
     if limit is not None and (limit := _integer("limits", limit)) < 0:
-        raise IncorrectParameterError(f"a limit is not negative, unlike {limit}")
+        raise IncorrectParameterError(f"limit must not be negative, not {limit}")
     return limit

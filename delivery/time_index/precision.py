@@ -1,7 +1,7 @@
-"""How coarse a time may be: the bucket, a number of milliseconds again, that a timestamp goes to.
+"""Precision of delivery times: rounding of a timestamp to its bucket, which is a timestamp in milliseconds.
 
-``PowerOfTwoPrecision`` is the same for every timestamp, and may round up; :func:`relative` is the coarser the longer
-there is to wait, and always rounds down. Both have the same three methods.
+``PowerOfTwoPrecision`` rounds every timestamp alike, down or up. :func:`relative` rounds down, more coarsely for longer
+delays.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ MAX_BITS = 62
 
 class Precision(Protocol):
     def key(self, timestamp: int) -> int:
-        """The bucket of a timestamp that is added now."""
+        """Return the bucket of a timestamp that is added now."""
 
     def keys(self, timestamps: Times) -> Times:
-        """The same for a column."""
+        """Return the buckets of a column of timestamps."""
 
     def possible_keys(self, timestamp: int) -> list[int]:
-        """Every bucket that the timestamp can have been put into, whenever that was."""
+        """Return every bucket that the timestamp may have been put into, at any time."""
 
 
 class PowerOfTwoPrecision:
     """Timestamps rounded down, or up, to a multiple of ``2**bits``.
 
-    Up from beyond the last multiple there is none, and the last millisecond of all stands for it.
+    Timestamps above the largest multiple round up to the largest timestamp.
     """
 
     def __init__(self, bits: int = 0, round_up: bool = False) -> None:
         if isinstance(bits, bool) or not isinstance(bits, int) or not 0 <= bits <= MAX_BITS:
-            raise IncorrectParameterError(f"the precision is 0 to {MAX_BITS} low bits, not {bits!r}")
+            raise IncorrectParameterError(f"precision must be 0 to {MAX_BITS} low bits, not {bits!r}")
         self._mask = -1 << bits
         self.step = 1 << bits
         self._up = self.step - 1 if round_up else 0
@@ -67,7 +67,7 @@ class PowerOfTwoPrecision:
         return [self.key(timestamp)]
 
     def bucket(self, timestamp: int) -> tuple[int, int]:
-        """The bucket of a timestamp, and the last one that goes to it."""
+        """Return the bucket of a timestamp, and the largest timestamp in that bucket."""
         key = self.key(timestamp)
         return key, key if self._up else key + self.step - 1
 
@@ -75,24 +75,24 @@ class PowerOfTwoPrecision:
 class _Relative:
     def __init__(self, fraction: float, finest: int, coarsest: int, clock: Clock) -> None:
         if not 0 < fraction < 1:
-            raise IncorrectParameterError(f"the precision is a fraction between 0 and 1, not {fraction!r}")
+            raise IncorrectParameterError(f"precision must be a fraction between 0 and 1, not {fraction!r}")
         if not 1 <= finest <= coarsest <= 1 << 40:
             raise IncorrectParameterError(
-                f"buckets have from 1 to {1 << 40} ms, and the finest no more than the coarsest,"
-                f" unlike {finest!r} and {coarsest!r}"
+                f"finest and coarsest must be from 1 to {1 << 40} ms, finest not above coarsest,"
+                f" not {finest!r} and {coarsest!r}"
             )
         self._fraction = fraction
         self._clock = clock
-        # Powers of two, so that a coarser bucket begins where a finer one does.
+        # Powers of two, so that buckets of different widths are aligned.
         self._steps = [1 << n for n in range(coarsest.bit_length()) if finest <= 1 << n <= coarsest]
-        # From how many remaining milliseconds on each step is a small enough part of them.
-        self._from = [math.ceil(step / fraction) for step in self._steps]
+        # Minimum remaining milliseconds for each step to be within the fraction.
+        self._min_remaining = [math.ceil(step / fraction) for step in self._steps]
         self._masks = np.array([-1, *(-step for step in self._steps)], dtype=np.int64)
 
     def key(self, timestamp: int) -> int:
         remaining = timestamp - self._clock.now()
         key = timestamp
-        for step, least in zip(self._steps, self._from, strict=True):
+        for step, least in zip(self._steps, self._min_remaining, strict=True):
             if remaining < least:
                 break
             key = timestamp & -step
@@ -102,8 +102,8 @@ class _Relative:
         if not self._steps:
             return timestamps
         now = self._clock.now()
-        # Compared with points in time, not subtracted: a difference of two times may not be one.
-        points = [now + least for least in self._from if now + least <= MAX_TIME]
+        # Compare points in time: the difference of two times may overflow.
+        points = [now + least for least in self._min_remaining if now + least <= MAX_TIME]
         masks: Times = self._masks[np.searchsorted(np.array(points, dtype=np.int64), timestamps, side="right")]
         return timestamps & masks
 
@@ -112,10 +112,10 @@ class _Relative:
 
 
 def relative(fraction: float, *, finest: int = 16, coarsest: int = 60_000, clock: Clock | None = None) -> Precision:
-    """Early by less than ``fraction`` of what remains when the timestamp is added, and never late.
+    """Round down by less than ``fraction`` of the remaining delay at the time of the addition.
 
-    Buckets have a power of two of milliseconds. Those below ``finest`` would save little, and times that would go to
-    one stay exact: at 1 % delays below 1.6 s. None is longer than ``coarsest``: a minute by default, which 1 % reaches
-    at a delay of an hour. Timestamps that have passed stay exact.
+    Bucket widths are powers of two from ``finest`` to ``coarsest`` milliseconds. Delays too short for ``finest`` stay
+    exact: below 1.6 s at 1 %. At 1 % the default ``coarsest``, a minute, applies to delays over an hour. Timestamps in
+    the past stay exact.
     """
     return _Relative(fraction, finest, coarsest, SystemClock() if clock is None else clock)

@@ -1,10 +1,10 @@
-"""Columns of runs: key, ledger, first entry, and how many entries follow one another from there.
+"""Columns of runs: key, ledger, first entry, and number of consecutive entries.
 
-This is what the parts of a time index hand each other: an ordered batch of ten thousand messages is a few rows, and
-messages without any order are one row each. All columns are int64 and equally long; no count is below 1.
+The tiers of a time index exchange messages in this form. An ordered batch of ten thousand messages is a few rows;
+unordered messages take one row each. All columns are int64 of equal length, and every count is at overlap 1.
 
-Columns of millions are worked through in pieces (:func:`pieces_of`): what is between two steps stays in the cache then,
-and nothing large is allocated, which would cost more than the steps.
+Columns of millions of rows are processed in pieces (:func:`pieces_of`) whose intermediate results fit the CPU cache;
+allocating large arrays would cost more than the computation.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 Column = NDArray[np.int64]
 Run = tuple[int, int, int, int]
-"""A row of its own: key, ledger, first entry, count."""
+"""One row: key, ledger, first entry, count."""
 
 _PIECE = 1 << 13
-# Runs at least this long on the average are written out one after the other, shorter ones all at once.
-_LONG = 256
+# Mean run length from which entries are written run by run, rather than all runs in one operation.
+_LONG_RUN = 256
 
 
 class Rows(NamedTuple):
@@ -32,12 +32,12 @@ class Rows(NamedTuple):
 
     @property
     def single(self) -> bool:
-        """Whether every row is one entry, and is known to be: see :func:`singles`."""
+        """True if every row is known to be one entry: see :func:`singles`."""
         return self.counts.strides == (0,)
 
     @property
     def total(self) -> int:
-        """How many entries there are."""
+        """Number of entries."""
         return len(self.counts) if self.single else int(self.counts.sum())
 
     @property
@@ -52,7 +52,7 @@ class Rows(NamedTuple):
         return list(zip(*(column.tolist() for column in self), strict=True))
 
     def limit(self, limit: int) -> Rows:
-        """The first ``limit`` entries."""
+        """Return the first ``limit`` entries."""
         if self.single:
             return self if len(self.keys) <= limit else self.pick(slice(0, limit))
         ends = np.cumsum(self.counts)
@@ -64,34 +64,34 @@ class Rows(NamedTuple):
         return rows._replace(counts=counts)
 
     def count_to(self, key: int, ledger: int, entry: int) -> int:
-        """How many entries there are up to this one, of sorted rows."""
+        """Number of entries up to this one; the rows must be sorted."""
         at = int(self.keys.searchsorted(key))
         stop = int(self.keys.searchsorted(key, side="right"))
         at, stop = _between(self.ledgers, at, stop, ledger)
         stop = at + int(self.firsts[at:stop].searchsorted(entry, side="right"))
-        whole = int(self.counts[:stop].sum())
+        total = int(self.counts[:stop].sum())
         if stop == at:
-            return whole
-        return whole - max(0, int(self.firsts[stop - 1]) + int(self.counts[stop - 1]) - 1 - entry)
+            return total
+        return total - max(0, int(self.firsts[stop - 1]) + int(self.counts[stop - 1]) - 1 - entry)
 
-    def pieces(self, most: int) -> Iterator[Rows]:
-        """The same rows by and by, with about ``most`` entries each time, or with one row."""
+    def pieces(self, size: int) -> Iterator[Rows]:
+        """Split the rows into pieces of about ``size`` entries, or of one row."""
         ends = np.cumsum(self.counts)
         start = 0
         while start < len(ends):
             before = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(ends.searchsorted(before + most, side="right")))
+            stop = max(start + 1, int(ends.searchsorted(before + size, side="right")))
             yield self.pick(slice(start, stop))
             start = stop
 
     def entries(self) -> Column:
-        """Every entry id."""
+        """Return every entry id."""
         if self.single:
             return self.firsts
         counts = self.counts
         ends = np.cumsum(counts)
         total = int(ends[-1]) if len(ends) else 0
-        if total < len(counts) * _LONG:
+        if total < len(counts) * _LONG_RUN:
             ids: Column = np.repeat(self.firsts - (ends - counts), counts)
             ids += np.arange(total, dtype=np.int64)
             return ids
@@ -99,27 +99,27 @@ class Rows(NamedTuple):
         ramp = np.arange(min(int(counts.max()), _PIECE), dtype=np.int64)
         at = 0
         for first, count in zip(self.firsts.tolist(), counts.tolist(), strict=True):
-            for done in range(0, count, len(ramp)):
-                part = min(len(ramp), count - done)
-                np.add(ramp[:part], first + done, out=ids[at : at + part])
+            for offset in range(0, count, len(ramp)):
+                part = min(len(ramp), count - offset)
+                np.add(ramp[:part], first + offset, out=ids[at : at + part])
                 at += part
         return ids
 
     def columns(self) -> tuple[Column, Column, Column]:
-        """Key, ledger and entry of every entry."""
+        """Return key, ledger and entry of every entry."""
         if self.single:
             return self.keys, self.ledgers, self.firsts
         return np.repeat(self.keys, self.counts), np.repeat(self.ledgers, self.counts), self.entries()
 
 
 def _between(column: Column, start: int, stop: int, value: int) -> tuple[int, int]:
-    """Where the value begins and ends in a sorted part of a column."""
+    """Range of the value in a sorted slice of a column."""
     part = column[start:stop]
     return start + int(part.searchsorted(value)), start + int(part.searchsorted(value, side="right"))
 
 
 def singles(keys: Column, ledgers: Column, entries: Column) -> Rows:
-    """Every entry a row of its own; the column of ones is a single one, over and over."""
+    """Rows of one entry each. The counts are a broadcast 1 with stride 0."""
     return Rows(keys, ledgers, entries, np.ndarray(len(keys), np.int64, _ONE, 0, (0,)))
 
 
@@ -128,14 +128,14 @@ _NONE = np.empty(0, dtype=np.int64)
 EMPTY = singles(_NONE, _NONE, _NONE)
 
 
-def pieces_of(length: int, least: int = 0) -> Iterator[slice]:
-    """Slices that are a column of this length together; with ``least``, each begins so much earlier."""
-    for start in range(least, length, _PIECE):
-        yield slice(start - least, min(start + _PIECE, length))
+def pieces_of(length: int, overlap: int = 0) -> Iterator[slice]:
+    """Slices that cover a column of this length; each extends ``overlap`` rows to the left."""
+    for start in range(overlap, length, _PIECE):
+        yield slice(start - overlap, min(start + _PIECE, length))
 
 
 def without_repetitions(column: Column) -> Column:
-    """The values of a sorted column."""
+    """Distinct values of a sorted column."""
     first = np.empty(len(column), dtype=np.bool_)
     first[:1] = True
     np.not_equal(column[1:], column[:-1], out=first[1:])
@@ -143,7 +143,7 @@ def without_repetitions(column: Column) -> Column:
 
 
 def starts_of_runs(keys: Column, ledgers: Column, entries: Column) -> NDArray[np.intp]:
-    """Where a row does not continue the one before it: the first row, and others."""
+    """Indexes of the rows that do not continue the row before."""
     breaks = np.empty(len(keys), dtype=np.bool_)
     breaks[0] = True
     rest = breaks[1:]
@@ -161,12 +161,12 @@ def from_tuples(rows: Sequence[Run]) -> Rows:
 
 
 def concatenate(parts: Iterable[Rows]) -> Rows:
-    some = [part for part in parts if len(part.keys)]
-    if len(some) == 1:
-        return some[0]
-    if not some:
+    nonempty = [part for part in parts if len(part.keys)]
+    if len(nonempty) == 1:
+        return nonempty[0]
+    if not nonempty:
         return EMPTY
-    keys, ledgers, firsts = (np.concatenate([part[column] for part in some]) for column in range(3))
-    if all(part.single for part in some):
+    keys, ledgers, firsts = (np.concatenate([part[column] for part in nonempty]) for column in range(3))
+    if all(part.single for part in nonempty):
         return singles(keys, ledgers, firsts)
-    return Rows(keys, ledgers, firsts, np.concatenate([part.counts for part in some]))
+    return Rows(keys, ledgers, firsts, np.concatenate([part.counts for part in nonempty]))

@@ -1,4 +1,4 @@
-"""Where messages without order wait until there are enough of them to be sealed."""
+"""Buffer of unordered messages that are sealed when it is full."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from bookstand.delivery.time_index.rows import Column, Rows, singles
 
 
 class Staging:
-    """Columns that grow up to a fixed length; nothing in them is looked at for being twice.
+    """Columns that grow to a fixed capacity. They may contain duplicates.
 
-    They are used again and again: new ones would have to be brought into memory by the system each time.
+    The columns are reused, because the system would have to map new pages each time.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -28,17 +28,17 @@ class Staging:
         return self.count == self._capacity
 
     def add(self, keys: Column, ledgers: Column, entries: Column) -> int:
-        """Take as many rows as there is room for, and say how many."""
+        """Add as many rows as fit, and return their number."""
         start, stop = self.count, min(self.count + len(keys), self._capacity)
         if stop > self._columns.shape[1]:
             self._grow(stop)
-        taken = stop - start
+        added = stop - start
         for own, column in zip(self._columns, (keys, ledgers, entries), strict=True):
-            own[start:stop] = column[:taken]
-        least = int(keys[:taken].min())
+            own[start:stop] = column[:added]
+        least = int(keys[:added].min())
         self.next_key = least if self.next_key is None else min(self.next_key, least)
         self.count = stop
-        return taken
+        return added
 
     def _grow(self, length: int) -> None:
         columns = np.empty((3, min(self._capacity, 2 * length)), dtype=np.int64)
@@ -46,7 +46,7 @@ class Staging:
         self._columns = columns
 
     def rows(self) -> Rows:
-        """Everything; the columns are good until something is added."""
+        """Return all rows, as views that are valid until rows are added."""
         return singles(*self._columns[:, : self.count])
 
     def empty(self) -> None:
@@ -54,6 +54,6 @@ class Staging:
         self.next_key = None
 
     def free(self) -> None:
-        """Give the columns back."""
+        """Release the memory of the columns."""
         self.empty()
         self._columns = np.empty((3, 0), dtype=np.int64)

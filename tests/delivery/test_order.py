@@ -107,7 +107,7 @@ def test_no_message_is_lost_and_none_invented(
             time, ledger, entry = time + step // 3, ledger + (step == 5), 0 if step == 5 else entry + 1
             rows.append((time, ledger, entry))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_detection, "_LONG", 2)
+        patch.setattr(run_detection, "_MIN_MEAN_RUN", 2)
         found = runs(rows, bits, round_up)
     if found is None:
         return

@@ -189,7 +189,7 @@ def test_much_is_discarded() -> None:
         assert not index.discard(*row)
     assert len(index) == 50
     assert index.peek().triples() == sorted((time & -1024, ledger, entry) for time, ledger, entry in rows[950:])
-    assert not any(part.worn for part in index._sealed), "what is left was sealed anew"
+    assert not any(part.needs_rewrite for part in index._sealed), "what is left was sealed anew"
     index.add(*rows[0])
     assert index.contains(*rows[0])
     assert len(index) == 51
@@ -372,7 +372,7 @@ def test_memory_is_told_as_the_system_sees_it(what: str) -> None:
 
 def test_a_pop_opens_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sealed_part, "_BLOCK", 256)
-    monkeypatch.setattr(time_index, "_STAGED", 1 << 14)
+    monkeypatch.setattr(time_index, "_STAGING_CAPACITY", 1 << 14)
     index = TimeIndex(10)
     for first in range(0, 1 << 16, 1 << 12):
         index.add_many(*scattered(first, 1 << 12, first))

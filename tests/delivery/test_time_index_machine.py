@@ -127,16 +127,16 @@ class Machine(RuleBasedStateMachine):
 def small(monkeypatch: pytest.MonkeyPatch, hot: int, few: int) -> None:
     """Thresholds that so few messages as here reach."""
     monkeypatch.setattr(sealed_part, "_BLOCK", 4)
-    monkeypatch.setattr(index, "_HOT_BITMAPS", hot)
-    monkeypatch.setattr(index, "_STAGED", 32)
-    monkeypatch.setattr(index, "_FEW", few)
-    monkeypatch.setattr(index, "_TIER", 2)
+    monkeypatch.setattr(index, "_MAX_BITMAPS", hot)
+    monkeypatch.setattr(index, "_STAGING_CAPACITY", 32)
+    monkeypatch.setattr(index, "_MAX_SHORT_RUNS", few)
+    monkeypatch.setattr(index, "_TIER_FANOUT", 2)
     monkeypatch.setattr(index, "_MAX_ARRIVALS", 20)
-    monkeypatch.setattr(index, "_PIECE", 7)
-    monkeypatch.setattr(index, "_HANDLES", 2)
-    monkeypatch.setattr(index, "_HANDFUL", 3)
-    monkeypatch.setattr(index, "_SAMPLED", 8)
-    monkeypatch.setattr(index, "_SAMPLE", 4)
+    monkeypatch.setattr(index, "_COMPARE_CHUNK", 7)
+    monkeypatch.setattr(index, "_MIN_HANDLE_SWEEP", 2)
+    monkeypatch.setattr(index, "_SINGLE_MOVE_LIMIT", 3)
+    monkeypatch.setattr(index, "_MIN_SAMPLED_BATCH", 8)
+    monkeypatch.setattr(index, "_SAMPLE_SIZE", 4)
 
 
 @pytest.mark.parametrize(("hot", "few"), [(1, 0), (4, 3), (4096, 64)], ids=["sealed", "mixed", "hot"])

@@ -18,8 +18,8 @@ EACH = 400
 @pytest.fixture(autouse=True)
 def restless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(time_index, "_MAX_ARRIVALS", 50)
-    monkeypatch.setattr(time_index, "_HOT_BITMAPS", 20)
-    monkeypatch.setattr(time_index, "_STAGED", 300)
+    monkeypatch.setattr(time_index, "_MAX_BITMAPS", 20)
+    monkeypatch.setattr(time_index, "_STAGING_CAPACITY", 300)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
