@@ -32,7 +32,7 @@ class DelayedDelivery:
         self._remember_given_times()
 
     def _remember_given_times(self) -> None:
-        self.given_times = {Position(*position): time for position, time in self.tracker.given_times.items()}
+        self.given_times = {Position(*position): time for position, time in self.tracker.rescheduled_times.items()}
 
     def track(self, entries: list[ReceivedMessage]) -> list[ReceivedMessage]:
         """Have wait what is delayed; returns what is to be delivered now."""
@@ -54,7 +54,7 @@ class DelayedDelivery:
 
     def takes_rewind(self) -> bool:
         """Whether the cursor is to read again from its mark-delete position, which is told once."""
-        return isinstance(self.tracker, ReschedulableTracker) and self.tracker.takes_rewind()
+        return isinstance(self.tracker, ReschedulableTracker) and self.tracker.consume_rewind_request()
 
     def reschedule(self, position: Position, time: int) -> bool:
         """Whether it waits, and from now on for this time."""

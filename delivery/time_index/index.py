@@ -50,7 +50,7 @@ Candidate = tuple[BitmapRows | SealedPart, list[Rows]]
 MAX_ID = (1 << 63) - 1
 MAX_RANGE = 1 << 31
 
-_NEGATIVE_IDS = "ledger ids and entry ids must not be negative"
+_NEGATIVE_IDS = "ledger ids and entry ids must be non-negative"
 # Packing rejects negative ids; ids above the maximum unpack as negative numbers. The native long is the fastest type to
 # pack where it has 64 bits.
 _pack = struct.Struct("lLL" if struct.calcsize("l") == 8 else "qQQ").pack
@@ -109,7 +109,7 @@ class TimeIndex(ProcessBound):
         # Every (ledger, entry) after this one is in no sealed part.
         self._last_sealed = (-1, -1)
 
-    # -- adding --------------------------------------------------------------------------------------------------------
+    # -- adding -------------------------------------------------------------------------------------------------------
 
     def key(self, timestamp: int) -> int:
         """Return the bucket of a timestamp."""
@@ -170,7 +170,7 @@ class TimeIndex(ProcessBound):
             if not self._add_ordered_runs(times, ledgers, entries):
                 self._add_columns(self._precision.keys(times), ledgers, entries)
 
-    # -- queries -------------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Number of messages; adding a message to its bucket again does not count."""
@@ -218,7 +218,7 @@ class TimeIndex(ProcessBound):
                 + sum(part.nbytes for part in self._sealed)
             )
 
-    # -- removing ------------------------------------------------------------------------------------------------------
+    # -- removing -----------------------------------------------------------------------------------------------------
 
     def pop_due(self, now: int, limit: int | None = None) -> DueBatch:
         """Remove and return up to ``limit`` messages with buckets up to ``now``, by bucket, ledger and entry."""
@@ -263,7 +263,7 @@ class TimeIndex(ProcessBound):
             self._sealed = []
             self._last_sealed = (-1, -1)
 
-    # -- moves between tiers; callers hold the lock --------------------------------------------------------------------
+    # -- moves between tiers; callers hold the lock -------------------------------------------------------------------
 
     def _move_arrivals(self) -> None:
         """Move arrivals to the bitmap rows or to staging."""
@@ -506,5 +506,5 @@ def _invalid_triple(timestamp: int, ledger_id: int, entry_id: int) -> IncorrectP
 
 def _limit(limit: int | None) -> int | None:
     if limit is not None and (limit := _integer("limits", limit)) < 0:
-        raise IncorrectParameterError(f"limit must not be negative, not {limit}")
+        raise IncorrectParameterError(f"limit must be non-negative, not {limit}")
     return limit

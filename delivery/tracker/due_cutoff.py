@@ -1,4 +1,4 @@
-"""Which times are due."""
+"""Time up to which messages are due."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class DueCutoff:
-    """``strict``: no message is delivered before its time; else it is up to a ``tick`` before it."""
+    """Clock of a tracker. Without ``strict``, messages are due up to one ``tick`` before their time."""
 
     def __init__(self, clock: Clock, tick: int, strict: bool) -> None:
         self._clock = clock
@@ -24,6 +24,6 @@ class DueCutoff:
 
     @property
     def time(self) -> int:
-        """Times up to here are due."""
+        """The latest time that is due now."""
         now = self._clock.now()
         return min(now if self._strict else now + self.tick, LARGEST)

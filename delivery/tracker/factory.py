@@ -1,8 +1,8 @@
-"""Which tracker a subscription has: in memory, on buckets of its own, or a share of the topic's index.
+"""Choice of the tracker of a subscription: in memory, on its own buckets, or a view of the topic's shared index.
 
-A topic may change from one to another whenever it is opened. What waits is in the topic behind the mark-delete
-position, so that nothing is lost by it: the new tracker is told of it again. What must not stay behind are snapshots
-that nobody looks at any more. The times that messages were given instead of their own are taken over by every tracker.
+A topic may change from one kind to another whenever it is opened. No message is lost: delayed messages are in the topic
+after the mark-delete position and are added to the new tracker again. Snapshots that no tracker uses any more are
+deleted. Every kind of tracker keeps the times of rescheduled messages.
 """
 
 from __future__ import annotations
@@ -41,25 +41,31 @@ def open_tracker(
     clock: Clock,
     timer: Timer,
 ) -> Tracker:
-    """``index`` is the topic's index if its subscriptions share one. ``config`` has the subscription's own tick."""
-    home = CursorBucketRegistry(cursor)
+    """Open the tracker of a subscription.
+
+    ``index`` is the topic's index if its subscriptions share one. ``config`` contains the subscription's own tick.
+    """
+    registry = CursorBucketRegistry(cursor)
     if index is None and config.delayed_delivery_tracker == "bucket":
         try:
             return BucketDelayedTracker(
-                wake, home, config, rebuild=topic_rebuilder(cursor.topic), clock=clock, timer=timer
+                wake, registry, config, rebuild=topic_rebuilder(cursor.topic), clock=clock, timer=timer
             )
         except TRANSIENT_ERRORS as error:
-            # Nothing is lost by it: what waits is in the topic. The snapshots stay for the next time.
+            # No message is lost: all are in the topic. The snapshots remain for the next tracker.
             logger().warning(
-                "topic %s, cursor %s: delayed messages are kept in memory: %s", home.topic, home.cursor, error
+                "topic %s, cursor %s: using the in-memory tracker of delayed messages: %s",
+                registry.topic,
+                registry.cursor,
+                error,
             )
             return ReschedulableTracker(
-                _in_memory(wake, config, None, clock, timer), _in_memory(wake, config, None, clock, timer), home
+                _in_memory(wake, config, None, clock, timer), _in_memory(wake, config, None, clock, timer), registry
             )
     remove_snapshots(cursor)
-    given = _in_memory(wake, config, relative_precision, clock, timer)
+    rescheduled = _in_memory(wake, config, relative_precision, clock, timer)
     if index is None:
-        return ReschedulableTracker(_in_memory(wake, config, relative_precision, clock, timer), given, home)
+        return ReschedulableTracker(_in_memory(wake, config, relative_precision, clock, timer), rescheduled, registry)
     view = index.view(
         cursor.name,
         wake,
@@ -69,17 +75,17 @@ def open_tracker(
         acked_entries=cursor.acked_entries,
         tick=config.delayed_delivery_tick_time_millis,
     )
-    return ReschedulableTracker(view, given, home)
+    return ReschedulableTracker(view, rescheduled, registry)
 
 
 def check_relative_precision(config: DelayedDeliveryConfig, relative_precision: float | None) -> None:
-    """Reject a relative precision where it has no meaning."""
+    """Reject a relative precision for trackers that do not support it."""
     if relative_precision is None:
         return
     if config.delayed_delivery_shared_index_enabled:
-        where = "delayed_delivery_shared_index_enabled=False: an index that subscriptions share has exact times"
+        where = "delayed_delivery_shared_index_enabled=False: a shared index has exact times"
     elif config.delayed_delivery_tracker != "in_memory":
-        where = "delayed_delivery_tracker='in_memory': buckets on the disk have exact times"
+        where = "delayed_delivery_tracker='in_memory': buckets have exact times"
     elif config.is_delayed_delivery_deliver_at_time_strict:
         where = "is_delayed_delivery_deliver_at_time_strict=False: strict delivery is never early"
     else:
@@ -108,10 +114,10 @@ def _in_memory(
 
 
 def remove_snapshots(cursor: Cursor) -> None:
-    """Delete the snapshots of a cursor that no tracker has open, in one commit."""
-    home = CursorBucketRegistry(cursor)
-    ledgers = BucketStore(home, BucketSnapshotStorage(home.client))
-    # At the end of all times every snapshot is to be removed, and what is not this cursor's is let be.
-    doomed = ledgers.recover(LARGEST).doomed
-    if doomed:
-        ledgers.delete(doomed, sweep=True)
+    """Delete the snapshots of a cursor, in one commit; no tracker may have them open."""
+    registry = CursorBucketRegistry(cursor)
+    store = BucketStore(registry, BucketSnapshotStorage(registry.client))
+    # With the largest cutoff every snapshot of this cursor has expired.
+    to_delete = store.recover(LARGEST).to_delete
+    if to_delete:
+        store.delete(to_delete, delete_orphans=True)

@@ -1,8 +1,8 @@
-"""The tracker of delayed messages that keeps everything in memory.
+"""Tracker of delayed messages in memory.
 
-Times go to buckets, whose width is the largest power of two that is not above the tick. Not strict, they are rounded
-down and a bucket is due as soon as its last millisecond is within one tick; strict, they are rounded up and a bucket is
-due at its time. Width and cutoff both follow from the one tick.
+Times are rounded to buckets whose width is the largest power of two not above the tick. In strict mode they are rounded
+up, and a bucket is due at its time; otherwise they are rounded down, and a bucket is due when its last millisecond is
+within one tick.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ FIXED_DELAY_DETECTION_LOOKAHEAD = 50_000
 
 
 class InMemoryDelayedTracker(ProcessBound):
-    """A :class:`~bookstand.delivery.tracker.protocol.DelayedTracker`. A position costs what its bits in two bitmaps do.
+    """In-memory :class:`~bookstand.delivery.tracker.protocol.DelayedTracker`; a position takes its bits in two bitmaps.
 
-    With a ``relative_precision`` a message is up to this fraction of its delay early, besides the tick; not strict
-    only. Without a ``timer`` there is one of its own, which :meth:`close` closes.
+    ``relative_precision`` allows messages to be early by this fraction of their delay in addition to the tick; it
+    requires ``strict=False``. Without a ``timer`` the tracker creates one, which :meth:`close` closes.
     """
 
     def __init__(
@@ -74,33 +74,33 @@ class InMemoryDelayedTracker(ProcessBound):
         self._closed = False
         precision = None if relative_precision is None else relative(relative_precision, clock=self._clock)
         if precision is not None and strict:
-            raise IncorrectParameterError("relative_precision must be None if strict: it makes deliveries early")
+            raise IncorrectParameterError("relative_precision must be None if strict: it allows early deliveries")
         self._is_relative = precision is not None
-        self._waiting = ScheduledPositions(_bits_of(self._tick), round_up=strict, precision=precision)
+        self._scheduled = ScheduledPositions(_bits_of(self._tick), round_up=strict, precision=precision)
         self._fixed_delay = FixedDelay(lookahead)
         self._wakeup = Wakeup(wake, self._lock, self._clock, timer, self._tick)
 
-    # -- what is due -------------------------------------------------------------------------------------------------
+    # -- what is due --------------------------------------------------------------------------------------------------
 
     def _is_due(self, deliver_at: int) -> bool:
         return deliver_at < 0 or deliver_at <= self._cutoff()
 
     def _cutoff(self) -> int:
-        """Times up to here are delivered at once."""
+        """The latest time that is due now."""
         now = self._clock.now()
         return now if self._strict else now + self._tick
 
     def _key_cutoff(self) -> int:
-        """Keys up to here are due: those of which the last time, not the first, is."""
+        """The latest bucket whose last millisecond is due now."""
         if self._strict or self._is_relative:
             return self._cutoff()
         return self._cutoff() - (1 << _bits_of(self._tick)) + 1
 
     def _is_available(self) -> bool:
-        key = self._waiting.next_key()
+        key = self._scheduled.next_key()
         return key is not None and key <= self._key_cutoff()
 
-    # -- in and out --------------------------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------------------------
 
     def add(self, position: tuple[int, int], deliver_at: int) -> bool:
         ledger_id, entry_id = check_position(position)
@@ -108,18 +108,18 @@ class InMemoryDelayedTracker(ProcessBound):
         with self._lock:
             self._check_open()
             tracked = self._add(ledger_id, entry_id, deliver_at)
-            self._wakeup.update(self._waiting.no_key_before)
+            self._wakeup.update(self._scheduled.earliest_key_bound)
             return tracked
 
     def _add(self, ledger_id: int, entry_id: int, deliver_at: int) -> bool:
         if self._is_due(deliver_at):
-            self._fixed_delay.broken()
-            if self._waiting.remove(ledger_id, entry_id):
-                # The alarm may have been for this message alone.
-                self._waiting.next_key()
+            self._fixed_delay.rule_out()
+            if self._scheduled.remove(ledger_id, entry_id):
+                # The alarm may have been set for this message alone.
+                self._scheduled.next_key()
             return False
-        self._fixed_delay.see(deliver_at, self._tick)
-        self._waiting.add(deliver_at, ledger_id, entry_id)
+        self._fixed_delay.observe(deliver_at, self._tick)
+        self._scheduled.add(deliver_at, ledger_id, entry_id)
         return True
 
     def add_many(self, positions: Positions, deliver_at: int | Sequence[int] | Column) -> Mask:
@@ -128,7 +128,7 @@ class InMemoryDelayedTracker(ProcessBound):
         with self._lock:
             self._check_open()
             tracked = self._add_many(times, ledger_ids, entry_ids)
-            self._wakeup.update(self._waiting.no_key_before)
+            self._wakeup.update(self._scheduled.earliest_key_bound)
             return tracked
 
     def _add_many(self, times: Column, ledger_ids: Column, entry_ids: Column) -> Mask:
@@ -137,96 +137,94 @@ class InMemoryDelayedTracker(ProcessBound):
             if self._order_matters(~delayed, ledger_ids, entry_ids):
                 rows = zip(ledger_ids.tolist(), entry_ids.tolist(), times.tolist(), strict=True)
                 return np.fromiter((self._add(*row) for row in rows), dtype=np.bool_, count=len(times))
-            self._fixed_delay.broken()
+            self._fixed_delay.rule_out()
             times, ledger_ids, entry_ids = times[delayed], ledger_ids[delayed], entry_ids[delayed]
-        self._fixed_delay.see_many(times, self._tick)
-        self._waiting.add_many(times, ledger_ids, entry_ids)
+        self._fixed_delay.observe_many(times, self._tick)
+        self._scheduled.add_many(times, ledger_ids, entry_ids)
         return delayed
 
     def _order_matters(self, due: Mask, ledger_ids: Column, entry_ids: Column) -> bool:
-        """Whether one that is due waits already, or will from elsewhere in the batch."""
-        if self._waiting.contains_many(ledger_ids[due], entry_ids[due]).any():
+        """Return True if a due message is already tracked, or the batch contains a position twice."""
+        if self._scheduled.contains_many(ledger_ids[due], entry_ids[due]).any():
             return True
         return len(first_of_each(ledger_ids, entry_ids)) < len(ledger_ids)
 
     def pop_due(self, limit: int | None = None) -> list[Position]:
         if limit is not None and (type(limit) is not int or limit < 0):
-            raise IncorrectParameterError(f"a limit is a number from 0 up or None, not {limit!r}")
+            raise IncorrectParameterError(f"limit must be a non-negative integer or None, not {limit!r}")
         with self._lock:
-            ledger_ids, entry_ids = self._waiting.pop(self._key_cutoff(), limit)
-            if not self._waiting:
+            ledger_ids, entry_ids = self._scheduled.pop(self._key_cutoff(), limit)
+            if not self._scheduled:
                 self._fixed_delay.reset()
-            self._wakeup.update(self._waiting.next_key())
+            self._wakeup.update(self._scheduled.next_key())
         order = np.lexsort((entry_ids, ledger_ids))
         return list(map(Position, ledger_ids[order].tolist(), entry_ids[order].tolist()))
 
     def cancel(self, position: tuple[int, int]) -> bool:
         ledger_id, entry_id = check_position(position)
         with self._lock:
-            removed = self._waiting.remove(ledger_id, entry_id)
-            # If it was the earliest the alarm rings in vain, and is set anew by whoever asks what is available then.
-            self._wakeup.update(self._waiting.no_key_before)
+            removed = self._scheduled.remove(ledger_id, entry_id)
+            # If it was the earliest, the alarm fires for nothing, and the next availability check rearms it.
+            self._wakeup.update(self._scheduled.earliest_key_bound)
             return removed
 
     def put(self, position: tuple[int, int], deliver_at: int) -> None:
-        """Have a message wait for this time, and for no other, whether it waits already or not; a time that has come
-        is due at once."""
+        """Track a message for this time only, replacing its earlier time; a past time is due at once."""
         ledger_id, entry_id = check_position(position)
         deliver_at = check_time(deliver_at)
         with self._lock:
             self._check_open()
-            self._fixed_delay.broken()
+            self._fixed_delay.rule_out()
             if self._is_due(deliver_at):
-                # Nor does rounding put it off.
+                # Rounding must not delay it either.
                 deliver_at = max(min(deliver_at, self._clock.now()) - (1 << _bits_of(self._tick)), -LARGEST)
-            self._waiting.remove(ledger_id, entry_id)
-            self._waiting.add(deliver_at, ledger_id, entry_id)
-            self._wakeup.update(self._waiting.no_key_before)
+            self._scheduled.remove(ledger_id, entry_id)
+            self._scheduled.add(deliver_at, ledger_id, entry_id)
+            self._wakeup.update(self._scheduled.earliest_key_bound)
 
-    # -- questions ---------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def has_message_available(self) -> bool:
         with self._lock:
             available = self._is_available()
             if not available:
-                self._wakeup.update(self._waiting.next_key())
+                self._wakeup.update(self._scheduled.next_key())
             return available
 
     def should_pause_all_deliveries(self) -> bool:
         with self._lock:
-            return self._fixed_delay.believed(len(self._waiting)) and not self._is_available()
+            return self._fixed_delay.is_fixed(len(self._scheduled)) and not self._is_available()
 
     def contains_message(self, position: tuple[int, int]) -> bool:
         ledger_id, entry_id = check_position(position)
         with self._lock:
-            return self._waiting.contains(ledger_id, entry_id)
+            return self._scheduled.contains(ledger_id, entry_id)
 
     def contains_many(self, ledger_ids: Column, entry_ids: Column) -> Mask:
         ledger_ids, entry_ids = columns_of((as_ids("ledger ids", ledger_ids), entry_ids))
         with self._lock:
-            return self._waiting.contains_many(ledger_ids, entry_ids)
+            return self._scheduled.contains_many(ledger_ids, entry_ids)
 
     def next_delivery(self) -> int | None:
         with self._lock:
-            return self._waiting.next_key()
+            return self._scheduled.next_key()
 
     def peek(self, first: int | None = None, last: int | None = None, limit: int | None = None) -> Indexes:
-        """What waits under times from the first to the last, as they are rounded, in the order of time, ledger and
-        entry; nothing is removed."""
+        """Messages with rounded times from ``first`` to ``last``, by time, ledger and entry; nothing is removed."""
         with self._lock:
-            found = Indexes(*self._waiting.peek(first, last))
+            found = Indexes(*self._scheduled.peek(first, last))
         return found.part(0, found.size if limit is None else limit)
 
     @property
     def next_wake(self) -> int | None:
-        """When the alarm is to ring."""
+        """Time of the pending alarm."""
         with self._lock:
             return self._wakeup.armed
 
     @property
     def count(self) -> int:
         with self._lock:
-            return len(self._waiting)
+            return len(self._scheduled)
 
     def __len__(self) -> int:
         return self.count
@@ -234,27 +232,27 @@ class InMemoryDelayedTracker(ProcessBound):
     @property
     def memory_bytes(self) -> int:
         with self._lock:
-            return self._waiting.memory_bytes
+            return self._scheduled.memory_bytes
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """What was found out about the delays stays: it is a property of the topic."""
+        """Stop tracking every message. The detected delay is a property of the topic and is retained."""
         with self._lock:
-            self._waiting.clear()
+            self._scheduled.clear()
             self._wakeup.update(None)
 
     def reset_tick(self, tick_time_millis: int) -> None:
-        """What waits keeps its bucket, until a wider one takes it in. So with a smaller tick it may be early (strict:
-        late) by the width that its bucket had."""
+        """Change the tick. Tracked messages are rounded to a wider bucket, but not to a narrower one: with a smaller
+        tick they may be early (strict: late) by their old bucket width."""
         tick = check_millis("tick_time_millis", tick_time_millis, 1)
         with self._lock:
             self._tick = self._wakeup.tick = tick
-            self._waiting.rekey(_bits_of(tick))
-            self._wakeup.update(self._waiting.next_key())
+            self._scheduled.rekey(_bits_of(tick))
+            self._wakeup.update(self._scheduled.next_key())
 
     def change_config(self, config: DelayedDeliveryConfig) -> None:
-        """Use another tick and another look-ahead. The other settings are fixed while the tracker is open."""
+        """Apply the tick and the look-ahead; the other settings are fixed while the tracker is open."""
         with self._lock:
             self._fixed_delay.change_lookahead(config.delayed_delivery_fixed_delay_detection_lookahead)
             if config.delayed_delivery_tick_time_millis != self._tick:
@@ -264,16 +262,16 @@ class InMemoryDelayedTracker(ProcessBound):
         with self._lock:
             self._closed = True
             self._wakeup.close()
-            self._waiting.clear()
+            self._scheduled.clear()
         if self._own_timer is not None:
             self._own_timer.close()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise TrackerClosedError("the tracker was closed")
+            raise TrackerClosedError("the tracker is closed")
 
     def __repr__(self) -> str:
-        return f"<InMemoryDelayedTracker: {len(self)} waiting{', closed' if self._closed else ''}>"
+        return f"<InMemoryDelayedTracker: {len(self)} delayed{', closed' if self._closed else ''}>"
 
 
 def _bits_of(tick: int) -> int:

@@ -1,7 +1,7 @@
-"""A tracker in which messages can be given another time, durably, whatever tracker is below.
+"""Tracker that supports durable rescheduling of messages on top of any other tracker.
 
-Those that were have a tracker of their own, beside the one that has all others; the times that they were given are
-written down by the cursor, in the same place and form for every tracker, so that one takes them over from another.
+Rescheduled messages are tracked separately from all others. Their times are stored in a ledger of the cursor, in the
+same place and format for every kind of tracker, so that kinds can be exchanged.
 """
 
 from __future__ import annotations
@@ -35,215 +35,221 @@ from bookstand.storage.format.position import Position
 from bookstand.storage.logger import logger
 from bookstand.storage.process.fork_guard import ProcessBound
 
-# So few that are delivered are not worth looking for.
-_FEW = 1_000
+# Up to this many passed positions do not justify a cleanup.
+_MIN_PASSED = 1_000
 
 
 class ReschedulableTracker(ProcessBound):
-    """A :class:`~bookstand.delivery.tracker.protocol.DelayedTracker` of ``others`` and of ``given``, both of which it
-    closes."""
+    """A DelayedTracker that combines ``inner`` with a tracker of the ``rescheduled`` messages, and closes both."""
 
     def __init__(
-        self, others: InMemoryDelayedTracker | SubscriptionView, given: InMemoryDelayedTracker, home: BucketRegistry
+        self,
+        inner: InMemoryDelayedTracker | SubscriptionView,
+        rescheduled: InMemoryDelayedTracker,
+        registry: BucketRegistry,
     ) -> None:
-        self.others = others
-        self._given = given
+        self.inner = inner
+        self._rescheduled = rescheduled
         self._lock = RLock()
-        self._home = home
-        self._rescheduled = RescheduleLog(home)
+        self._registry = registry
+        self._log = RescheduleLog(registry)
         self.problems: list[str] = []
         """Damage found when the tracker was opened."""
         try:
-            with_retries(self._rescheduled.load)
+            with_retries(self._log.load)
         except (*GONE, MalformedRecordError) as error:
-            self.problems.append(f"the times of rescheduled messages are lost, and their own times apply: {error}")
-            logger().warning("topic %s, cursor %s: %s", home.topic, home.cursor, self.problems[0])
-        self._settle([position for position in self._rescheduled.times if not self._is_unacknowledged(position)])
-        for position, time in self._rescheduled.times.items():
-            given.put(position, time)
-        # What was given a time since this was opened or before: others may have it under another, and a shared index
-        # has, for others' sake.
-        self._moved = set(self._rescheduled.times)
+            self.problems.append(f"the times of rescheduled messages are lost, so their original times apply: {error}")
+            logger().warning("topic %s, cursor %s: %s", registry.topic, registry.cursor, self.problems[0])
+        self._remove_from_log([position for position in self._log.times if not self._is_unacknowledged(position)])
+        for position, time in self._log.times.items():
+            rescheduled.put(position, time)
+        # Rescheduled positions, even if popped since. The inner tracker may have them under another time; a shared
+        # index does, because other subscriptions need it.
+        self._positions = set(self._log.times)
 
     def _is_unacknowledged(self, position: tuple[int, int]) -> bool:
         ledger_id, entry_id = position
         try:
-            return position > self._home.mark_delete() and bool(
-                self._home.unacknowledged(ledger_id, BitMap64([entry_id]))
+            return position > self._registry.mark_delete() and bool(
+                self._registry.unacknowledged(ledger_id, BitMap64([entry_id]))
             )
         except GONE:
-            # The acknowledgments of the ledger cannot be read: the message may be delivered again.
+            # The acknowledgments of the ledger cannot be read: redeliver the message rather than lose it.
             return True
 
     @property
-    def given_times(self) -> Mapping[tuple[int, int], int]:
-        """What messages that wait were given instead of their own times."""
-        return self._rescheduled.times
+    def rescheduled_times(self) -> Mapping[tuple[int, int], int]:
+        """Times of the rescheduled messages that are still delayed."""
+        return self._log.times
 
-    # -- in ----------------------------------------------------------------------------------------------------------
+    # -- adding and rescheduling --------------------------------------------------------------------------------------
 
     def add(self, position: tuple[int, int], deliver_at: int) -> bool:
-        if self._moved:
+        if self._positions:
             return bool(self.add_many([check_position(position)], deliver_at)[0])
-        return self.others.add(position, deliver_at)
+        return self.inner.add(position, deliver_at)
 
     def add_many(self, positions: Positions, deliver_at: int | Sequence[int] | Column) -> Mask:
-        if not self._moved:
-            return self.others.add_many(positions, deliver_at)
+        if not self._positions:
+            return self.inner.add_many(positions, deliver_at)
         ledger_ids, entry_ids = columns_of(positions)
         times = times_of(deliver_at, len(ledger_ids))
         with self._lock:
-            tracked = self._given.contains_many(ledger_ids, entry_ids)
+            tracked = self._rescheduled.contains_many(ledger_ids, entry_ids)
             rest = ~tracked
-            # Those of which the given time has come are met again: from now on it is their own that counts.
-            self._moved.difference_update(zip(ledger_ids[rest].tolist(), entry_ids[rest].tolist(), strict=True))
-            tracked[rest] = self.others.add_many((ledger_ids[rest], entry_ids[rest]), times[rest])
+            # A rescheduled message that was popped is read again: its original time counts from now on.
+            self._positions.difference_update(zip(ledger_ids[rest].tolist(), entry_ids[rest].tolist(), strict=True))
+            tracked[rest] = self.inner.add_many((ledger_ids[rest], entry_ids[rest]), times[rest])
             return tracked
 
-    def _are_moved(self, ledger_ids: Column, entry_ids: Column) -> Mask:
+    def _are_rescheduled(self, ledger_ids: Column, entry_ids: Column) -> Mask:
         positions = zip(ledger_ids.tolist(), entry_ids.tolist(), strict=True)
-        return np.fromiter((position in self._moved for position in positions), dtype=np.bool_, count=len(ledger_ids))
+        return np.fromiter(
+            (position in self._positions for position in positions), dtype=np.bool_, count=len(ledger_ids)
+        )
 
     def reschedule(self, position: tuple[int, int], deliver_at: int) -> bool:
-        """Deliver a message at another time, durably on return; False if it is not tracked. A time that has come is
-        due at once."""
+        """Deliver a message at another time, durably on return; return False if it is not tracked. A past time is due
+        at once."""
         ledger_id, entry_id = check_position(position)
         deliver_at = check_time(deliver_at)
         with self._lock:
             position = Position(ledger_id, entry_id)
             if not self.contains_message(position):
                 return False
-            with_retries(lambda: self._rescheduled.note({position: deliver_at}))
-            self._moved.add(position)
-            if len(self._moved) > 2 * self._given.count + _FEW:
-                passed = self._home.mark_delete()
-                self._moved = {one for one in self._moved if one > passed}
-            self.others.cancel(position)
-            self._given.put(position, deliver_at)
+            with_retries(lambda: self._log.append({position: deliver_at}))
+            self._positions.add(position)
+            if len(self._positions) > 2 * self._rescheduled.count + _MIN_PASSED:
+                mark_delete = self._registry.mark_delete()
+                self._positions = {other for other in self._positions if other > mark_delete}
+            self.inner.cancel(position)
+            self._rescheduled.put(position, deliver_at)
             return True
 
-    # -- out ---------------------------------------------------------------------------------------------------------
+    # -- removing -----------------------------------------------------------------------------------------------------
 
     def pop_due(self, limit: int | None = None) -> list[Position]:
         with self._lock:
-            found = self._given.pop_due(limit)
+            found = self._rescheduled.pop_due(limit)
             if found:
-                self._settle(found)
+                self._remove_from_log(found)
             while limit is None or len(found) < limit:
-                more = self.others.pop_due(None if limit is None else limit - len(found))
-                found += [position for position in more if position not in self._moved]
+                more = self.inner.pop_due(None if limit is None else limit - len(found))
+                found += [position for position in more if position not in self._positions]
                 if limit is None or not more:
                     break
             return sorted(found)
 
     def cancel(self, position: tuple[int, int]) -> bool:
         with self._lock:
-            if self._given.cancel(position):
-                self._settle([Position(*position)])
+            if self._rescheduled.cancel(position):
+                self._remove_from_log([Position(*position)])
                 return True
-            return self.others.cancel(position)
+            return self.inner.cancel(position)
 
     def cancel_many(self, positions: Sequence[tuple[int, int]]) -> None:
-        """Cancel those of the messages that are tracked."""
+        """Cancel the messages that are tracked."""
         with self._lock:
-            given = [position for position in positions if self._given.cancel(position)]
-            if given:
-                self._settle(given)
+            rescheduled = [position for position in positions if self._rescheduled.cancel(position)]
+            if rescheduled:
+                self._remove_from_log(rescheduled)
             for position in positions:
-                self.others.cancel(position)
+                self.inner.cancel(position)
 
-    def _settle(self, positions: Sequence[tuple[int, int]]) -> None:
-        """They wait no more. What stays written down of them is dropped some time."""
+    def _remove_from_log(self, positions: Sequence[tuple[int, int]]) -> None:
+        """Remove messages that are no longer delayed from the log; a failure only delays the removal."""
         try:
-            self._rescheduled.settled(positions)
+            self._log.remove(positions)
         except TRANSIENT_ERRORS as error:
-            logger().warning("topic %s: what was rescheduled is still written down: %s", self._home.topic, error)
+            logger().warning(
+                "topic %s: times of rescheduled messages could not be removed: %s", self._registry.topic, error
+            )
 
-    # -- questions ---------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def has_message_available(self) -> bool:
-        return self._given.has_message_available() or self.others.has_message_available()
+        return self._rescheduled.has_message_available() or self.inner.has_message_available()
 
-    def takes_rewind(self) -> bool:
-        """Whether the subscription is to read again from its mark-delete position, which it is told once."""
-        view = self.others
+    def consume_rewind_request(self) -> bool:
+        """Return True, once, if the subscription must read again from its mark-delete position."""
+        view = self.inner
         rewinds = isinstance(view, SubscriptionView) and view.must_rewind
         if rewinds:
             view.must_rewind = False  # type: ignore[union-attr]
         return rewinds
 
     def should_pause_all_deliveries(self) -> bool:
-        return self.others.should_pause_all_deliveries() and not self._given.has_message_available()
+        return self.inner.should_pause_all_deliveries() and not self._rescheduled.has_message_available()
 
     def contains_message(self, position: tuple[int, int]) -> bool:
-        if self._moved and tuple(position) in self._moved:
-            return self._given.contains_message(position)
-        return self.others.contains_message(position)
+        if self._positions and tuple(position) in self._positions:
+            return self._rescheduled.contains_message(position)
+        return self.inner.contains_message(position)
 
     def contains_many(self, ledger_ids: Column, entry_ids: Column) -> Mask:
-        found = self.others.contains_many(ledger_ids, entry_ids)
-        if self._moved:
-            moved = self._are_moved(ledger_ids, entry_ids)
-            found[moved] = self._given.contains_many(ledger_ids[moved], entry_ids[moved])
+        found = self.inner.contains_many(ledger_ids, entry_ids)
+        if self._positions:
+            mask = self._are_rescheduled(ledger_ids, entry_ids)
+            found[mask] = self._rescheduled.contains_many(ledger_ids[mask], entry_ids[mask])
         return found
 
     def next_delivery(self) -> int | None:
-        times = (self._given.next_delivery(), self.others.next_delivery())
+        times = (self._rescheduled.next_delivery(), self.inner.next_delivery())
         return min((time for time in times if time is not None), default=None)
 
     def peek(self, first: int | None = None, last: int | None = None, limit: int | None = None) -> Indexes:
-        """What waits for times from the first to the last, in the order of time, ledger and entry."""
+        """Messages with times from ``first`` to ``last``, by time, ledger and entry."""
         with self._lock:
-            others = self.others.peek(first, last)
-            if self._moved:
-                rest = ~self._are_moved(others.ledger_ids, others.entry_ids)
-                others = Indexes(*(column[rest] for column in others))
-            found = distinct(concatenate([others, self._given.peek(first, last)]))
+            inner = self.inner.peek(first, last)
+            if self._positions:
+                rest = ~self._are_rescheduled(inner.ledger_ids, inner.entry_ids)
+                inner = Indexes(*(column[rest] for column in inner))
+            found = distinct(concatenate([inner, self._rescheduled.peek(first, last)]))
         return found.part(0, found.size if limit is None else limit)
 
     @property
     def delayed_count(self) -> int:
-        """Number of messages that are delayed, or due and not taken yet."""
+        """Number of messages that are delayed, or due and not popped yet."""
         with self._lock:
-            if self._moved:
-                ledger_ids, entry_ids = columns_of(list(self._moved))
-                tracked_twice = self.others.contains_many(ledger_ids, entry_ids)
+            if self._positions:
+                ledger_ids, entry_ids = columns_of(list(self._positions))
+                tracked_twice = self.inner.contains_many(ledger_ids, entry_ids)
                 for position in positions_of(ledger_ids[tracked_twice], entry_ids[tracked_twice]):
-                    self.others.cancel(position)
-            others = self.others.delayed_count if isinstance(self.others, SubscriptionView) else self.others.count
-            return self._given.count + others
+                    self.inner.cancel(position)
+            inner = self.inner.delayed_count if isinstance(self.inner, SubscriptionView) else self.inner.count
+            return self._rescheduled.count + inner
 
     @property
     def count(self) -> int:
-        return self._given.count + self.others.count
+        return self._rescheduled.count + self.inner.count
 
     def __len__(self) -> int:
         return self.count
 
     @property
     def memory_bytes(self) -> int:
-        return self._given.memory_bytes + self.others.memory_bytes
+        return self._rescheduled.memory_bytes + self.inner.memory_bytes
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
         with self._lock:
-            if self._rescheduled.is_stored:
-                self._home.change(self._rescheduled.delete_in)
-            self._rescheduled.forget()
-            self._moved.clear()
-            self._given.clear()
-            self.others.clear()
+            if self._log.is_stored:
+                self._registry.change(self._log.delete_in)
+            self._log.reset()
+            self._positions.clear()
+            self._rescheduled.clear()
+            self.inner.clear()
 
     def reset_tick(self, tick_time_millis: int) -> None:
-        self._given.reset_tick(tick_time_millis)
-        self.others.reset_tick(tick_time_millis)
+        self._rescheduled.reset_tick(tick_time_millis)
+        self.inner.reset_tick(tick_time_millis)
 
     def change_config(self, config: DelayedDeliveryConfig) -> None:
-        """Use another tick, and what else of the settings can be changed while the trackers are open."""
-        self._given.change_config(config)
-        self.others.change_config(config)
+        """Apply the tick and the other settings that can change while the trackers are open."""
+        self._rescheduled.change_config(config)
+        self.inner.change_config(config)
 
     def close(self) -> None:
-        self._given.close()
-        self.others.close()
+        self._rescheduled.close()
+        self.inner.close()

@@ -1,12 +1,12 @@
-"""Messages that are to be delivered at another time than they say: in a ledger that a cursor's property names.
+"""Log of rescheduled messages: a ledger that a cursor property names.
 
     property    #pulsar.internal.delayed.rescheduled = <ledger id>
-    entry       a segment as in a snapshot (``snapshot.py``): messages, and the times they were given
+    entry       a snapshot segment (``snapshot/codec.py``): messages and their new times
 
-A later entry tells more than an earlier one. The ledger is written anew, with those that wait still, when a tracker
-begins to write to it and when most of it is of messages that are gone; with the last of them the ledger goes. Each of
-that is one commit with the property. What messages are gone by is durable before: one whose acknowledgment is lost in a
-crash would come at its own time, which may be earlier.
+Later entries override earlier ones. The ledger is rewritten with the messages that are still delayed when a tracker
+first writes to it, and when most of it is obsolete; it is deleted with its last message. Each of these is one commit
+with the property. Acknowledgments are flushed first: after a crash, a message without its acknowledgment and without
+its entry here would be delivered at its original time, which may be earlier.
 """
 
 from __future__ import annotations
@@ -32,48 +32,48 @@ if TYPE_CHECKING:
 
 PROPERTY = f"{DELAYED_PREFIX}rescheduled"
 _LABELS = {"application": b"bookstand", "component": RESCHEDULED, RESCHEDULED_LABEL: PROPERTY.encode()}
-# So many entries of messages that are gone are not worth a new ledger.
-_FEW = 1000
-_AT_ONCE = 5000
+# Up to this many obsolete messages do not justify a rewrite.
+_MIN_OBSOLETE = 1000
+_ENTRY_BATCH = 5000
 
 Position = tuple[int, int]
 
 
 class RescheduleLog:
-    """Not safe between threads: its owner has a lock. ``times`` is what the ledger says of messages that wait."""
+    """Not thread-safe: callers hold a lock. ``times`` contains the new time of every message that is still delayed."""
 
-    def __init__(self, home: BucketRegistry) -> None:
-        self._home = home
+    def __init__(self, registry: BucketRegistry) -> None:
+        self._registry = registry
         self._writer: LedgerWriter | None = None
         self._stored = 0
         self.times: dict[Position, int] = {}
 
     def load(self) -> None:
-        """Read what is stored; raises where it cannot be read."""
-        stored = self._home.properties().get(PROPERTY)
+        """Read the stored times; raise if they cannot be read."""
+        stored = self._registry.properties().get(PROPERTY)
         if stored is None:
             return
         if not stored.isascii() or not stored.isdecimal() or int(stored) >= 1 << 63:
-            raise MalformedRecordError(f"property {PROPERTY} is a ledger's id, not {stored!r}")
+            raise MalformedRecordError(f"property {PROPERTY} must be a ledger id, not {stored!r}")
         ledger_id = int(stored)
-        reader = self._home.client.open(ledger_id, not self._home.client.read_only, b"", None)
-        for first in range(0, reader.last_add_confirmed + 1, _AT_ONCE):
-            last = min(first + _AT_ONCE - 1, reader.last_add_confirmed)
+        reader = self._registry.client.open(ledger_id, not self._registry.client.read_only, b"", None)
+        for first in range(0, reader.last_add_confirmed + 1, _ENTRY_BATCH):
+            last = min(first + _ENTRY_BATCH - 1, reader.last_add_confirmed)
             entries = [entry.data for entry in reader.read(first, last)]
             names = [f"rescheduled messages in ledger {ledger_id}, entry {number}" for number in range(first, last + 1)]
             for indexes in decode_segments(entries, names):
                 self.times.update(((index.ledger_id, index.entry_id), index.timestamp) for index in indexes.indexes)
 
-    def note(self, times: Mapping[Position, int]) -> None:
-        """Messages are delivered at other times from now on; durable on return, or as it was."""
-        if self._writer is None or self._writer.is_closed() or self._stored > 2 * len(self.times) + _FEW:
-            self._write_anew({**self.times, **times})
+    def append(self, times: Mapping[Position, int]) -> None:
+        """Store new times of messages; durable on return, or unchanged on error."""
+        if self._writer is None or self._writer.is_closed() or self._stored > 2 * len(self.times) + _MIN_OBSOLETE:
+            self._rewrite({**self.times, **times})
         else:
             self._writer.append(_entry(times))
             self._stored += len(times)
         self.times.update(times)
 
-    def _write_anew(self, times: Mapping[Position, int]) -> None:
+    def _rewrite(self, times: Mapping[Position, int]) -> None:
         created: list[LedgerWriter] = []
 
         def change(transaction: Transaction, properties: dict[str, str]) -> None:
@@ -82,58 +82,58 @@ class RescheduleLog:
                 password=b"",
                 custom_metadata={
                     **_LABELS,
-                    RESCHEDULED_TOPIC_LABEL: self._home.topic.encode(),
-                    RESCHEDULED_CURSOR_LABEL: self._home.cursor.encode(),
+                    RESCHEDULED_TOPIC_LABEL: self._registry.topic.encode(),
+                    RESCHEDULED_CURSOR_LABEL: self._registry.cursor.encode(),
                 },
             )
             positions = list(times)
-            for first in range(0, len(positions), _AT_ONCE):
-                some = positions[first : first + _AT_ONCE]
-                transaction.append(writer, _entry({position: times[position] for position in some}))
+            for first in range(0, len(positions), _ENTRY_BATCH):
+                batch = positions[first : first + _ENTRY_BATCH]
+                transaction.append(writer, _entry({position: times[position] for position in batch}))
             properties[PROPERTY] = str(writer.id)
             created[:] = [writer]
 
-        self._home.write_acknowledged()
-        self._home.change(change)
+        self._registry.write_acknowledged()
+        self._registry.change(change)
         (self._writer,) = created
         self._stored = len(times)
 
-    def instead_of(self, times: Numbers, ledger_ids: Numbers, entry_ids: Numbers) -> Numbers:
-        """The times, with those that some of the messages were given."""
+    def override(self, times: Numbers, ledger_ids: Numbers, entry_ids: Numbers) -> Numbers:
+        """Return the times, with those of rescheduled messages replaced."""
         if not self.times:
             return times
-        given = times.copy()
+        replaced = times.copy()
         for row, position in enumerate(zip(ledger_ids.tolist(), entry_ids.tolist(), strict=True)):
             if position in self.times:
-                given[row] = self.times[position]
-        return given
+                replaced[row] = self.times[position]
+        return replaced
 
     @property
     def is_stored(self) -> bool:
-        return PROPERTY in self._home.properties()
+        return PROPERTY in self._registry.properties()
 
-    def settled(self, positions: Iterable[Position]) -> None:
-        """These wait no more."""
+    def remove(self, positions: Iterable[Position]) -> None:
+        """Remove messages that are no longer delayed; delete the ledger with the last one."""
         for position in positions:
             self.times.pop(position, None)
         if not self.times and self.is_stored:
-            self._home.write_acknowledged()
-            self._home.change(self.delete_in)
+            self._registry.write_acknowledged()
+            self._registry.change(self.delete_in)
             self._writer = None
 
-    def forget(self) -> None:
-        """For after :meth:`delete_in`, or to begin anew."""
+    def reset(self) -> None:
+        """Discard the state in memory, after :meth:`delete_in` or on close."""
         self.times.clear()
         self._writer = None
 
     def delete_in(self, transaction: Transaction, properties: dict[str, str]) -> None:
-        """Delete everything when the transaction ends."""
+        """Delete the ledger when the transaction commits."""
         stored = properties.pop(PROPERTY, "")
-        if stored.isdecimal() and self._home.client.storage.has_ledger(int(stored)):
+        if stored.isdecimal() and self._registry.client.storage.has_ledger(int(stored)):
             transaction.delete_ledger(int(stored))
 
 
 def _entry(times: Mapping[Position, int]) -> bytes:
-    """In the order of segments: of time, ledger and entry."""
+    """Encode times as a segment, sorted by time, ledger and entry."""
     rows = sorted((time, *position) for position, time in times.items())
     return encode_segment(Indexes.of(*zip(*rows, strict=True)))

@@ -1,9 +1,9 @@
-"""Positions that wait, each under one time, with the answer to whether one does.
+"""Set of delayed positions with one time each.
 
-A time index finds what is under a time, not under which time something is, and does not mind a position under two.
-So beside it stands one bit for each position that waits. What is removed leaves its entry in the index behind, *dead*,
-with a bit that says so: it is dropped when its turn comes, or when it is at the head and somebody asks for the head,
-or when there are more dead than living.
+A time index finds positions by time, but not the time of a position, and accepts a position under two times. Therefore
+one bit per tracked position is stored beside the index. A removed position leaves a *dead* entry in the index, with a
+bit in the dead set. Dead entries are dropped when they become due, when the head of the index is queried, or when they
+outnumber the live ones.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ from bookstand.delivery.time_index.index import TimeIndex
 from bookstand.delivery.time_index.precision import Precision
 
 _LATEST = (1 << 63) - 1
-# So many dead ones are not worth a new index.
-_FEW_DEAD = 4096
+# Up to this many dead entries do not justify rebuilding the index.
+_MIN_DEAD = 4096
 
 
 class ScheduledPositions:
-    """Not thread-safe: callers hold a lock. ``round_up``: keys are times rounded up, else down. A ``precision`` rounds
-    in place of both, when a position is added."""
+    """Not thread-safe: callers hold a lock. Keys are times rounded up if ``round_up``, else down; ``precision``
+    replaces both."""
 
     def __init__(self, precision_bits: int, round_up: bool, precision: Precision | None = None) -> None:
         self._bits = precision_bits
         self._round_up = round_up
         self._precision = precision
         self._index = self._new_index()
-        self._alive = PositionSet()
+        self._live = PositionSet()
         self._dead = PositionSet()
-        # Not above the earliest key, and that key itself if it is exact: asking the index after every addition costs
-        # more than the addition.
+        # Lower bound of the earliest key, equal to it if exact. Querying the index after every addition would cost more
+        # than the addition.
         self._next: int | None = None
         self._next_is_exact = True
 
     def _new_index(self) -> TimeIndex:
         if self._precision is not None:
-            # It may depend on the moment, and what is rounded stays as it is.
+            # Times are rounded when they are added, because the precision may depend on the clock.
             return TimeIndex()
         return TimeIndex(self._bits, round_up=self._round_up)
 
     def __len__(self) -> int:
-        return len(self._alive)
+        return len(self._live)
 
     def add(self, time: int, ledger_id: int, entry_id: int) -> None:
-        """A position that waits already keeps its time."""
-        if not self._alive.add(ledger_id, entry_id):
+        """Add a position; if it is already present it keeps its time."""
+        if not self._live.add(ledger_id, entry_id):
             return
         if self._precision is not None:
             time = self._precision.key(time)
-        if not (self._dead and self._dead.discard(ledger_id, entry_id) and self._revived(time, ledger_id, entry_id)):
+        if not (self._dead and self._dead.discard(ledger_id, entry_id) and self._revive(time, ledger_id, entry_id)):
             self._index.add(time, ledger_id, entry_id)
-        self._comes(time)
+        self._lower_next(time)
 
     def add_many(self, times: Column, ledger_ids: Column, entry_ids: Column) -> None:
-        """The same in their order: of a position that is there twice, the first time counts."""
-        rows = np.flatnonzero(~self._alive.contains_many(ledger_ids, entry_ids))
+        """Add positions in order; the first time of a repeated position counts."""
+        rows = np.flatnonzero(~self._live.contains_many(ledger_ids, entry_ids))
         rows = rows[first_of_each(ledger_ids[rows], entry_ids[rows])]
         if not len(rows):
             return
@@ -64,15 +64,17 @@ class ScheduledPositions:
         if self._precision is not None:
             times = self._precision.keys(times)
         if self._dead and self._dead.contains_many(ledger_ids, entry_ids).any():
-            # They may be under other times. Without the dead there is nothing to look for, one after the other.
-            self._bury()
-        self._alive.add_many(ledger_ids, entry_ids)
+            # They may be dead under other times. Dropping all dead entries avoids a search for each.
+            self._drop_dead()
+        self._live.add_many(ledger_ids, entry_ids)
         self._index.add_many(times, ledger_ids, entry_ids)
-        self._comes(int(times.min()))
+        self._lower_next(int(times.min()))
 
-    def _revived(self, time: int, ledger_id: int, entry_id: int) -> bool:
-        """One that was dead waits again: whether it is under this time already. If not, it is no longer under the
-        other, which has to be looked for; a message has one time, so that hardly anybody pays for that."""
+    def _revive(self, time: int, ledger_id: int, entry_id: int) -> bool:
+        """Return True if a dead position is in the index under this time; otherwise drop its dead entries.
+
+        The search for other times is slow but rare, because a message normally has one time.
+        """
         if self._index.contains(time, ledger_id, entry_id):
             return True
         keys, ledger_ids, entry_ids = self._index.peek().columns()
@@ -80,77 +82,77 @@ class ScheduledPositions:
             self._index.discard(int(keys[row]), ledger_id, entry_id)
         return False
 
-    def _comes(self, time: int) -> None:
+    def _lower_next(self, time: int) -> None:
         if self._next is None or time < self._next:
             key = self._index.key(time)
             self._next = key if self._next is None else min(key, self._next)
 
     def remove(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether it was there."""
-        if not self._alive.discard(ledger_id, entry_id):
+        """Remove a position; return False if it is missing."""
+        if not self._live.discard(ledger_id, entry_id):
             return False
         self._dead.add(ledger_id, entry_id)
         self._next_is_exact = False
-        if not self._alive:
+        if not self._live:
             self.clear()
-        elif len(self._dead) > max(len(self._alive), _FEW_DEAD):
-            self._bury()
+        elif len(self._dead) > max(len(self._live), _MIN_DEAD):
+            self._drop_dead()
         return True
 
-    def _bury(self) -> None:
+    def _drop_dead(self) -> None:
         keys, ledger_ids, entry_ids = self._index.peek().columns()
-        alive = ~self._dead.contains_many(ledger_ids, entry_ids)
-        self._begin(self._bits, keys[alive], ledger_ids[alive], entry_ids[alive])
+        live = ~self._dead.contains_many(ledger_ids, entry_ids)
+        self._rebuild(self._bits, keys[live], ledger_ids[live], entry_ids[live])
         self._dead.clear()
 
     def contains(self, ledger_id: int, entry_id: int) -> bool:
-        return self._alive.contains(ledger_id, entry_id)
+        return self._live.contains(ledger_id, entry_id)
 
     def contains_many(self, ledger_ids: Column, entry_ids: Column) -> Mask:
-        return self._alive.contains_many(ledger_ids, entry_ids)
+        return self._live.contains_many(ledger_ids, entry_ids)
 
     def next_key(self) -> int | None:
-        """The earliest time that something waits under, rounded."""
+        """The earliest key of a live position."""
         if self._next_is_exact:
             return self._next
-        looked_at = 16
+        batch = 16
         while self._dead:
-            _, ledger_ids, entry_ids = self._index.peek(limit=looked_at).columns()
+            _, ledger_ids, entry_ids = self._index.peek(limit=batch).columns()
             dead = self._dead.contains_many(ledger_ids, entry_ids)
-            in_front = len(dead) if dead.all() else int(dead.argmin())
-            if in_front:
-                self._index.pop_due(_LATEST, in_front)
-                self._dead.discard_many(ledger_ids[:in_front], entry_ids[:in_front])
-            if in_front < len(dead):
+            dead_prefix = len(dead) if dead.all() else int(dead.argmin())
+            if dead_prefix:
+                self._index.pop_due(_LATEST, dead_prefix)
+                self._dead.discard_many(ledger_ids[:dead_prefix], entry_ids[:dead_prefix])
+            if dead_prefix < len(dead):
                 break
-            looked_at = min(4 * looked_at, 1 << 16)
+            batch = min(4 * batch, 1 << 16)
         self._next = self._index.next_time()
         self._next_is_exact = True
         return self._next
 
     @property
-    def no_key_before(self) -> int | None:
-        """The same or earlier, for less."""
+    def earliest_key_bound(self) -> int | None:
+        """Lower bound of the earliest key, cheaper than :meth:`next_key`."""
         return self._next
 
     def pop(self, until: int, limit: int | None) -> tuple[Column, Column]:
-        """Remove what waits under keys up to ``until``, the earliest first, at most ``limit``."""
+        """Remove up to ``limit`` positions with keys up to ``until``, the earliest first."""
         until = min(until, _LATEST)
         self._next_is_exact = False
         parts: list[tuple[Column, Column]] = []
-        missing = limit
-        while missing is None or missing > 0:
-            _, ledger_ids, entry_ids = self._index.pop_due(until, missing).columns()
+        remaining = limit
+        while remaining is None or remaining > 0:
+            _, ledger_ids, entry_ids = self._index.pop_due(until, remaining).columns()
             popped = len(ledger_ids)
             if self._dead:
                 dead = self._dead.contains_many(ledger_ids, entry_ids)
                 self._dead.discard_many(ledger_ids[dead], entry_ids[dead])
                 ledger_ids, entry_ids = ledger_ids[~dead], entry_ids[~dead]
-            self._alive.discard_many(ledger_ids, entry_ids)
+            self._live.discard_many(ledger_ids, entry_ids)
             parts.append((ledger_ids, entry_ids))
-            if missing is None or len(ledger_ids) == popped:
+            if remaining is None or len(ledger_ids) == popped:
                 break
-            missing -= len(ledger_ids)
+            remaining -= len(ledger_ids)
         if len(parts) == 1:
             return parts[0]
         empty = np.empty(0, dtype=np.int64)
@@ -160,23 +162,23 @@ class ScheduledPositions:
         )
 
     def peek(self, first: int | None, last: int | None) -> tuple[Column, Column, Column]:
-        """Key, ledger and entry of what waits under keys from the first to the last, in their order."""
+        """Key, ledger and entry of positions with keys from ``first`` to ``last``, in order."""
         columns = self._index.peek(first, last).columns()
         if not self._dead:
             return columns
         keys, ledger_ids, entry_ids = columns
-        alive = ~self._dead.contains_many(ledger_ids, entry_ids)
-        return keys[alive], ledger_ids[alive], entry_ids[alive]
+        live = ~self._dead.contains_many(ledger_ids, entry_ids)
+        return keys[live], ledger_ids[live], entry_ids[live]
 
     def rekey(self, precision_bits: int) -> None:
-        """Keys of another width from now on. Those that are there are rounded on, in the same direction: exact times
-        are not kept, so with a smaller width they stay as they are."""
+        """Change the bucket width. Existing keys are rounded further, in the same direction; a smaller width does not
+        restore the exact times."""
         if precision_bits == self._bits or self._precision is not None:
             self._bits = precision_bits
             return
-        self._begin(precision_bits, *self._index.peek().columns())
+        self._rebuild(precision_bits, *self._index.peek().columns())
 
-    def _begin(self, precision_bits: int, keys: Column, ledger_ids: Column, entry_ids: Column) -> None:
+    def _rebuild(self, precision_bits: int, keys: Column, ledger_ids: Column, entry_ids: Column) -> None:
         self._bits = precision_bits
         self._index = self._new_index()
         self._index.add_many(keys, ledger_ids, entry_ids)
@@ -184,23 +186,23 @@ class ScheduledPositions:
         self._next_is_exact = not self._dead
 
     def clear(self) -> None:
-        for part in (self._index, self._alive, self._dead):
+        for part in (self._index, self._live, self._dead):
             part.clear()
         self._next = None
         self._next_is_exact = True
 
     @property
     def memory_bytes(self) -> int:
-        return self._index.memory_bytes + self._alive.memory_bytes + self._dead.memory_bytes
+        return self._index.memory_bytes + self._live.memory_bytes + self._dead.memory_bytes
 
 
 def first_of_each(ledger_ids: Column, entry_ids: Column) -> Column:
-    """The rows where a position is for the first time, ascending."""
+    """Ascending indexes of the rows where a position occurs first."""
     if (ledger_ids[1:] == ledger_ids[:-1]).all() and (entry_ids[1:] > entry_ids[:-1]).all():
         return np.arange(len(ledger_ids))
     order = np.lexsort((entry_ids, ledger_ids))
     ledger_ids, entry_ids = ledger_ids[order], entry_ids[order]
-    again = np.zeros(len(order), dtype=np.bool_)
-    again[1:] = (ledger_ids[1:] == ledger_ids[:-1]) & (entry_ids[1:] == entry_ids[:-1])
-    # The sort is stable: of equal ones the first stays the first.
-    return np.sort(order[~again])
+    repeated = np.zeros(len(order), dtype=np.bool_)
+    repeated[1:] = (ledger_ids[1:] == ledger_ids[:-1]) & (entry_ids[1:] == entry_ids[:-1])
+    # The sort is stable, so the first of equal rows comes first.
+    return np.sort(order[~repeated])

@@ -1,21 +1,20 @@
-"""One index of delayed messages for all subscriptions of a topic, which PIP-195 leaves open.
+"""One index of delayed messages for all subscriptions of a topic, an extension that PIP-195 leaves open.
 
-A cursor of the index's own, the *builder*, reads the topic once, as far as the foremost subscription has, and tracks in
-buckets what is delayed. What becomes due leaves the index, into a log in memory, and every subscription takes it from
-there at its own pace: its whole progress is a number. It drops what it has acknowledged, and what it has not read as
-far as: that it meets when it does, finds it due, and delivers it.
+The index has its own cursor, the *builder*. It reads the topic once, as far as the most advanced subscription, and
+tracks delayed messages in buckets. Due messages move from the index to a log in memory. Each subscription reads that
+log at its own pace, so its progress is one number. It skips messages that it has acknowledged, and messages after its
+read position: it will find those due when it reads them.
 
-Nobody's progress has to be written, and nothing rests on what the index holds: a subscription begins to read at its
-mark-delete position, and whatever it meets there that the index does not have is delivered if it is due and tracked
-if it is not. So does one that joins late, that begins again after a restart, or that finds what an index lost which was
-damaged. One that lags so far behind that the log is not kept for it has to go back there as well
-(:attr:`SubscriptionView.must_rewind`).
+Progress is not stored, and correctness does not depend on the index: a subscription starts to read at its mark-delete
+position, delivers due messages and adds delayed ones. This also covers subscriptions that are created late or
+restarted, and messages that a damaged index lost. A subscription that lags so far that the log was truncated must go
+back there too (:attr:`SubscriptionView.must_rewind`).
 
-The builder's mark-delete position is the end of what is sealed, or what all subscriptions have passed if that is more.
-What is behind it, it reads again after a restart.
+The builder's mark-delete position is the end of the sealed messages, or the lowest mark-delete position of the
+subscriptions if that is higher. The builder reads again from there after a restart.
 
-Locks: a subscription's cursor asks a view what to skip with its own lock held, so that whoever holds a lock of the
-index or of its tracker asks no subscription's cursor anything. A view does that beforehand, or afterwards.
+Lock order: the cursor of a subscription queries its view while it holds its own lock. Code that holds the lock of the
+index or of its tracker must therefore not call a subscription's cursor; views do so before or after.
 """
 
 from __future__ import annotations
@@ -68,17 +67,17 @@ if TYPE_CHECKING:
     from bookstand.storage.clock import Clock
 
 BUILDER = "bookstand.delayed-index"
-"""The builder's name among the cursors of the topic."""
+"""Name of the builder's cursor."""
 
-# Maximum number of due messages retained for subscriptions that lag, at 24 bytes each.
-MOST_KEPT = 1 << 20
-_READ_AT_ONCE = 1000
-# What is due leaves the index so many at a time, whoever asks for however few.
-_MOVED_AT_ONCE = 5000
+# Maximum number of due messages retained for lagging subscriptions; each takes 24 bytes.
+DUE_LOG_LIMIT = 1 << 20
+_READ_BATCH = 1000
+# Due messages leave the index in batches of this size, however few are requested.
+_DUE_BATCH = 5000
 
 
 class SharedDelayedIndex(ProcessBound):
-    """All methods may be called from any thread."""
+    """Thread-safe index of delayed messages that the subscriptions of a topic share."""
 
     def __init__(
         self,
@@ -87,16 +86,16 @@ class SharedDelayedIndex(ProcessBound):
         *,
         clock: Clock | None = None,
         timer: Timer | None = None,
-        most_kept: int = MOST_KEPT,
+        due_log_limit: int = DUE_LOG_LIMIT,
         cursor_config: CursorConfig | None = None,
     ) -> None:
-        """``cursor_config`` is the builder's."""
+        """``cursor_config`` configures the builder's cursor; ``due_log_limit`` limits the log of due messages."""
         self._topic = topic
         self.config = DelayedDeliveryConfig() if config is None else config
         self._lock = RLock()
         self._views: dict[str, SubscriptionView] = {}
-        self._due = _DueLog()
-        self._most_kept = check_millis("most_kept", most_kept, 0)
+        self._due_log = _DueLog()
+        self._due_log_limit = check_millis("due_log_limit", due_log_limit, 0)
         self.clock = SystemClock() if clock is None else clock
         self._own_timer = timer_for(self.clock) if timer is None else None
         timer = self._own_timer if timer is None else timer
@@ -112,10 +111,10 @@ class SharedDelayedIndex(ProcessBound):
             self._cursor = Cursor.open(topic, BUILDER, cursor_config)
         self._damage += self._cursor.recovered_from.damage
         for problem in self._damage:
-            logger().warning("topic %s: the shared index is rebuilt from the topic: %s", topic.name, problem)
+            logger().warning("topic %s: rebuilding the shared index from the topic: %s", topic.name, problem)
         self.tracker = BucketDelayedTracker(
             self._wake_all,
-            _SharedHome(self),
+            _SharedIndexRegistry(self),
             self.config,
             rebuild=topic_rebuilder(topic),
             clock=self.clock,
@@ -124,10 +123,10 @@ class SharedDelayedIndex(ProcessBound):
 
     @property
     def damage(self) -> list[str]:
-        """Damage of the builder and of snapshots; the topic is read again for what they should have held."""
+        """Damage of the builder and of snapshots, all of it repaired by reading the topic again."""
         return [*self._damage, *self.tracker.problems]
 
-    # -- subscriptions -----------------------------------------------------------------------------------------------
+    # -- subscriptions ------------------------------------------------------------------------------------------------
 
     def view(
         self,
@@ -140,23 +139,23 @@ class SharedDelayedIndex(ProcessBound):
         acked_entries: Callable[[], Iterable[tuple[int, BitMap64]]] = tuple,
         tick: int | None = None,
     ) -> SubscriptionView:
-        """The view of a subscription; it replaces an earlier view of that subscription.
+        """Return a new view for a subscription, which replaces its earlier view.
 
-        ``read_position`` returns the entry that the subscription reads next: at first the one behind its mark-delete
-        position. A subscription that moves its read position back needs a new view before it reads on. ``tick`` is the
-        subscription's own, None that of the index.
+        ``read_position`` returns the entry that the subscription reads next, at first the one after its mark-delete
+        position. Before it reads on from a lower position, the subscription needs a new view. ``tick`` defaults to
+        the tick of the index.
         """
         tick = self.config.delayed_delivery_tick_time_millis if tick is None else tick
         view = SubscriptionView(self, name, wake, mark_delete, read_position, is_acked, acked_entries, tick)
         with self._lock:
-            view.taken = self._due.end
+            view.log_position = self._due_log.end
             self._views[name] = view
             self.change_tick()
         return view
 
     def change_config(self, config: DelayedDeliveryConfig) -> None:
-        """Use other sizes for the buckets that are sealed or merged from now on, and another tick for views that are
-        opened from now on. The other settings are fixed while the index is open."""
+        """Apply bucket sizes to later seals and merges, and the tick to views opened later. The other settings are
+        fixed while the index is open."""
         with self._lock:
             self.config = config
             tick = self.tracker.config.delayed_delivery_tick_time_millis
@@ -164,11 +163,11 @@ class SharedDelayedIndex(ProcessBound):
             self.change_tick()
 
     def change_tick(self) -> None:
-        """Derive the tick of the index from those of its views, after one of them changed.
+        """Derive the tick of the index from its views, after one of them changed.
 
-        Not strict, messages leave the index as soon as they are due for one view, so it is the largest tick; a view
-        with a smaller one retains them until they are due for it. Strict, the tick only limits how often dispatchers
-        are woken, so it is the smallest.
+        In strict mode the tick only limits how often dispatchers are woken, so the index uses the smallest. Otherwise
+        messages leave the index when they are due for any view, so it uses the largest, and a view with a smaller tick
+        retains them.
         """
         with self._lock:
             ticks = [view.tick for view in self._views.values()] or [self.config.delayed_delivery_tick_time_millis]
@@ -176,11 +175,11 @@ class SharedDelayedIndex(ProcessBound):
             if tick != self.tracker.config.delayed_delivery_tick_time_millis:
                 self.tracker.change_config(replace(self.tracker.config, delayed_delivery_tick_time_millis=tick))
 
-    def _leave(self, view: SubscriptionView) -> None:
+    def _remove_view(self, view: SubscriptionView) -> None:
         with self._lock:
             if self._views.get(view.name) is view:
                 del self._views[view.name]
-                self._drop_taken()
+                self._truncate_log()
                 self.change_tick()
 
     def _wake_all(self) -> None:
@@ -188,32 +187,35 @@ class SharedDelayedIndex(ProcessBound):
             view.wake()
 
     def _horizon(self) -> Position:
-        """Nobody delivers what is up to here any more. Takes no lock, for the tracker asks with its own."""
-        return min((view.passed for view in list(self._views.values())), default=EARLIEST)
+        """Lowest mark-delete position of all views. Takes no lock, because the tracker calls it with its own held."""
+        return min((view.last_mark_delete for view in list(self._views.values())), default=EARLIEST)
 
-    # -- building ----------------------------------------------------------------------------------------------------
+    # -- the builder --------------------------------------------------------------------------------------------------
 
     def catch_up(self, beyond: Position = LATEST) -> None:
-        """Read the topic until the builder is beyond a position, or as far as it goes; and track what is delayed."""
+        """Read the topic until the builder is past a position, or to the end, and track delayed messages."""
         with self._lock:
             while self._cursor.read_position <= beyond and (entries := self._read()):
                 delayed = [(entry.position, time) for entry in entries if (time := deliver_at_of(entry)) is not None]
                 if delayed:
                     self._track_new([position for position, _ in delayed], [time for _, time in delayed])
-                self._move_builder(self._sealed())
+                self._advance_builder(self._sealed_end())
 
     def _read(self) -> list[TopicEntry]:
-        """The next entries, without damaged ones: these the subscriptions report when they read them."""
+        """Read the next entries, skipping damage, which the subscriptions report when they read it."""
         while True:
             try:
-                return self._cursor.read(_READ_AT_ONCE)
+                return self._cursor.read(_READ_BATCH)
             except UnreadableEntryError as error:
-                logger().warning("the index of delayed messages passes over damage: %s", error)
+                logger().warning("index of delayed messages: skipping damaged entries: %s", error)
                 self._cursor.seek(error.last.next)
 
     def _track_new(self, positions: Positions, times: Sequence[int] | Column) -> Mask:
-        """Which of them are tracked by now. What is tracked already stays so although it be due: to the tracker, adding
-        it again would say that it is delivered, and it is awaited from the log."""
+        """Track new messages, and return the mask of those tracked now.
+
+        Messages that are already tracked are not added again: if one is due, the tracker would drop it as delivered,
+        but the subscriptions expect it from the log.
+        """
         ledger_ids, entry_ids = columns_of(positions)
         tracked = self.tracker.contains_many(ledger_ids, entry_ids)
         new = np.flatnonzero(~tracked)
@@ -222,89 +224,91 @@ class SharedDelayedIndex(ProcessBound):
             added = self.tracker.add_many((ledger_ids[new], entry_ids[new]), times[new])
             tracked[new] = added
             for view in self._views.values():
-                view.retain_early(ledger_ids[new][added], entry_ids[new][added])
+                view.skip_early(ledger_ids[new][added], entry_ids[new][added])
         return tracked
 
-    def _sealed(self) -> Position:
-        """What is up to here needs not be read again after a restart."""
+    def _sealed_end(self) -> Position:
+        """The last position that need not be read again after a restart."""
         ledger_id = self.tracker.sealed_up_to
         entries = None if ledger_id is None else self._topic.extent.entries(ledger_id)
         if ledger_id is None or entries is None:
             return EARLIEST
         return Position(ledger_id, entries - 1)
 
-    def _move_builder(self, position: Position) -> None:
-        """A subscription may stand in a ledger that is gone, or was empty; the builder stands by an entry."""
+    def _advance_builder(self, position: Position) -> None:
+        """Advance the builder. Unlike subscriptions it needs an existing entry, not a deleted or empty ledger."""
         last = self._topic.extent.last
         if last is not None and self._cursor.mark_delete_position < min(position, last):
             self._cursor.mark_delete(min(position, last))
 
     def trim(self) -> None:
-        """Hold nothing of the topic back that all subscriptions have passed; durably on return. To be called before
-        ``trim_consumed``. Views do it by themselves, ledger by ledger and later."""
+        """Release the part of the topic that all subscriptions have passed, durably on return.
+
+        Call it before ``trim_consumed``. Views release completed ledgers automatically, with a delay.
+        """
         for view in list(self._views.values()):
-            view.look_at_mark_delete()
+            view.refresh_mark_delete()
         with self._lock:
-            self._move_builder(max(self._horizon(), self._sealed()))
+            self._advance_builder(max(self._horizon(), self._sealed_end()))
             self._cursor.flush()
 
-    # -- what is due -------------------------------------------------------------------------------------------------
+    # -- due messages -------------------------------------------------------------------------------------------------
 
-    def _take(self, view: SubscriptionView, most: int | None) -> Indexes:
-        """Some of what is due and was not taken by the view; nothing only if there is nothing."""
+    def _read_log(self, view: SubscriptionView, limit: int | None) -> Indexes:
+        """Read due messages from the log; the result is empty only if none is due."""
         with self._lock:
-            if view.taken == self._due.end:
-                self._move_due()
-            taken = self._due.columns(view.taken, most)
-            view.taken += taken.size
-            self._drop_taken()
+            if view.log_position == self._due_log.end:
+                self._log_due()
+            taken = self._due_log.columns(view.log_position, limit)
+            view.log_position += taken.size
+            self._truncate_log()
             horizon = self._horizon()
             if horizon.ledger_id > self._cursor.mark_delete_position.ledger_id:
-                self._move_builder(horizon)
+                self._advance_builder(horizon)
             return taken
 
-    def _move_due(self) -> None:
-        """What is due leaves the index."""
-        due = self.tracker.take_due(_MOVED_AT_ONCE)
+    def _log_due(self) -> None:
+        """Move due messages from the index to the log."""
+        due = self.tracker.take_due(_DUE_BATCH)
         if not due.size:
             return
-        self._due.extend(due)
-        # The tracker wakes for what becomes due. Of this it knows no more, and of the subscriptions one.
+        self._due_log.extend(due)
+        # The tracker wakes only for newly due messages, so the other views must be woken for these.
         if len(self._views) > 1 and (self._alarm is None or not self._alarm.live):
-            self._alarm = self.timer.arm(self.clock.now(), self._wake_waiting)
+            self._alarm = self.timer.arm(self.clock.now(), self._wake_lagging)
 
-    def _wake_waiting(self, _: Alarm) -> None:
+    def _wake_lagging(self, _: Alarm) -> None:
         with self._lock:
             self._alarm = None
-            waiting = [view for view in self._views.values() if view.taken < self._due.end]
+            waiting = [view for view in self._views.values() if view.log_position < self._due_log.end]
         for view in waiting:
             view.wake()
 
-    def _drop_taken(self) -> None:
-        """Forget what all have taken, and of the rest what is too much."""
-        end = self._due.end
-        taken = min((view.taken for view in self._views.values()), default=end)
-        self._due.drop(max(taken, end - self._most_kept))
+    def _truncate_log(self) -> None:
+        """Drop the prefix of the log that all views have read, or that exceeds the limit."""
+        end = self._due_log.end
+        taken = min((view.log_position for view in self._views.values()), default=end)
+        self._due_log.drop(max(taken, end - self._due_log_limit))
         for view in self._views.values():
-            if view.taken < self._due.begin:
-                view.taken = self._due.begin
+            if view.log_position < self._due_log.begin:
+                view.log_position = self._due_log.begin
                 view.must_rewind = True
 
-    def _has_untaken(self, view: SubscriptionView, position: tuple[int, int]) -> bool:
-        untaken = self._due.columns(view.taken, None)
-        return bool(((untaken.ledger_ids == position[0]) & (untaken.entry_ids == position[1])).any())
+    def _has_unread(self, view: SubscriptionView, position: tuple[int, int]) -> bool:
+        unread = self._due_log.columns(view.log_position, None)
+        return bool(((unread.ledger_ids == position[0]) & (unread.entry_ids == position[1])).any())
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes in memory for all subscriptions together."""
+        """Memory taken by the index and its views."""
         with self._lock:
             views = sum(view.memory_bytes for view in self._views.values())
-            return self.tracker.memory_bytes + self._due.memory_bytes + views
+            return self.tracker.memory_bytes + self._due_log.memory_bytes + views
 
     def close(self) -> None:
-        """Snapshots and the builder stay. Who goes on with another index begins at its mark-delete position."""
+        """Close the index. Snapshots and the builder remain for the next index."""
         with self._lock:
             self._stop()
             self._cursor.close()
@@ -322,7 +326,7 @@ class SharedDelayedIndex(ProcessBound):
         if self._alarm is not None:
             self._alarm.cancel()
         for view in self._views.values():
-            view.end()
+            view.close_detached()
         self._views.clear()
 
     def _end_timer(self) -> None:
@@ -331,14 +335,13 @@ class SharedDelayedIndex(ProcessBound):
 
 
 class SubscriptionView(ProcessBound):
-    """A subscription's :class:`~bookstand.delivery.tracker.protocol.DelayedTracker`. Use
-    :meth:`SharedDelayedIndex.view`.
+    """A DelayedTracker for one subscription, created by :meth:`SharedDelayedIndex.view`.
 
-    One thread at a time, as a dispatcher is: reading, adding what was read and taking what is due follow one another.
-    ``wake()`` is called also for what another subscription found due.
+    Not thread-safe: one dispatcher reads, adds what it read and pops due messages in turn. ``wake()`` is also called
+    when another subscription finds messages due.
 
-    A message is due here by the view's own ``tick``. What has left the index because it is due for a view with a larger
-    tick is *early* here: it is tracked by the view alone until it is due.
+    Messages are due according to the view's own ``tick``. A message that left the index because it is due for a view
+    with a larger tick is *early* here: this view alone tracks it until it is due.
     """
 
     def __init__(
@@ -362,23 +365,23 @@ class SubscriptionView(ProcessBound):
         self._early = InMemoryDelayedTracker(
             wake, tick_time_millis=tick, strict=strict, clock=index.clock, timer=index.timer
         )
-        # Both are guarded by the index's lock. What is in the index, and is not given out here when it is due.
-        self._cancelled = PositionSet()
-        # Messages that may be in the log and were delivered, or are early, since it was read.
-        self._met = PositionSet()
+        # Messages in the index that this view must skip when they are due. The index's lock guards both sets.
+        self._skipped_in_index = PositionSet()
+        # Messages in the log that this view must skip: they were delivered, or became early, after it read the log.
+        self._skipped_in_log = PositionSet()
         self.name = name
         self.wake = wake
-        self.taken = 0
-        self.passed = mark_delete()
+        self.log_position = 0
+        self.last_mark_delete = mark_delete()
         self.closed = False
         self.must_rewind = False
-        """Whether it fell behind, and is to read again from its mark-delete position; whoever does clears it first."""
+        """Set when the view lags behind the log: read again from mark-delete, after clearing this flag."""
 
-    def look_at_mark_delete(self) -> None:
-        """For the index, which does not ask a cursor itself. As long as there is this view, it only moves on."""
-        self.passed = self._mark_delete()
+    def refresh_mark_delete(self) -> None:
+        """Cache the mark-delete position, because the index must not query a cursor."""
+        self.last_mark_delete = self._mark_delete()
 
-    # -- the tracker -------------------------------------------------------------------------------------------------
+    # -- DelayedTracker -----------------------------------------------------------------------------------------------
 
     def add(self, position: tuple[int, int], deliver_at: int) -> bool:
         check_time(deliver_at)
@@ -391,86 +394,86 @@ class SubscriptionView(ProcessBound):
         if not len(times):
             return np.empty(0, dtype=np.bool_)
         last = max(zip(ledger_ids.tolist(), entry_ids.tolist(), strict=True))
-        self.look_at_mark_delete()
+        self.refresh_mark_delete()
         index = self._index
         with index._lock:
             index.catch_up(Position(*last))
             tracked = index._track_new((ledger_ids, entry_ids), times)
-            if self.taken < index._due.end:
-                self._met.add_many(ledger_ids[~tracked], entry_ids[~tracked])
+            if self.log_position < index._due_log.end:
+                self._skipped_in_log.add_many(ledger_ids[~tracked], entry_ids[~tracked])
             due = (times < 0) | (times <= self._cutoff.time)
-            # What is due by now is delivered at once, here; the others take it from the log.
-            at_once = tracked & due
+            # This view delivers messages that are due now; the other views will read them from the log.
+            due_now = tracked & due
             early = ~tracked & ~due
-            tracked &= ~at_once
-            self._cancelled.add_many(ledger_ids[at_once], entry_ids[at_once])
-            self._cancelled.discard_many(ledger_ids[tracked], entry_ids[tracked])
+            tracked &= ~due_now
+            self._skipped_in_index.add_many(ledger_ids[due_now], entry_ids[due_now])
+            self._skipped_in_index.discard_many(ledger_ids[tracked], entry_ids[tracked])
             if early.any():
                 self._retain(Indexes(times[early], ledger_ids[early], entry_ids[early]))
                 tracked |= early
         return tracked
 
     def _retain(self, early: Indexes) -> None:
-        """Track messages that have left the index and are not due here; the index's lock is held."""
+        """Track early messages in this view; the caller holds the index's lock."""
         for time, ledger_id, entry_id in early.indexes:
             self._early.put((ledger_id, entry_id), time)
-        again = self._index.tracker.contains_many(early.ledger_ids, early.entry_ids)
-        self._cancelled.add_many(early.ledger_ids[again], early.entry_ids[again])
+        in_index = self._index.tracker.contains_many(early.ledger_ids, early.entry_ids)
+        self._skipped_in_index.add_many(early.ledger_ids[in_index], early.entry_ids[in_index])
 
-    def retain_early(self, ledger_ids: Column, entry_ids: Column) -> None:
-        """Deliver messages from here alone that are early here and that the index tracks from now on; the index's lock
-        is held. With a smaller tick it tracks messages again that it does not have because of a larger one."""
+    def skip_early(self, ledger_ids: Column, entry_ids: Column) -> None:
+        """Skip messages in the index that are early here, because this view tracks them; the caller holds the index's
+        lock. After a reduction of its tick, the index tracks messages again that left it because of the larger tick."""
         if self._early.count:
             early = self._early.contains_many(ledger_ids, entry_ids)
-            self._cancelled.add_many(ledger_ids[early], entry_ids[early])
+            self._skipped_in_index.add_many(ledger_ids[early], entry_ids[early])
 
     def pop_due(self, limit: int | None = None) -> list[Position]:
         self._check_open()
         if limit is not None:
             check_millis("limit", limit, 0)
-        self.look_at_mark_delete()
-        found = self._wanted(self._early.pop_due(limit))
+        self.refresh_mark_delete()
+        found = self._deliverable(self._early.pop_due(limit))
         while limit is None or len(found) < limit:
             with self._index._lock:
-                taken = self._index._take(self, None if limit is None else limit - len(found))
+                taken = self._index._read_log(self, None if limit is None else limit - len(found))
                 if not taken.size:
-                    # Whatever was met in the log is not there any more.
-                    self._met.clear()
+                    # Messages to skip can only be in the log, which has been read to its end.
+                    self._skipped_in_log.clear()
                     break
-                # Messages that the index has again follow in the log after those that were met in it.
-                for unwanted in (self._met, self._cancelled):
-                    if unwanted:
-                        dropped = unwanted.contains_many(taken.ledger_ids, taken.entry_ids)
-                        unwanted.discard_many(taken.ledger_ids[dropped], taken.entry_ids[dropped])
-                        taken = Indexes(*(column[~dropped] for column in taken))
+                # A message that is in the index again comes later in the log than its skipped occurrence.
+                for skipped in (self._skipped_in_log, self._skipped_in_index):
+                    if skipped:
+                        matches = skipped.contains_many(taken.ledger_ids, taken.entry_ids)
+                        skipped.discard_many(taken.ledger_ids[matches], taken.entry_ids[matches])
+                        taken = Indexes(*(column[~matches] for column in taken))
             early = taken.timestamps > self._cutoff.time
             if early.any():
-                self._retain_wanted(Indexes(*(column[early] for column in taken)))
+                self._retain_deliverable(Indexes(*(column[early] for column in taken)))
                 taken = Indexes(*(column[~early] for column in taken))
-            found += self._wanted(map(Position, taken.ledger_ids.tolist(), taken.entry_ids.tolist()))
+            found += self._deliverable(map(Position, taken.ledger_ids.tolist(), taken.entry_ids.tolist()))
         with self._index._lock:
-            if self._cancelled:
-                self._cancelled.discard_ledgers(0, self.passed.ledger_id - 1)
+            if self._skipped_in_index:
+                self._skipped_in_index.discard_ledgers(0, self.last_mark_delete.ledger_id - 1)
         return sorted(found)
 
-    def _retain_wanted(self, early: Indexes) -> None:
-        """Do it for messages that were read; the others are still early when they are read."""
+    def _retain_deliverable(self, early: Indexes) -> None:
+        """Retain early messages that were read; unread ones will still be early when they are read."""
         positions = list(map(Position, early.ledger_ids.tolist(), early.entry_ids.tolist()))
-        wanted = set(self._wanted(positions))
-        rows = [row for row, position in enumerate(positions) if position in wanted]
+        deliverable = set(self._deliverable(positions))
+        rows = [row for row, position in enumerate(positions) if position in deliverable]
         with self._index._lock:
             self._retain(Indexes(*(column[rows] for column in early)))
 
-    def _wanted(self, positions: Iterable[Position]) -> list[Position]:
-        """Those of the due that are to be delivered from here: read before, and not acknowledged."""
-        mark_delete, read_position, is_acked = self.passed, self._read_position(), self._is_acked
-        wanted = [position for position in positions if mark_delete < position < read_position]
-        return wanted if is_acked is None else [position for position in wanted if not is_acked(position)]
+    def _deliverable(self, positions: Iterable[Position]) -> list[Position]:
+        """Messages to deliver: read before, and not acknowledged."""
+        mark_delete, read_position, is_acked = self.last_mark_delete, self._read_position(), self._is_acked
+        deliverable = [position for position in positions if mark_delete < position < read_position]
+        return deliverable if is_acked is None else [position for position in deliverable if not is_acked(position)]
 
     def has_message_available(self) -> bool:
-        """Also where :meth:`pop_due` gives nothing, and then not any more."""
+        """Return True if :meth:`pop_due` may return messages; False once it has returned none."""
         index = self._index
-        if self._early.has_message_available() or self.taken < index._due.end:
+        if self._early.has_message_available() or self.log_position < index._due_log.end:
             return True
         return index.tracker.has_message_available()
 
@@ -478,21 +481,20 @@ class SubscriptionView(ProcessBound):
         return False
 
     def contains_message(self, position: tuple[int, int]) -> bool:
-        """True if the message is in the index, or early here. What is due may have left the index before it was taken
-        here."""
+        """Return True if the message is in the index or early here; due messages may have left the index."""
         ledger_id, entry_id = check_position(position)
         if self._early.contains_message((ledger_id, entry_id)):
             return True
         if not self._index.tracker.contains_message((ledger_id, entry_id)):
             return False
         with self._index._lock:
-            return not self._cancelled.contains(ledger_id, entry_id)
+            return not self._skipped_in_index.contains(ledger_id, entry_id)
 
     def contains_many(self, ledger_ids: Column, entry_ids: Column) -> Mask:
         ledger_ids, entry_ids = columns_of((as_ids("ledger ids", ledger_ids), entry_ids))
         contained = self._index.tracker.contains_many(ledger_ids, entry_ids)
         with self._index._lock:
-            contained &= ~self._cancelled.contains_many(ledger_ids, entry_ids)
+            contained &= ~self._skipped_in_index.contains_many(ledger_ids, entry_ids)
         return contained | self._early.contains_many(ledger_ids, entry_ids) if self._early.count else contained
 
     def next_delivery(self) -> int | None:
@@ -500,69 +502,76 @@ class SubscriptionView(ProcessBound):
         return min((time for time in times if time is not None), default=None)
 
     def peek(self, first: int | None = None, last: int | None = None, limit: int | None = None) -> Indexes:
-        """What waits for times from the first to the last, in the order of time, ledger and entry."""
-        self.look_at_mark_delete()
+        """Messages with times from ``first`` to ``last``, by time, ledger and entry."""
+        self.refresh_mark_delete()
         found = self._index.tracker.peek(first, last)
-        passed, is_acked = self.passed, self._is_acked
+        last_mark_delete, is_acked = self.last_mark_delete, self._is_acked
         with self._index._lock:
-            kept = ~self._cancelled.contains_many(found.ledger_ids, found.entry_ids)
+            selected = ~self._skipped_in_index.contains_many(found.ledger_ids, found.entry_ids)
         if self._early.count:
-            kept = np.concatenate([kept, np.ones(self._early.count, dtype=np.bool_)])
+            selected = np.concatenate([selected, np.ones(self._early.count, dtype=np.bool_)])
             found = concatenate([found, self._early.peek()])
-            kept &= (found.timestamps >= (-LARGEST if first is None else first)) & (
+            selected &= (found.timestamps >= (-LARGEST if first is None else first)) & (
                 found.timestamps <= (LARGEST if last is None else last)
             )
         for row, (_, ledger_id, entry_id) in enumerate(found.indexes):
             position = Position(ledger_id, entry_id)
-            kept[row] &= position > passed and not (is_acked is not None and is_acked(position))
-        found = distinct(Indexes(*(column[kept] for column in found)))
+            selected[row] &= position > last_mark_delete and not (is_acked is not None and is_acked(position))
+        found = distinct(Indexes(*(column[selected] for column in found)))
         return found.part(0, found.size if limit is None else limit)
 
     def cancel(self, position: tuple[int, int]) -> bool:
-        """For this subscription alone: the others have it delivered."""
+        """Stop tracking a message for this subscription only."""
         ledger_id, entry_id = check_position(position)
         if self._early.cancel((ledger_id, entry_id)):
             return True
         with self._index._lock:
             if self._index.tracker.contains_message((ledger_id, entry_id)):
-                return self._cancelled.add(ledger_id, entry_id)
-            if self._cancelled.contains(ledger_id, entry_id):
+                return self._skipped_in_index.add(ledger_id, entry_id)
+            if self._skipped_in_index.contains(ledger_id, entry_id):
                 return False
-            return self._index._has_untaken(self, (ledger_id, entry_id)) and self._met.add(ledger_id, entry_id)
+            return self._index._has_unread(self, (ledger_id, entry_id)) and self._skipped_in_log.add(
+                ledger_id, entry_id
+            )
 
     @property
     def count(self) -> int:
-        """Number of messages in the index, for any subscription, and of messages that are early here."""
+        """Number of messages in the index, for any subscription, plus early ones of this view."""
         return self._index.tracker.count + self._early.count
 
     @property
     def delayed_count(self) -> int:
-        """Number of messages that are delayed for this subscription, or due and not taken out of the index yet. The
-        pages of everything that the subscription has acknowledged are read for it."""
-        self.look_at_mark_delete()
-        acked = [(ledger_id, np.array(ids.to_array(), dtype=np.int64)) for ledger_id, ids in self._acked_entries()]
+        """Number of messages that are delayed for this subscription, or due and not popped yet.
+
+        Reads all pages of the subscription's acknowledgments.
+        """
+        self.refresh_mark_delete()
+        acknowledged = [
+            (ledger_id, np.array(ids.to_array(), dtype=np.int64)) for ledger_id, ids in self._acked_entries()
+        ]
         tracker = self._index.tracker
         with self._index._lock:
-            cancelled = self._cancelled.columns()
+            cancelled = self._skipped_in_index.columns()
             excluded = [(ledger_ids, entry_ids) for ledger_ids, entry_ids in [cancelled] if len(ledger_ids)]
-            for ledger_id, entry_ids in acked:
+            for ledger_id, entry_ids in acknowledged:
                 ledger_ids = np.full(len(entry_ids), ledger_id)
-                others = ~self._cancelled.contains_many(ledger_ids, entry_ids)
+                others = ~self._skipped_in_index.contains_many(ledger_ids, entry_ids)
                 excluded.append((ledger_ids[others], entry_ids[others]))
-            count = tracker.count_behind(self.passed)
+            count = tracker.count_after(self.last_mark_delete)
             for ledger_ids, entry_ids in excluded:
-                behind = (ledger_ids > self.passed.ledger_id) | (
-                    (ledger_ids == self.passed.ledger_id) & (entry_ids > self.passed.entry_id)
+                behind = (ledger_ids > self.last_mark_delete.ledger_id) | (
+                    (ledger_ids == self.last_mark_delete.ledger_id) & (entry_ids > self.last_mark_delete.entry_id)
                 )
                 count -= int(np.count_nonzero(tracker.contains_many(ledger_ids[behind], entry_ids[behind])))
             if self._early.count:
-                # Due by the index's tick, and not yet by the subscription's own.
+                # Due by the tick of the index, but not by the subscription's.
                 early = self._early.peek()
-                behind = (early.ledger_ids > self.passed.ledger_id) | (
-                    (early.ledger_ids == self.passed.ledger_id) & (early.entry_ids > self.passed.entry_id)
+                behind = (early.ledger_ids > self.last_mark_delete.ledger_id) | (
+                    (early.ledger_ids == self.last_mark_delete.ledger_id)
+                    & (early.entry_ids > self.last_mark_delete.entry_id)
                 )
                 count += int(np.count_nonzero(behind))
-                for ledger_id, entry_ids in acked:
+                for ledger_id, entry_ids in acknowledged:
                     ledger_ids = np.full(len(entry_ids), ledger_id)
                     count -= int(np.count_nonzero(self._early.contains_many(ledger_ids, entry_ids)))
         return count
@@ -571,18 +580,21 @@ class SubscriptionView(ProcessBound):
         return self.count
 
     def clear(self) -> None:
-        """Forget what is due and was not taken, and what was cancelled. The index has still what is not due: who does
-        not want that acknowledges it; and who does reads again from its mark-delete position."""
+        """Skip due messages that were not popped, and forget cancellations.
+
+        The index keeps messages that are not due yet. To drop those, acknowledge them; to deliver them, read again from
+        the mark-delete position.
+        """
         self._early.clear()
         with self._index._lock:
-            self.taken = self._index._due.end
-            self._cancelled.clear()
-            self._met.clear()
-            self._index._drop_taken()
+            self.log_position = self._index._due_log.end
+            self._skipped_in_index.clear()
+            self._skipped_in_log.clear()
+            self._index._truncate_log()
 
     @property
     def tick(self) -> int:
-        """The subscription's own, in milliseconds."""
+        """Tick of this subscription, in milliseconds."""
         return self._cutoff.tick
 
     def reset_tick(self, tick_time_millis: int) -> None:
@@ -592,61 +604,60 @@ class SubscriptionView(ProcessBound):
         self._index.change_tick()
 
     def change_config(self, config: DelayedDeliveryConfig) -> None:
-        """Use another tick; what else can be changed, the index has."""
+        """Apply the tick; the index applies the other settings."""
         if config.delayed_delivery_tick_time_millis != self.tick:
             self.reset_tick(config.delayed_delivery_tick_time_millis)
 
     def close(self) -> None:
-        """The subscription takes nothing any more, and nothing is kept for it."""
-        self.end()
-        self._index._leave(self)
+        """Detach the view from the index; no messages are retained for it."""
+        self.close_detached()
+        self._index._remove_view(self)
 
-    def end(self) -> None:
-        """For the index, which forgets its views when it is closed."""
+    def close_detached(self) -> None:
+        """Close the view without detaching it, for an index that is itself closing."""
         self.closed = True
         self._early.close()
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes beyond the index."""
-        return self._cancelled.memory_bytes + self._met.memory_bytes + self._early.memory_bytes
+        """Memory taken beyond the index."""
+        return self._skipped_in_index.memory_bytes + self._skipped_in_log.memory_bytes + self._early.memory_bytes
 
     def _check_open(self) -> None:
         if self.closed:
-            raise TrackerClosedError("the tracker was closed")
+            raise TrackerClosedError("the tracker is closed")
 
 
 class _DueLog:
-    """Messages in the order in which they became due, numbered from the first that there ever was. Not thread-safe: the
-    caller holds the index's lock."""
+    """Messages in the order in which they became due, numbered from the first one. Callers hold the index's lock."""
 
     def __init__(self) -> None:
         self._columns = array("q"), array("q"), array("q")
-        # The number of the first row; those before ``begin`` are forgotten, and removed some time.
+        # Number of the first row; rows before ``begin`` are dropped, but still occupy memory.
         self._base = 0
         self.begin = 0
 
     @property
     def end(self) -> int:
-        """The number of the next one to come."""
+        """Number of the next row."""
         return self._base + len(self._columns[0])
 
     def extend(self, due: Indexes) -> None:
         for column, added in zip(self._columns, due, strict=True):
             column.extend(added.tolist())
 
-    def columns(self, start: int, most: int | None) -> Indexes:
-        """The rows from a number on."""
+    def columns(self, start: int, limit: int | None) -> Indexes:
+        """Copy up to ``limit`` rows from ``start``; None means all."""
         first = start - self._base
-        part = slice(first, None if most is None else first + most)
-        # Copies, for an array that is looked at cannot grow.
+        part = slice(first, None if limit is None else first + limit)
+        # Copy, because an array with exported views cannot grow.
         return Indexes(*(np.array(column[part], dtype=np.int64) for column in self._columns))
 
     def drop(self, before: int) -> None:
-        """Forget those before a number."""
+        """Drop rows before a number."""
         self.begin = max(self.begin, before)
         dead = self.begin - self._base
-        # Moving the rest costs no more than what was removed.
+        # Moving the remaining rows costs no more than the rows removed since.
         if 2 * dead >= len(self._columns[0]):
             for column in self._columns:
                 del column[:dead]
@@ -657,8 +668,8 @@ class _DueLog:
         return sum(column.__sizeof__() for column in self._columns)
 
 
-class _SharedHome:
-    """Buckets are in the builder's properties; what nobody needs is what every subscription has passed."""
+class _SharedIndexRegistry:
+    """Registry of the shared index, whose buckets are in the builder's properties."""
 
     def __init__(self, index: SharedDelayedIndex) -> None:
         self._index = index
@@ -680,5 +691,5 @@ class _SharedHome:
         return self._index._horizon()
 
     def unacknowledged(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
-        """All: the index is for whichever subscription has not acknowledged them."""
+        """Return all, because some subscription may not have acknowledged them."""
         return entry_ids

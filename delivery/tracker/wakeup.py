@@ -1,7 +1,7 @@
-"""When a tracker of delayed messages has its dispatcher woken.
+"""Timer of a tracker: wakes the dispatcher when the next message becomes due.
 
-One alarm at most, for the next delivery. The dispatcher is woken for what *becomes* due: of what is due already it
-knows, or finds it when it asks. And it is not woken more often than once in a tick.
+There is at most one alarm, for the next delivery. It only signals messages that *become* due; the dispatcher finds
+those already due when it polls. It fires at most once per tick.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 
 def alarm_time(next_delivery: int, now: int, last_run: int, tick: int) -> int | None:
-    """When to wake for the next delivery; None where it is due already."""
+    """Return the time to wake for the next delivery; None if it is already due."""
     if next_delivery <= now:
         return None
-    # A clock may be set back: what ran later than now ran now.
+    # The clock may have been set back: treat a last run in the future as now.
     return max(next_delivery, min(last_run, now) + tick, now)
 
 
 class Wakeup:
-    """All methods but the alarm's own are called with the tracker's ``lock`` held; ``wake`` is called without, and
-    ``before`` it what the tracker does with the lock."""
+    """Callers hold the tracker's ``lock``. An alarm calls ``before`` with the lock held, then ``wake`` without it."""
 
     def __init__(
         self,
@@ -51,11 +50,11 @@ class Wakeup:
 
     @property
     def armed(self) -> int | None:
-        """When the alarm is to ring."""
+        """Time of the pending alarm."""
         return None if self._alarm is None else self._alarm.at
 
     def update(self, next_delivery: int | None) -> None:
-        """The next delivery may have changed; None: there is none."""
+        """Rearm the alarm, because the next delivery may have changed; None means no delivery."""
         if self._alarm is not None and self._alarm.live and next_delivery == self._next_delivery:
             return
         self.cancel()
@@ -82,7 +81,7 @@ class Wakeup:
             self._last_run = self._clock.now()
             if self._before is not None:
                 self._before()
-            # One that was cancelled while it began to ring wakes in vain, and is not taken for the one after it.
+            # An alarm cancelled while it fires causes a spurious wake-up, but must not clear its successor.
             if self._alarm is alarm:
                 self._alarm = None
         self._wake()

@@ -603,8 +603,8 @@ def test_case_48_figures_are_cumulative() -> None:
         }
 
     for millis in (200, 300):
-        operations.began(metrics.CREATE)
-        operations.succeeded(metrics.CREATE, millis)
+        operations.record_start(metrics.CREATE)
+        operations.record_success(metrics.CREATE, millis)
     wanted = {
         ("bucket_op_count_total", "all", "create"): 2,
         ("bucket_op_count_total", "succeed", "create"): 2,
@@ -618,8 +618,8 @@ def test_case_48_figures_are_cumulative() -> None:
     assert {one: value for one, value in first.items() if one in wanted} == wanted
     assert not any(value for one, value in first.items() if one not in wanted)
     assert scraped() == first
-    operations.began(metrics.CREATE)
-    operations.succeeded(metrics.CREATE, 100)
+    operations.record_start(metrics.CREATE)
+    operations.record_success(metrics.CREATE, 100)
     assert scraped()["bucket_op_latency_ms_count", "create"] == 3
     assert scraped()["bucket_op_latency_ms_sum", "create"] == 600
     assert scraped()["bucket_op_latency_ms_bucket", "create", "50.0"] == 0

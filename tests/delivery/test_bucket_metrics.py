@@ -148,8 +148,8 @@ def test_a_quantile_computed_from_the_buckets_is_within_one_bucket_of_the_durati
     durations = [3, 50, 51, 70, 99, 100, 420, 480, 900, 4000, 4500, 20_000, 59_000, 61_000]
     operations = OperationMetrics()
     for millis in durations:
-        operations.began("load")
-        operations.succeeded("load", millis)
+        operations.record_start("load")
+        operations.record_success("load", millis)
     buckets = {
         float(sample.labels["le"]): sample.value
         for sample in operations.samples({})

@@ -51,8 +51,10 @@ def test_the_bucket_of_a_ledger(cuts: list[int], order: Any) -> None:
     for one in uncovered:
         later = [other for other in uncovered if other > one]
         between = [any(one < first < other for first, _ in ranges) for other in later]
-        assert [buckets.lies_between(one, other) for other in later] == between
-        assert buckets.lie_between(np.full(len(later), one), np.array(later, dtype=np.int64)).tolist() == between
+        assert [buckets.has_bucket_between(one, other) for other in later] == between
+        assert (
+            buckets.have_bucket_between(np.full(len(later), one), np.array(later, dtype=np.int64)).tolist() == between
+        )
 
 
 @settings(deadline=None, derandomize=True)
@@ -81,18 +83,18 @@ def test_in_which_nothing_waits() -> None:
     one, other = bucket(1, 5, 10), bucket(6, 9, 10)
     for each in (other, one):
         buckets.add(each)
-    buckets.join(np.array([1, 5, 5, 6, 20]))
+    buckets.add_messages(np.array([1, 5, 5, 6, 20]))
     assert (one.waiting, other.waiting) == (3, 1)
-    assert buckets.maybe_emptied() == []
-    buckets.leave(np.array([1, 6, 20]))
-    assert buckets.maybe_emptied() == [other]
-    buckets.left(one, 2)
-    assert buckets.maybe_emptied() == [one, other]
+    assert buckets.maybe_empty() == []
+    buckets.remove_messages(np.array([1, 6, 20]))
+    assert buckets.maybe_empty() == [other]
+    buckets.record_removed(one, 2)
+    assert buckets.maybe_empty() == [one, other]
     buckets.remove(other)
-    assert buckets.maybe_emptied() == [one]
+    assert buckets.maybe_empty() == [one]
     buckets.clear()
     assert len(buckets) == 0
-    assert buckets.maybe_emptied() == []
+    assert buckets.maybe_empty() == []
 
 
 # -- how many wait, whatever way they came ---------------------------------------------------------------------------

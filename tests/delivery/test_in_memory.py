@@ -398,9 +398,9 @@ def test_a_timer_that_was_given_stays_open(bench):
 def test_it_says_what_it_is(bench):
     b = bench()
     b.add((1, 1, 5000))
-    assert repr(b.tracker) == "<InMemoryDelayedTracker: 1 waiting>"
+    assert repr(b.tracker) == "<InMemoryDelayedTracker: 1 delayed>"
     b.tracker.close()
-    assert repr(b.tracker) == "<InMemoryDelayedTracker: 0 waiting, closed>"
+    assert repr(b.tracker) == "<InMemoryDelayedTracker: 0 delayed, closed>"
 
 
 # -- the cases of the reference page for the time index --------------------------------------------------------------
@@ -475,7 +475,7 @@ def test_the_first_of_many_that_were_cancelled(bench):
     for entry in range(19_990):
         assert tracker.cancel((1, 2 * entry))
     assert tracker.count == 10
-    assert tracker.next_delivery() == tracker._waiting._index.key(10_000 + 19_990 // 4 * 1_000)
+    assert tracker.next_delivery() == tracker._scheduled._index.key(10_000 + 19_990 // 4 * 1_000)
 
 
 def test_cancelled_and_added_again_scattered(bench):

@@ -141,7 +141,7 @@ def test_clearing_takes_all_of_it(bench: BucketBench) -> None:
 def test_the_ledger_does_not_grow_with_the_number_of_changes(
     bench: BucketBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reschedule_log, "_FEW", 100)
+    monkeypatch.setattr(reschedule_log, "_MIN_OBSOLETE", 100)
     bench.add((1, 1, 5000), (1, 2, 5000))
     ledgers = set()
     for time in range(300):
@@ -160,7 +160,7 @@ def test_times_that_cannot_be_read_are_told(bench: BucketBench) -> None:
     assert lost is not None
     bench.store.delete_ledger(lost)
     bench.crash()
-    assert "times that messages were given are lost" in bench.tracker.problems[0]
+    assert "times of rescheduled messages are lost" in bench.tracker.problems[0]
     assert bench.waiting()[3, 3] == 30
     # And it works again.
     assert bench.tracker.reschedule((3, 3), 800)

@@ -189,8 +189,8 @@ def test_cancelling_is_for_one(make: MakeDesk) -> None:
     desk.run(200)
     assert desk["a"].once == {third}
     assert desk["b"].once == desk.published
-    assert not view._cancelled
-    assert not view._met
+    assert not view._skipped_in_index
+    assert not view._skipped_in_log
 
 
 def test_contains_many_and_add_many_say_the_same_as_one_by_one(make: MakeDesk) -> None:
@@ -278,9 +278,9 @@ def test_one_that_leaves_holds_nothing_and_hinders_nobody(make: MakeDesk) -> Non
     desk["a"].run()
     desk["b"].run()
     gone = desk.subs.pop("c")
-    assert desk.index._due.begin < desk.index._due.end
+    assert desk.index._due_log.begin < desk.index._due_log.end
     gone.view.close()
-    assert desk.index._due.begin == desk.index._due.end
+    assert desk.index._due_log.begin == desk.index._due_log.end
     with pytest.raises(TrackerClosedError):
         gone.view.pop_due()
     with pytest.raises(TrackerClosedError):
@@ -337,12 +337,12 @@ def test_clear_forgets_what_is_due_and_reading_again_brings_it(make: MakeDesk) -
 
 
 def test_one_that_lags_too_far_begins_again_and_misses_nothing(make: MakeDesk) -> None:
-    desk = make("ab", most_kept=5)
+    desk = make("ab", due_log_limit=5)
     desk.publish(*TIMES)
     desk.run(0)
     for now in range(10, END, 10):
         desk.run(now, order="a")
-        assert desk.index._due.end - desk.index._due.begin <= 5
+        assert desk.index._due_log.end - desk.index._due_log.begin <= 5
     lagging = desk["b"]
     assert lagging.view.must_rewind
     assert not desk["a"].view.must_rewind
@@ -356,7 +356,7 @@ def test_one_that_lags_too_far_begins_again_and_misses_nothing(make: MakeDesk) -
 
 
 def test_no_log_at_all_is_enough_for_a_subscription_alone(make: MakeDesk) -> None:
-    desk = make("a", most_kept=0)
+    desk = make("a", due_log_limit=0)
     desk.publish(*TIMES)
     desk.run(*range(0, END, 30), END)
     assert desk["a"].once == desk.published

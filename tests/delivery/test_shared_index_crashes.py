@@ -103,7 +103,7 @@ class Workload:
                 acknowledge(("acked", name, desk.now, numbers))
 
             publish(0, FIRST)
-            desk = Desk(store, self.config, most_kept=6)
+            desk = Desk(store, self.config, due_log_limit=6)
             join("a", "b")
             desk.subs["a"].read()
             ack("a")
@@ -136,7 +136,7 @@ class Workload:
             topic.trim_consumed()
             desk.close()
             acknowledge(("closed",))
-            desk = Desk(store, self.config, 260, most_kept=6)
+            desk = Desk(store, self.config, 260, due_log_limit=6)
             desk.join("late", "a")
             desk.subs["late"].read()
             desk.subs["late"].take()

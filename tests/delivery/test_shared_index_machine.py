@@ -21,15 +21,17 @@ class SharedIndex(RuleBasedStateMachine):
         strict=st.booleans(),
         minimum=st.integers(1, 9),
         buckets=st.sampled_from([-1, 2]),
-        most_kept=st.sampled_from([0, 4, 1000]),
+        due_log_limit=st.sampled_from([0, 4, 1000]),
         members=st.sets(names),
         ticks=st.dictionaries(names, ticks),
     )
     def begin(
-        self, strict: bool, minimum: int, buckets: int, most_kept: int, members: set[str], ticks: dict[str, int]
+        self, strict: bool, minimum: int, buckets: int, due_log_limit: int, members: set[str], ticks: dict[str, int]
     ) -> None:
         config = config_of(minimum, 40, 4, buckets, strict=strict)
-        self.desk = Desk("".join(sorted(members)), config=config, most_kept=most_kept, per_ledger=4, ticks=ticks)
+        self.desk = Desk(
+            "".join(sorted(members)), config=config, due_log_limit=due_log_limit, per_ledger=4, ticks=ticks
+        )
         self.early = 0 if strict else 1
         self.desk.early = self.early
         # Those that have a cursor and no view at the moment.

@@ -413,7 +413,7 @@ def test_what_is_no_number_of_64_bits_is_refused(column: Any) -> None:
     for place in range(3):
         columns: list[Any] = [[1], [1], [1]]
         columns[place] = column
-        with pytest.raises(IncorrectParameterError, match="63 bits"):
+        with pytest.raises(IncorrectParameterError, match="int64"):
             Indexes.of(*columns)
 
 

@@ -182,7 +182,7 @@ def test_what_is_another_ledger_is_not_deleted(store: Any, storage: BucketSnapsh
     topic = store.managed_ledger("topic")
     topic.append(b"message")
     ledger_id = topic.ledgers[0].ledger_id
-    with pytest.raises(IncorrectParameterError, match=f"ledger {ledger_id} is no bucket snapshot"):
+    with pytest.raises(IncorrectParameterError, match=f"ledger {ledger_id} is not a bucket snapshot"):
         storage.delete_bucket_snapshot(ledger_id).result()
     with pytest.raises(IncorrectParameterError), store.transaction() as transaction:
         storage.delete_in(transaction, ledger_id)

@@ -40,9 +40,9 @@ def rows(found: Indexes) -> list[Message]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few messages are many."""
-    monkeypatch.setattr(time_sorted, "_FRONT", 12)
-    monkeypatch.setattr(time_sorted, "_LEAST", 3)
-    monkeypatch.setattr(time_sorted, "_SMALL", 8)
+    monkeypatch.setattr(time_sorted, "_MERGED_PREFIX", 12)
+    monkeypatch.setattr(time_sorted, "_MIN_TAKE", 3)
+    monkeypatch.setattr(time_sorted, "_SMALL_RUN", 8)
 
 
 @given(steps)
@@ -62,13 +62,13 @@ def test_they_give_the_earliest_first(steps: list[tuple]) -> None:
             model += arguments[0]
         elif what == "has":
             until, amount = arguments
-            assert runs.has(until, amount) is (sum(time <= until for time, _, _ in model) >= amount)
+            assert runs.has_at_least(until, amount) is (sum(time <= until for time, _, _ in model) >= amount)
         elif what == "drop":
             if model:
                 (first,) = rows(runs.first())
                 assert first in model
                 assert first[0] == min(model)[0]
-                assert runs.lowest_of_first_time() == min(model)[1]
+                assert runs.lowest_ledger_of_first_time() == min(model)[1]
                 if arguments[0]:
                     runs.drop_first()
                     model.remove(first)
@@ -87,17 +87,17 @@ def test_they_give_the_earliest_first(steps: list[tuple]) -> None:
             model = list(left.elements())
         assert len(runs) == len(model)
         assert runs.next_time() == min((time for time, _, _ in model), default=None)
-    assert sorted(rows(runs.everything())) == sorted(model)
+    assert sorted(rows(runs.all_rows())) == sorted(model)
     runs.clear()
-    assert (len(runs), runs.next_time(), runs.everything().size) == (0, None, 0)
+    assert (len(runs), runs.next_time(), runs.all_rows().size) == (0, None, 0)
 
 
 def test_little_by_little_makes_no_more_runs_than_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_sorted, "_SMALL", 1 << 12)
+    monkeypatch.setattr(time_sorted, "_SMALL_RUN", 1 << 12)
     runs = TimeSortedBuffer()
     for number in range(500):
         runs.add(number % 7, 1, number)
-        assert not runs.has(6, number + 2)
+        assert not runs.has_at_least(6, number + 2)
     runs.pop_due(-1, 1)
     assert len([run for _, _, run in runs._heap if run]) <= 12
 

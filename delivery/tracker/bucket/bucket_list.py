@@ -1,4 +1,4 @@
-"""The sealed buckets of a tracker, in the order of the ledgers that they are about. No I/O."""
+"""List of the sealed buckets of a tracker, sorted by ledger. No I/O."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from bookstand.delivery.tracker.bucket.key import BucketKey
 Column = NDArray[np.int64]
 
 
-_MOST_IN_TABLE = 1 << 16
-# So many that left are counted together.
-_COUNTED_TOGETHER = 1 << 14
+_MAX_TABLE = 1 << 16
+# Removed messages are counted in batches of this size.
+_COUNT_BATCH = 1 << 14
 
 
 class Bucket:
-    """A snapshot, how far it has been loaded, and how many of its messages wait still.
+    """A snapshot, how far it is loaded, and how many of its messages are still tracked.
 
-    Segments are counted from 1, as their entries are. ``waiting`` also counts messages of the bucket's ledgers that
-    came after it was sealed. ``generation`` is how often those of its messages were merged that were merged most, since
-    this process began. ``own``: this process has sealed it, so that it has what the tracker says and nothing else.
+    Segments are numbered from 1, like their entries. ``waiting`` includes messages of the bucket's ledgers that were
+    added after the seal. ``generation`` is the number of merges of its most merged messages since the process started.
+    ``own`` is set if this process sealed the snapshot, so that it contains each tracked message once.
     """
 
     __slots__ = ("bucket_id", "first_times", "generation", "key", "last_times", "length", "loaded", "own", "waiting")
@@ -58,7 +58,7 @@ class Bucket:
 
     @property
     def next_time(self) -> int | None:
-        """When the next segment begins that is not loaded; None if all are."""
+        """Start of the next segment to load; None if all are loaded."""
         return self.first_times[self.loaded] if self.loaded < len(self.first_times) else None
 
     @property
@@ -68,110 +68,110 @@ class Bucket:
     def __repr__(self) -> str:
         first, last = self.key
         loaded = f"{self.loaded} of {self.segments} segments loaded"
-        return f"<Bucket [{first}-{last}] in ledger {self.bucket_id}: {self.waiting} wait, {loaded}>"
+        return f"<Bucket [{first}-{last}] in ledger {self.bucket_id}: {self.waiting} delayed, {loaded}>"
 
 
 class Buckets:
-    """Their ranges of ledgers do not overlap."""
+    """Sealed buckets with disjoint ledger ranges."""
 
     def __init__(self) -> None:
         self._buckets: list[Bucket] = []
-        self._emptied: set[Bucket] = set()
-        # Whatever is asked for often, worked out once; None: to be worked out.
+        self._empty: set[Bucket] = set()
+        # Columns for queries; None until they are computed.
         self._firsts: Column | None = None
         self._lasts: Column | None = None
-        # By ledger from the first one on, the place of its bucket, and one more for what is in none; where that is too
-        # much it is empty.
+        # Index of the bucket of each ledger, counted from the first ledger, plus one element for ledgers in no bucket.
+        # Empty if it would be too large.
         self._table: Column | None = None
-        # Of each bucket that has more to load: when, which, and how much it had loaded then. What is not so any more is
-        # dropped when it comes to the top.
+        # Heap of (next time, first ledger, number of loaded segments, sequence number, bucket). Stale elements are
+        # dropped when they reach the top.
         self._upcoming: list[tuple[int, int, int, int, Bucket]] = []
-        self._numbers = count()
-        self._known: set[Bucket] = set()
-        # The ledgers of those that left and ``waiting`` has still, first as they came, then counted by place; how many
-        # these are together; and so many left before any bucket can have been emptied.
-        self._leaving: list[Column] = []
-        self._leaving_count = 0
-        self._gone: Column | None = None
-        self._gone_in_all = 0
-        self._least = 0
+        self._sequence = count()
+        self._members: set[Bucket] = set()
+        # Ledgers of removed messages that ``waiting`` still includes: first raw, then counted by bucket; their total;
+        # and the number of removals before any bucket can be empty.
+        self._removed: list[Column] = []
+        self._removed_count = 0
+        self._removed_by_place: Column | None = None
+        self._removed_total = 0
+        self._removals_to_empty = 0
 
     def __len__(self) -> int:
         return len(self._buckets)
 
     def __iter__(self) -> Iterator[Bucket]:
-        self._settle()
+        self._apply_removed()
         return iter(self._buckets)
 
     def __getitem__(self, place: int) -> Bucket:
-        self._settle()
+        self._apply_removed()
         return self._buckets[place]
 
     def add(self, bucket: Bucket) -> None:
-        self._settle()
-        self._least = min(self._least, bucket.waiting) if self._buckets else bucket.waiting
+        self._apply_removed()
+        self._removals_to_empty = min(self._removals_to_empty, bucket.waiting) if self._buckets else bucket.waiting
         insort(self._buckets, bucket, key=_first_ledger)
-        self._known.add(bucket)
-        self._has_upcoming(bucket)
-        self._changed()
+        self._members.add(bucket)
+        self._push_upcoming(bucket)
+        self._invalidate()
 
     def remove(self, bucket: Bucket) -> None:
-        self._settle()
+        self._apply_removed()
         self._buckets.remove(bucket)
-        self._known.discard(bucket)
-        self._emptied.discard(bucket)
-        self._changed()
+        self._members.discard(bucket)
+        self._empty.discard(bucket)
+        self._invalidate()
 
     def clear(self) -> None:
         self._buckets.clear()
-        self._known.clear()
+        self._members.clear()
         self._upcoming.clear()
-        self._emptied.clear()
-        self._gone_in_all = 0
-        self._leaving, self._leaving_count = [], 0
-        self._changed()
+        self._empty.clear()
+        self._removed_total = 0
+        self._removed, self._removed_count = [], 0
+        self._invalidate()
 
-    def _changed(self) -> None:
-        self._firsts = self._lasts = self._table = self._gone = None
+    def _invalidate(self) -> None:
+        self._firsts = self._lasts = self._table = self._removed_by_place = None
 
     def loaded(self, bucket: Bucket) -> None:
-        """One more segment of it was."""
+        """Record that the next segment of a bucket was loaded."""
         bucket.loaded += 1
-        self._has_upcoming(bucket)
+        self._push_upcoming(bucket)
 
-    def _has_upcoming(self, bucket: Bucket) -> None:
+    def _push_upcoming(self, bucket: Bucket) -> None:
         if bucket.next_time is not None:
-            key = bucket.next_time, bucket.key.first_ledger, bucket.loaded, next(self._numbers)
+            key = bucket.next_time, bucket.key.first_ledger, bucket.loaded, next(self._sequence)
             heapq.heappush(self._upcoming, (*key, bucket))
 
     @property
     def next_to_load(self) -> Bucket | None:
-        """The one with the earliest segment that is not loaded; None if all are."""
+        """The bucket with the earliest segment to load; None if all are loaded."""
         upcoming = self._upcoming
         while upcoming:
             _, _, loaded, _, bucket = upcoming[0]
-            if bucket.loaded == loaded and bucket in self._known:
+            if bucket.loaded == loaded and bucket in self._members:
                 return bucket
             heapq.heappop(upcoming)
         return None
 
     def covering(self, ledger_id: int) -> Bucket | None:
-        """The bucket that the ledger is in."""
-        self._settle()
+        """The bucket that covers a ledger, or None."""
+        self._apply_removed()
         place = bisect_right(self._buckets, ledger_id, key=_first_ledger) - 1
         if place >= 0 and ledger_id <= self._buckets[place].key.last_ledger:
             return self._buckets[place]
         return None
 
     def places(self, ledger_ids: Column) -> Column:
-        """For each ledger the place of its bucket among all, or -1."""
+        """Index of the bucket that covers each ledger, or -1."""
         if not self._buckets:
             return np.full(len(ledger_ids), -1, dtype=np.int64)
         firsts, lasts = self._columns()
         if self._table is None:
             self._table = self._as_table(firsts, lasts)
         if len(self._table):
-            # What is before the first is beyond the last as well.
+            # Ledgers before the first wrap around to large unsigned offsets.
             offsets = np.minimum((ledger_ids - firsts[0]).view(np.uint64), np.uint64(len(self._table) - 1))
             places: Column = self._table[offsets.view(np.int64)]
             return places
@@ -181,7 +181,7 @@ class Buckets:
     @staticmethod
     def _as_table(firsts: Column, lasts: Column) -> Column:
         span = int(lasts[-1]) - int(firsts[0]) + 1
-        if span > _MOST_IN_TABLE:
+        if span > _MAX_TABLE:
             return np.empty(0, dtype=np.int64)
         table = np.full(span + 1, -1, dtype=np.int64)
         for place, (first, last) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
@@ -189,7 +189,7 @@ class Buckets:
         return table
 
     def _columns(self) -> tuple[Column, Column]:
-        """The first ledgers of all, and the last ones."""
+        """First and last ledgers of all buckets."""
         if self._firsts is None or self._lasts is None:
             self._firsts = np.array([bucket.key.first_ledger for bucket in self._buckets], dtype=np.int64)
             self._lasts = np.array([bucket.key.last_ledger for bucket in self._buckets], dtype=np.int64)
@@ -197,77 +197,76 @@ class Buckets:
 
     @property
     def last_ledger(self) -> int:
-        """The last one that is in a bucket; -1 if there is none."""
+        """The last covered ledger, or -1."""
         return self._buckets[-1].key.last_ledger if self._buckets else -1
 
-    def lies_between(self, ledger_id: int, later: int) -> bool:
-        """Whether a bucket begins behind one ledger, and before another."""
+    def has_bucket_between(self, ledger_id: int, later: int) -> bool:
+        """Return True if a bucket begins after one ledger and before or at another."""
         first, end = (bisect_right(self._buckets, one, key=_first_ledger) for one in (ledger_id, later))
         return first < end
 
-    def lie_between(self, ledger_ids: Column, later: Column) -> NDArray[np.bool_]:
-        """The same for each two of many."""
+    def have_bucket_between(self, ledger_ids: Column, later: Column) -> NDArray[np.bool_]:
+        """Return the mask for pairs of ledgers, like :meth:`has_bucket_between`."""
         firsts = self._columns()[0]
         return np.asarray(
             np.searchsorted(firsts, ledger_ids, side="right") < np.searchsorted(firsts, later, side="right")
         )
 
-    def join(self, ledger_ids: Column) -> None:
-        """Messages of these ledgers wait from now on."""
-        for bucket, joined in self._counts(ledger_ids):
-            bucket.waiting += joined
+    def add_messages(self, ledger_ids: Column) -> None:
+        """Count added messages of these ledgers."""
+        for bucket, added in self._counts(ledger_ids):
+            bucket.waiting += added
 
-    def leave(self, ledger_ids: Column) -> None:
-        """Messages of these ledgers wait no more."""
+    def remove_messages(self, ledger_ids: Column) -> None:
+        """Count removed messages of these ledgers, lazily."""
         if not self._buckets:
             return
-        self._leaving.append(ledger_ids)
-        self._leaving_count += len(ledger_ids)
-        self._gone_in_all += len(ledger_ids)
-        if self._gone_in_all >= self._least:
-            self._settle()
-        elif self._leaving_count >= _COUNTED_TOGETHER:
-            self._count_leaving()
+        self._removed.append(ledger_ids)
+        self._removed_count += len(ledger_ids)
+        self._removed_total += len(ledger_ids)
+        if self._removed_total >= self._removals_to_empty:
+            self._apply_removed()
+        elif self._removed_count >= _COUNT_BATCH:
+            self._count_removed()
 
-    def _count_leaving(self) -> Column:
-        ledger_ids = np.concatenate(self._leaving) if self._leaving else np.empty(0, dtype=np.int64)
-        self._leaving, self._leaving_count = [], 0
-        # Those that are in none are counted in front.
-        gone: Column = np.bincount(self.places(ledger_ids) + 1, minlength=len(self._buckets) + 1)[1:]
-        self._gone = gone if self._gone is None else self._gone + gone
-        return self._gone
+    def _count_removed(self) -> Column:
+        ledger_ids = np.concatenate(self._removed) if self._removed else np.empty(0, dtype=np.int64)
+        self._removed, self._removed_count = [], 0
+        # Ledgers in no bucket are counted in element 0.
+        removed: Column = np.bincount(self.places(ledger_ids) + 1, minlength=len(self._buckets) + 1)[1:]
+        self._removed_by_place = removed if self._removed_by_place is None else self._removed_by_place + removed
+        return self._removed_by_place
 
-    def _settle(self) -> None:
-        """Take those that left off what waits. As long as no bucket can have been emptied by it, nobody has to: a few
-        of each of hundreds of buckets leave at a time."""
-        if not self._gone_in_all:
+    def _apply_removed(self) -> None:
+        """Subtract the removed messages. Deferred until a bucket may be empty: a removal affects hundreds of them."""
+        if not self._removed_total:
             return
-        gone = self._count_leaving()
-        self._gone, self._gone_in_all = None, 0
-        for place in np.flatnonzero(gone).tolist():
-            self.left(self._buckets[place], int(gone[place]))
-        self._least = min(bucket.waiting for bucket in self._buckets)
+        removed = self._count_removed()
+        self._removed_by_place, self._removed_total = None, 0
+        for place in np.flatnonzero(removed).tolist():
+            self.record_removed(self._buckets[place], int(removed[place]))
+        self._removals_to_empty = min(bucket.waiting for bucket in self._buckets)
 
-    def left(self, bucket: Bucket, many: int) -> None:
-        """So many messages of a bucket wait no more."""
-        bucket.waiting -= many
-        self._least -= many
+    def record_removed(self, bucket: Bucket, count: int) -> None:
+        """Subtract removed messages from a bucket."""
+        bucket.waiting -= count
+        self._removals_to_empty -= count
         if bucket.waiting <= 0:
-            self._emptied.add(bucket)
+            self._empty.add(bucket)
 
-    def maybe_emptied(self) -> list[Bucket]:
-        """Those in which nothing waited at some time."""
-        return sorted(self._emptied, key=_first_ledger)
+    def maybe_empty(self) -> list[Bucket]:
+        """Buckets that had no tracked messages at some time."""
+        return sorted(self._empty, key=_first_ledger)
 
     def _counts(self, ledger_ids: Column) -> Iterator[tuple[Bucket, int]]:
         places = self.places(ledger_ids)
         places, counts = np.unique(places[places >= 0], return_counts=True)
-        for place, many in zip(places.tolist(), counts.tolist(), strict=True):
-            yield self[place], many
+        for place, number in zip(places.tolist(), counts.tolist(), strict=True):
+            yield self[place], number
 
     def below(self, ledger_id: int) -> list[Bucket]:
-        """Those of which every ledger is below."""
-        self._settle()
+        """Buckets whose ledgers are all below ``ledger_id``."""
+        self._apply_removed()
         return self._buckets[: bisect_left(self._buckets, ledger_id, key=_last_ledger)]
 
 

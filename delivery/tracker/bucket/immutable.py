@@ -1,8 +1,8 @@
-"""The buckets that were sealed: on the disk as snapshots, and in memory as far as they were loaded.
+"""Sealed buckets: immutable snapshots on disk, loaded into memory segment by segment.
 
-A snapshot is in a ledger of its own, cut into segments by time. A bucket comes and goes with the cursor's property that
-names it, in one commit; where there would be too many, adjacent ones become one. What came too late to be in a bucket
-of its ledger, or was given another time, stands among what was loaded.
+A snapshot is in its own ledger, cut into segments by time. A bucket is created and deleted in one commit with the
+cursor property that names it. When there are too many buckets, adjacent ones are merged. Messages that were added too
+late for the bucket of their ledger, or were rescheduled, are in memory with the loaded ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bookstand.delivery.tracker.bucket.recovery import GONE, subtract_ranges
 from bookstand.delivery.tracker.bucket.registry import BucketRegistry
 from bookstand.delivery.tracker.bucket.snapshot.codec import seal
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, concatenate, distinct
-from bookstand.delivery.tracker.bucket.store import BucketStore, Doomed, NewBucket
+from bookstand.delivery.tracker.bucket.store import BucketStore, Deletions, NewBucket
 from bookstand.delivery.tracker.bucket.time_sorted import TimeSortedBuffer
 from bookstand.delivery.tracker.protocol import Column
 from bookstand.errors import MalformedRecordError
@@ -32,156 +32,159 @@ from bookstand.storage.logger import logger
 
 
 class SealedBuckets:
-    """Not safe between threads: its tracker has a lock. What waits of a bucket stands in ``loaded``, or in one of its
-    segments that is not loaded, and only there; ``rebuild`` reads from the topic what a damaged one should have told.
+    """Not thread-safe: the tracker holds a lock.
 
-    Errors of kinds that may pass are raised, and then all is as it was, unless it says otherwise.
+    A message of a bucket is either in ``loaded`` or in a segment that is not loaded, never in both. ``rebuild`` reads
+    the messages of a damaged snapshot from the topic. Transient errors are raised and leave the state unchanged unless
+    stated otherwise.
     """
 
     def __init__(
         self,
-        home: BucketRegistry,
-        ledgers: BucketStore,
+        registry: BucketRegistry,
+        store: BucketStore,
         config: DelayedDeliveryConfig,
         tracked: WaitingSet,
         rebuild: Reader | None,
     ) -> None:
-        self._home = home
+        self._registry = registry
         self.config = config
         self._tracked = tracked
         self._rebuild = rebuild
-        # Snapshots that took the place of damaged ones.
+        # Ledger ids of snapshots that replaced damaged ones.
         self._rebuilt: set[int] = set()
-        self.ledgers = ledgers
+        self.store = store
         self.buckets = Buckets()
         self.loaded = TimeSortedBuffer()
         self.problems: list[str] = []
         self.sealed_up_to: int | None = None
         """The last ledger whose messages need not be read again after a restart."""
 
-    # -- beginning ---------------------------------------------------------------------------------------------------
+    # -- recovery -----------------------------------------------------------------------------------------------------
 
     def recover(self, cutoff: int) -> None:
-        """What is stored. Of what is damaged the topic tells; of that, what is due by now is not tracked any more."""
-        found = self.ledgers.recover(cutoff)
+        """Load the stored state. Messages of damaged buckets that are due after ``cutoff`` are read from the topic."""
+        found = self.store.recover(cutoff)
         for bucket, bitmaps in found.buckets:
             bucket.waiting = 0
             for ledger_id, bitmap in bitmaps.items():
-                left = self._unacknowledged(ledger_id, bitmap)
-                # The segments have the acknowledged messages still.
-                self._tracked.may_be_dead |= len(left) < len(bitmap)
-                self._tracked.present.add_bitmap(ledger_id, left)
-                bucket.waiting += len(left)
+                unacknowledged = self._unacknowledged(ledger_id, bitmap)
+                # The segments still contain the acknowledged messages.
+                self._tracked.may_have_stale_rows |= len(unacknowledged) < len(bitmap)
+                self._tracked.present.add_bitmap(ledger_id, unacknowledged)
+                bucket.waiting += len(unacknowledged)
             self.buckets.add(bucket)
-            # All of its messages may be acknowledged.
-            self.buckets.left(bucket, 0)
+            # All messages of the bucket may be acknowledged.
+            self.buckets.record_removed(bucket, 0)
             self.sealed_up_to = bucket.key.last_ledger
         if found.problems:
             self._report(*found.problems)
         lost: list[BucketKey] = []
         for key in found.lost:
-            for indexes in self._told_by_topic(key):
+            for indexes in self._read_topic_with_retries(key):
                 later = indexes.timestamps > cutoff
                 self._add_untracked(*(column[later] for column in indexes))
             lost += subtract_ranges(key, [*(bucket.key for bucket in self.buckets), *lost])
-        self._take_over_rescheduled()
-        if found.doomed:
-            self._seal_told(lost, found.doomed, sweep=bool(found.problems))
+        self._load_rescheduled()
+        if found.to_delete:
+            self._replace_lost(lost, found.to_delete, delete_orphans=bool(found.problems))
         self.trim()
-        self.remove_emptied()
+        self.remove_empty()
 
     def _unacknowledged(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
-        """Entries that may still be delivered; all, if the acknowledgments of the ledger cannot be read."""
+        """Entries that may still be delivered; all entries if the acknowledgments of the ledger cannot be read."""
         try:
-            return self._home.unacknowledged(ledger_id, entry_ids)
+            return self._registry.unacknowledged(ledger_id, entry_ids)
         except GONE as error:
             self._report(f"acknowledgments of ledger {ledger_id} cannot be read, its messages stay delayed: {error}")
             return entry_ids
 
-    def _take_over_rescheduled(self) -> None:
-        """What was given another time before."""
+    def _load_rescheduled(self) -> None:
+        """Load the times of messages that were rescheduled."""
         rescheduled = self._tracked.rescheduled
         try:
             with_retries(rescheduled.load)
         except (*GONE, MalformedRecordError) as error:
-            self._report(f"the times that messages were given are lost, those that they say are taken: {error}")
+            self._report(f"the times of rescheduled messages are lost, so their original times apply: {error}")
             return
-        passed = self._home.mark_delete()
+        passed = self._registry.mark_delete()
         for position, time in rescheduled.times.items():
             ledger_id, entry_id = position
             if position > passed and self._unacknowledged(ledger_id, BitMap64([entry_id])):
-                self.put(position, time)
+                self.insert(position, time)
 
     def _report(self, *problems: str) -> None:
         self.problems += problems
         for problem in problems:
-            logger().warning("topic %s, cursor %s: %s", self._home.topic, self._home.cursor, problem)
+            logger().warning("topic %s, cursor %s: %s", self._registry.topic, self._registry.cursor, problem)
 
-    def _told_by_topic(self, key: BucketKey) -> list[Indexes]:
-        """The delayed messages of a range of ledgers."""
+    def _read_topic_with_retries(self, key: BucketKey) -> list[Indexes]:
+        """Read the delayed messages of a range of ledgers from the topic."""
         return with_retries(lambda: self._read_topic(key))
 
     def _read_topic(self, key: BucketKey) -> list[Indexes]:
-        """What cannot be read, now or later, is passed over."""
+        """Read messages from the topic, skipping permanently unreadable ones."""
         found: list[Indexes] = []
         try:
             found.extend(() if self._rebuild is None else self._rebuild(*key))
         except GONE as error:
-            self._report(f"the topic does not tell all of ledgers {key.first_ledger} to {key.last_ledger}: {error}")
+            self._report(f"ledgers {key.first_ledger} to {key.last_ledger} cannot be read completely: {error}")
         return found
 
     def _add_untracked(self, times: Column, ledger_ids: Column, entry_ids: Column) -> None:
-        """Have in memory what is not tracked yet."""
+        """Track messages in memory, except those that are tracked or acknowledged."""
         present = self._tracked.present
-        self._tracked.may_be_twice = True
+        self._tracked.may_have_duplicate_rows = True
         fresh = ~present.contains_many(ledger_ids, entry_ids)
         for ledger_id in np.unique(ledger_ids).tolist():
             here = np.flatnonzero(ledger_ids == ledger_id)
-            left = self._unacknowledged(ledger_id, BitMap64(entry_ids[here].tolist()))
-            fresh[here] &= [entry_id in left for entry_id in entry_ids[here].tolist()]
+            unacknowledged = self._unacknowledged(ledger_id, BitMap64(entry_ids[here].tolist()))
+            fresh[here] &= [entry_id in unacknowledged for entry_id in entry_ids[here].tolist()]
         times, ledger_ids, entry_ids = times[fresh], ledger_ids[fresh], entry_ids[fresh]
         present.add_many(ledger_ids, entry_ids)
-        self.add_late(times, ledger_ids, entry_ids)
+        self.add_unsealed(times, ledger_ids, entry_ids)
 
-    # -- messages that come and go -----------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------------------------
 
-    def add_late(self, times: Column, ledger_ids: Column, entry_ids: Column) -> None:
-        """Tracked messages that are in no snapshot, of ledgers with a bucket or without."""
-        self.buckets.join(ledger_ids)
+    def add_unsealed(self, times: Column, ledger_ids: Column, entry_ids: Column) -> None:
+        """Add tracked messages that are in no snapshot; a bucket may cover their ledgers."""
+        self.buckets.add_messages(ledger_ids)
         self.loaded.add_many(times, ledger_ids, entry_ids)
 
-    def add_one_late(self, time: int, ledger_id: int, entry_id: int) -> None:
-        """The same for one."""
-        self._joined(ledger_id)
+    def add_one_unsealed(self, time: int, ledger_id: int, entry_id: int) -> None:
+        """Add one message, like :meth:`add_unsealed`."""
+        self._record_added(ledger_id)
         self.loaded.add(time, ledger_id, entry_id)
 
-    def put(self, position: tuple[int, int], time: int) -> None:
-        """A message waits for this time, and for no other that it stands under."""
+    def insert(self, position: tuple[int, int], time: int) -> None:
+        """Track a message for this time only; its other rows become stale."""
         ledger_id, entry_id = position
         if self._tracked.move(position, time):
-            self._joined(ledger_id)
+            self._record_added(ledger_id)
         self.loaded.add(time, ledger_id, entry_id)
 
-    def _joined(self, ledger_id: int) -> None:
+    def _record_added(self, ledger_id: int) -> None:
         bucket = self.buckets.covering(ledger_id)
         if bucket is not None:
             bucket.waiting += 1
 
-    def forgotten(self, ledger_id: int) -> None:
-        """A message of this ledger waits no more."""
+    def record_untracked(self, ledger_id: int) -> None:
+        """Record that a message of this ledger is no longer tracked."""
         bucket = self.buckets.covering(ledger_id)
         if bucket is not None:
-            self.buckets.left(bucket, 1)
+            self.buckets.record_removed(bucket, 1)
 
-    # -- sealing and merging -----------------------------------------------------------------------------------------
+    # -- sealing and merging ------------------------------------------------------------------------------------------
 
     def add(self, key: BucketKey, indexes: Indexes) -> bool:
-        """Seal a bucket, and merge others so that the limit holds: one commit, preceded by one for each further block
-        where several have to be merged. Return False if a bucket to be merged cannot be read: it has been given up,
-        and the caller tries again."""
+        """Seal a bucket, and merge others to respect the limit; return False if a bucket to merge was unreadable.
+
+        The seal and the last merge are one commit; each further merge is a commit before it. An unreadable bucket is
+        rebuilt from the topic, and the caller tries again.
+        """
         new = self._sealed(key, indexes, 0)
         blocks = self._blocks_to_merge(new)
-        # The last block is merged in the commit of the seal; the new bucket cannot be in an earlier one.
+        # The last block is merged in the commit of the seal, so a block with the new bucket must be the last.
         blocks.sort(key=lambda block: new in block)
         for block in blocks[:-1]:
             if not self._store(None, block):
@@ -190,212 +193,217 @@ class SealedBuckets:
 
     def _sealed(self, key: BucketKey, indexes: Indexes, generation: int) -> NewBucket:
         config = self.config
-        snapshot = seal(indexes, config.time_step_millis, config.most_in_segment, self.ledgers.entry_limit)
+        snapshot = seal(indexes, config.time_step_millis, config.most_in_segment, self.store.entry_limit)
         return NewBucket(key, snapshot, generation)
 
     def _blocks_to_merge(self, new: NewBucket) -> list[list[Bucket | NewBucket]]:
-        """Blocks of adjacent buckets that are to become one bucket each, so that the new one does not exceed the
-        limit."""
-        most = self.config.delayed_delivery_max_num_buckets
-        if not 0 < most <= len(self.buckets):
+        """Blocks of adjacent buckets to merge into one bucket each, so that the new one does not exceed the limit."""
+        limit = self.config.delayed_delivery_max_num_buckets
+        if not 0 < limit <= len(self.buckets):
             return []
-        places: list[Bucket | NewBucket] = sorted([*self.buckets, new], key=lambda bucket: bucket.key)
-        runs = [MergeCandidate(bucket.waiting, bucket.next_time, bucket.generation) for bucket in places]
-        blocks = blocks_to_merge(runs, most, self.config.delayed_delivery_merge_policy)
-        return [places[start:end] for start, end in blocks]
+        adjacent: list[Bucket | NewBucket] = sorted([*self.buckets, new], key=lambda bucket: bucket.key)
+        runs = [MergeCandidate(bucket.waiting, bucket.next_time, bucket.generation) for bucket in adjacent]
+        blocks = blocks_to_merge(runs, limit, self.config.delayed_delivery_merge_policy)
+        return [adjacent[start:end] for start, end in blocks]
 
     def _read_block(self, block: Sequence[Bucket | NewBucket]) -> Indexes | None:
-        """Delayed messages in the buckets of a block; None if one of them cannot be read and has been given up.
+        """Read the tracked messages of the buckets in a block; None if one was unreadable and has been rebuilt.
 
-        Segments that are not loaded are on the disk; the rest is in memory, with what came late. A message that was
-        loaded and delivered may be delayed again, until another time than the snapshot has."""
+        Unloaded segments are read from disk; other messages are in memory. A message that was delivered and added again
+        may have another time than in the snapshot, so stale rows are dropped.
+        """
         found: list[Indexes] = []
         complete = True
         for bucket in block:
             if isinstance(bucket, NewBucket):
                 found.append(bucket.snapshot.indexes)
                 continue
-            # The snapshots of another writer may have a position twice.
-            self._tracked.may_be_twice |= not bucket.own
+            # Snapshots of another writer may contain a position twice.
+            self._tracked.may_have_duplicate_rows |= not bucket.own
             try:
                 if bucket.next_time is not None:
-                    found += self.ledgers.read(bucket, bucket.loaded + 1, bucket.segments)
+                    found += self.store.read(bucket, bucket.loaded + 1, bucket.segments)
             except GONE as error:
-                self._give_up(bucket, f"bucket {bucket.name} cannot be read: {error}")
+                self._rebuild_damaged(bucket, f"bucket {bucket.name} cannot be read: {error}")
                 complete = False
         if not complete:
             return None
         keys = [bucket.key for bucket in block if isinstance(bucket, Bucket)]
         found.append(self._loaded_within(*keys))
-        return distinct(self._tracked.still_waiting(concatenate(found)))
+        return distinct(self._tracked.filter_valid(concatenate(found)))
 
     def _loaded_within(self, *keys: BucketKey) -> Indexes:
-        """Delayed messages in memory that are of these ranges of ledgers."""
-        loaded = self._tracked.still_waiting(self.loaded.everything())
+        """Tracked messages in memory that are in these ranges of ledgers."""
+        loaded = self._tracked.filter_valid(self.loaded.all_rows())
         within = np.zeros(loaded.size, dtype=np.bool_)
         for key in keys:
             within |= (loaded.ledger_ids >= key.first_ledger) & (loaded.ledger_ids <= key.last_ledger)
         return Indexes(*(column[within] for column in loaded))
 
     def _store(self, new: NewBucket | None, block: Sequence[Bucket | NewBucket]) -> bool:
-        """Create the new bucket, beside the others or as a part of the merged one, and delete what was merged. Return
-        False, having stored nothing, if a bucket of the block cannot be read."""
-        doomed = [bucket for bucket in block if isinstance(bucket, Bucket)]
+        """Commit a new bucket and a merged block; return False, with nothing stored, if a bucket was unreadable.
+
+        The new bucket is stored on its own, or as a part of the merged one if the block contains it.
+        """
+        to_delete = [bucket for bucket in block if isinstance(bucket, Bucket)]
         created = [] if new is None or new in block else [new]
         merged: Indexes | None = None
         if block:
             merged = self._read_block(block)
             if merged is None:
                 return False
-        # If every message to be merged is cancelled, nothing is left to store.
+        # If every message to merge was cancelled, there is nothing to store.
         if merged is not None and merged.size:
             key = BucketKey(block[0].key.first_ledger, block[-1].key.last_ledger)
             created.append(self._sealed(key, merged, max(bucket.generation for bucket in block) + 1))
-        gone = {bucket.name: bucket.bucket_id for bucket in doomed}
-        ids = self.ledgers.replace(gone, created, merging=merged is not None)
-        for bucket in doomed:
+        deletions = {bucket.name: bucket.bucket_id for bucket in to_delete}
+        ids = self.store.replace(deletions, created, merging=merged is not None)
+        for bucket in to_delete:
             self.buckets.remove(bucket)
         if merged is not None:
             self._unload(merged)
-        for one, bucket_id in zip(created, ids, strict=True):
-            self._begin_with(one, bucket_id, loaded=int(one is new))
+        for new_bucket, bucket_id in zip(created, ids, strict=True):
+            self._register(new_bucket, bucket_id, loaded=int(new_bucket is new))
         return True
 
     def _unload(self, indexes: Indexes) -> None:
-        """What is in a snapshot that is to be loaded is not in memory as well."""
+        """Remove messages from memory that are in a snapshot."""
         sealed = PositionSet()
         sealed.add_many(indexes.ledger_ids, indexes.entry_ids)
-        loaded = self.loaded.everything()
+        loaded = self.loaded.all_rows()
         kept = ~sealed.contains_many(loaded.ledger_ids, loaded.entry_ids)
         if not kept.all():
             self.loaded.clear()
             self.loaded.add_many(*(column[kept] for column in loaded))
 
-    def _begin_with(self, new: NewBucket, bucket_id: int, loaded: int) -> None:
-        """A bucket was stored; its first segment is loaded, or none."""
-        # Of the ledgers something may be in memory that came too late to be sealed.
+    def _register(self, new: NewBucket, bucket_id: int, loaded: int) -> None:
+        """Register a stored bucket, with its first segment loaded or none."""
+        # Memory may contain unsealed messages of these ledgers.
         waiting = self._tracked.present.count_ledgers(*new.key)
         bucket = new.bucket(bucket_id, loaded=loaded, waiting=waiting)
         bucket.own = True
         self.buckets.add(bucket)
         if loaded:
-            # By itself: a part of all columns would keep all of them.
+            # Copy, because a slice would keep the complete columns alive.
             self.loaded.add_sorted(Indexes(*(column.copy() for column in new.snapshot.segment(1))))
         self.sealed_up_to = max(new.key.last_ledger, self.sealed_up_to or 0)
 
-    # -- loading -----------------------------------------------------------------------------------------------------
+    # -- loading ------------------------------------------------------------------------------------------------------
 
     def load_next(self, bucket: Bucket) -> None:
-        """Load the next segment of a bucket. Of one that is lost the topic tells."""
+        """Load the next segment of a bucket; rebuild the bucket from the topic if it is unreadable."""
         number = bucket.loaded + 1
         try:
-            indexes = self.ledgers.load(bucket, number)
+            indexes = self.store.load(bucket, number)
         except GONE as error:
-            self._give_up(bucket, f"segment {number} of bucket {bucket.name} cannot be read: {error}")
+            self._rebuild_damaged(bucket, f"segment {number} of bucket {bucket.name} cannot be read: {error}")
             return
         self.buckets.loaded(bucket)
-        # What this tracker sealed waits until it is loaded, unless somebody said otherwise.
-        sure = bucket.own and not self._tracked.may_be_dead
-        self._tracked.may_be_twice |= not bucket.own
-        waiting = indexes if sure else self._tracked.still_waiting(indexes)
-        # Somebody else may have written them in any order.
+        # A snapshot of this tracker contains no stale rows unless messages were cancelled or moved since.
+        all_valid = bucket.own and not self._tracked.may_have_stale_rows
+        self._tracked.may_have_duplicate_rows |= not bucket.own
+        waiting = indexes if all_valid else self._tracked.filter_valid(indexes)
+        # Snapshots of another writer may be in any order.
         ordered = bucket.own or bool((waiting.timestamps[1:] >= waiting.timestamps[:-1]).all())
         if ordered:
             self.loaded.add_sorted(waiting)
         else:
             self.loaded.add_many(*waiting)
 
-    def read_unloaded(self, first: int | None, last: int | None) -> list[Indexes]:
-        """Read segments that are not loaded and have times from ``first`` to ``last``, without loading them. A bucket
-        with a damaged segment is given up, and its messages are loaded instead."""
+    def peek_segments(self, first: int | None, last: int | None) -> list[Indexes]:
+        """Read unloaded segments with times from ``first`` to ``last``, without loading them.
+
+        A bucket with a damaged segment is rebuilt from the topic, in memory.
+        """
         found: list[Indexes] = []
         for bucket in self.buckets:
             try:
-                found += self._read_unloaded(bucket, first, last)
+                found += self._peek_segments(bucket, first, last)
             except GONE as error:
-                self._give_up(bucket, f"bucket {bucket.name} cannot be read: {error}")
-                # The bucket that replaces it is not given up a second time, but loaded into memory.
-                return self.read_unloaded(first, last)
+                self._rebuild_damaged(bucket, f"bucket {bucket.name} cannot be read: {error}")
+                # The replacement is not rebuilt a second time, but loaded into memory.
+                return self.peek_segments(first, last)
         return found
 
-    def _read_unloaded(self, bucket: Bucket, first: int | None, last: int | None) -> list[Indexes]:
+    def _peek_segments(self, bucket: Bucket, first: int | None, last: int | None) -> list[Indexes]:
         return [
             indexes
             for number in range(bucket.loaded, bucket.segments)
             if (last is None or bucket.first_times[number] <= last)
             and (first is None or bucket.last_times[number] >= first)
-            for indexes in self.ledgers.read(bucket, number + 1, number + 1)
+            for indexes in self.store.read(bucket, number + 1, number + 1)
         ]
 
-    # -- what is lost ------------------------------------------------------------------------------------------------
+    # -- damage -------------------------------------------------------------------------------------------------------
 
-    def _give_up(self, bucket: Bucket, problem: str) -> None:
-        """What waits of a bucket that cannot be read is that of which the topic tells. It is sealed again; but what was
-        so before, and cannot be read either, is in memory from now on."""
-        told = self._told_by_topic(bucket.key)
-        self._tracked.may_be_twice = True
+    def _rebuild_damaged(self, bucket: Bucket, problem: str) -> None:
+        """Rebuild a damaged bucket from the topic and seal it, or load it if it was rebuilt before."""
+        found = self._read_topic_with_retries(bucket.key)
+        self._tracked.may_have_duplicate_rows = True
         self._report(problem)
         self.buckets.remove(bucket)
-        for indexes in told:
-            self.loaded.add_many(*self._tracked.still_waiting(indexes))
-        # Of the rest nobody knows when it was due.
+        for indexes in found:
+            self.loaded.add_many(*self._tracked.filter_valid(indexes))
+        # The times of messages that the topic no longer contains are lost.
         known = self._loaded_within(bucket.key)
         self._tracked.present.discard_ledgers(*bucket.key)
         self._tracked.present.add_many(known.ledger_ids, known.entry_ids)
-        doomed = {bucket.name: bucket.bucket_id}
+        to_delete = {bucket.name: bucket.bucket_id}
         if bucket.bucket_id in self._rebuilt:
-            self.ledgers.remove_at_some_time(doomed)
+            self.store.delete_or_defer(to_delete)
         else:
-            self._seal_told([bucket.key], doomed)
+            self._replace_lost([bucket.key], to_delete)
 
-    def _seal_told(self, keys: Iterable[BucketKey], doomed: Doomed, *, sweep: bool = False) -> None:
-        """What is in memory of these ranges is sealed, in the commit in which those go that should have told of it.
-        Where that cannot be done now it stays in memory, and they go some time; and it stays there where there is no
-        topic to tell all of it."""
-        told = [] if self._rebuild is None else [(key, distinct(self._loaded_within(key))) for key in keys]
-        created = [self._sealed(key, indexes, 0) for key, indexes in told if indexes.size]
+    def _replace_lost(self, keys: Iterable[BucketKey], to_delete: Deletions, *, delete_orphans: bool = False) -> None:
+        """Seal the loaded messages of lost buckets, and delete those buckets in the same commit.
+
+        If that fails, the messages stay in memory and the deletion is pending. Without ``rebuild`` they also stay in
+        memory, because the topic cannot confirm that they are complete.
+        """
+        found = [] if self._rebuild is None else [(key, distinct(self._loaded_within(key))) for key in keys]
+        created = [self._sealed(key, indexes, 0) for key, indexes in found if indexes.size]
         try:
-            ids = self.ledgers.replace(doomed, created, sweep=sweep)
+            ids = self.store.replace(to_delete, created, delete_orphans=delete_orphans)
         except TRANSIENT_ERRORS as error:
-            logger().warning("buckets %s could not be replaced: %s", ", ".join(doomed), error)
-            self.ledgers.left_over.update(doomed)
+            logger().warning("buckets %s could not be replaced: %s", ", ".join(to_delete), error)
+            self.store.pending_deletions.update(to_delete)
             return
         for new, bucket_id in zip(created, ids, strict=True):
             self._rebuilt.add(bucket_id)
             self._unload(new.snapshot.indexes)
-            self._begin_with(new, bucket_id, loaded=1)
+            self._register(new, bucket_id, loaded=1)
 
-    # -- removing ----------------------------------------------------------------------------------------------------
+    # -- deletion -----------------------------------------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Remove the buckets that the mark-delete position has passed, if that can be done now."""
-        passed = self.buckets.below(self._home.mark_delete().ledger_id)
+        """Delete the buckets before the mark-delete position; log transient errors."""
+        passed = self.buckets.below(self._registry.mark_delete().ledger_id)
         if passed and self._remove(passed):
-            self._tracked.may_be_dead = True
+            self._tracked.may_have_stale_rows = True
             for bucket in passed:
                 self._tracked.present.discard_ledgers(*bucket.key)
 
-    def remove_emptied(self) -> None:
-        """The same of those in which nothing waits."""
-        emptied = [bucket for bucket in self.buckets.maybe_emptied() if bucket.waiting <= 0]
-        if emptied:
-            self._remove(emptied)
+    def remove_empty(self) -> None:
+        """Delete the buckets without tracked messages; log transient errors."""
+        empty = [bucket for bucket in self.buckets.maybe_empty() if bucket.waiting <= 0]
+        if empty:
+            self._remove(empty)
 
     def _remove(self, buckets: Sequence[Bucket]) -> bool:
-        if not self.ledgers.remove({bucket.name: bucket.bucket_id for bucket in buckets}):
+        if not self.store.try_delete({bucket.name: bucket.bucket_id for bucket in buckets}):
             return False
         for bucket in buckets:
             self.buckets.remove(bucket)
         return True
 
     def delete_all(self) -> None:
-        """Delete all snapshots, and the times that messages were given: in one commit. In memory all is as it was."""
-        doomed = {bucket.name: bucket.bucket_id for bucket in self.buckets}
+        """Delete all snapshots and times of rescheduled messages in one commit, but not the state in memory."""
+        to_delete = {bucket.name: bucket.bucket_id for bucket in self.buckets}
         rescheduled = self._tracked.rescheduled
-        if doomed or self.ledgers.left_over or rescheduled.is_stored:
-            self.ledgers.delete(doomed, rescheduled.delete_in)
+        if to_delete or self.store.pending_deletions or rescheduled.is_stored:
+            self.store.delete(to_delete, rescheduled.delete_in)
 
     def clear(self) -> None:
-        """In memory; what is on the disk stays there."""
+        """Clear the state in memory."""
         self.loaded.clear()
         self.buckets.clear()

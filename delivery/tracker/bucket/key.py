@@ -1,8 +1,8 @@
-"""How a bucket is known: by a property of its cursor, and by the custom metadata of the ledger that its snapshot is in.
+"""Identification of a bucket: a cursor property, and custom metadata of the snapshot's ledger.
 
     property      #pulsar.internal.delayed.bucket_<first ledger>_<last ledger> = <id of the snapshot's ledger>
 
-All numbers are decimal. The ledger's custom metadata has the property's key again, and the names of topic and cursor.
+All numbers are decimal. The custom metadata repeats the property's key, and names the topic and the cursor.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _PULSAR = b"pulsar"
 
 
 class MalformedBucketPropertyError(MalformedError):
-    """A property has the name of a bucket, or nearly so, and does not say which one, or not where it is."""
+    """A property looks like a bucket's, but its key or value is malformed."""
 
 
 class BucketKey(NamedTuple):
-    """The ledgers of a topic whose delayed messages a bucket holds, the last one included."""
+    """First and last ledger of the topic whose delayed messages a bucket holds."""
 
     first_ledger: int
     last_ledger: int
@@ -46,36 +46,36 @@ class BucketKey(NamedTuple):
 
 
 def bucket_key(first_ledger: int, last_ledger: int) -> str:
-    """The property's name."""
+    """Return the name of the property."""
     if not 0 <= first_ledger <= last_ledger <= _LARGEST:
         raise IncorrectParameterError(
-            f"a bucket has ledgers from one id up to another, not {first_ledger}..{last_ledger}"
+            f"a bucket must have ledgers from one id to the same or a higher one, not {first_ledger}..{last_ledger}"
         )
     return str(BucketKey(first_ledger, last_ledger))
 
 
 def parse_key(key: str) -> BucketKey | None:
-    """None: a property with that name is no bucket's."""
+    """Parse the name of a property; return None if it is not a bucket's."""
     if not key.startswith(PREFIX):
         return None
     match = _KEY.fullmatch(key)
     if match is None:
-        raise MalformedBucketPropertyError(f"property {key!r} is not {PREFIX}_<first ledger>_<last ledger>")
+        raise MalformedBucketPropertyError(f"property {key!r} must be {PREFIX}_<first ledger>_<last ledger>")
     found = BucketKey(int(match[1]), int(match[2]))
     if not found.first_ledger <= found.last_ledger <= _LARGEST:
-        raise MalformedBucketPropertyError(f"property {key!r} names no range of ledgers")
+        raise MalformedBucketPropertyError(f"property {key!r} is not a valid range of ledgers")
     return found
 
 
 def parse_bucket_id(key: str, value: str) -> int:
-    """The ledger of the snapshot that the property's value names."""
+    """Parse the ledger id in the value of a property."""
     if _VALUE.fullmatch(value) is None or int(value) > _LARGEST:
-        raise MalformedBucketPropertyError(f"property {key!r} should be a ledger id, not {value!r}")
+        raise MalformedBucketPropertyError(f"property {key!r} must be a ledger id, not {value!r}")
     return int(value)
 
 
 class BucketProperties(NamedTuple):
-    """The buckets among a cursor's properties, and by name the properties that should have been some."""
+    """The buckets among a cursor's properties, and errors of malformed ones by property name."""
 
     buckets: dict[BucketKey, int]
     malformed: dict[str, MalformedBucketPropertyError]
@@ -94,7 +94,7 @@ def read_properties(properties: Iterable[tuple[str, str]]) -> BucketProperties:
 
 
 class BucketLabels(NamedTuple):
-    """What a snapshot's ledger says that it belongs to. The key is the property's name."""
+    """Labels of a snapshot's ledger. The key is the name of the property."""
 
     key: str
     topic: str
@@ -104,7 +104,7 @@ class BucketLabels(NamedTuple):
 def custom_metadata(labels: BucketLabels) -> dict[str, bytes]:
     for name, label in labels._asdict().items():
         if not isinstance(label, str):
-            raise IncorrectParameterError(f"the {name} of a bucket snapshot is a string, not {label!r}")
+            raise IncorrectParameterError(f"the {name} of a bucket snapshot must be a string, not {label!r}")
     return {
         _APPLICATION: _PULSAR,
         _COMPONENT: DELAYED_BUCKET,
@@ -115,7 +115,7 @@ def custom_metadata(labels: BucketLabels) -> dict[str, bytes]:
 
 
 def read_labels(custom: Mapping[str, bytes]) -> BucketLabels | None:
-    """None: it does not say that the ledger is a snapshot's."""
+    """Return the labels of a ledger; None if it is not labelled as a snapshot."""
     if (custom.get(_APPLICATION), custom.get(_COMPONENT)) != (_PULSAR, DELAYED_BUCKET):
         return None
     labels = BUCKET_KEY_LABEL, BUCKET_TOPIC_LABEL, BUCKET_CURSOR_LABEL

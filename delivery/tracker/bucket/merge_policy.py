@@ -1,4 +1,4 @@
-"""Choice of the buckets to merge where a seal would exceed the limit: plain functions, no I/O."""
+"""Choice of the buckets to merge when a seal would exceed the limit. No I/O."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _LATEST = (1 << 63) - 1
 
 
 class MergeCandidate(NamedTuple):
-    """One bucket, in the order of the buckets; one of them may be about to be sealed.
+    """One bucket to choose from, possibly the one to be sealed.
 
-    ``next_time`` is the start of its next segment that is not loaded; None: all are loaded.
+    ``next_time`` is the start of its next segment to load; None if all are loaded.
     """
 
     messages: int
@@ -23,40 +23,38 @@ class MergeCandidate(NamedTuple):
 
 
 Choice = tuple[int, int]
-"""A block of adjacent buckets: the place of the first, and the place behind the last."""
+"""A block of adjacent buckets, at least two: the index of the first, and the index after the last."""
 
 
-def two_smallest(runs: Sequence[MergeCandidate]) -> Choice:
-    """PIP-195's rule: the two adjacent buckets with the fewest messages; of equal ones those with the earliest segment
-    to load. There are at least two buckets."""
+def two_smallest(buckets: Sequence[MergeCandidate]) -> Choice:
+    """PIP-195's rule: the adjacent pair with the fewest messages, then with the earliest segment to load."""
 
     def weight(place: int) -> tuple[int, int]:
-        pair = runs[place : place + 2]
-        times = [_LATEST if run.next_time is None else run.next_time for run in pair]
-        return sum(run.messages for run in pair), min(times)
+        pair = buckets[place : place + 2]
+        times = [_LATEST if bucket.next_time is None else bucket.next_time for bucket in pair]
+        return sum(bucket.messages for bucket in pair), min(times)
 
-    place = min(range(len(runs) - 1), key=weight)
+    place = min(range(len(buckets) - 1), key=weight)
     return place, place + 2
 
 
-def least_writes(runs: Sequence[MergeCandidate]) -> Choice:
-    """All adjacent buckets of the lowest generation that has several side by side, the newest if there is a choice.
-    There are at least two buckets.
+def least_writes(buckets: Sequence[MergeCandidate]) -> Choice:
+    """All adjacent buckets of the lowest generation that has several side by side; of equal blocks the newest.
 
-    Ten buckets then hold 10 seals that were never merged, or 55 that were merged once, or 220 merged twice: a message
-    is written 1 + g times for C(buckets + g, g) seals, which no choice of adjacent buckets improves by much.
+    Ten buckets then hold 10 unmerged seals, 55 merged once, or 220 merged twice: each message is written 1 + g times
+    for C(buckets + g, g) seals, which no choice of adjacent buckets improves by much.
     """
-    generation = min(max(one.generation, other.generation) for one, other in pairwise(runs))
+    generation = min(max(one.generation, other.generation) for one, other in pairwise(buckets))
     end = next(
         place + 2
-        for place in range(len(runs) - 2, -1, -1)
-        if max(runs[place].generation, runs[place + 1].generation) == generation
+        for place in range(len(buckets) - 2, -1, -1)
+        if max(buckets[place].generation, buckets[place + 1].generation) == generation
     )
     start = end - 1
-    # Neighbors that were merged less often join the block.
-    while start > 0 and runs[start - 1].generation <= generation:
+    # Neighbors of lower generations join the block.
+    while start > 0 and buckets[start - 1].generation <= generation:
         start -= 1
-    while end < len(runs) and runs[end].generation <= generation:
+    while end < len(buckets) and buckets[end].generation <= generation:
         end += 1
     return start, end
 
@@ -65,23 +63,25 @@ CHOICES: dict[str, Callable[[Sequence[MergeCandidate]], Choice]] = {
     LEAST_WRITES: least_writes,
     TWO_SMALLEST: two_smallest,
 }
-"""By policy: the block to merge, of at least two buckets."""
+"""Function that chooses a block to merge, by policy. It requires at least two buckets."""
 
 
-def blocks_to_merge(runs: Sequence[MergeCandidate], most: int, policy: str) -> list[Choice]:
-    """Disjoint blocks to merge so that at most ``most`` buckets remain, in their order. One block is enough after each
-    seal; several may be needed after the limit was lowered."""
-    left = list(runs)
-    spans = [(place, place + 1) for place in range(len(runs))]
-    while len(left) > most:
-        start, end = CHOICES[policy](left)
-        block = left[start:end]
-        times = [run.next_time for run in block if run.next_time is not None]
-        left[start:end] = [
+def blocks_to_merge(buckets: Sequence[MergeCandidate], limit: int, policy: str) -> list[Choice]:
+    """Choose disjoint, sorted blocks to merge so that at most ``limit`` buckets remain.
+
+    One block suffices after each seal; several may be needed after the limit was lowered.
+    """
+    remaining = list(buckets)
+    spans = [(place, place + 1) for place in range(len(buckets))]
+    while len(remaining) > limit:
+        start, end = CHOICES[policy](remaining)
+        block = remaining[start:end]
+        times = [bucket.next_time for bucket in block if bucket.next_time is not None]
+        remaining[start:end] = [
             MergeCandidate(
-                sum(run.messages for run in block),
+                sum(bucket.messages for bucket in block),
                 min(times, default=None),
-                max(run.generation for run in block) + 1,
+                max(bucket.generation for bucket in block) + 1,
             )
         ]
         spans[start:end] = [(spans[start][0], spans[end - 1][1])]

@@ -1,8 +1,8 @@
-"""Metrics of a tracker on buckets, under the names and labels of PIP-195.
+"""Metrics of a tracker on buckets, with the names and labels of PIP-195.
 
-Two of them differ from the PIP's table in what a format or a query demands. The counter's samples end in ``_total``, as
-OpenMetrics prescribes. The histogram has cumulative buckets under ``le``, which ``histogram_quantile`` can read, at the
-PIP's bounds; the PIP's label ``quantile`` is absent.
+Two differ from the table in the PIP. The samples of the counter end in ``_total``, as OpenMetrics requires. The
+histogram has cumulative buckets labelled ``le``, as ``histogram_quantile`` requires, with the bounds of the PIP; the
+label ``quantile`` is absent.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ class Gauges(NamedTuple):
 
 
 class OperationMetrics:
-    """Counts and durations of operations on snapshots. Not thread-safe: callers hold the tracker's lock."""
+    """Counts and durations of snapshot operations. Not thread-safe: callers hold the tracker's lock."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._durations = {kind: [0] * (len(BOUNDS) + 1) for kind in OPERATION_TYPES}
         self._sums = dict.fromkeys(OPERATION_TYPES, 0.0)
 
-    def began(self, kind: str, count: int = 1) -> None:
+    def record_start(self, kind: str, count: int = 1) -> None:
         self._counts[ALL, kind] += count
 
-    def failed(self, kind: str, count: int = 1) -> None:
+    def record_failure(self, kind: str, count: int = 1) -> None:
         self._counts[FAILED, kind] += count
 
-    def succeeded(self, kind: str, millis: float, count: int = 1) -> None:
+    def record_success(self, kind: str, millis: float, count: int = 1) -> None:
         """Record ``count`` operations that took ``millis`` each."""
         self._counts[SUCCEED, kind] += count
         # A bucket includes its upper bound.
@@ -84,14 +84,14 @@ class OperationMetrics:
         return self._counts[state, kind]
 
     def samples(self, place: dict[str, str]) -> Iterator[Sample]:
-        """One sample for each state and type, and one histogram for each type, zeros included."""
+        """One sample per state and type, and one histogram per type, zeros included."""
         for kind in OPERATION_TYPES:
             for state in STATES:
                 labels = {**place, "state": state, "type": kind}
                 yield Sample(OPERATIONS, OPERATIONS.name, labels, float(self._counts[state, kind]))
         for kind in OPERATION_TYPES:
             labels = {**place, "type": kind}
-            # OpenMetrics wants the buckets of a histogram together, in ascending order, with their sum and count.
+            # OpenMetrics requires the buckets of a histogram to be contiguous and ascending, with their sum and count.
             for bound, count in zip((*map(str, BOUNDS), "+Inf"), accumulate(self._durations[kind]), strict=True):
                 yield Sample(LATENCY, f"{LATENCY.name}_bucket", {**labels, "le": bound}, float(count))
             yield Sample(LATENCY, f"{LATENCY.name}_count", labels, float(sum(self._durations[kind])))

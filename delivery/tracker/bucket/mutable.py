@@ -1,7 +1,7 @@
-"""The bucket that what comes in goes to, as long as it is of the newest ledgers. It is in memory alone.
+"""Mutable bucket: the unsealed messages of the newest ledgers, in memory only.
 
-Once it has enough, and a message of a newer ledger comes, it is sealed. What is of a ledger that was sealed, or is out
-of order, goes to the sealed ones instead.
+It is sealed when it is large enough and a message of a later ledger arrives. Messages that are out of order, or of a
+ledger in a sealed bucket, are added to the sealed buckets.
 """
 
 from __future__ import annotations
@@ -20,62 +20,60 @@ from bookstand.storage.logger import logger
 
 
 class MutableBucket:
-    """Not safe between threads: its tracker has a lock. ``least``: so many are enough for a snapshot."""
+    """Not thread-safe: the tracker holds a lock. ``min_size`` is the minimum number of messages to seal."""
 
-    def __init__(self, home: BucketRegistry, least: int, tracked: WaitingSet, sealed: SealedBuckets) -> None:
-        self._home = home
-        self._least = least
+    def __init__(self, registry: BucketRegistry, min_size: int, tracked: WaitingSet, sealed: SealedBuckets) -> None:
+        self._registry = registry
+        self._min_size = min_size
         self._tracked = tracked
         self._sealed = sealed
-        self.runs = TimeSortedBuffer()
-        # The first ledger and the highest of what came since it was sealed last; None: nothing came.
+        self.rows = TimeSortedBuffer()
+        # First and last ledger of the messages since the last seal; None if there are none.
         self._ledgers: tuple[int, int] | None = None
-        self._seal_from = least
+        self._seal_size = min_size
 
-    def change_least(self, least: int) -> None:
-        """Seal from this many messages on."""
-        self._least = self._seal_from = least
+    def set_min_size(self, min_size: int) -> None:
+        self._min_size = self._seal_size = min_size
 
     def __len__(self) -> int:
-        return len(self.runs)
+        return len(self.rows)
 
-    # -- what comes in -----------------------------------------------------------------------------------------------
+    # -- adding -------------------------------------------------------------------------------------------------------
 
     def add(self, time: int, ledger_id: int, entry_id: int) -> None:
-        """A message that does not wait yet."""
+        """Add a message that is not tracked yet."""
         buckets = self._sealed.buckets
         bucket = buckets.covering(ledger_id)
-        if bucket is None and self._make_way_for(ledger_id):
-            # One that was merged may reach beyond it.
+        if bucket is None and self._prepare_for(ledger_id):
+            # A merge may have created a bucket that covers the ledger.
             bucket = buckets.covering(ledger_id)
         self._tracked.add(ledger_id, entry_id, time)
         if bucket is None and (self._ledgers is None or ledger_id >= self._ledgers[1]):
             first = ledger_id if self._ledgers is None else self._ledgers[0]
             self._ledgers = first, ledger_id
-            self.runs.add(time, ledger_id, entry_id)
+            self.rows.add(time, ledger_id, entry_id)
         else:
-            # Of a ledger that was sealed, or out of order.
-            self._sealed.add_one_late(time, ledger_id, entry_id)
+            # The ledger was sealed, or the message is out of order.
+            self._sealed.add_one_unsealed(time, ledger_id, entry_id)
 
-    def _make_way_for(self, ledger_id: int) -> bool:
-        """Before a message comes of a ledger in no bucket. Whether that is a newer ledger: then the mutable bucket may
-        have ended with those that it had.
+    def _prepare_for(self, ledger_id: int) -> bool:
+        """Prepare for a message of a ledger that no bucket covers; return True if the ledger is newer than all here.
 
-        Where a sealed bucket follows it, it does, however small it is: ranges of ledgers do not overlap.
+        In that case the bucket is sealed if it is large enough. If a sealed bucket is between the ledgers, this one
+        is emptied in any case, because ledger ranges must not overlap.
         """
         if self._ledgers is None or ledger_id <= self._ledgers[1]:
             return False
-        if len(self.runs) >= self._seal_from:
+        if len(self.rows) >= self._seal_size:
             self._seal()
-        if self._ledgers is not None and self._sealed.buckets.lies_between(self._ledgers[1], ledger_id):
-            self._sealed.loaded.add_many(*self.runs.everything())
-            # In memory is not sealed.
+        if self._ledgers is not None and self._sealed.buckets.has_bucket_between(self._ledgers[1], ledger_id):
+            self._sealed.loaded.add_many(*self.rows.all_rows())
+            # Messages in memory are not sealed, so ``sealed_up_to`` does not change.
             self.clear()
         return True
 
     def add_many(self, times: Column, ledger_ids: Column, entry_ids: Column) -> int | None:
-        """Messages in the order in which they come, some of which may wait already; returns the earliest time of the
-        others."""
+        """Add messages in order, skipping tracked ones; return the earliest time added, or None."""
         if not len(times):
             return None
         if self._add_at_end(times, ledger_ids, entry_ids):
@@ -84,74 +82,73 @@ class MutableBucket:
         fresh = fresh[first_of_each(ledger_ids[fresh], entry_ids[fresh])]
         times, ledger_ids, entry_ids = times[fresh], ledger_ids[fresh], entry_ids[fresh]
         earliest = int(times.min()) if len(times) else None
-        self._tracked.remember(times, ledger_ids, entry_ids)
+        self._tracked.mark_added_again(times, ledger_ids, entry_ids)
         while len(times):
             taken = self._add_until_sealed(times, ledger_ids, entry_ids)
             times, ledger_ids, entry_ids = times[taken:], ledger_ids[taken:], entry_ids[taken:]
         return earliest
 
     def _add_at_end(self, times: Column, ledger_ids: Column, entry_ids: Column) -> bool:
-        """Add what comes in the order of the topic and has nothing sealed for it, which nearly all does; False, and
-        nothing is added, if it is not of that kind."""
+        """Fast path: add new messages in topic order after all sealed ledgers; otherwise return False."""
         first, last = int(ledger_ids[0]), int(ledger_ids[-1])
-        begin, highest = self._ledgers or (first, first)
-        if self._tracked.any_forgotten or first < highest or first <= self._sealed.buckets.last_ledger:
+        first_ledger, highest = self._ledgers or (first, first)
+        if self._tracked.has_stale or first < highest or first <= self._sealed.buckets.last_ledger:
             return False
-        if last > highest and len(self.runs) + len(times) > self._seal_from:
+        if last > highest and len(self.rows) + len(times) > self._seal_size:
             return False
         next_ledgers, ledger_ids_before = ledger_ids[1:], ledger_ids[:-1]
         ascends = (next_ledgers == ledger_ids_before) & (entry_ids[1:] > entry_ids[:-1])
         ascends |= next_ledgers > ledger_ids_before
         if not ascends.all() or not self._tracked.present.add_new(ledger_ids, entry_ids):
             return False
-        self._ledgers = begin, last
-        # They are the caller's.
-        self.runs.add_many(times.copy(), ledger_ids.copy(), entry_ids.copy())
+        self._ledgers = first_ledger, last
+        # Copy, because the caller owns the columns.
+        self.rows.add_many(times.copy(), ledger_ids.copy(), entry_ids.copy())
         return True
 
     def _add_until_sealed(self, times: Column, ledger_ids: Column, entry_ids: Column) -> int:
-        """Add messages in their order up to where a bucket is to be sealed first; returns how many."""
+        """Add messages up to the first one that requires a seal before it; return their number."""
         buckets = self._sealed.buckets
         if buckets.covering(int(ledger_ids[0])) is None:
-            self._make_way_for(int(ledger_ids[0]))
+            self._prepare_for(int(ledger_ids[0]))
         covered = buckets.places(ledger_ids) >= 0
         first, last = self._ledgers or (-1, -1)
-        # The highest ledger of the mutable bucket when each of them comes.
+        # Last ledger of the mutable bucket when each message is added.
         highest = np.maximum.accumulate(np.where(covered, last, ledger_ids))
         before = np.maximum(np.concatenate(([last], highest[:-1])), last)
         newest = ~covered & (ledger_ids >= before)
-        in_mutable = len(self.runs) + np.concatenate(([0], np.cumsum(newest)[:-1]))
-        complete = (in_mutable >= self._seal_from) | buckets.lie_between(before, ledger_ids)
-        ends = np.flatnonzero(newest & (ledger_ids > before) & (before >= 0) & complete)
+        in_mutable = len(self.rows) + np.concatenate(([0], np.cumsum(newest)[:-1]))
+        seal_before = (in_mutable >= self._seal_size) | buckets.have_bucket_between(before, ledger_ids)
+        ends = np.flatnonzero(newest & (ledger_ids > before) & (before >= 0) & seal_before)
         count = int(ends[0]) if len(ends) else len(times)
-        # Where the first is to be sealed for and was not, for lack of space, it goes to the bucket that there is.
+        # If a seal is required before the first message but failed, add it to the unsealed bucket.
         count = max(count, 1)
         mutable = newest[:count]
         self._tracked.present.add_many(ledger_ids[:count], entry_ids[:count])
         columns = times[:count], ledger_ids[:count], entry_ids[:count]
         if mutable.any():
-            self.runs.add_many(*(column[mutable] for column in columns))
+            self.rows.add_many(*(column[mutable] for column in columns))
             ledgers = ledger_ids[:count][mutable]
             self._ledgers = first if first >= 0 else int(ledgers[0]), int(ledgers[-1])
         if not mutable.all():
-            self._sealed.add_late(*(column[~mutable] for column in columns))
+            self._sealed.add_unsealed(*(column[~mutable] for column in columns))
         return count
 
-    # -- what goes ---------------------------------------------------------------------------------------------------
+    # -- sealing ------------------------------------------------------------------------------------------------------
 
     def move_due(self, cutoff: int) -> None:
-        """What is due is not sealed any more: it is about to be delivered."""
-        self._sealed.loaded.add_many(*self.runs.pop_due(cutoff))
+        """Move due messages to the loaded ones, so that they are not sealed shortly before delivery."""
+        self._sealed.loaded.add_many(*self.rows.pop_due(cutoff))
 
     def _seal(self) -> None:
-        """Make it a snapshot. Where that fails all stays as it is, and is tried again once there is twice as much."""
+        """Seal the bucket. If that fails, try again when it has twice as many messages."""
         assert self._ledgers is not None
         key = BucketKey(*self._ledgers)
         self._sealed.trim()
-        indexes = self.runs.everything()
-        if self._tracked.may_be_dead:
-            indexes = self._tracked.still_waiting(indexes)
-        if not indexes.size or key.last_ledger < self._home.mark_delete().ledger_id:
+        indexes = self.rows.all_rows()
+        if self._tracked.may_have_stale_rows:
+            indexes = self._tracked.filter_valid(indexes)
+        if not indexes.size or key.last_ledger < self._registry.mark_delete().ledger_id:
             self._tracked.present.discard_many(indexes.ledger_ids, indexes.entry_ids)
             self._sealed.sealed_up_to = key.last_ledger
             self.clear()
@@ -159,7 +156,7 @@ class MutableBucket:
         try:
             added = self._sealed.add(key, indexes)
         except TRANSIENT_ERRORS as error:
-            self._seal_from = 2 * len(self.runs)
+            self._seal_size = 2 * len(self.rows)
             logger().warning("bucket %s could not be sealed: %s", key, error)
             return
         if added:
@@ -169,6 +166,6 @@ class MutableBucket:
             self._seal()
 
     def clear(self) -> None:
-        self.runs.clear()
+        self.rows.clear()
         self._ledgers = None
-        self._seal_from = self._least
+        self._seal_size = self._min_size

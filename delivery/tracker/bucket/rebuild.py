@@ -1,4 +1,4 @@
-"""What a snapshot should have told, read from the topic itself."""
+"""Reading of delayed messages from the topic, to replace damaged snapshots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bookstand.proto.pulsar_message_pb2 import MessageMetadata
 
 Reader = Callable[[int, int], Iterator[Indexes]]
-"""The delayed messages in the ledgers from one to another, the last one included, some at a time."""
+"""Returns the delayed messages of the ledgers from one to another, inclusive, in batches."""
 
 
 def topic_rebuilder(topic: ManagedLedger) -> Reader:
@@ -48,17 +48,19 @@ def _delayed_in(topic: ManagedLedger, ledger_id: int) -> Indexes:
 
 
 def deliver_at_of(entry: TopicEntry) -> int | None:
-    """When a message is to be delivered; None if it is not delayed, or no message."""
+    """Return the delivery time of an entry; None if it is not delayed, or not a message."""
     try:
         return deliver_at_time(entry.data)
     except MalformedMessageError as error:
-        logger().warning("entry %s is taken for one without delay: %s", entry.position, error)
+        logger().warning("entry %s: treating an unreadable message as not delayed: %s", entry.position, error)
         return None
 
 
 def deliver_at_time(data: bytes) -> int | None:
-    """What an entry's metadata says of that. Protobuf finds it several times as fast as ``Message`` reads all of it;
-    what is not quite as usual is left to that."""
+    """Return the delivery time in an entry's metadata.
+
+    Protobuf is several times as fast as ``Message``, which handles the unusual cases.
+    """
     stored = plain_metadata(data)
     if stored is not None:
         parse, decode_error = _protobuf()
@@ -74,7 +76,7 @@ def deliver_at_time(data: bytes) -> int | None:
 
 @cache
 def _protobuf() -> tuple[Callable[[bytes], MessageMetadata], type[Exception]]:
-    """Loaded when there is something to read."""
+    """Import lazily, because protobuf is slow to load."""
     from google.protobuf.message import DecodeError
 
     from bookstand.proto.pulsar_message_pb2 import MessageMetadata

@@ -1,9 +1,9 @@
-"""What a tracker finds when it begins: the buckets that a cursor's properties name, as far as they can be used.
+"""Recovery of buckets from the properties of a cursor.
 
-Nothing is loaded but what the snapshots say of themselves: times and bitmaps. What has been due for a whole segment is
-not tracked any more, for the cursor meets it in the topic and finds it due. A bucket that is missing or damaged, and
-one that overlaps another, is given up: its range is read from the topic again and sealed anew, and in that commit its
-property goes; the ledger goes too, if it says that it is that snapshot.
+Only the metadata of snapshots is read: times and bitmaps. Messages of segments that are entirely due are not tracked:
+the cursor finds them due in the topic. Missing, damaged and overlapping buckets are replaced: their ranges are read
+from the topic and sealed again, in the commit that deletes their properties. Their ledgers are deleted only if their
+labels identify them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ GONE = (
     SnapshotDamagedError,
     StoreDamagedError,
 )
-"""What says that a snapshot cannot be read, now or later."""
+"""Permanent errors of reading a snapshot."""
 
 
 class Recovered(NamedTuple):
-    """``doomed`` are to be removed, property and ledger; of ``lost`` ranges the topic tells; ``problems`` is what was
-    wrong, in words."""
+    """Recovered buckets, properties and snapshots to delete, lost ranges to read from the topic, and damage."""
 
     buckets: list[tuple[Bucket, Mapping[int, BitMap64]]]
-    doomed: dict[str, int | None]
+    to_delete: dict[str, int | None]
     lost: list[BucketKey]
     problems: list[str]
 
@@ -55,7 +54,7 @@ def recover(
     recovered = Recovered([], {}, [], [])
     for name, error in found.malformed.items():
         recovered.problems.append(str(error))
-        recovered.doomed[name] = None
+        recovered.to_delete[name] = None
 
     def is_labelled(key: BucketKey) -> bool:
         try:
@@ -63,50 +62,50 @@ def recover(
         except (NoSuchLedgerError, SnapshotDamagedError):
             return False
         except StoreDamagedError:
-            # Nothing but the property that names the ledger says what it is.
+            # The labels cannot be read, so trust the property that names the ledger.
             return True
 
-    kept, enclosed, overlapping = _apart(found.buckets)
+    disjoint, enclosed, overlapping = _partition(found.buckets)
     for key in [*enclosed, *overlapping]:
-        recovered.problems.append(f"bucket {key} is about ledgers that another one is about as well")
-        recovered.doomed[str(key)] = found.buckets[key] if is_labelled(key) else None
+        recovered.problems.append(f"ledgers of bucket {key} overlap those of another bucket")
+        recovered.to_delete[str(key)] = found.buckets[key] if is_labelled(key) else None
     recovered.lost.extend(overlapping)
-    for key in kept:
+    for key in disjoint:
         bucket_id = found.buckets[key]
         try:
             _check_labels(storage.read_labels(bucket_id), key, topic, cursor)
             opened = _open(storage, key, bucket_id, cutoff)
         except GONE as error:
             recovered.problems.append(f"bucket {key} cannot be read: {error}")
-            # What is not a snapshot of this cursor is somebody's.
-            recovered.doomed[str(key)] = bucket_id if is_labelled(key) else None
+            # A ledger that is not labelled as this bucket may belong to another user of the store.
+            recovered.to_delete[str(key)] = bucket_id if is_labelled(key) else None
             recovered.lost.append(key)
             continue
         if opened is None:
-            recovered.doomed[str(key)] = bucket_id
+            recovered.to_delete[str(key)] = bucket_id
         else:
             recovered.buckets.append(opened)
     return recovered
 
 
-def _apart(keys: Iterable[BucketKey]) -> tuple[list[BucketKey], list[BucketKey], list[BucketKey]]:
-    """Those that are kept, in order; those that lie within one of them; and those that lie across one."""
-    kept: list[BucketKey] = []
+def _partition(keys: Iterable[BucketKey]) -> tuple[list[BucketKey], list[BucketKey], list[BucketKey]]:
+    """Partition sorted ranges into disjoint ones, those within one of these, and those that cross the end of one."""
+    disjoint: list[BucketKey] = []
     enclosed: list[BucketKey] = []
     overlapping: list[BucketKey] = []
-    # An enclosing one comes before what it encloses.
+    # Sort an enclosing range before those within it.
     for key in sorted(keys, key=lambda key: (key.first_ledger, -key.last_ledger)):
-        if not kept or key.first_ledger > kept[-1].last_ledger:
-            kept.append(key)
-        elif key.last_ledger <= kept[-1].last_ledger:
+        if not disjoint or key.first_ledger > disjoint[-1].last_ledger:
+            disjoint.append(key)
+        elif key.last_ledger <= disjoint[-1].last_ledger:
             enclosed.append(key)
         else:
             overlapping.append(key)
-    return kept, enclosed, overlapping
+    return disjoint, enclosed, overlapping
 
 
 def subtract_ranges(key: BucketKey, others: Iterable[BucketKey]) -> list[BucketKey]:
-    """The parts of a range that are in none of the others. These do not overlap one another."""
+    """The parts of a range that are in none of the others, which must be disjoint."""
     parts = []
     first = key.first_ledger
     for other in sorted(others):
@@ -120,7 +119,7 @@ def subtract_ranges(key: BucketKey, others: Iterable[BucketKey]) -> list[BucketK
 
 
 def _check_labels(labels: BucketLabels | None, key: BucketKey, topic: str, cursor: str) -> None:
-    """Properties may have been copied. The oldest format of metadata has no room for labels."""
+    """Check that the ledger is this bucket, because properties may have been copied."""
     if labels is not None and labels != (str(key), topic, cursor):
         raise SnapshotDamagedError(f"the ledger is bucket {labels.key} of topic {labels.topic}, cursor {labels.cursor}")
 
@@ -128,7 +127,7 @@ def _check_labels(labels: BucketLabels | None, key: BucketKey, topic: str, curso
 def _open(
     storage: BucketSnapshotStorage, key: BucketKey, bucket_id: int, cutoff: int
 ) -> tuple[Bucket, Mapping[int, BitMap64]] | None:
-    """The bucket with what waits in it; None if nothing does."""
+    """Return the bucket and the bitmaps of its tracked messages; None if all are due."""
     metadata = storage.read_metadata(bucket_id)
     segments = metadata.metadata_list
     first_times = [segment.min_schedule_timestamp for segment in segments]

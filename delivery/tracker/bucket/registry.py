@@ -1,4 +1,4 @@
-"""Where the buckets of a tracker are written down: in the properties of a cursor, and in ledgers of its store."""
+"""Registry of a tracker's buckets: properties of a cursor, and ledgers of its store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bookstand.ledger.transaction import Transaction
 from bookstand.storage.format.position import Position
 
 Change = Callable[[Transaction, dict[str, str]], object]
-"""Changes properties, and does what goes with that to a transaction."""
+"""Changes properties, and adds related operations to the transaction."""
 
 
 class BucketRegistry(Protocol):
@@ -24,13 +24,13 @@ class BucketRegistry(Protocol):
     def properties(self) -> Mapping[str, str]: ...
 
     def change(self, change: Change) -> None:
-        """All of it in one commit, or nothing."""
+        """Apply a change in one commit."""
 
     def write_acknowledged(self) -> None:
-        """What has been acknowledged is durable on return."""
+        """Make all acknowledgments durable."""
 
     def mark_delete(self) -> Position:
-        """Nothing up to here is delivered any more."""
+        """Position up to which nothing will be delivered."""
 
     def unacknowledged(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
         """Entries of a ledger that may still be delivered."""

@@ -1,6 +1,6 @@
-"""What is due of the sealed buckets: their segments are loaded when they are nearly due, and given out in time's order.
+"""Delivery of sealed buckets: loads segments shortly before they are due, and pops due messages in order of time.
 
-A segment that cannot be loaded now stays where it is; who asks next tries again, and somebody is told to.
+A segment that cannot be loaded is tried again by the next call, and an alarm is set for a retry.
 """
 
 from __future__ import annotations
@@ -17,100 +17,99 @@ from bookstand.delivery.tracker.due_cutoff import DueCutoff
 from bookstand.delivery.tracker.protocol import LARGEST
 from bookstand.storage.logger import logger
 
-# A segment that begins within so many ticks is loaded before it is due, one with each call.
-_AHEAD_TICKS = 5
+# A segment that begins within this many ticks is loaded ahead, one per call.
+_LOAD_AHEAD_TICKS = 5
 
 
 class SegmentLoader:
-    """Not safe between threads: its tracker has a lock."""
+    """Not thread-safe: the tracker holds a lock."""
 
-    def __init__(self, home: BucketRegistry, cutoff: DueCutoff, tracked: WaitingSet, sealed: SealedBuckets) -> None:
-        self._home = home
+    def __init__(self, registry: BucketRegistry, cutoff: DueCutoff, tracked: WaitingSet, sealed: SealedBuckets) -> None:
+        self._registry = registry
         self._cutoff = cutoff
         self._tracked = tracked
         self._sealed = sealed
-        self.try_again_at: int | None = None
-        """When to try again to load what is due and could not be; None: there is no such thing."""
+        self.retry_at: int | None = None
+        """Time to retry the load of a due segment; None if no load failed."""
 
     def pop(self, cutoff: int, limit: int | None) -> Indexes:
         """Remove up to ``limit`` due messages, the earliest first; without a limit all, in any order."""
         sealed = self._sealed
-        horizon = self._home.mark_delete().ledger_id
+        horizon = self._registry.mark_delete().ledger_id
         found: list[Indexes] = []
-        missing = limit
-        stuck = False
-        while missing is None or missing > 0:
-            stuck = not self._load_due(cutoff, missing)
+        remaining = limit
+        load_failed = False
+        while remaining is None or remaining > 0:
+            load_failed = not self._load_due(cutoff, remaining)
             bucket = sealed.buckets.next_to_load
-            # What is on the disk comes before what is in memory and later.
+            # Segments on disk come before later messages in memory.
             next_time = None if bucket is None else bucket.next_time
             until = cutoff if next_time is None else min(cutoff, next_time - 1)
-            due = sealed.loaded.pop_due(until, missing)
+            due = sealed.loaded.pop_due(until, remaining)
             if not due.size:
                 break
-            taken = self._taken(due)
+            taken = self._untrack(due)
             passed = taken.ledger_ids < horizon
             if np.count_nonzero(passed):
                 taken = Indexes(*(column[~passed] for column in taken))
             found.append(taken)
-            # What could not be loaded is not tried again at once.
-            if missing is None or stuck:
+            # After a failed load, return what was found instead of retrying immediately.
+            if remaining is None or load_failed:
                 break
-            missing -= taken.size
-        sealed.remove_emptied()
-        if not stuck:
+            remaining -= taken.size
+        sealed.remove_empty()
+        if not load_failed:
             self._load_ahead(cutoff)
-            if missing != 0 and self._drop_passed(horizon):
-                sealed.remove_emptied()
+            if remaining != 0 and self._drop_passed(horizon):
+                sealed.remove_empty()
         if not found:
             return Indexes.of((), (), ())
-        # A copy even of a single part: the columns in memory must not be shared.
+        # Copy even a single part, because the columns in memory must not be shared.
         return concatenate(found)
 
-    def _taken(self, due: Indexes) -> Indexes:
-        """Stop tracking what left memory because it is due; returns the part of it that was tracked."""
+    def _untrack(self, due: Indexes) -> Indexes:
+        """Stop tracking due messages that were removed from memory; return the valid rows."""
         taken = self._tracked.take(due)
-        self._sealed.buckets.leave(taken.ledger_ids)
+        self._sealed.buckets.remove_messages(taken.ledger_ids)
         return taken
 
     def _drop_passed(self, horizon: int) -> bool:
-        """What comes next, and is of a ledger that the cursor has passed, needs not be due to go; of what comes at the
-        same time it is the first. Whether there was some."""
+        """Drop the next messages, due or not, while their ledger is before ``horizon``; return False if none was."""
         bucket = self._sealed.buckets.next_to_load
         loaded = self._sealed.loaded
         until = LARGEST if bucket is None or bucket.next_time is None else bucket.next_time
         dropped = False
         while (time := loaded.next_time()) is not None and time <= until:
-            if loaded.lowest_of_first_time() >= horizon:
+            if loaded.lowest_ledger_of_first_time() >= horizon:
                 break
             first = loaded.pop_due(time)
             passed = first.ledger_ids < horizon
-            self._taken(Indexes(*(column[passed] for column in first)))
+            self._untrack(Indexes(*(column[passed] for column in first)))
             loaded.add_many(*(column[~passed] for column in first))
             dropped = True
         return dropped
 
-    # -- loading -----------------------------------------------------------------------------------------------------
+    # -- loading ------------------------------------------------------------------------------------------------------
 
     def load_next(self, bucket: Bucket) -> bool:
-        """Load the next segment; False if that cannot be done now."""
+        """Load the next segment; return False on a transient error."""
         try:
             self._sealed.load_next(bucket)
         except TRANSIENT_ERRORS as error:
             logger().warning("bucket %s could not be loaded: %s", bucket.name, error)
             if bucket.next_time is not None and bucket.next_time <= self._cutoff.time:
-                self.try_again_at = self._cutoff.now + self._cutoff.tick
+                self.retry_at = self._cutoff.now + self._cutoff.tick
             return False
-        self.try_again_at = None
+        self.retry_at = None
         return True
 
     def _load_due(self, cutoff: int, amount: int | None) -> bool:
-        """Load what may be among the first that are due; False if that cannot be done now."""
+        """Load the segments that may contain the first due messages; return False on a transient error."""
         while (bucket := self._sealed.buckets.next_to_load) is not None:
             next_time = bucket.next_time
             if next_time is None or next_time > cutoff:
                 break
-            if amount is not None and self._sealed.loaded.has(next_time - 1, amount):
+            if amount is not None and self._sealed.loaded.has_at_least(next_time - 1, amount):
                 break
             if not self.load_next(bucket):
                 return False
@@ -118,7 +117,7 @@ class SegmentLoader:
 
     def _load_ahead(self, cutoff: int) -> None:
         bucket = self._sealed.buckets.next_to_load
-        ahead = cutoff + _AHEAD_TICKS * self._cutoff.tick
-        # What is due by now is loaded when there is room for it among what is asked for.
+        ahead = cutoff + _LOAD_AHEAD_TICKS * self._cutoff.tick
+        # Due segments are loaded when messages are requested.
         if bucket is not None and bucket.next_time is not None and cutoff < bucket.next_time <= ahead:
             self.load_next(bucket)

@@ -1,4 +1,4 @@
-"""How snapshots come and go: with the properties that name them, in one commit; tried again, and counted."""
+"""Storage of bucket snapshots: commits with the properties that name them, retries, and metrics."""
 
 from __future__ import annotations
 
@@ -25,130 +25,132 @@ from bookstand.storage.logger import logger
 if TYPE_CHECKING:
     from bookstand.ledger.transaction import Transaction
 
-Doomed = Mapping[str, int | None]
-"""Properties that go, and the snapshots that go with them."""
+Deletions = Mapping[str, int | None]
+"""Properties to delete, and the snapshots to delete with them."""
 
 
 class BucketStore:
-    """Not safe between threads: its tracker has a lock. Errors are those of the last attempt."""
+    """Not thread-safe: the tracker holds a lock. Methods retry, and raise the error of the last attempt."""
 
-    def __init__(self, home: BucketRegistry, storage: BucketSnapshotStorage) -> None:
-        self._home = home
+    def __init__(self, registry: BucketRegistry, storage: BucketSnapshotStorage) -> None:
+        self._registry = registry
         self._storage = storage
         self.operations = OperationMetrics()
-        # Snapshots that are no bucket any more, and could not be removed: they go with the next change.
-        self.left_over: dict[str, int | None] = {}
+        # Snapshots that are no longer buckets but could not be deleted; the next commit deletes them.
+        self.pending_deletions: dict[str, int | None] = {}
 
     @property
     def entry_limit(self) -> int:
         return self._storage.entry_limit
 
-    # -- reading -----------------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------------
 
     def recover(self, cutoff: int) -> Recovered:
-        home = self._home
-        return with_retries(lambda: recovery.recover(self._storage, home.topic, home.cursor, home.properties(), cutoff))
+        registry = self._registry
+        return with_retries(
+            lambda: recovery.recover(self._storage, registry.topic, registry.cursor, registry.properties(), cutoff)
+        )
 
     def read(self, bucket: Bucket, first: int, last: int) -> list[Indexes]:
-        """Segments from one to another, the last one included."""
+        """Read segments from ``first`` to ``last``, inclusive."""
         return with_retries(lambda: self._storage.read_segments(bucket.bucket_id, first, last))
 
     def load(self, bucket: Bucket, number: int) -> Indexes:
-        """One segment, to be kept."""
-        with self._counted(LOAD, 1):
+        """Read one segment, counted as a load in the metrics."""
+        with self._measured(LOAD, 1):
             (indexes,) = self.read(bucket, number, number)
         return indexes
 
-    # -- changing ----------------------------------------------------------------------------------------------------
+    # -- changing -----------------------------------------------------------------------------------------------------
 
     def replace(
-        self, doomed: Doomed, created: Sequence[NewBucket], *, merging: bool = False, sweep: bool = False
+        self, deletions: Deletions, created: Sequence[NewBucket], *, merging: bool = False, delete_orphans: bool = False
     ) -> list[int]:
-        """Delete some and create others; returns the ids of these. ``sweep``: as with :meth:`delete`."""
+        """Delete buckets and create others in one commit; return the ids of the new ones."""
         writers: list[LedgerWriter] = []
 
         def change(transaction: Transaction, properties: dict[str, str]) -> None:
             writers.clear()
-            self._delete_in(transaction, properties, doomed, orphans)
-            for one in created:
-                labels = BucketLabels(str(one.key), self._home.topic, self._home.cursor)
-                writer = self._storage.create_in(transaction, one.snapshot.entries, labels)
+            self._delete_in(transaction, properties, deletions, orphans)
+            for bucket in created:
+                labels = BucketLabels(str(bucket.key), self._registry.topic, self._registry.cursor)
+                writer = self._storage.create_in(transaction, bucket.snapshot.entries, labels)
                 properties[labels.key] = str(writer.id)
                 writers.append(writer)
 
-        deleted = 0 if merging else len(doomed)
+        deleted = 0 if merging else len(deletions)
         with (
-            self._counted(CREATE, len(created)),
-            self._counted(MERGE, int(merging)),
-            self._counted(DELETE, deleted),
+            self._measured(CREATE, len(created)),
+            self._measured(MERGE, int(merging)),
+            self._measured(DELETE, deleted),
         ):
-            orphans = self._orphans() if sweep else []
+            orphans = self._orphans() if delete_orphans else []
             self._commit(change)
             self._storage.finish(writers)
         return [writer.id for writer in writers]
 
-    def delete(self, doomed: Doomed, also: Change | None = None, *, sweep: bool = False) -> None:
-        """Delete snapshots, and what goes with them. ``sweep``: and those of this cursor that no property names."""
+    def delete(self, deletions: Deletions, also: Change | None = None, *, delete_orphans: bool = False) -> None:
+        """Delete buckets in one commit with ``also``, and on request orphaned snapshots of this cursor."""
 
         def change(transaction: Transaction, properties: dict[str, str]) -> None:
-            self._delete_in(transaction, properties, doomed, orphans)
+            self._delete_in(transaction, properties, deletions, orphans)
             if also is not None:
                 also(transaction, properties)
 
-        with self._counted(DELETE, len(doomed)):
-            orphans = self._orphans() if sweep else []
+        with self._measured(DELETE, len(deletions)):
+            orphans = self._orphans() if delete_orphans else []
             self._commit(change)
 
     def _orphans(self) -> list[int]:
-        """Snapshots of this cursor; those are left over that no property names."""
-        return self._storage.list_snapshots(self._home.topic, self._home.cursor)
+        """Snapshots of this cursor; those that no property names are orphans."""
+        return self._storage.list_snapshots(self._registry.topic, self._registry.cursor)
 
-    def remove(self, doomed: Doomed, *, sweep: bool = False) -> bool:
-        """The same; False if that cannot be done now."""
+    def try_delete(self, deletions: Deletions, *, delete_orphans: bool = False) -> bool:
+        """Delete buckets; return False on a transient error."""
         try:
-            self.delete(doomed, sweep=sweep)
+            self.delete(deletions, delete_orphans=delete_orphans)
         except TRANSIENT_ERRORS as error:
-            logger().warning("buckets %s could not be deleted: %s", ", ".join(doomed), error)
+            logger().warning("buckets %s could not be deleted: %s", ", ".join(deletions), error)
             return False
         return True
 
-    def remove_at_some_time(self, doomed: Doomed, *, sweep: bool = False) -> None:
-        if not self.remove(doomed, sweep=sweep):
-            self.left_over.update(doomed)
+    def delete_or_defer(self, deletions: Deletions, *, delete_orphans: bool = False) -> None:
+        if not self.try_delete(deletions, delete_orphans=delete_orphans):
+            self.pending_deletions.update(deletions)
 
     def _delete_in(
-        self, transaction: Transaction, properties: dict[str, str], doomed: Doomed, snapshots: Sequence[int]
+        self, transaction: Transaction, properties: dict[str, str], deletions: Deletions, snapshots: Sequence[int]
     ) -> None:
-        """What is doomed, and those of the snapshots that no property names then."""
-        leaving = {**self.left_over, **doomed}
-        for name, bucket_id in leaving.items():
+        """Delete buckets and pending deletions, and the snapshots that no property names then."""
+        deleted = {**self.pending_deletions, **deletions}
+        for name, bucket_id in deleted.items():
             properties.pop(name, None)
             if bucket_id is not None:
                 self._storage.delete_in(transaction, bucket_id)
-        named = {*properties.values(), *map(str, leaving.values())}
+        named = {*properties.values(), *map(str, deleted.values())}
         for bucket_id in snapshots:
             if str(bucket_id) not in named:
                 self._storage.delete_in(transaction, bucket_id)
 
     def _commit(self, change: Change) -> None:
-        with_retries(lambda: self._home.change(change))
-        self.left_over.clear()
+        with_retries(lambda: self._registry.change(change))
+        self.pending_deletions.clear()
 
     @contextmanager
-    def _counted(self, kind: str, count: int) -> Iterator[None]:
-        """Count what is done to so many snapshots."""
-        self.operations.began(kind, count)
+    def _measured(self, kind: str, count: int) -> Iterator[None]:
+        """Record operations on ``count`` snapshots in the metrics."""
+        self.operations.record_start(kind, count)
         started = monotonic()
         try:
             yield
         except BaseException:
-            self.operations.failed(kind, count)
+            self.operations.record_failure(kind, count)
             raise
-        self.operations.succeeded(kind, (monotonic() - started) * 1000, count)
+        self.operations.record_success(kind, (monotonic() - started) * 1000, count)
 
 
 class NewBucket(NamedTuple):
-    """A bucket that is about to be stored."""
+    """A bucket to be stored."""
 
     key: BucketKey
     snapshot: Snapshot
@@ -166,7 +168,7 @@ class NewBucket(NamedTuple):
 
     @property
     def next_time(self) -> int | None:
-        """When its second segment begins; the first is loaded from the start."""
+        """Start of its second segment, because the first is loaded initially."""
         first_times = self._first_times
         return first_times[1] if len(first_times) > 1 else None
 

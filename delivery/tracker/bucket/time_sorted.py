@@ -1,12 +1,12 @@
-"""Messages in memory in the order of their times: sorted columns, of which few are looked at at a time.
+"""Buffer of messages in memory, sorted by time lazily.
 
-What comes in waits until somebody asks for as early a time as its earliest. Then it becomes a *run*, sorted by time,
-ledger and entry. Runs give out what is due from their fronts: of the earliest run what is before every other one, and
-where that is little, the fronts of all that are due become a run of their own first. So a message is sorted once when
-it comes and once before it goes, however many runs there are and however few messages are asked for at a time.
+New rows are buffered until a query includes their earliest time. Then they become a *run*, sorted by time, ledger and
+entry. A pop takes from the earliest run the rows that precede all other runs. If those are few, the due prefixes of all
+runs are first merged into one run. So each message is sorted once when it enters a run and once before it is popped,
+for any number of runs and any limit.
 
-Beside the time index (``time_index.py``): that one packs messages, and finds each of them; this one has 24 bytes for a
-message, and gives and takes thousands at a fraction of the time. It is for what is on its way from or to the disk.
+Compared with the time index (``time_index/index.py``), which packs messages and supports lookups, this buffer takes 24
+bytes per message and is several times as fast. It holds messages on their way to or from disk.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, Nu
 from bookstand.delivery.tracker.bucket.snapshot.rows import sorted_rows
 
 _NONE = Indexes(*(np.empty(0, dtype=np.int64) for _ in range(3)))
-_BYTES_OF_MESSAGE = 24
-# Of a run, and of a message that came by itself.
-_BYTES_OF_RUN, _BYTES_OF_SINGLE = 600, 200
-# About so many messages become a run together before they go, and of one run so many at least, unless it ends before.
-_FRONT = 1 << 15
-_LEAST = 64
-# A run that is less than this is joined to others of its kind, so that there are not many of them.
-_SMALL = 1 << 12
-# So few spent ones are not worth looking for.
-_FEW_SPENT = 64
+_MESSAGE_BYTES = 24
+# Overhead of a run, and size of a message that was added on its own.
+_RUN_BYTES, _SINGLE_BYTES = 600, 200
+# Approximate size of a merged prefix, and minimum rows to take from one run.
+_MERGED_PREFIX = 1 << 15
+_MIN_TAKE = 64
+# Runs below this size are merged with each other, so that they stay few.
+_SMALL_RUN = 1 << 12
+# Up to this many spent runs do not justify a cleanup.
+_MIN_SPENT = 64
 
 
 class _Run:
-    """Sorted messages from ``start`` on. The times are looked up one by one, which arrays are slow at."""
+    """Sorted rows from ``start``. Single times are read through a memoryview, which is faster than through an array."""
 
     __slots__ = ("rows", "start", "times")
 
@@ -51,7 +51,7 @@ class _Run:
         return int(self.times[self.start])
 
     def end(self, until: int) -> int:
-        """Where what is later begins."""
+        """Index of the first row after ``until``."""
         return bisect_right(self.times, until, self.start)
 
     def take(self, end: int) -> Indexes:
@@ -64,127 +64,127 @@ class _Run:
 
 
 class TimeSortedBuffer:
-    """Not safe between threads: its owner has a lock. Ids are from 0 up; what is added twice is there twice."""
+    """Not thread-safe: the owner holds a lock. Ids must not be negative; duplicates are kept."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, _Run]] = []
-        self._numbers = count()
+        self._sequence = count()
         self._small: list[_Run] = []
-        # How many runs have come since those that are spent were looked for.
-        self._joined = 0
+        # Number of runs pushed since the last cleanup of spent runs.
+        self._pushed = 0
         self._singles: list[tuple[int, int, int]] = []
-        self._arrived: list[Indexes] = []
-        # The earliest time of what has come and is in no run.
-        self._least: int | None = None
+        self._buffered: list[Indexes] = []
+        # Earliest time of the rows that are in no run yet.
+        self._earliest_buffered: int | None = None
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    # -- in ----------------------------------------------------------------------------------------------------------
+    # -- adding -------------------------------------------------------------------------------------------------------
 
     def add(self, time: int, ledger_id: int, entry_id: int) -> None:
         self._singles.append((time, ledger_id, entry_id))
         self._count += 1
-        if self._least is None or time < self._least:
-            self._least = time
+        if self._earliest_buffered is None or time < self._earliest_buffered:
+            self._earliest_buffered = time
 
     def add_many(self, timestamps: Numbers, ledger_ids: Numbers, entry_ids: Numbers) -> None:
-        """Columns, which the caller does not change any more."""
+        """Add columns, which the caller must not change afterwards."""
         if len(timestamps):
-            self._arrived.append(Indexes(timestamps, ledger_ids, entry_ids))
+            self._buffered.append(Indexes(timestamps, ledger_ids, entry_ids))
             self._count += len(timestamps)
-            least = int(timestamps.min())
-            if self._least is None or least < self._least:
-                self._least = least
+            earliest = int(timestamps.min())
+            if self._earliest_buffered is None or earliest < self._earliest_buffered:
+                self._earliest_buffered = earliest
 
     def add_sorted(self, rows: Indexes) -> None:
-        """The same for what is in the order of times already."""
+        """Add rows that are sorted by time."""
         if rows.size:
             self._count += rows.size
             self._push(_Run(rows))
 
     def _push(self, run: _Run) -> None:
         if run:
-            heapq.heappush(self._heap, (run.head, next(self._numbers), run))
+            heapq.heappush(self._heap, (run.head, next(self._sequence), run))
 
-    def _settle(self) -> None:
-        """Whatever has come becomes a run."""
-        if self._least is None:
+    def _flush(self) -> None:
+        """Turn all buffered rows into a run."""
+        if self._earliest_buffered is None:
             return
         if self._singles:
-            self._arrived.append(Indexes(*np.array(self._singles, dtype=np.int64).T))
+            self._buffered.append(Indexes(*np.array(self._singles, dtype=np.int64).T))
             self._singles = []
-        parts, self._arrived = self._arrived, []
-        self._least = None
+        parts, self._buffered = self._buffered, []
+        self._earliest_buffered = None
         size = sum(part.size for part in parts)
-        # As one counts with digits: each small run is twice as large as the next one at least.
+        # Like the digits of a counter: each small run is at least twice as large as the next.
         self._small = [run for run in self._small if run]
         while self._small and len(self._small[-1]) <= 2 * size:
             run = self._small.pop()
             size += len(run)
             parts.append(run.take(len(run.times)))
         run = _Run(Indexes(*sorted_rows(*concatenate(parts))))
-        if size < _SMALL:
+        if size < _SMALL_RUN:
             self._small.append(run)
         self._push(run)
-        self._bury_spent()
+        self._remove_spent()
 
-    def _bury_spent(self) -> None:
-        """What was joined to another run stays in its place until it comes to the front, unless it is too much."""
-        self._joined += 1
-        if self._joined > _FEW_SPENT and self._joined > len(self._heap) // 2:
+    def _remove_spent(self) -> None:
+        """Remove spent runs from the heap if they are many; otherwise they are popped at the front."""
+        self._pushed += 1
+        if self._pushed > _MIN_SPENT and self._pushed > len(self._heap) // 2:
             self._heap = [one for one in self._heap if one[2]]
             heapq.heapify(self._heap)
-            self._joined = 0
+            self._pushed = 0
 
-    # -- out ---------------------------------------------------------------------------------------------------------
+    # -- removing -----------------------------------------------------------------------------------------------------
 
     def next_time(self) -> int | None:
-        """The earliest; None if there is nothing."""
-        self._drop_spent()
+        """The earliest time; None if the buffer is empty."""
+        self._pop_spent()
         if not self._heap:
-            return self._least
+            return self._earliest_buffered
         head = self._heap[0][0]
-        return head if self._least is None else min(head, self._least)
+        return head if self._earliest_buffered is None else min(head, self._earliest_buffered)
 
     def first(self) -> Indexes:
-        """A message of the earliest time; there is one."""
-        self._settle()
-        self._drop_spent()
+        """The first row; the buffer must not be empty."""
+        self._flush()
+        self._pop_spent()
         run = self._heap[0][2]
         return run.rows.part(run.start, run.start + 1)
 
-    def lowest_of_first_time(self) -> int:
-        """The lowest ledger of which there is a message of the earliest time; there is one."""
-        self._settle()
-        self._drop_spent()
+    def lowest_ledger_of_first_time(self) -> int:
+        """Lowest ledger among the rows with the earliest time; the buffer must not be empty."""
+        self._flush()
+        self._pop_spent()
         heap = self._heap
         first = heap[0][0]
         found: list[int] = []
-        # Only those parts of the heap that have this time: none is earlier than the one above it.
+        # Search only the subtrees of the heap whose root has this time.
         places = [0]
         while places:
             place = places.pop()
             if place < len(heap) and heap[place][0] == first:
                 run = heap[place][2]
                 if run:
-                    # A run has the messages of a time in the order of their ledgers.
+                    # Rows of equal time are sorted by ledger within a run.
                     found.append(int(run.rows.ledger_ids[run.start]))
                 places += (2 * place + 1, 2 * place + 2)
         return min(found)
 
     def drop_first(self) -> None:
-        """Remove what :meth:`first` has just told."""
+        """Remove the row that :meth:`first` just returned."""
         run = heapq.heappop(self._heap)[2]
         run.start += 1
         self._count -= 1
         self._push(run)
 
-    def has(self, until: int, amount: int) -> bool:
-        """Whether there are as many of times up to this one."""
-        if self._least is not None and self._least <= until:
-            self._settle()
+    def has_at_least(self, until: int, amount: int) -> bool:
+        """Return True if at least ``amount`` rows have times up to ``until``."""
+        if self._earliest_buffered is not None and self._earliest_buffered <= until:
+            self._flush()
         for _, _, run in self._heap:
             if amount <= 0:
                 break
@@ -192,10 +192,9 @@ class TimeSortedBuffer:
         return amount <= 0
 
     def pop_due(self, until: int, limit: int | None = None) -> Indexes:
-        """Remove and return what has times up to this one; at most ``limit`` messages, the earliest, in the order of
-        their times. Without a limit in any order."""
-        if self._least is not None and self._least <= until:
-            self._settle()
+        """Remove rows with times up to ``until``: the earliest, sorted, up to ``limit``, or all, unsorted."""
+        if self._earliest_buffered is not None and self._earliest_buffered <= until:
+            self._flush()
         found = self._all_until(until) if limit is None else self._first_until(until, limit)
         rows = found[0] if len(found) == 1 else concatenate(found) if found else _NONE
         self._count -= rows.size
@@ -211,33 +210,33 @@ class TimeSortedBuffer:
     def _first_until(self, until: int, limit: int) -> list[Indexes]:
         found: list[Indexes] = []
         while limit > 0:
-            self._drop_spent()
+            self._pop_spent()
             heap = self._heap
             if not heap or heap[0][0] > until:
                 break
             run = heap[0][2]
-            # Up to here nothing but this run has something.
+            # Up to this time no other run has rows.
             others = heap[1:3]
-            alone = min(others)[0] - 1 if others else until
-            end = min(run.end(min(alone, until)), run.start + limit)
-            if end - run.start < min(limit, _LEAST) and alone < until:
-                self._make_front(until)
+            run_until = min(others)[0] - 1 if others else until
+            end = min(run.end(min(run_until, until)), run.start + limit)
+            if end - run.start < min(limit, _MIN_TAKE) and run_until < until:
+                self._merge_prefixes(until)
                 continue
             rows = run.take(end)
             limit -= rows.size
             found.append(rows)
             if run:
-                heapq.heapreplace(heap, (run.head, next(self._numbers), run))
+                heapq.heapreplace(heap, (run.head, next(self._sequence), run))
             else:
                 heapq.heappop(heap)
         return found
 
-    def _make_front(self, until: int) -> None:
-        """The fronts of what is due become one run: of each run about as much, and whatever the others have until the
-        first of these ends."""
+    def _merge_prefixes(self, until: int) -> None:
+        """Merge prefixes of all due runs into one run. Each run contributes about equally, and all rows up to the end
+        of the shortest prefix are included."""
         runs = self._pop_runs(until)
-        most = max(_LEAST, _FRONT // len(runs))
-        last = min((run.times[run.start + most - 1] for run in runs if len(run) > most), default=until)
+        target = max(_MIN_TAKE, _MERGED_PREFIX // len(runs))
+        last = min((run.times[run.start + target - 1] for run in runs if len(run) > target), default=until)
         last = min(last, until)
         front = [run.take(run.end(last)) for run in runs]
         for run in (_Run(Indexes(*sorted_rows(*concatenate(front)))), *runs):
@@ -251,16 +250,16 @@ class TimeSortedBuffer:
                 runs.append(run)
         return runs
 
-    def _drop_spent(self) -> None:
-        """Runs that were joined to others are left in the heap."""
+    def _pop_spent(self) -> None:
+        """Pop spent runs, whose rows were merged into other runs, from the front of the heap."""
         while self._heap and not self._heap[0][2]:
             heapq.heappop(self._heap)
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
-    def everything(self) -> Indexes:
-        """In any order."""
-        self._settle()
+    def all_rows(self) -> Indexes:
+        """All rows, in any order."""
+        self._flush()
         rest = [run.rest for _, _, run in self._heap]
         return rest[0] if len(rest) == 1 else concatenate([_NONE, *rest])
 
@@ -268,15 +267,15 @@ class TimeSortedBuffer:
         self._heap.clear()
         self._small.clear()
         self._singles.clear()
-        self._arrived.clear()
-        self._least = None
+        self._buffered.clear()
+        self._earliest_buffered = None
         self._count = 0
 
     @property
     def memory_bytes(self) -> int:
-        rows = sum(part.size for part in self._arrived) + sum(len(run.times) for _, _, run in self._heap)
+        rows = sum(part.size for part in self._buffered) + sum(len(run.times) for _, _, run in self._heap)
         return (
-            _BYTES_OF_MESSAGE * rows
-            + _BYTES_OF_RUN * (len(self._arrived) + len(self._heap))
-            + _BYTES_OF_SINGLE * len(self._singles)
+            _MESSAGE_BYTES * rows
+            + _RUN_BYTES * (len(self._buffered) + len(self._heap))
+            + _SINGLE_BYTES * len(self._singles)
         )

@@ -1,18 +1,18 @@
-"""The tracker of delayed messages that keeps them in buckets (PIP-195).
+"""Tracker of delayed messages in buckets (PIP-195).
 
-What comes in goes to the *mutable* bucket. Once that has enough, and a message of a newer ledger comes, it is sealed:
-it becomes a snapshot in a ledger of its own, cut into segments by time, of which the first is loaded and the others
-wait on the disk until they are nearly due. Where there would be too many buckets, adjacent ones become one.
+New messages go to the *mutable* bucket. When it is large enough, and a message of a later ledger arrives, it is sealed:
+it becomes a snapshot in its own ledger, cut into segments by time. The first segment is loaded; the others stay on disk
+until shortly before they are due. When there are too many buckets, adjacent ones are merged.
 
-Three things tell where a message is, and each tells something else:
+Three structures describe a message:
 
-- ``tracked.py``, one bit for each position that waits: the truth. What has no bit is not delivered, wherever it stands.
-- ``mutable_bucket.py`` and what is loaded of the sealed ones: what is in memory by its time.
-- ``sealed_buckets.py``: what is on the disk, and how much of it has been loaded; ``loading.py`` has it loaded.
+- ``membership.py``: one bit per tracked message. Only tracked messages are delivered; rows of others are stale.
+- ``mutable.py`` and the loaded part of the sealed buckets: messages in memory, by time.
+- ``immutable.py``: messages on disk, and how far they are loaded; ``segment_loader.py`` loads them.
 
-A bucket comes and goes with the cursor's property that names it, in one commit. The mutable bucket and what came for
-ledgers that had been sealed are in memory alone, and are in the topic behind the cursor's mark-delete position: who
-reads that again after a restart adds them again. So closing seals nothing: it would leave a small bucket each time.
+A bucket is created and deleted in one commit with the cursor property that names it. The mutable bucket, and messages
+added late for sealed ledgers, are in memory only. They are in the topic after the cursor's mark-delete position, so
+they are read and added again after a restart. Closing therefore does not seal a bucket, which would be small.
 """
 
 from __future__ import annotations
@@ -67,17 +67,16 @@ if TYPE_CHECKING:
 
 
 class BucketDelayedTracker(ProcessBound):
-    """A :class:`~bookstand.delivery.tracker.protocol.DelayedTracker`. What is on the disk costs about a bit of memory
-    a message.
+    """A DelayedTracker on buckets. A message on disk takes about one bit of memory.
 
-    ``rebuild`` reads from the topic what a damaged snapshot should have told. Without a ``timer`` the tracker has one
-    of its own, which it closes.
+    ``rebuild`` reads the messages of a damaged snapshot from the topic. Without a ``timer`` the tracker creates one,
+    which :meth:`close` closes.
     """
 
     def __init__(
         self,
         wake: Callable[[], object],
-        home: BucketRegistry,
+        registry: BucketRegistry,
         config: DelayedDeliveryConfig | None = None,
         *,
         rebuild: Reader | None = None,
@@ -94,22 +93,22 @@ class BucketDelayedTracker(ProcessBound):
         assert timer is not None
         self._lock = RLock()
         self._closed = False
-        self._home = home
-        ledgers = BucketStore(home, BucketSnapshotStorage(home.client) if storage is None else storage)
-        self._tracked = WaitingSet(home)
-        self._sealed = SealedBuckets(home, ledgers, self.config, self._tracked, rebuild)
-        self._mutable = MutableBucket(home, self.config.least_in_bucket, self._tracked, self._sealed)
-        self._loading = SegmentLoader(home, self._cutoff, self._tracked, self._sealed)
-        # Not above the earliest time that something waits for.
+        self._registry = registry
+        store = BucketStore(registry, BucketSnapshotStorage(registry.client) if storage is None else storage)
+        self._tracked = WaitingSet(registry)
+        self._sealed = SealedBuckets(registry, store, self.config, self._tracked, rebuild)
+        self._mutable = MutableBucket(registry, self.config.least_in_bucket, self._tracked, self._sealed)
+        self._loader = SegmentLoader(registry, self._cutoff, self._tracked, self._sealed)
+        # Lower bound of the earliest time of a tracked message.
         self._earliest: int | None = None
         self._wakeup = Wakeup(wake, self._lock, clock, timer, tick, before=self._move_due)
         self._sealed.recover(self._cutoff.time)
         self._update_alarm()
-        home.client.add_metrics(self)
+        registry.client.add_metrics(self)
 
     @property
     def problems(self) -> list[str]:
-        """What was wrong with snapshots, and was put right."""
+        """Damage of snapshots, all of it repaired."""
         return self._sealed.problems
 
     @property
@@ -117,11 +116,11 @@ class BucketDelayedTracker(ProcessBound):
         """The last ledger whose messages need not be read again after a restart."""
         return self._sealed.sealed_up_to
 
-    # -- what is due -------------------------------------------------------------------------------------------------
+    # -- alarm --------------------------------------------------------------------------------------------------------
 
     def _next_time(self) -> int | None:
-        """When the next message is due. What is in memory and does not wait any more is dropped on the way."""
-        times = [self._tracked.next_time(self._mutable.runs), self._tracked.next_time(self._sealed.loaded)]
+        """Time of the next message. Drops stale rows from the head of the buffers."""
+        times = [self._tracked.next_time(self._mutable.rows), self._tracked.next_time(self._sealed.loaded)]
         if (bucket := self._sealed.buckets.next_to_load) is not None:
             times.append(bucket.next_time)
         return min([time for time in times if time is not None], default=None)
@@ -130,19 +129,19 @@ class BucketDelayedTracker(ProcessBound):
         self._earliest = self._next_time()
         self._arm()
 
-    def _came(self, time: int) -> None:
-        """Something waits for a time from now on; the alarm is to be set."""
+    def _lower_earliest(self, time: int) -> None:
+        """Lower the earliest time; the caller arms the alarm."""
         if self._earliest is None or time < self._earliest:
             self._earliest = time
 
     def _arm(self) -> None:
         at = self._earliest
-        try_again_at = self._loading.try_again_at
-        if try_again_at is not None and at is not None and at <= self._cutoff.now:
-            at = try_again_at
+        retry_at = self._loader.retry_at
+        if retry_at is not None and at is not None and at <= self._cutoff.now:
+            at = retry_at
         self._wakeup.update(at)
 
-    # -- in ----------------------------------------------------------------------------------------------------------
+    # -- adding -------------------------------------------------------------------------------------------------------
 
     def add(self, position: tuple[int, int], deliver_at: int) -> bool:
         ledger_id, entry_id = check_position(position)
@@ -157,11 +156,11 @@ class BucketDelayedTracker(ProcessBound):
     def _add(self, ledger_id: int, entry_id: int, deliver_at: int) -> bool:
         deliver_at = self._tracked.rescheduled.times.get((ledger_id, entry_id), deliver_at)
         if deliver_at < 0 or deliver_at <= self._cutoff.time:
-            self._forget(ledger_id, entry_id)
+            self._untrack(ledger_id, entry_id)
             return False
         if not self._tracked.present.contains(ledger_id, entry_id):
             self._mutable.add(deliver_at, ledger_id, entry_id)
-            self._came(deliver_at)
+            self._lower_earliest(deliver_at)
         return True
 
     def add_many(self, positions: Positions, deliver_at: int | Sequence[int] | Column) -> Mask:
@@ -169,7 +168,7 @@ class BucketDelayedTracker(ProcessBound):
         times = times_of(deliver_at, len(ledger_ids))
         with self._lock:
             self._check_open()
-            times = self._tracked.rescheduled.instead_of(times, ledger_ids, entry_ids)
+            times = self._tracked.rescheduled.override(times, ledger_ids, entry_ids)
             delayed: Mask = (times >= 0) & (times > self._cutoff.time)
             if delayed.all():
                 self._add_delayed(times, ledger_ids, entry_ids)
@@ -183,7 +182,7 @@ class BucketDelayedTracker(ProcessBound):
             return delayed
 
     def _order_matters(self, due: Mask, ledger_ids: Column, entry_ids: Column) -> bool:
-        """Whether one that is due waits already, or will from elsewhere in the batch."""
+        """Return True if a due message is already tracked, or the batch contains a position twice."""
         if self._tracked.present.contains_many(ledger_ids[due], entry_ids[due]).any():
             return True
         return len(first_of_each(ledger_ids, entry_ids)) < len(ledger_ids)
@@ -191,23 +190,23 @@ class BucketDelayedTracker(ProcessBound):
     def _add_delayed(self, times: Column, ledger_ids: Column, entry_ids: Column) -> None:
         earliest = self._mutable.add_many(times, ledger_ids, entry_ids)
         if earliest is not None:
-            self._came(earliest)
+            self._lower_earliest(earliest)
 
-    # -- out ---------------------------------------------------------------------------------------------------------
+    # -- removing -----------------------------------------------------------------------------------------------------
 
     def pop_due(self, limit: int | None = None) -> list[Position]:
         _, ledger_ids, entry_ids = self.take_due(limit)
         return positions_of(*sorted_rows(ledger_ids, entry_ids))
 
     def take_due(self, limit: int | None = None) -> Indexes:
-        """The same as columns; with a limit in the order of their times."""
+        """Remove due messages like :meth:`pop_due`, but return columns, with a limit sorted by time."""
         if limit is not None and (type(limit) is not int or limit < 0):
-            raise IncorrectParameterError(f"a limit is a number from 0 up or None, not {limit!r}")
+            raise IncorrectParameterError(f"limit must be a non-negative integer or None, not {limit!r}")
         with self._lock:
             self._check_open()
             cutoff = self._cutoff.time
             self._mutable.move_due(cutoff)
-            taken = self._loading.pop(cutoff, limit)
+            taken = self._loader.pop(cutoff, limit)
             self._update_alarm()
             return taken
 
@@ -217,62 +216,62 @@ class BucketDelayedTracker(ProcessBound):
     def cancel(self, position: tuple[int, int]) -> bool:
         ledger_id, entry_id = check_position(position)
         with self._lock:
-            removed = self._forget(ledger_id, entry_id)
+            removed = self._untrack(ledger_id, entry_id)
             if removed:
-                self._sealed.remove_emptied()
+                self._sealed.remove_empty()
                 self._update_alarm()
             return removed
 
     def cancel_many(self, positions: Sequence[tuple[int, int]]) -> None:
-        """Cancel those of the messages that are tracked."""
+        """Cancel the messages that are tracked."""
         with self._lock:
-            forgotten = [position for position in positions if self._forget(*position)]
-            if forgotten:
-                self._sealed.remove_emptied()
+            untracked = [position for position in positions if self._untrack(*position)]
+            if untracked:
+                self._sealed.remove_empty()
                 self._update_alarm()
 
     def reschedule(self, position: tuple[int, int], deliver_at: int) -> bool:
-        """Deliver a message at another time, durably on return; False if it is not tracked. A time that has come is
-        due at once."""
+        """Deliver a message at another time, durably on return; return False if it is not tracked. A past time is due
+        at once."""
         ledger_id, entry_id = check_position(position)
         deliver_at = check_time(deliver_at)
         with self._lock:
             self._check_open()
             if not self._tracked.present.contains(ledger_id, entry_id):
                 return False
-            with_retries(lambda: self._tracked.rescheduled.note({(ledger_id, entry_id): deliver_at}))
-            self._sealed.put((ledger_id, entry_id), deliver_at)
+            with_retries(lambda: self._tracked.rescheduled.append({(ledger_id, entry_id): deliver_at}))
+            self._sealed.insert((ledger_id, entry_id), deliver_at)
             self._update_alarm()
             return True
 
     @property
-    def given_times(self) -> Mapping[tuple[int, int], int]:
-        """What messages that wait were given instead of their own times."""
-        return self._tracked.given_times
+    def rescheduled_times(self) -> Mapping[tuple[int, int], int]:
+        """Times of the rescheduled messages that are still delayed."""
+        return self._tracked.rescheduled_times
 
-    def _forget(self, ledger_id: int, entry_id: int) -> bool:
-        forgotten = self._tracked.forget(ledger_id, entry_id)
-        if forgotten:
-            self._sealed.forgotten(ledger_id)
-        return forgotten
+    def _untrack(self, ledger_id: int, entry_id: int) -> bool:
+        untracked = self._tracked.untrack(ledger_id, entry_id)
+        if untracked:
+            self._sealed.record_untracked(ledger_id)
+        return untracked
 
     def clear(self) -> None:
-        """Forget everything, and delete all snapshots: in one commit, or nothing."""
+        """Stop tracking every message and delete all snapshots, in one commit."""
         with self._lock:
             self._check_open()
             self._sealed.delete_all()
-            self._forget_all()
+            self._reset()
             self._wakeup.update(None)
 
-    def _forget_all(self) -> None:
+    def _reset(self) -> None:
         self._tracked.clear()
         self._sealed.clear()
-        # Forgotten is not sealed.
+        # Discarded messages were not sealed, so ``sealed_up_to`` does not change.
         self._mutable.clear()
-        self._loading.try_again_at = None
+        self._loader.retry_at = None
         self._earliest = None
 
-    # -- questions ---------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def has_message_available(self) -> bool:
         with self._lock:
@@ -290,12 +289,12 @@ class BucketDelayedTracker(ProcessBound):
             bucket = self._sealed.buckets.next_to_load
             if bucket is None or bucket.next_time != self._earliest:
                 return True
-            # What is on the disk may have been cancelled. What cannot be read now is not there now.
-            if not self._loading.load_next(bucket):
+            # Rows on disk may be stale, so load them to find out. If they cannot be read now, none is available.
+            if not self._loader.load_next(bucket):
                 return False
 
     def should_pause_all_deliveries(self) -> bool:
-        """Never: reading on fills buckets, not memory."""
+        """Return False: reading ahead fills buckets, not memory."""
         return False
 
     def contains_message(self, position: tuple[int, int]) -> bool:
@@ -309,18 +308,18 @@ class BucketDelayedTracker(ProcessBound):
             return self._tracked.present.contains_many(ledger_ids, entry_ids)
 
     def next_delivery(self) -> int | None:
-        """Not later than the earliest: of what is on the disk, the first may have been cancelled."""
+        """Lower bound of the earliest time, because the first rows on disk may be stale."""
         with self._lock:
             self._earliest = self._next_time()
             return self._earliest
 
     def peek(self, first: int | None = None, last: int | None = None, limit: int | None = None) -> Indexes:
-        """What waits for times from the first to the last, in the order of time, ledger and entry; nothing is removed.
-        Segments on the disk that have such times are read, and not kept."""
+        """Messages with times from ``first`` to ``last``, by time, ledger and entry; nothing is removed. Segments on
+        disk with such times are read, but not loaded."""
         with self._lock:
-            parts = self._sealed.read_unloaded(first, last)
-            parts += [self._mutable.runs.everything(), self._sealed.loaded.everything()]
-            found = self._tracked.still_waiting(concatenate(parts))
+            parts = self._sealed.peek_segments(first, last)
+            parts += [self._mutable.rows.all_rows(), self._sealed.loaded.all_rows()]
+            found = self._tracked.filter_valid(concatenate(parts))
         times = found.timestamps
         within = (times >= (-LARGEST if first is None else first)) & (times <= (LARGEST if last is None else last))
         found = Indexes(*(column[within] for column in found))
@@ -329,7 +328,7 @@ class BucketDelayedTracker(ProcessBound):
 
     @property
     def next_wake(self) -> int | None:
-        """When the alarm is to ring."""
+        """Time of the pending alarm."""
         with self._lock:
             return self._wakeup.armed
 
@@ -338,8 +337,8 @@ class BucketDelayedTracker(ProcessBound):
         with self._lock:
             return len(self._tracked.present)
 
-    def count_behind(self, position: Position) -> int:
-        """Number of tracked messages behind a position."""
+    def count_after(self, position: Position) -> int:
+        """Number of tracked messages after a position."""
         ledger_id, entry_id = position
         with self._lock:
             present = self._tracked.present
@@ -349,7 +348,7 @@ class BucketDelayedTracker(ProcessBound):
 
     @property
     def delayed_count(self) -> int:
-        """Number of messages that are delayed, or due and not taken yet."""
+        """Number of messages that are delayed, or due and not popped yet."""
         return self.count
 
     def __len__(self) -> int:
@@ -367,27 +366,27 @@ class BucketDelayedTracker(ProcessBound):
 
     @property
     def loaded_count(self) -> int:
-        """How many are in memory of those that were sealed, or came too late to be."""
+        """Number of messages in memory outside the mutable bucket."""
         with self._lock:
             return len(self._sealed.loaded)
 
     @property
     def memory_bytes(self) -> int:
         with self._lock:
-            parts = (self._tracked.present, self._mutable.runs, self._sealed.loaded)
+            parts = (self._tracked.present, self._mutable.rows, self._sealed.loaded)
             return sum(part.memory_bytes for part in parts)
 
     def samples(self) -> Iterator[Sample]:
-        """Figures for metrics, as long as the tracker is open."""
+        """Metrics; none after the tracker was closed."""
         with self._lock:
             if self._closed:
                 return iter(())
-            sealed, home = self._sealed, self._home
+            sealed, registry = self._sealed, self._registry
             loaded = len(sealed.loaded) + len(self._mutable)
             gauges = Gauges(len(sealed.buckets) + 1, loaded, sum(bucket.length for bucket in sealed.buckets))
-            return iter(list(metrics.samples(gauges, sealed.ledgers.operations, home.topic, home.cursor)))
+            return iter(list(metrics.samples(gauges, sealed.store.operations, registry.topic, registry.cursor)))
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     def reset_tick(self, tick_time_millis: int) -> None:
         tick = check_millis("tick_time_millis", tick_time_millis, 1)
@@ -396,26 +395,26 @@ class BucketDelayedTracker(ProcessBound):
             self._update_alarm()
 
     def change_config(self, config: DelayedDeliveryConfig) -> None:
-        """Use another tick, and other sizes for the buckets that are sealed or merged from now on. The other settings
-        are fixed while the tracker is open."""
+        """Apply the tick, and bucket sizes to later seals and merges. The other settings are fixed while the tracker is
+        open."""
         with self._lock:
             self.config = config
             self._sealed.config = config
-            self._mutable.change_least(config.least_in_bucket)
+            self._mutable.set_min_size(config.least_in_bucket)
             self.reset_tick(config.delayed_delivery_tick_time_millis)
 
     def close(self) -> None:
-        """Snapshots stay; the next tracker begins with them. What is in memory alone, the cursor reads again."""
+        """Close the tracker. Snapshots remain for the next one; the cursor reads unsealed messages again."""
         with self._lock:
             self._closed = True
             self._wakeup.close()
-            self._forget_all()
+            self._reset()
         if self._own_timer is not None:
             self._own_timer.close()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise TrackerClosedError("the tracker was closed")
+            raise TrackerClosedError("the tracker is closed")
 
     def __repr__(self) -> str:
-        return f"<BucketDelayedTracker: {len(self)} waiting, {len(self._sealed.buckets)} buckets>"
+        return f"<BucketDelayedTracker: {len(self)} delayed, {len(self._sealed.buckets)} buckets>"

@@ -1,8 +1,7 @@
-"""Bitmaps of entry ids in Roaring's portable format: one of them checked and read, thousands of them written.
+"""Bitmaps of entry ids in the portable Roaring format: validated decoding, and vectorized encoding.
 
-A bitmap is a list of containers, one for each 65536 ids of which there are some. Most bitmaps of a snapshot have one,
-which is written here for all of them at a time; the others are left to pyroaring, which gives the same bytes.
-Little-endian::
+A bitmap is a list of containers, one for each range of 65536 ids that is not empty. Most bitmaps of a snapshot have one
+container. Those are encoded here, thousands at a time; pyroaring encodes the others to the same bytes. Little-endian::
 
     ids           12346 (4) | containers: 1 (4) | high half (2) | ids − 1 (2) | offset: 16 (4) |
                   up to 4096: low halves (2 each); more: a bit for each of 65536 (8192)
@@ -10,8 +9,8 @@ Little-endian::
     runs          12347 (2) | containers − 1: 0 (2) | 1 (1) | high half (2) | ids − 1 (2) | runs (2) |
                   low half of the first, ids − 1 (2 + 2 each)
 
-Runs it is if they take less. In the format for 64 bits these bitmaps follow their number (8) and each the
-high half of its ids (4).
+The smaller form is used. The 64-bit format has the number of bitmaps (8), then each bitmap after the high half of its
+ids (4).
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ MAX_32 = (1 << 32) - 1
 _IDS = b"\x3a\x30\x00\x00\x01\x00\x00\x00"
 _RUNS = b"\x3b\x30\x00\x00\x01"
 _IDS_OFFSET = b"\x10\x00\x00\x00"
-_MOST_LISTED = 4096
+_MAX_LISTED = 4096
 _BITS = 1 << 16
 _EMPTY = b"\x3a\x30\x00\x00\x00\x00\x00\x00"
 _ONE_BITMAP_OF_64 = bytes((1, *bytes(11)))
 
 
 class MalformedBitmapError(MalformedError):
-    """The bytes are not a Roaring bitmap, or not one of the kind that belongs there."""
+    """The bytes are not a Roaring bitmap of the expected kind."""
 
 
 def read_bitmap(data: bytes) -> BitMap64:
-    """A bitmap in the format for 32 bits."""
+    """Decode a bitmap in the 32-bit format."""
     if data == _EMPTY:
         return BitMap64()
     return _read(_ONE_BITMAP_OF_64 + data, "32")
 
 
 def read_bitmap_64(data: bytes) -> BitMap64:
-    """A bitmap in the format for 64 bits."""
+    """Decode a bitmap in the 64-bit format."""
     return _read(data, "64")
 
 
@@ -58,15 +57,15 @@ def _read(data: bytes, bits: str) -> BitMap64:
     try:
         bitmap = BitMap64.deserialize(data)
     except (ValueError, IndexError) as error:
-        raise MalformedBitmapError(f"it is no Roaring bitmap of {bits} bits: {error}") from None
-    # Not everything that a reader needs no look at is right for that: counts, offsets, what follows the end.
+        raise MalformedBitmapError(f"not a {bits}-bit Roaring bitmap: {error}") from None
+    # Decoding ignores some errors, such as wrong counts and offsets, and trailing bytes.
     if bitmap.serialize() != data:
-        raise MalformedBitmapError(f"it is no whole Roaring bitmap of {bits} bits")
+        raise MalformedBitmapError(f"not a valid {bits}-bit Roaring bitmap")
     return bitmap
 
 
 def write_bitmap(entry_ids: Numbers) -> bytes:
-    """Ids below 2^32, in the format for 32 bits."""
+    """Encode ids below 2^32 in the 32-bit format."""
     bitmap = BitMap(array("I", entry_ids.astype(np.uint32).tobytes()))
     bitmap.run_optimize()
     return bitmap.serialize()
@@ -79,7 +78,7 @@ def write_bitmap_64(entry_ids: Numbers) -> bytes:
 
 
 def write_bitmaps(entry_ids: Numbers, ends: Numbers) -> list[bytes]:
-    """One bitmap for each stretch of ids, which ascend in it and are below 2^32; no stretch is empty."""
+    """Encode one bitmap per range of ids, which must be ascending, below 2^32, and not empty."""
     starts = np.concatenate(([0], ends[:-1]))
     counts = ends - starts
     new_run = np.empty(len(entry_ids), dtype=np.bool_)
@@ -91,9 +90,9 @@ def write_bitmaps(entry_ids: Numbers, ends: Numbers) -> list[bytes]:
 
     high = entry_ids[starts] >> 16
     one_container = entry_ids[ends - 1] >> 16 == high
-    less_as_runs = 2 + 4 * runs < np.minimum(2 * counts, _BITS // 8)
-    as_runs = np.flatnonzero(one_container & less_as_runs)
-    as_ids = np.flatnonzero(one_container & ~less_as_runs)
+    smaller_as_runs = 2 + 4 * runs < np.minimum(2 * counts, _BITS // 8)
+    as_runs = np.flatnonzero(one_container & smaller_as_runs)
+    as_ids = np.flatnonzero(one_container & ~smaller_as_runs)
 
     written = [b""] * len(ends)
     if len(as_ids):
@@ -104,7 +103,7 @@ def write_bitmaps(entry_ids: Numbers, ends: Numbers) -> list[bytes]:
         bits = np.zeros(_BITS, dtype=np.bool_)
         places = zip(as_ids.tolist(), heads.split(), starts[as_ids].tolist(), ends[as_ids].tolist(), strict=True)
         for number, head, start, end in places:
-            if end - start <= _MOST_LISTED:
+            if end - start <= _MAX_LISTED:
                 written[number] = head + listed[2 * start : 2 * end]
             else:
                 bits[:] = False

@@ -1,24 +1,23 @@
-"""Snapshots of delayed indexes: the entries of a bucket's ledger, in Pulsar's bytes (PIP-195).
+"""Snapshots of delayed indexes: the entries of a bucket's ledger in Pulsar's format (PIP-195).
 
 ::
 
-    entry 0      SnapshotMetadata: for each segment its first and last time, and by ledger a bitmap of its entries
-    entry 1 … n  SnapshotSegment: delayed indexes, in the order of time, ledger id, entry id
+    entry 0      SnapshotMetadata: for each segment its first and last time, and a bitmap of entry ids per ledger
+    entry 1 … n  SnapshotSegment: delayed indexes, sorted by time, ledger id, entry id
 
-``proto/delayed_bucket_metadata.proto`` and ``proto/delayed_bucket_segment.proto`` have the messages. Indexes are
-columns here, and are coded by the hundred thousand; what somebody else has written in another shape than Pulsar does is
-read by protobuf.
+``proto/delayed_bucket_metadata.proto`` and ``proto/delayed_bucket_segment.proto`` define the messages. Indexes are
+encoded as columns, in batches of up to hundreds of thousands. Snapshots whose bytes differ from Pulsar's layout are
+decoded by protobuf.
 
-What Pulsar cannot store is stored by fields that its readers pass over:
+Extensions, in fields that Pulsar's readers skip:
 
-- Bitmaps have 32 bits. Entry ids above that are in the segments like any others, and in bitmaps of 64 bits beside the
-  others. A reader that does not know these delivers such a message as it should, but takes it for one that is not in
-  the snapshot when it meets it in the topic again.
-- An entry has a limit, which entry 0 meets at some 2.4 million indexes. The metadata of the segments that it has no
-  room for is in further entries behind the last segment, and entry 0 says how many segments there are. A reader that
-  does not know this has a shorter snapshot, and finds the other messages in the topic again, as those that were never
-  in one.
-- A segment larger than an entry is cut as if there were a limit of indexes. That any reader understands.
+- Pulsar's bitmaps have 32 bits. Larger entry ids are in the segments as usual, and in additional 64-bit bitmaps. A
+  reader without this extension delivers such a message correctly, but treats it as missing from the snapshot when it
+  reads the topic again.
+- Entry 0 reaches the size limit of an entry at about 2.4 million indexes. The metadata of further segments is in
+  entries after the last segment, and entry 0 contains the number of segments. A reader without this extension sees a
+  shorter snapshot, and finds the other messages in the topic again.
+- A segment larger than an entry is cut as if the number of indexes were limited. Every reader supports this.
 """
 
 from __future__ import annotations
@@ -70,29 +69,30 @@ _VALUE = 2
 
 UNLIMITED = -1
 
-LEAST_BYTES_OF_INDEX = 8
-"""Bytes of an index in its segment: four tags, a length, and three numbers of a byte each."""
-MAX_BYTES_OF_INDEX = 64
-"""What an index takes at most: in its segment (35), or in the metadata if it is the only one of its ledger (48)."""
+MIN_INDEX_BYTES = 8
+"""Minimum bytes of an index in its segment: four tags, a length, and three one-byte numbers."""
+MAX_INDEX_BYTES = 64
+"""Maximum bytes of an index: 35 in its segment, or 48 in the metadata if it is the only one of its ledger."""
 
-# Indexes that are worked on at a time, so that it happens in the processor's cache and takes no new pages: in segments
-# an index takes some 20 bytes of an array, in metadata 8.
+# Indexes per batch, so that the arrays stay in the CPU cache and reuse their pages. An index takes about 20 bytes in
+# segment arrays, and 8 in metadata arrays.
 _SEGMENT_BATCH = 13_000
 _METADATA_BATCH = 26_000
-# So many places a row may have pairs of segment and ledger to be counted out in, instead of sorted by.
-_PLACES_OF_ROW = 4
+# Pairs of segment and ledger are grouped by counting instead of sorting if there are at most this many possible pairs
+# per row.
+_PAIRS_PER_ROW = 4
 
 
 class SnapshotDamagedError(MalformedError, StoreDamagedError):
-    """An entry of a snapshot is missing, or is not what should stand there."""
+    """An entry of a snapshot is missing or malformed."""
 
 
 class SnapshotTooLargeError(EntryTooLargeError):
-    """A part of a snapshot takes more bytes than an entry may have."""
+    """A part of a snapshot exceeds the size limit of an entry."""
 
 
 class SegmentMetadata(NamedTuple):
-    """What the metadata says of one segment. Bitmaps are bytes, by ledger id, which nobody has looked at yet."""
+    """Metadata of one segment. Bitmaps are serialized, by ledger id."""
 
     delayed_index_bit_map: Mapping[int, bytes]
     max_schedule_timestamp: int
@@ -101,25 +101,24 @@ class SegmentMetadata(NamedTuple):
 
 
 class SnapshotMetadata(NamedTuple):
-    """What entry 0 says, and the entries that continue it. ``what`` names it in errors."""
+    """Metadata of all segments, from entry 0 and its continuations. ``what`` identifies it in errors."""
 
     metadata_list: Sequence[SegmentMetadata]
     what: str = "the snapshot's metadata"
     stored_bytes: int | None = None
-    """Bytes of all entries, where they are known: bitmaps may not have more ids than there is room for in the
-    segments."""
+    """Bytes of all entries if known; they limit the number of ids in bitmaps."""
 
     def bitmaps(self, first_segment: int = 1) -> dict[int, BitMap64]:
-        """By ledger id, the entries in the segments from the given one on, counted from 1."""
+        """Return the entry ids of the segments from ``first_segment``, numbered from 1, by ledger id."""
         found: dict[int, BitMap64] = {}
         count = 0
         for number, segment in enumerate(self.metadata_list[first_segment - 1 :], first_segment):
             for ledger_id, bitmap in self._bitmaps_of(number, segment):
                 count += len(bitmap)
-                if self.stored_bytes is not None and count * LEAST_BYTES_OF_INDEX > self.stored_bytes:
+                if self.stored_bytes is not None and count * MIN_INDEX_BYTES > self.stored_bytes:
                     raise SnapshotDamagedError(
                         f"{self.what}: its bitmaps have {count} ids or more, for which {self.stored_bytes} bytes of "
-                        "segments have no room"
+                        "segments are too small"
                     )
                 if ledger_id in found:
                     found[ledger_id] |= bitmap
@@ -142,7 +141,7 @@ class SnapshotMetadata(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A sealed bucket: its indexes in their order, where each segment ends, and the entries to be stored."""
+    """A sealed bucket: sorted indexes, the end of each segment, and the entries to store."""
 
     indexes: Indexes
     ends: list[int]
@@ -158,29 +157,29 @@ class Snapshot(NamedTuple):
         return sum(map(len, self.entries))
 
     def segment(self, number: int) -> Indexes:
-        """The indexes of a segment, counted from 1."""
+        """Return the indexes of a segment, numbered from 1."""
         return self.indexes.part(self.ends[number - 2] if number > 1 else 0, self.ends[number - 1])
 
 
-# -- sealing ---------------------------------------------------------------------------------------------------------
+# -- sealing ----------------------------------------------------------------------------------------------------------
 
 
 def seal(
     indexes: Indexes, time_step_millis: int, max_indexes_per_segment: int = UNLIMITED, entry_limit: int | None = None
 ) -> Snapshot:
-    """Sort the indexes, cut them into segments, and encode these and their metadata.
+    """Sort the indexes, cut them into segments, and encode the segments and their metadata.
 
-    ``entry_limit`` is how many bytes an entry may have; None: as many as it takes.
+    ``entry_limit`` is the maximum size of an entry in bytes; None means unlimited.
     """
     for name, column in (("ledger", indexes.ledger_ids), ("entry", indexes.entry_ids)):
         if len(column) and column.min() < 0:
-            raise IncorrectParameterError(f"{name} ids are not negative, as {column.min()} is")
+            raise IncorrectParameterError(f"{name} ids must be non-negative, not {column.min()}")
     if not _are_in_order(indexes):
         indexes = Indexes(*sorted_rows(*indexes))
     ends = cut(indexes.timestamps, time_step_millis, max_indexes_per_segment)
     segments, fields = encode_segments(indexes, ends), _metadata_fields(indexes, ends)
     if entry_limit is not None and any(len(part) > entry_limit for part in (*segments, *fields)):
-        fewer = max(1, entry_limit // MAX_BYTES_OF_INDEX - 1)
+        fewer = max(1, entry_limit // MAX_INDEX_BYTES - 1)
         if max_indexes_per_segment != UNLIMITED:
             fewer = min(fewer, max_indexes_per_segment)
         ends = cut(indexes.timestamps, time_step_millis, fewer)
@@ -190,26 +189,26 @@ def seal(
 
 
 def _are_in_order(indexes: Indexes) -> bool:
-    """Whether nothing is to be sorted, as of what was merged, and mostly of what was in memory."""
+    """Return True if the indexes are sorted already, as they are after a merge."""
     times = indexes.timestamps
     if (times[1:] < times[:-1]).any():
         return False
-    again = np.flatnonzero(times[1:] == times[:-1])
-    before = [column[again] for column in indexes[1:]]
-    behind = [column[again + 1] for column in indexes[1:]]
-    newer_ledger = behind[0] > before[0]
-    same_ledger = behind[0] == before[0]
-    return bool((newer_ledger | (same_ledger & (behind[1] >= before[1]))).all())
+    equal = np.flatnonzero(times[1:] == times[:-1])
+    previous = [column[equal] for column in indexes[1:]]
+    following = [column[equal + 1] for column in indexes[1:]]
+    newer_ledger = following[0] > previous[0]
+    same_ledger = following[0] == previous[0]
+    return bool((newer_ledger | (same_ledger & (following[1] >= previous[1]))).all())
 
 
 def cut(timestamps: Numbers, time_step_millis: int, max_indexes: int = UNLIMITED) -> list[int]:
-    """Where each segment ends. It does where the next index is a step or more after its first, or at the most indexes.
+    """Return the end of each segment: one step after its first time, or at the maximum number of indexes.
 
-    The last time of a segment, its first plus the step less one, is a Java long, and wraps like one.
+    The end time of a segment is computed like a Java long, so it wraps around.
     """
     if max_indexes < UNLIMITED:
         raise IncorrectParameterError(
-            f"a segment has any number of indexes (-1) or up to a positive one, {max_indexes}?"
+            f"indexes per segment must be -1 (unlimited) or a positive limit, not {max_indexes}"
         )
     times = memoryview(np.ascontiguousarray(timestamps, dtype=np.int64).data)
     count = len(times)
@@ -223,11 +222,11 @@ def cut(timestamps: Numbers, time_step_millis: int, max_indexes: int = UNLIMITED
     return ends
 
 
-# -- segments --------------------------------------------------------------------------------------------------------
+# -- segments ---------------------------------------------------------------------------------------------------------
 
 
 def encode_segments(indexes: Indexes, ends: Sequence[int]) -> list[bytes]:
-    """The entries of the segments that end there."""
+    """Encode the segments that end at ``ends``."""
     entries = []
     for start, batch in _batches(ends, _SEGMENT_BATCH):
         part = indexes.part(start, batch[-1])
@@ -235,16 +234,16 @@ def encode_segments(indexes: Indexes, ends: Sequence[int]) -> list[bytes]:
         for field, column in zip(_INDEX_FIELDS, part, strict=True):
             body.constant(bytes((tag(field, VARINT),))).varint(column)
         lengths = body.lengths
-        rows = body.behind(Rows(part.size).constant(bytes((tag(_INDEX, BYTES),))).varint(lengths))
-        data = rows.joined()
-        # Less than 128 bytes have a length of one byte.
+        rows = body.prepend(Rows(part.size).constant(bytes((tag(_INDEX, BYTES),))).varint(lengths))
+        data = rows.join()
+        # Rows are below 128 bytes, so their length takes one byte.
         places = np.cumsum(lengths + 2)[np.array(batch) - start - 1].tolist()
         entries += [data[first:end] for first, end in pairwise([0, *places])]
     return entries
 
 
 def _batches(ends: Sequence[int], size: int) -> Iterator[tuple[int, Sequence[int]]]:
-    """Where some segments begin and each of them ends: one at least, and as many as are worth coding together."""
+    """Group segments into batches of about ``size`` indexes: the start of each batch, and the ends of its segments."""
     start = first = 0
     while first < len(ends):
         last = max(first + 1, bisect_right(ends, start + size, first))
@@ -253,11 +252,11 @@ def _batches(ends: Sequence[int], size: int) -> Iterator[tuple[int, Sequence[int
 
 
 def encode_segment(indexes: Indexes) -> bytes:
-    """The entry of one segment, whose indexes are in their order."""
+    """Encode one segment of sorted indexes."""
     return encode_segments(indexes, [indexes.size])[0] if indexes.size else b""
 
 
-# An index as everybody writes it: each of these is a varint, lengths included.
+# A row in the usual layout consists of these varints, lengths included.
 _ROW = 8
 _ROW_TAGS = ((0, tag(_INDEX, BYTES)), *((2 * field, tag(field, VARINT)) for field in _INDEX_FIELDS))
 _ROW_NUMBERS = [3, 5, 7]
@@ -266,12 +265,12 @@ _ROW_BYTES = (1, 4, 6)
 
 
 def decode_segment(data: bytes, what: str = "the segment") -> Indexes:
-    """The indexes of a segment; ``what`` names it in an error."""
+    """Decode a segment; ``what`` identifies it in errors."""
     return decode_segments([data], [what])[0]
 
 
 def decode_segments(entries: Sequence[bytes], names: Sequence[str]) -> list[Indexes]:
-    """The same for several, which is cheaper than one after the other where they are small."""
+    """Decode several segments at a time, which is faster for small ones."""
     data = entries[0] if len(entries) == 1 else b"".join(entries)
     decoded = uniform_rows.decode(data) or _decode_rows(data)
     if decoded is not None:
@@ -286,15 +285,15 @@ def decode_segments(entries: Sequence[bytes], names: Sequence[str]) -> list[Inde
 
 
 def _decode_rows(data: bytes) -> tuple[Indexes, Numbers] | None:
-    """The indexes, and where the row of each ends; None if the rows are not as everybody writes them."""
+    """Return the indexes and the end of each row; None if the rows do not have the usual layout."""
     view = np.frombuffer(data, dtype=np.uint8)
-    # Where each varint ends, those of a kind side by side: then the next one begins.
+    # Reshape the ends of all varints to one column per field; each varint starts after the one before.
     ends = varints.end_offsets(view)
     count, rest = divmod(len(ends), _ROW)
     if not rest and count:
         columns = ends.reshape(count, _ROW).T.copy()
         row_ends = columns[-1] + 1
-        # Tags and the length have a byte, and there is nothing between two rows.
+        # Tags and the length take one byte each, and rows are contiguous.
         good = columns[2] == np.concatenate(([0], row_ends[:-1])) + 2
         for column in _ROW_BYTES:
             good &= columns[column] == columns[column - 1] + 1
@@ -318,7 +317,7 @@ def _decode_any_segment(data: bytes, what: str) -> Indexes:
     try:
         segment = SnapshotSegment.FromString(data)
     except DecodeError as error:
-        raise SnapshotDamagedError(f"{what} is no segment of delayed indexes: {error}") from None
+        raise SnapshotDamagedError(f"{what} is not a segment of delayed indexes: {error}") from None
     _check_complete(segment, what)
     indexes = segment.indexes
     columns = ([getattr(index, field) for index in indexes] for field in DelayedIndex._fields)
@@ -330,14 +329,14 @@ def _check_complete(message: Message, what: str) -> None:
         raise SnapshotDamagedError(f"{what} lacks a required field")
 
 
-# -- metadata --------------------------------------------------------------------------------------------------------
+# -- metadata ---------------------------------------------------------------------------------------------------------
 
 
 def encode_metadata(fields: Sequence[bytes], entry_limit: int | None = None) -> list[bytes]:
-    """Entry 0 of what the metadata says of each segment, and the entries that continue it, if it takes any."""
-    whole = b"".join(fields)
-    if entry_limit is None or len(whole) <= entry_limit:
-        return [whole]
+    """Encode the metadata of all segments as entry 0 and, if it does not fit, further entries."""
+    joined = b"".join(fields)
+    if entry_limit is None or len(joined) <= entry_limit:
+        return [joined]
     count = bytearray()
     write_varint_field(count, _SEGMENT_COUNT, len(fields))
     entries: list[bytearray] = [bytearray()]
@@ -357,7 +356,7 @@ def encode_metadata(fields: Sequence[bytes], entry_limit: int | None = None) -> 
 
 
 def encode_segment_metadata(segment: SegmentMetadata) -> bytes:
-    """The field of entry 0 that says this of a segment."""
+    """Encode the metadata of one segment as a field of entry 0."""
     body = bytearray()
     for ledger_id, bitmap in segment.delayed_index_bit_map.items():
         write_bytes_field(body, _BITMAP, _map_entry(ledger_id, bitmap))
@@ -378,14 +377,14 @@ def _map_entry(ledger_id: int, bitmap: bytes) -> bytearray:
 
 
 class MetadataEntry(NamedTuple):
-    """What one entry says: of how many segments there are in all, only if others continue it."""
+    """Decoded metadata of one entry; ``segment_count`` is set only if further entries follow."""
 
     metadata_list: list[SegmentMetadata]
     segment_count: int | None
 
 
 def decode_metadata(data: bytes, what: str = "the snapshot's metadata") -> MetadataEntry:
-    """What entry 0 says, or one that continues it."""
+    """Decode entry 0, or an entry that continues it."""
     from google.protobuf.message import DecodeError
 
     from bookstand.proto import delayed_bucket_metadata_pb2
@@ -393,7 +392,7 @@ def decode_metadata(data: bytes, what: str = "the snapshot's metadata") -> Metad
     try:
         message = delayed_bucket_metadata_pb2.SnapshotMetadata.FromString(data)
     except DecodeError as error:
-        raise SnapshotDamagedError(f"{what} is no metadata of a snapshot: {error}") from None
+        raise SnapshotDamagedError(f"{what} is not snapshot metadata: {error}") from None
     segments = []
     _check_complete(message, what)
     segments = [
@@ -412,11 +411,11 @@ def _by_ledger(bitmaps: Mapping[int, bytes]) -> dict[int, bytes]:
     return {int64(ledger_id): bitmap for ledger_id, bitmap in bitmaps.items()}
 
 
-# -- metadata of columns ---------------------------------------------------------------------------------------------
+# -- metadata of columns ----------------------------------------------------------------------------------------------
 
 
 def _metadata_fields(indexes: Indexes, ends: Sequence[int]) -> list[bytes]:
-    """For each segment, the field of entry 0 about it."""
+    """Encode the metadata of each segment as a field of entry 0."""
     if not ends:
         return []
     stops = np.array(ends)
@@ -435,7 +434,7 @@ def _metadata_fields(indexes: Indexes, ends: Sequence[int]) -> list[bytes]:
 
 
 class _Pairs(NamedTuple):
-    """The pairs of segment and ledger in some segments: where each pair comes first, its entry of the segment's map."""
+    """Pairs of segment and ledger: the first row of each pair, and its entry in the map of the segment."""
 
     segments: Numbers
     ledger_ids: Numbers
@@ -444,7 +443,7 @@ class _Pairs(NamedTuple):
 
 
 def _maps(indexes: Indexes, ends: Sequence[int]) -> list[list[bytes]]:
-    """For each segment, the entries of its map of bitmaps, in the order in which Pulsar has them."""
+    """Entries of each segment's map of bitmaps, in the order in which Pulsar lists them."""
     parts = []
     first_segment = 0
     for start, batch in _batches(ends, _METADATA_BATCH):
@@ -470,14 +469,14 @@ def _pairs(segments: Numbers, ledger_ids: Numbers, entry_ids: Numbers, rows: Num
     first_segment, lowest = int(segments[0]), int(ledger_ids.min())
     ledgers = int(ledger_ids.max()) - lowest + 1
     places = (int(segments[-1]) - first_segment + 1) * ledgers
-    if places <= _PLACES_OF_ROW * len(rows):
-        # As one number each, which leads to a place of its own.
+    if places <= _PAIRS_PER_ROW * len(rows):
+        # Combine each pair into one number, which indexes a table.
         numbers = segments - first_segment
         numbers *= ledgers
         numbers += ledger_ids
         numbers -= lowest
         first_rows = np.empty(places, dtype=np.int64)
-        # Of those that have the same place, the last stays. Neighbours often have.
+        # Of several assignments to one element the last wins. Drop repeated neighbors, which are common.
         changes = np.flatnonzero(_changes(numbers))[::-1]
         first_rows[numbers[changes]] = rows[changes]
         numbers, entry_ids = sorted_rows(numbers, entry_ids)
@@ -492,19 +491,19 @@ def _pairs(segments: Numbers, ledger_ids: Numbers, entry_ids: Numbers, rows: Num
         starts = np.flatnonzero(new_pair)
         firsts = np.minimum.reduceat(rows, starts)
         segments, ledger_ids = segments[starts], ledger_ids[starts]
-    # One position may have several times.
+    # A position may occur with several times.
     once = new_pair | _changes(entry_ids)
     bitmaps = write_bitmaps(entry_ids[once], _ends(new_pair[once]))
     sizes = np.fromiter(map(len, bitmaps), dtype=np.int64, count=len(bitmaps))
     values = Rows(len(bitmaps)).constant(bytes((tag(_KEY, VARINT),))).varint(ledger_ids)
     values.constant(bytes((tag(_VALUE, BYTES),))).varint(sizes)
-    heads = values.behind(Rows(len(bitmaps)).constant(bytes((tag(_BITMAP, BYTES),))).varint(values.lengths + sizes))
+    heads = values.prepend(Rows(len(bitmaps)).constant(bytes((tag(_BITMAP, BYTES),))).varint(values.lengths + sizes))
     entries = [head + bitmap for head, bitmap in zip(heads.split(), bitmaps, strict=True)]
     return _Pairs(segments, ledger_ids, firsts, entries)
 
 
 def _maps_64(indexes: Indexes, ends: Numbers) -> dict[int, list[bytes]]:
-    """By segment, counted from 0, the same for entry ids that need 64 bits. There are none in Pulsar, and few here."""
+    """Map entries of entry ids above 32 bits, by segment number from 0. Pulsar has none."""
     found: dict[int, list[bytes]] = {}
     high = np.flatnonzero(indexes.entry_ids > MAX_32)
     if len(high):
@@ -523,7 +522,7 @@ def _maps_64(indexes: Indexes, ends: Numbers) -> dict[int, list[bytes]]:
 
 
 def _changes(*columns: Numbers) -> NDArray[np.bool_]:
-    """Where a row differs from the one before it; the first one does."""
+    """Mask of the rows that differ from the row before, including the first row."""
     changes = np.zeros(len(columns[0]), dtype=np.bool_)
     for column in columns:
         changes[1:] |= column[1:] != column[:-1]
@@ -532,5 +531,5 @@ def _changes(*columns: Numbers) -> NDArray[np.bool_]:
 
 
 def _ends(starts: NDArray[np.bool_]) -> Numbers:
-    """Where what starts there ends."""
+    """Ends of the groups that start at the masked rows."""
     return np.append(np.flatnonzero(starts)[1:], len(starts))

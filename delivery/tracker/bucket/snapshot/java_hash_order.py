@@ -1,18 +1,17 @@
-"""The order in which Java's HashMap lists ledger ids, which is that of the bitmaps in a snapshot's metadata.
+"""Order in which Java's HashMap lists ledger ids, which is the order of bitmaps in a snapshot's metadata.
 
 Pulsar fills one map per segment by ``computeIfAbsent``, once for every index in the segment's order, and clears it
-after the segment. For equal bytes the map's table has to be known:
+after the segment. To produce equal bytes, the table of the map is simulated:
 
-- It has 16 bins when a snapshot is begun; clearing keeps its size.
-- Id ``i`` has the hash ``h = i ^ i >>> 32``, of which 32 bits count, and stands in bin ``h ^ h >>> 16`` modulo the
-  size.
-- A new id goes to the front of its bin. Doubling keeps the order within bins.
-- Each lookup first doubles the table if it holds more than three quarters of its size; and a table of less than 64 bins
-  doubles when an id comes to seven others in its bin.
+- It has 16 bins when a snapshot begins; clearing preserves its size.
+- Id ``i`` has the 32-bit hash ``h = i ^ i >>> 32`` and is in bin ``h ^ h >>> 16`` modulo the size.
+- A new id is inserted at the front of its bin. Doubling preserves the order within bins.
+- Each lookup first doubles the table if it holds more than three quarters of its size. A table of fewer than 64 bins
+  also doubles when an id is added to a bin of seven.
 
-So ids are listed by bin and, within a bin, the newest first. In larger tables the map turns a bin of eight into a tree
-and lists it in another order, which this does not follow: that takes eight ids that are equal modulo 64, and no reader
-depends on the order.
+So ids are listed by bin and, within a bin, newest first. In larger tables the map turns a bin of eight into a tree with
+another order, which is not simulated: it requires eight ids that are equal modulo 64, and no reader depends on the
+order.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ _CROWDED = 8
 
 
 def hash_map_order(segments: Numbers, ledger_ids: Numbers, firsts: Numbers, ends: Numbers) -> Numbers:
-    """The order of pairs of segment and ledger id, as their numbers: segments ascend, the ids are as the map has them.
+    """Order of pairs of segment and ledger id: indexes of the pairs, by segment and then in the order of the map.
 
-    ``firsts`` tells where among all indexes each pair comes first, ``ends`` where each segment ends.
+    ``firsts`` is the first row of each pair among all indexes, ``ends`` the end of each segment.
     """
     by_first = np.argsort(firsts)
     segments, bins = segments[by_first], _spread(ledger_ids[by_first])
     counts = np.bincount(segments, minlength=len(ends))
-    # What comes last in a segment is looked up, and doubles the table, before it is counted.
+    # The last new id of a segment is looked up, and may double the table, before it is counted.
     counted = counts.copy()
     lasts = np.cumsum(counts) - 1
-    there = counts > 0
-    counted[there] -= firsts[by_first][lasts[there]] == ends[there] - 1
+    nonempty = counts > 0
+    counted[nonempty] -= firsts[by_first][lasts[nonempty]] == ends[nonempty] - 1
     sizes = _sizes(segments, bins, counts, counted)
     bins &= sizes[segments] - 1
     newest_first = np.arange(len(by_first))[::-1]
@@ -57,22 +56,22 @@ def _spread(ledger_ids: Numbers) -> Numbers:
 
 
 def _sizes(segments: Numbers, bins: Numbers, counts: Numbers, counted: Numbers) -> Numbers:
-    """The table's size at the end of each segment."""
+    """Size of the table at the end of each segment."""
     sizes = np.full(len(counts), _FIRST_SIZE)
     size = _FIRST_SIZE
-    while (short := counted > size // 4 * 3).any():
+    while (too_small := counted > size // 4 * 3).any():
         size *= 2
-        sizes[short] = size
+        sizes[too_small] = size
     if len(segments) and np.bincount(segments * _FIRST_SIZE + bins % _FIRST_SIZE).max() >= _CROWDED:
         _widen_for_crowds(sizes, bins, counts, counted)
     return np.maximum.accumulate(sizes)
 
 
 def _widen_for_crowds(sizes: Numbers, bins: Numbers, counts: Numbers, counted: Numbers) -> None:
-    """What crowded bins add to the sizes; id by id, as long as the table is small."""
+    """Apply the doublings caused by crowded bins. Iterates over ids while the table is small."""
     size = _FIRST_SIZE
     at = 0
-    for segment, (count, last) in enumerate(zip(counts.tolist(), counted.tolist(), strict=True)):
+    for segment, (count, final_count) in enumerate(zip(counts.tolist(), counted.tolist(), strict=True)):
         ids = bins[at : at + count].tolist()
         at += count
         for number, one in enumerate(ids):
@@ -82,7 +81,7 @@ def _widen_for_crowds(sizes: Numbers, bins: Numbers, counts: Numbers, counted: N
                 size *= 2
             if sum((one ^ other) % size == 0 for other in ids[:number]) >= _CROWDED - 1:
                 size *= 2
-        while last > size // 4 * 3:
+        while final_count > size // 4 * 3:
             size *= 2
         sizes[segment] = max(sizes[segment], size)
         size = int(sizes[segment])

@@ -1,4 +1,4 @@
-"""What snapshots of delayed messages a store has, for who looks at it from outside. Nothing is opened or changed."""
+"""Listing of the bucket snapshots in a store, for tools. Read-only."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ from bookstand.storage.metadata_store import Nodes
 
 
 class BucketSnapshot(NamedTuple):
-    """A snapshot, by what its ledger says that it is."""
+    """A snapshot, as labelled by its ledger."""
 
     ledger_id: int
     topic: str
     cursor: str
     key: str
-    """The name of the property that its cursor should have."""
+    """Name of the property that its cursor should have."""
     ledgers: BucketKey | None
-    """The ledgers of the topic that it is about, as the key says; None if it says no such thing."""
+    """Ledgers of the topic that it covers, parsed from the key; None if the key is malformed."""
     segments: int | None
     messages: int | None
-    """How many it was sealed with; like the others, None if the snapshot is damaged."""
+    """Number of messages that it was sealed with; None, like the other numbers, if the snapshot is damaged."""
     first_time: int | None
     last_time: int | None
-    """When the first and the last of them are due."""
+    """Times of the first and the last message."""
     orphaned: bool | None
-    """Whether no cursor names it: it is left over, and goes when its cursor's tracker finds something wrong. None: the
-    cursor's record cannot be read."""
+    """True if no cursor names it. It is deleted when its cursor's tracker recovers from damage. None if the cursor's
+    record cannot be read."""
     problem: str | None
-    """What is damaged, in words."""
+    """Description of the damage."""
 
 
 def bucket_snapshots(client: Client) -> Iterator[BucketSnapshot]:
-    """All there are, by ledger. The metadata of every ledger of the store is looked at."""
-    storage = BucketSnapshotStorage(client, look_only=True)
+    """Yield all snapshots, sorted by ledger. Reads the metadata of every ledger."""
+    storage = BucketSnapshotStorage(client, read_only=True)
     for ledger_id in client.list():
         try:
             labels = read_labels(client.read_metadata(ledger_id).custom_metadata)
             if labels is not None:
-                found = _described(client, storage, ledger_id, labels)
-                # One that went in between was no orphan.
+                found = _describe(client, storage, ledger_id, labels)
+                # A snapshot deleted in the meantime was not an orphan.
                 client.read_metadata(ledger_id)
                 yield found
         except NoSuchLedgerError:
             continue
 
 
-def _described(client: Client, storage: BucketSnapshotStorage, ledger_id: int, labels: BucketLabels) -> BucketSnapshot:
+def _describe(client: Client, storage: BucketSnapshotStorage, ledger_id: int, labels: BucketLabels) -> BucketSnapshot:
     segments = messages = first = last = orphaned = problem = None
     try:
         metadata = storage.read_metadata(ledger_id)
@@ -96,12 +96,12 @@ def _range_of(key: str) -> BucketKey | None:
 
 
 def _named_ledger(client: Client, labels: BucketLabels) -> str | None:
-    """Which ledger the cursor has for the bucket; None if it has none, or is none."""
+    """Ledger id in the cursor's property for the bucket; None if the property or the cursor is missing."""
     nodes = Nodes(client.storage, client.check_usable, client.check_writable)
     try:
         path = cursor_node_of(labels.topic, labels.cursor)
         stored, _ = nodes.get(path)
     except (NoSuchNodeError, IncorrectParameterError):
-        # The labels may be no names at all.
+        # The labels may not be valid names.
         return None
     return dict(decode_cursor_info(stored, f"node {path}").cursor_properties).get(labels.key)

@@ -1,7 +1,7 @@
-"""PIP-195's BucketSnapshotStorage on ledgers: each snapshot is a ledger of its own, whose id is the bucket's.
+"""PIP-195's BucketSnapshotStorage on ledgers: each snapshot is a ledger, whose id is the bucket id.
 
-A snapshot is created with all its entries in one commit: there is no part of one after a crash. It may be one commit
-with whatever else changes, as the cursor's properties do: :meth:`BucketSnapshotStorage.create_in` and
+A snapshot is created with all its entries in one commit, so a crash never leaves a partial one. The commit may include
+other changes, such as cursor properties: :meth:`BucketSnapshotStorage.create_in` and
 :meth:`~BucketSnapshotStorage.delete_in` take part in a transaction.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from bookstand.delivery.tracker.bucket.key import BucketLabels, custom_metadata, read_labels
 from bookstand.delivery.tracker.bucket.snapshot.codec import (
-    MAX_BYTES_OF_INDEX,
+    MAX_INDEX_BYTES,
     SnapshotDamagedError,
     SnapshotMetadata,
     SnapshotTooLargeError,
@@ -43,8 +43,8 @@ from bookstand.storage.format.entry_codec import HEADER_BYTES
 from bookstand.storage.format.ledger_metadata import CLOSED
 from bookstand.storage.logger import logger
 
-# Of so many snapshots what is known of the ledger is kept, which is a kilobyte or two.
-_MOST_OPEN = 1024
+# Number of cached ledger handles, of one or two kilobytes each.
+_MAX_HANDLES = 1024
 
 
 class Message(Protocol):
@@ -54,26 +54,25 @@ class Message(Protocol):
 
 
 class BucketSnapshotStorage:
-    """All methods may be called from any thread. What a Pending brings is there when the call returns. ``look_only``
-    leaves a snapshot that was not closed as it is."""
+    """Thread-safe. A returned Pending is already completed. With ``read_only``, unclosed snapshots are not closed."""
 
-    def __init__(self, client: Client, *, look_only: bool = False) -> None:
+    def __init__(self, client: Client, *, read_only: bool = False) -> None:
         self._client = client
-        self._close_open_ones = not (look_only or client.read_only)
+        self._close_snapshots = not (read_only or client.read_only)
         self._closed = False
         self._handles: dict[int, LedgerHandle] = {}
 
     def start(self) -> None:
-        """Begin, or begin again after :meth:`close`. The store below is open already: nothing else is to be done."""
+        """Start, or start again after :meth:`close`. The client must be open."""
         self._client.check_usable()
         self._closed = False
 
     def close(self) -> None:
-        """Take no more calls. The store stays open."""
+        """Reject further calls. The store stays open."""
         self._closed = True
         self._handles.clear()
 
-    # -- the interface -----------------------------------------------------------------------------------------------
+    # -- the PIP's interface ------------------------------------------------------------------------------------------
 
     def create_bucket_snapshot(
         self,
@@ -83,55 +82,54 @@ class BucketSnapshotStorage:
         topic_name: str,
         cursor_name: str,
     ) -> Pending:
-        """Store a snapshot; the result is the bucket's id."""
+        """Store a snapshot; the result is the bucket id."""
 
         def create() -> int:
             first, *others = self._metadata_entries(snapshot_metadata)
-            segments = [self._segment_entry(number, one) for number, one in enumerate(bucket_snapshot_segments, 1)]
+            segments = [
+                self._segment_entry(number, segment) for number, segment in enumerate(bucket_snapshot_segments, 1)
+            ]
             return self.create([first, *segments, *others], BucketLabels(bucket_key, topic_name, cursor_name))
 
-        return self._answer(create)
+        return self._complete(create)
 
     def get_bucket_snapshot_metadata(self, bucket_id: int) -> Pending:
-        """The result is a :class:`SnapshotMetadata`."""
-        return self._answer(lambda: self.read_metadata(bucket_id))
+        """Read a :class:`SnapshotMetadata`."""
+        return self._complete(lambda: self.read_metadata(bucket_id))
 
     def get_bucket_snapshot_segment(
         self, bucket_id: int, first_segment_entry_id: int, last_segment_entry_id: int
     ) -> Pending:
-        """The segments of these numbers, both included, which are those of their entries, from 1 on; a list of
-        :class:`Indexes`."""
-        return self._answer(lambda: self.read_segments(bucket_id, first_segment_entry_id, last_segment_entry_id))
+        """Read a list of :class:`Indexes`. A segment number is the entry id, from 1; both bounds are inclusive."""
+        return self._complete(lambda: self.read_segments(bucket_id, first_segment_entry_id, last_segment_entry_id))
 
     def get_bucket_snapshot_length(self, bucket_id: int) -> Pending:
-        """The result is the number of bytes of all entries."""
-        return self._answer(lambda: self.read_length(bucket_id))
+        """Read the number of bytes of all entries."""
+        return self._complete(lambda: self.read_length(bucket_id))
 
     def delete_bucket_snapshot(self, bucket_id: int) -> Pending:
-        """Delete a snapshot. One that is gone is no error: what was wanted is so. A ledger that says it is another's is
-        refused."""
-        return self._answer(lambda: self.delete(bucket_id))
+        """Delete a snapshot. A missing one is not an error; a ledger with other labels is rejected."""
+        return self._complete(lambda: self.delete(bucket_id))
 
-    def _answer(self, call: Callable[[], Any]) -> Pending:
+    def _complete(self, call: Callable[[], Any]) -> Pending:
         try:
             if self._closed:
-                raise ClientClosedError("the storage of bucket snapshots is closed")
+                raise ClientClosedError("the bucket snapshot storage is closed")
             return completed(call())
         except BookstandError as error:
             return completed(error=error)
 
-    # -- what takes part in a transaction ------------------------------------------------------------------------------
+    # -- in a transaction ---------------------------------------------------------------------------------------------
 
     @property
     def entry_limit(self) -> int:
-        """How many bytes an entry of a snapshot may have; what ``seal`` wants to know."""
+        """Maximum size of an entry of a snapshot in bytes, for ``seal``."""
         return self._client.max_entry_bytes - HEADER_BYTES - digest_for(self._client.defaults.digest, b"").size
 
     def create_in(self, transaction: Transaction, entries: Sequence[bytes], labels: BucketLabels) -> LedgerWriter:
-        """Create a snapshot with these entries, those of a ``Snapshot``, when the transaction ends; the bucket's id is
-        that of the writer.
+        """Create a snapshot with these entries of a ``Snapshot`` in a transaction; the writer's id is the bucket id.
 
-        The writer is to be given to :meth:`finish` then. Where that does not happen, whoever reads first closes it.
+        Pass the writer to :meth:`finish` after the commit. Otherwise the first reader closes the ledger.
         """
         writer = transaction.create_ledger(password=b"", custom_metadata=custom_metadata(labels))
         for entry in entries:
@@ -139,7 +137,7 @@ class BucketSnapshotStorage:
         return writer
 
     def finish(self, writers: Iterable[LedgerWriter]) -> None:
-        """Close the ledgers of snapshots that were created."""
+        """Close the ledgers of created snapshots."""
         for writer in writers:
             try:
                 writer.close()
@@ -147,30 +145,30 @@ class BucketSnapshotStorage:
                 logger().warning("bucket snapshot %d was created, but not closed: %s", writer.id, error)
 
     def delete_in(self, transaction: Transaction, bucket_id: int) -> bool:
-        """Delete a snapshot when the transaction ends; False if there is none."""
+        """Delete a snapshot in a transaction; return False if it is missing."""
         self._handles.pop(bucket_id, None)
-        if not self._is_there(bucket_id):
+        if not self._exists(bucket_id):
             return False
         transaction.delete_ledger(bucket_id)
         return True
 
-    def _is_there(self, bucket_id: int) -> bool:
+    def _exists(self, bucket_id: int) -> bool:
         try:
             custom = self._client.read_metadata(bucket_id).custom_metadata
         except NoSuchLedgerError:
             return False
         except StoreDamagedError:
-            # Nothing but the property that names the ledger says what it is.
+            # The labels cannot be read, so trust the property that names the ledger.
             return True
-        # The oldest format of metadata has no room for labels.
+        # The oldest format of metadata cannot contain labels.
         if custom and read_labels(custom) is None:
-            raise IncorrectParameterError(f"ledger {bucket_id} is no bucket snapshot, but labelled {dict(custom)}")
+            raise IncorrectParameterError(f"ledger {bucket_id} is not a bucket snapshot: it is labelled {dict(custom)}")
         return True
 
-    # -- the same, at once ---------------------------------------------------------------------------------------------
+    # -- in its own commit --------------------------------------------------------------------------------------------
 
     def create(self, entries: Sequence[bytes], labels: BucketLabels) -> int:
-        """Store a snapshot's entries, and return the bucket's id."""
+        """Store the entries of a snapshot and return the bucket id."""
         with Transaction(self._client) as transaction:
             writer = self.create_in(transaction, entries, labels)
         self.finish([writer])
@@ -178,7 +176,7 @@ class BucketSnapshotStorage:
 
     def delete(self, bucket_id: int) -> None:
         self._handles.pop(bucket_id, None)
-        if self._is_there(bucket_id):
+        if self._exists(bucket_id):
             self._client.delete(bucket_id, missing_ok=True)
 
     def read_metadata(self, bucket_id: int) -> SnapshotMetadata:
@@ -189,7 +187,7 @@ class BucketSnapshotStorage:
         try:
             length: int | None = self._length(handle)
         except (NoSuchEntryError, DigestMismatchError):
-            # Reading its last segment reports it.
+            # A read of the last segment will report this.
             length = None
         if entry.segment_count is None:
             return SnapshotMetadata(entry.metadata_list, f"{what}, entry 0", length)
@@ -199,19 +197,19 @@ class BucketSnapshotStorage:
             segments += decode_metadata(data, f"{what}, entry {number}").metadata_list
         if len(segments) != entry.segment_count:
             raise SnapshotDamagedError(
-                f"{what}: entry 0 tells of {entry.segment_count} segments, there is metadata of {len(segments)}"
+                f"{what}: entry 0 has {entry.segment_count} segments, but there is metadata for {len(segments)}"
             )
         return SnapshotMetadata(segments, f"{what}, entries 0 and {start} up", length)
 
     def read_segments(self, bucket_id: int, first: int, last: int) -> list[Indexes]:
         if not 1 <= as_entry_id(first) <= as_entry_id(last):
-            raise IncorrectParameterError(f"segments are entries from 1 on, first to last, not {first} to {last}")
-        handle = self._opened(bucket_id)
+            raise IncorrectParameterError(f"segments must be a range of entries from 1, not {first} to {last}")
+        handle = self._open_cached(bucket_id)
         names = [f"bucket snapshot in ledger {bucket_id}, entry {number}" for number in range(first, last + 1)]
         return decode_segments(self._read(handle, first, last), names)
 
     def list_snapshots(self, topic: str, cursor: str) -> list[int]:
-        """The snapshots that say that they belong to this cursor. The metadata of every ledger is looked at."""
+        """List the snapshots labelled with this cursor. Reads the metadata of every ledger."""
         found = []
         for ledger_id in self._client.list():
             try:
@@ -223,13 +221,14 @@ class BucketSnapshotStorage:
         return found
 
     def read_labels(self, bucket_id: int) -> BucketLabels | None:
-        """What a snapshot's ledger says that it is; None: nothing, as the oldest format of metadata has no room for it.
-        :class:`SnapshotDamagedError` where it says that it is something else, and so is not to be opened: that would
-        close it."""
+        """Return the labels of a snapshot; None if it has no custom metadata, as in the oldest format.
+
+        Raises :class:`SnapshotDamagedError` for other labels: such a ledger must not be opened, which would close it.
+        """
         custom = self._client.read_metadata(bucket_id).custom_metadata
         labels = read_labels(custom)
         if custom and labels is None:
-            raise SnapshotDamagedError(f"ledger {bucket_id} is no snapshot: it is labelled {dict(custom)}")
+            raise SnapshotDamagedError(f"ledger {bucket_id} is not a bucket snapshot: it is labelled {dict(custom)}")
         return labels
 
     def read_length(self, bucket_id: int) -> int:
@@ -241,18 +240,18 @@ class BucketSnapshotStorage:
         last = self._last_entry(handle)
         return handle.read_unconfirmed(last, last)[0].cumulative_length if last >= 0 else 0
 
-    # -- reading -------------------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------------
 
     def _open(self, bucket_id: int) -> LedgerHandle:
-        """Nobody writes to a snapshot any more, so that it is closed if it is open still."""
-        return self._client.open(bucket_id, self._close_open_ones, b"", None)
+        """Open a snapshot, with recovery if it is not closed, because it has no writer."""
+        return self._client.open(bucket_id, self._close_snapshots, b"", None)
 
-    def _opened(self, bucket_id: int) -> LedgerHandle:
-        """The same, once for many reads: segments are read one at a time, and what a handle knows does not change."""
+    def _open_cached(self, bucket_id: int) -> LedgerHandle:
+        """Open a snapshot through a cache of handles, because segments are read one at a time."""
         handle = self._handles.get(bucket_id)
         if handle is None:
             handle = self._open(bucket_id)
-            while len(self._handles) >= _MOST_OPEN:
+            while len(self._handles) >= _MAX_HANDLES:
                 self._handles.pop(next(iter(self._handles)), None)
             self._handles[bucket_id] = handle
         return handle
@@ -260,7 +259,7 @@ class BucketSnapshotStorage:
     def _last_entry(self, handle: LedgerHandle) -> int:
         if handle.metadata.state == CLOSED:
             return handle.metadata.last_entry_id
-        # All entries came in one commit.
+        # All entries were created in one commit.
         state = self._client.storage.state(handle.id)
         return -1 if state is None else state.last_entry
 
@@ -268,15 +267,15 @@ class BucketSnapshotStorage:
         end = self._last_entry(handle)
         if last > end:
             raise SnapshotDamagedError(
-                f"bucket snapshot in ledger {handle.id}: there should be an entry {last}, and the last one is {end}"
+                f"bucket snapshot in ledger {handle.id}: entry {last} is missing, the last one is {end}"
             )
         try:
             return [entry.data for entry in handle.read_unconfirmed(first, last)]
         except (NoSuchEntryError, DigestMismatchError) as error:
-            # Other failures may be over when it is tried again.
+            # Other errors may be transient.
             raise SnapshotDamagedError(f"bucket snapshot in ledger {handle.id} cannot be read: {error}") from error
 
-    # -- writing -------------------------------------------------------------------------------------------------------
+    # -- writing ------------------------------------------------------------------------------------------------------
 
     def _metadata_entries(self, metadata: SnapshotMetadata | Message | bytes) -> list[bytes]:
         if not isinstance(metadata, SnapshotMetadata):
@@ -284,14 +283,16 @@ class BucketSnapshotStorage:
             if len(data) <= self.entry_limit:
                 return [data]
             metadata = SnapshotMetadata(decode_metadata(data).metadata_list)
-        return encode_metadata([encode_segment_metadata(one) for one in metadata.metadata_list], self.entry_limit)
+        return encode_metadata(
+            [encode_segment_metadata(segment) for segment in metadata.metadata_list], self.entry_limit
+        )
 
     def _segment_entry(self, number: int, segment: Indexes | Message | bytes) -> bytes:
         data = encode_segment(segment) if isinstance(segment, Indexes) else _serialized(segment)
         if len(data) > self.entry_limit:
             raise SnapshotTooLargeError(
                 f"segment {number} takes {len(data)} bytes and an entry {self.entry_limit}: cut segments of up to "
-                f"{self.entry_limit // MAX_BYTES_OF_INDEX} indexes"
+                f"{self.entry_limit // MAX_INDEX_BYTES} indexes"
             )
         return data
 
