@@ -32,7 +32,7 @@ class DelayedDelivery:
         self._remember_given_times()
 
     def _remember_given_times(self) -> None:
-        self.given_times = {Position(*position): time for position, time in self.tracker.rescheduled_times.items()}
+        self.given_times = {Position(*position): time for position, time in self.tracker.given_times.items()}
 
     def track(self, entries: list[ReceivedMessage]) -> list[ReceivedMessage]:
         """Have wait what is delayed; returns what is to be delivered now."""

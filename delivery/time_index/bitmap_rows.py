@@ -104,7 +104,6 @@ class BitmapRows:
         return concatenate((*found, from_tuples(runs)))
 
     def _keys(self, first: int | None, last: int | None) -> list[int]:
-        """Sorted keys from ``first`` to ``last``."""
         if last is None:
             found = set(self._buckets)
         else:
@@ -124,18 +123,18 @@ class BitmapRows:
         if not count:
             return
         while (due := self.next_key) is not None and due < key:
-            for some in list(self._buckets[due]):
-                self._drop(due, some)
-        for some in sorted(self._buckets.get(key, ())):
-            if some < ledger:
-                self._drop(key, some)
-            elif some == ledger:
-                bitmap = self._buckets[key][some]
+            for other in list(self._buckets[due]):
+                self._drop(due, other)
+        for other in sorted(self._buckets.get(key, ())):
+            if other < ledger:
+                self._drop(key, other)
+            elif other == ledger:
+                bitmap = self._buckets[key][other]
                 before = len(bitmap)
                 bitmap.remove_range(0, entry + 1)
                 self.count -= before - len(bitmap)
                 if not bitmap:
-                    self._drop(key, some)
+                    self._drop(key, other)
 
     def _drop(self, key: int, ledger: int) -> None:
         ledgers = self._buckets[key]
@@ -146,7 +145,6 @@ class BitmapRows:
 
 
 def _rows(key: int, ledger: int, bitmap: BitMap64) -> Rows:
-    """Runs of a bitmap."""
     ids: Column = np.frombuffer(bitmap.to_array(), dtype=np.uint64).view(np.int64)
     starts = np.concatenate(([0], np.flatnonzero(ids[1:] - ids[:-1] != 1) + 1))
     return Rows(

@@ -134,7 +134,6 @@ class KeyEncoding(NamedTuple):
 
     @property
     def key_step(self) -> int:
-        """Number of codes per key."""
         return self.ledgers.size * self.pages.size * self.radix
 
     @property
@@ -148,9 +147,9 @@ class KeyEncoding(NamedTuple):
         at = 0
         for rows in parts:
             for piece in pieces_of(len(rows.keys)):
-                some = self._of(rows.keys[piece], rows.ledgers[piece], rows.firsts[piece])
-                codes[at : at + len(some)] = some
-                at += len(some)
+                chunk = self._of(rows.keys[piece], rows.ledgers[piece], rows.firsts[piece])
+                codes[at : at + len(chunk)] = chunk
+                at += len(chunk)
         return codes
 
     def _of(self, keys: Column, ledgers: Column, entries: Column) -> Column:

@@ -47,7 +47,6 @@ class DueBatch:
             at = end
 
     def columns(self) -> tuple[Column, Column, Column]:
-        """Return bucket, ledger and entry of every message."""
         if self._columns is None:
             self._columns = self._rows.columns()
         return self._columns

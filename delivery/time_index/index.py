@@ -149,7 +149,6 @@ class TimeIndex(ProcessBound):
             return entries.append
 
     def add_range(self, timestamp: int, ledger_id: int, first: int, last: int) -> None:
-        """Add the entries from ``first`` to ``last``, inclusive."""
         key = self.key(timestamp)
         ledger_id, first, last = _id("ledger", ledger_id), _id("entry", first), _id("entry", last)
         if not 0 < last - first + 1 <= MAX_RANGE:
@@ -173,7 +172,7 @@ class TimeIndex(ProcessBound):
     # -- queries ------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Number of messages; adding a message to its bucket again does not count."""
+        """Number of messages; a message added to its bucket twice counts once."""
         with self._lock:
             self._flush()
             return self._bitmap_rows.count + sum(part.count for part in self._sealed)
@@ -232,7 +231,7 @@ class TimeIndex(ProcessBound):
                 return DueBatch(due)
             last = int(due.keys[-1]), int(due.ledgers[-1]), int(due.lasts[-1])
             for part, rows in candidates:
-                part.drop_to(*last, sum(some.count_to(*last) for some in rows))
+                part.drop_to(*last, sum(piece.count_to(*last) for piece in rows))
             self._sealed = [part for part in self._sealed if part.count]
             return DueBatch(due)
 
@@ -266,7 +265,6 @@ class TimeIndex(ProcessBound):
     # -- moves between tiers; callers hold the lock -------------------------------------------------------------------
 
     def _move_arrivals(self) -> None:
-        """Move arrivals to the bitmap rows or to staging."""
         error = self._move_singles() if self._arrivals else None
         if self._handles:
             error = self._move_handles() or error
@@ -274,51 +272,51 @@ class TimeIndex(ProcessBound):
             raise error
 
     def _move_singles(self) -> BookstandError | None:
-        taken = b"".join(self._arrivals)
-        length = len(taken) // _triple.size
+        packed = b"".join(self._arrivals)
+        length = len(packed) // _triple.size
         del self._arrivals[:length]
         if length <= _SINGLE_MOVE_LIMIT:
             key = self._precision.key
-            triples = list(_triple.iter_unpack(taken))
+            triples = list(_triple.iter_unpack(packed))
             self._add_runs([(key(time), ledger, entry, 1) for time, ledger, entry in triples if ledger >= 0 <= entry])
-            wrong = [triple for triple in triples if triple[1] < 0 or triple[2] < 0]
-            return _invalid_triple(*wrong[0]) if wrong else None
-        times, ledgers, entries = np.frombuffer(taken, dtype=np.int64).reshape(-1, 3).T
+            invalid = [triple for triple in triples if triple[1] < 0 or triple[2] < 0]
+            return _invalid_triple(*invalid[0]) if invalid else None
+        times, ledgers, entries = np.frombuffer(packed, dtype=np.int64).reshape(-1, 3).T
         if self._add_ordered_runs(times, ledgers, entries):
             return None
         keys = self._precision.keys
-        good = (ledgers | entries) >= 0
-        if good.all():
+        valid = (ledgers | entries) >= 0
+        if valid.all():
             self._add_columns(keys(times), ledgers, entries)
             return None
-        self._add_columns(keys(times[good]), ledgers[good], entries[good])
-        return _invalid_triple(*(int(column[~good][0]) for column in (times, ledgers, entries)))
+        self._add_columns(keys(times[valid]), ledgers[valid], entries[valid])
+        return _invalid_triple(*(int(column[~valid][0]) for column in (times, ledgers, entries)))
 
     def _move_handles(self) -> BookstandError | None:
         """Move the entries added through handles, and drop unreferenced handles."""
-        idle = []
+        unreferenced = []
         error = None
         for group in self._handles:
             # The dictionary and the call hold one reference each; a live handle would hold a third.
             if sys.getrefcount(self._handles[group]) == 2:
-                idle.append(group)
+                unreferenced.append(group)
             collected = self._handles[group]
             if not collected:
                 continue
-            taken = collected[:]
-            del collected[: len(taken)]
-            entries = np.frombuffer(taken, dtype=np.int64)
+            moved = collected[:]
+            del collected[: len(moved)]
+            entries = np.frombuffer(moved, dtype=np.int64)
             if is_run(entries):
                 self._add_runs([(*group, entries.item(0), len(entries))])
                 continue
-            good = entries >= 0
-            if not good.all():
-                error = _invalid_triple(*group, max(taken))
-                entries = entries[good]
+            valid = entries >= 0
+            if not valid.all():
+                error = _invalid_triple(*group, max(moved))
+                entries = entries[valid]
             if len(entries):
                 keys, ledgers = (np.full(len(entries), number, dtype=np.int64) for number in group)
                 self._add_columns(keys, ledgers, entries)
-        for group in idle:
+        for group in unreferenced:
             del self._handles[group]
         return error
 
@@ -360,8 +358,8 @@ class TimeIndex(ProcessBound):
     def _add_runs(self, rows: list[Run]) -> None:
         """Add runs to the bitmap rows, without entries that a sealed part contains."""
         if self._sealed and rows and min((ledger, entry) for _, ledger, entry, _ in rows) <= self._last_sealed:
-            some = [from_tuples(rows)]
-            rows = [row for fresh in self._without_sealed(some, KeyBounds(some)) for row in fresh.tuples()]
+            columns = [from_tuples(rows)]
+            rows = [row for part in self._without_sealed(columns, KeyBounds(columns)) for row in part.tuples()]
         for row in rows:
             self._bitmap_rows.add(*row)
         if self._bitmap_rows.bitmaps >= self._max_bitmaps:
@@ -374,7 +372,6 @@ class TimeIndex(ProcessBound):
             self._seal()
 
     def _seal(self) -> None:
-        """Seal staging and the bitmap rows."""
         rows = [part for part in (self._staging.rows(), self._bitmap_rows.rows()) if len(part.keys)]
         self._bitmap_rows = BitmapRows()
         parts: list[SealedPart] = []
@@ -394,11 +391,10 @@ class TimeIndex(ProcessBound):
         self._sealed.extend(parts)
 
     def _without_sealed(self, rows: list[Rows], bounds: KeyBounds) -> list[Rows]:
-        """Rows without the entries that sealed parts contain."""
         if bounds.first_id <= self._last_sealed:
             for part in self._sealed:
                 if not part.bounds.is_disjoint(bounds):
-                    rows = [fresh for some in rows for fresh in _not_in(some, part)]
+                    rows = [piece for candidate in rows for piece in _not_in(candidate, part)]
         return rows
 
     def _candidates(self, first: int | None, last: int | None, limit: int | None) -> list[Candidate]:
@@ -411,7 +407,6 @@ class TimeIndex(ProcessBound):
 
 
 def _not_in(rows: Rows, part: SealedPart) -> Iterator[Rows]:
-    """Rows without the entries that the part contains."""
     suspect = part.bounds.may_contain(rows)
     if not suspect.any():
         yield rows
@@ -433,9 +428,9 @@ def _tier(weight: int) -> int:
 
 def _merge(candidates: list[Candidate], limit: int | None) -> Rows:
     """Merge the sorted rows of disjoint parts into sorted rows."""
-    filled = [rows for _, rows in candidates if any(len(some.keys) for some in rows)]
-    parts = [some for rows in filled for some in rows if len(some.keys)]
-    if len(filled) < 2 or sum(len(some.keys) for some in parts) < _STAGING_CAPACITY:
+    filled = [rows for _, rows in candidates if any(len(piece.keys) for piece in rows)]
+    parts = [piece for rows in filled for piece in rows if len(piece.keys)]
+    if len(filled) < 2 or sum(len(piece.keys) for piece in parts) < _STAGING_CAPACITY:
         # A copy of this size is cheap, and a single part is cheaper for the code below.
         parts = [concatenate(parts)]
     if len(filled) < 2:
@@ -446,13 +441,13 @@ def _merge(candidates: list[Candidate], limit: int | None) -> Rows:
 
 
 def _sort(parts: list[Rows]) -> Rows:
-    firsts = [singles(some.keys, some.ledgers, some.firsts) for some in parts]
+    firsts = [singles(piece.keys, piece.ledgers, piece.firsts) for piece in parts]
     encoding = encoding_for(firsts)
     if encoding is None:
         rows = concatenate(parts)
         return rows.pick(np.lexsort((rows.firsts, rows.ledgers, rows.keys)))
     numbers = encoding.encode(firsts)
-    if all(some.single for some in parts):
+    if all(piece.single for piece in parts):
         return singles(*encoding.columns(sort(numbers, encoding.limit)))
     return concatenate(parts).pick(np.argsort(numbers))
 

@@ -30,7 +30,7 @@ class Precision(Protocol):
         """Return the bucket of a timestamp that is added now."""
 
     def keys(self, timestamps: Times) -> Times:
-        """Return the buckets of a column of timestamps."""
+        """Return the bucket of each timestamp."""
 
     def possible_keys(self, timestamp: int) -> list[int]:
         """Return every bucket that the timestamp may have been put into, at any time."""
@@ -92,8 +92,8 @@ class _Relative:
     def key(self, timestamp: int) -> int:
         remaining = timestamp - self._clock.now()
         key = timestamp
-        for step, least in zip(self._steps, self._min_remaining, strict=True):
-            if remaining < least:
+        for step, minimum in zip(self._steps, self._min_remaining, strict=True):
+            if remaining < minimum:
                 break
             key = timestamp & -step
         return key
@@ -103,7 +103,7 @@ class _Relative:
             return timestamps
         now = self._clock.now()
         # Compare points in time: the difference of two times may overflow.
-        points = [now + least for least in self._min_remaining if now + least <= MAX_TIME]
+        points = [now + minimum for minimum in self._min_remaining if now + minimum <= MAX_TIME]
         masks: Times = self._masks[np.searchsorted(np.array(points, dtype=np.int64), timestamps, side="right")]
         return timestamps & masks
 

@@ -37,7 +37,6 @@ class Rows(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Number of entries."""
         return len(self.counts) if self.single else int(self.counts.sum())
 
     @property
@@ -52,7 +51,6 @@ class Rows(NamedTuple):
         return list(zip(*(column.tolist() for column in self), strict=True))
 
     def limit(self, limit: int) -> Rows:
-        """Return the first ``limit`` entries."""
         if self.single:
             return self if len(self.keys) <= limit else self.pick(slice(0, limit))
         ends = np.cumsum(self.counts)
@@ -85,7 +83,6 @@ class Rows(NamedTuple):
             start = stop
 
     def entries(self) -> Column:
-        """Return every entry id."""
         if self.single:
             return self.firsts
         counts = self.counts
@@ -113,7 +110,6 @@ class Rows(NamedTuple):
 
 
 def _between(column: Column, start: int, stop: int, value: int) -> tuple[int, int]:
-    """Range of the value in a sorted slice of a column."""
     part = column[start:stop]
     return start + int(part.searchsorted(value)), start + int(part.searchsorted(value, side="right"))
 

@@ -18,8 +18,7 @@ _MIN_MEAN_RUN = 512
 
 
 def runs_in_order(precision: PowerOfTwoPrecision, times: Column, ledgers: Column, entries: Column) -> list[Run] | None:
-    """Return the runs, or None if the rows are unordered, have gaps, have runs too short for this method or negative
-    ids."""
+    """Return the runs; None if the rows are unordered, have gaps or negative ids, or their runs are too short."""
     length = len(times)
     max_runs = length // _MIN_MEAN_RUN + 2
     if not 0 <= times.item(-1) - times.item(0) <= max_runs * precision.step or _has_gaps(entries):
@@ -56,6 +55,5 @@ def is_run(entries: Column) -> bool:
 
 
 def _has_gaps(entries: Column) -> bool:
-    """Return True if the first entries are not consecutive."""
     last = min(_SAMPLE, len(entries)) - 1
     return bool(entries.item(last) - entries.item(0) != last)

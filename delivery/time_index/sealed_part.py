@@ -199,9 +199,9 @@ class SealedPart:
         if self._removed is not None:
             for row in np.flatnonzero(found).tolist():
                 found[row] = int(codes[row]) not in self._removed
-        answer = np.empty_like(found)
-        answer[order] = found
-        return answer
+        in_order = np.empty_like(found)
+        in_order[order] = found
+        return in_order
 
     def discard(self, key: int, ledger: int, entry: int) -> bool:
         triple = [np.array([number], dtype=np.int64) for number in (key, ledger, entry)]
@@ -279,13 +279,11 @@ def _runs_of(starts: Column, counts: Column) -> tuple[Column, Column]:
 
 
 def _join(starts: Column, ends: Column) -> tuple[Column, Column]:
-    """Join runs that touch."""
     is_disjoint = np.flatnonzero(starts[1:] > ends[:-1])
     return starts[np.concatenate(([0], is_disjoint + 1))], ends[np.concatenate((is_disjoint, [len(ends) - 1]))]
 
 
 def _cut(starts: Column, ends: Column, start: int, stop: int) -> tuple[Column, Column]:
-    """The runs between two codes, clipped."""
     first = int(ends.searchsorted(start, side="right"))
     last = int(starts.searchsorted(stop))
     starts, ends = starts[first:last], ends[first:last]

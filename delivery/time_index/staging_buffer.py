@@ -35,8 +35,8 @@ class Staging:
         added = stop - start
         for own, column in zip(self._columns, (keys, ledgers, entries), strict=True):
             own[start:stop] = column[:added]
-        least = int(keys[:added].min())
-        self.next_key = least if self.next_key is None else min(self.next_key, least)
+        smallest = int(keys[:added].min())
+        self.next_key = smallest if self.next_key is None else min(self.next_key, smallest)
         self.count = stop
         return added
 

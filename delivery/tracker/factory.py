@@ -83,15 +83,15 @@ def check_relative_precision(config: DelayedDeliveryConfig, relative_precision: 
     if relative_precision is None:
         return
     if config.delayed_delivery_shared_index_enabled:
-        where = "delayed_delivery_shared_index_enabled=False: a shared index has exact times"
+        requirement = "delayed_delivery_shared_index_enabled=False: a shared index has exact times"
     elif config.delayed_delivery_tracker != "in_memory":
-        where = "delayed_delivery_tracker='in_memory': buckets have exact times"
+        requirement = "delayed_delivery_tracker='in_memory': buckets have exact times"
     elif config.is_delayed_delivery_deliver_at_time_strict:
-        where = "is_delayed_delivery_deliver_at_time_strict=False: strict delivery is never early"
+        requirement = "is_delayed_delivery_deliver_at_time_strict=False: strict delivery is never early"
     else:
         return
     raise IncorrectParameterError(
-        f"delayed_delivery_relative_precision must be None, not {relative_precision}, or the topic needs {where}"
+        f"delayed_delivery_relative_precision must be None, not {relative_precision}, or the topic needs {requirement}"
     )
 
 

@@ -30,7 +30,7 @@ from bookstand.delivery.tracker.protocol import (
     columns_of,
     times_of,
 )
-from bookstand.delivery.tracker.scheduled import ScheduledPositions, first_of_each
+from bookstand.delivery.tracker.scheduled import ScheduledPositions, order_matters
 from bookstand.delivery.tracker.wakeup import Wakeup
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.clock import SystemClock
@@ -80,18 +80,17 @@ class InMemoryDelayedTracker(ProcessBound):
         self._fixed_delay = FixedDelay(lookahead)
         self._wakeup = Wakeup(wake, self._lock, self._clock, timer, self._tick)
 
-    # -- what is due --------------------------------------------------------------------------------------------------
+    # -- due messages -------------------------------------------------------------------------------------------------
 
     def _is_due(self, deliver_at: int) -> bool:
         return deliver_at < 0 or deliver_at <= self._cutoff()
 
     def _cutoff(self) -> int:
-        """The latest time that is due now."""
         now = self._clock.now()
         return now if self._strict else now + self._tick
 
     def _key_cutoff(self) -> int:
-        """The latest bucket whose last millisecond is due now."""
+        """The latest bucket whose last millisecond is due."""
         if self._strict or self._is_relative:
             return self._cutoff()
         return self._cutoff() - (1 << _bits_of(self._tick)) + 1
@@ -134,7 +133,7 @@ class InMemoryDelayedTracker(ProcessBound):
     def _add_many(self, times: Column, ledger_ids: Column, entry_ids: Column) -> Mask:
         delayed: Mask = (times >= 0) & (times > min(self._cutoff(), LARGEST))
         if not delayed.all():
-            if self._order_matters(~delayed, ledger_ids, entry_ids):
+            if order_matters(self._scheduled, ~delayed, ledger_ids, entry_ids):
                 rows = zip(ledger_ids.tolist(), entry_ids.tolist(), times.tolist(), strict=True)
                 return np.fromiter((self._add(*row) for row in rows), dtype=np.bool_, count=len(times))
             self._fixed_delay.rule_out()
@@ -142,12 +141,6 @@ class InMemoryDelayedTracker(ProcessBound):
         self._fixed_delay.observe_many(times, self._tick)
         self._scheduled.add_many(times, ledger_ids, entry_ids)
         return delayed
-
-    def _order_matters(self, due: Mask, ledger_ids: Column, entry_ids: Column) -> bool:
-        """Return True if a due message is already tracked, or the batch contains a position twice."""
-        if self._scheduled.contains_many(ledger_ids[due], entry_ids[due]).any():
-            return True
-        return len(first_of_each(ledger_ids, entry_ids)) < len(ledger_ids)
 
     def pop_due(self, limit: int | None = None) -> list[Position]:
         if limit is not None and (type(limit) is not int or limit < 0):

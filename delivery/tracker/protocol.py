@@ -117,7 +117,6 @@ def check_millis(name: str, value: Any, minimum: int) -> int:
 
 
 def columns_of(positions: Positions) -> tuple[Column, Column]:
-    """Return checked columns of ledger ids and entry ids."""
     if isinstance(positions, tuple) and len(positions) == 2 and isinstance(positions[0], np.ndarray):
         ledger_ids, entry_ids = as_ids("ledger ids", positions[0]), as_ids("entry ids", positions[1])
     else:
@@ -137,7 +136,6 @@ def columns_of(positions: Positions) -> tuple[Column, Column]:
 
 
 def positions_of(ledger_ids: Column, entry_ids: Column) -> list[Position]:
-    """Return the positions of two columns."""
     return list(map(_new_position, zip(ledger_ids.tolist(), entry_ids.tolist(), strict=True)))
 
 
@@ -153,7 +151,6 @@ def as_ids(name: str, ids: Any) -> Column:
 
 
 def times_of(times: Any, count: int) -> Column:
-    """Return a column of ``count`` times."""
     if isinstance(times, int | np.integer):
         return np.full(count, check_time(times), dtype=np.int64)
     column = _as_numbers("times", times)

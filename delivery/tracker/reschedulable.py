@@ -78,7 +78,7 @@ class ReschedulableTracker(ProcessBound):
             return True
 
     @property
-    def rescheduled_times(self) -> Mapping[tuple[int, int], int]:
+    def given_times(self) -> Mapping[tuple[int, int], int]:
         """Times of the rescheduled messages that are still delayed."""
         return self._log.times
 
@@ -109,8 +109,7 @@ class ReschedulableTracker(ProcessBound):
         )
 
     def reschedule(self, position: tuple[int, int], deliver_at: int) -> bool:
-        """Deliver a message at another time, durably on return; return False if it is not tracked. A past time is due
-        at once."""
+        """Durably change the delivery time of a message, to now if it is past; return False if it is not tracked."""
         ledger_id, entry_id = check_position(position)
         deliver_at = check_time(deliver_at)
         with self._lock:
@@ -157,7 +156,6 @@ class ReschedulableTracker(ProcessBound):
                 self.inner.cancel(position)
 
     def _remove_from_log(self, positions: Sequence[tuple[int, int]]) -> None:
-        """Remove messages that are no longer delayed from the log; a failure only delays the removal."""
         try:
             self._log.remove(positions)
         except TRANSIENT_ERRORS as error:

@@ -127,13 +127,11 @@ class RescheduleLog:
         self._writer = None
 
     def delete_in(self, transaction: Transaction, properties: dict[str, str]) -> None:
-        """Delete the ledger when the transaction commits."""
         stored = properties.pop(PROPERTY, "")
         if stored.isdecimal() and self._registry.client.storage.has_ledger(int(stored)):
             transaction.delete_ledger(int(stored))
 
 
 def _entry(times: Mapping[Position, int]) -> bytes:
-    """Encode times as a segment, sorted by time, ledger and entry."""
     rows = sorted((time, *position) for position, time in times.items())
     return encode_segment(Indexes.of(*zip(*rows, strict=True)))

@@ -20,8 +20,7 @@ _MIN_DEAD = 4096
 
 
 class ScheduledPositions:
-    """Not thread-safe: callers hold a lock. Keys are times rounded up if ``round_up``, else down; ``precision``
-    replaces both."""
+    """Not thread-safe. Keys are times rounded up if ``round_up``, else down; ``precision`` replaces both."""
 
     def __init__(self, precision_bits: int, round_up: bool, precision: Precision | None = None) -> None:
         self._bits = precision_bits
@@ -171,8 +170,7 @@ class ScheduledPositions:
         return keys[live], ledger_ids[live], entry_ids[live]
 
     def rekey(self, precision_bits: int) -> None:
-        """Change the bucket width. Existing keys are rounded further, in the same direction; a smaller width does not
-        restore the exact times."""
+        """Change the bucket width. Keys are rounded further; a smaller width does not restore exact times."""
         if precision_bits == self._bits or self._precision is not None:
             self._bits = precision_bits
             return
@@ -206,3 +204,10 @@ def first_of_each(ledger_ids: Column, entry_ids: Column) -> Column:
     repeated[1:] = (ledger_ids[1:] == ledger_ids[:-1]) & (entry_ids[1:] == entry_ids[:-1])
     # The sort is stable, so the first of equal rows comes first.
     return np.sort(order[~repeated])
+
+
+def order_matters(tracked: ScheduledPositions | PositionSet, due: Mask, ledger_ids: Column, entry_ids: Column) -> bool:
+    """Return True if a due message is already tracked, or the batch contains a position twice."""
+    if tracked.contains_many(ledger_ids[due], entry_ids[due]).any():
+        return True
+    return len(first_of_each(ledger_ids, entry_ids)) < len(ledger_ids)

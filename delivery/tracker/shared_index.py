@@ -154,8 +154,7 @@ class SharedDelayedIndex(ProcessBound):
         return view
 
     def change_config(self, config: DelayedDeliveryConfig) -> None:
-        """Apply bucket sizes to later seals and merges, and the tick to views opened later. The other settings are
-        fixed while the index is open."""
+        """Apply bucket sizes to later seals and merges, and the tick to later views; the rest is fixed while open."""
         with self._lock:
             self.config = config
             tick = self.tracker.config.delayed_delivery_tick_time_millis
@@ -259,16 +258,15 @@ class SharedDelayedIndex(ProcessBound):
         with self._lock:
             if view.log_position == self._due_log.end:
                 self._log_due()
-            taken = self._due_log.columns(view.log_position, limit)
-            view.log_position += taken.size
+            popped = self._due_log.columns(view.log_position, limit)
+            view.log_position += popped.size
             self._truncate_log()
             horizon = self._horizon()
             if horizon.ledger_id > self._cursor.mark_delete_position.ledger_id:
                 self._advance_builder(horizon)
-            return taken
+            return popped
 
     def _log_due(self) -> None:
-        """Move due messages from the index to the log."""
         due = self.tracker.take_due(_DUE_BATCH)
         if not due.size:
             return
@@ -280,15 +278,15 @@ class SharedDelayedIndex(ProcessBound):
     def _wake_lagging(self, _: Alarm) -> None:
         with self._lock:
             self._alarm = None
-            waiting = [view for view in self._views.values() if view.log_position < self._due_log.end]
-        for view in waiting:
+            lagging = [view for view in self._views.values() if view.log_position < self._due_log.end]
+        for view in lagging:
             view.wake()
 
     def _truncate_log(self) -> None:
         """Drop the prefix of the log that all views have read, or that exceeds the limit."""
         end = self._due_log.end
-        taken = min((view.log_position for view in self._views.values()), default=end)
-        self._due_log.drop(max(taken, end - self._due_log_limit))
+        popped = min((view.log_position for view in self._views.values()), default=end)
+        self._due_log.drop(max(popped, end - self._due_log_limit))
         for view in self._views.values():
             if view.log_position < self._due_log.begin:
                 view.log_position = self._due_log.begin
@@ -435,22 +433,22 @@ class SubscriptionView(ProcessBound):
         found = self._deliverable(self._early.pop_due(limit))
         while limit is None or len(found) < limit:
             with self._index._lock:
-                taken = self._index._read_log(self, None if limit is None else limit - len(found))
-                if not taken.size:
+                popped = self._index._read_log(self, None if limit is None else limit - len(found))
+                if not popped.size:
                     # Messages to skip can only be in the log, which has been read to its end.
                     self._skipped_in_log.clear()
                     break
                 # A message that is in the index again comes later in the log than its skipped occurrence.
                 for skipped in (self._skipped_in_log, self._skipped_in_index):
                     if skipped:
-                        matches = skipped.contains_many(taken.ledger_ids, taken.entry_ids)
-                        skipped.discard_many(taken.ledger_ids[matches], taken.entry_ids[matches])
-                        taken = Indexes(*(column[~matches] for column in taken))
-            early = taken.timestamps > self._cutoff.time
+                        matches = skipped.contains_many(popped.ledger_ids, popped.entry_ids)
+                        skipped.discard_many(popped.ledger_ids[matches], popped.entry_ids[matches])
+                        popped = Indexes(*(column[~matches] for column in popped))
+            early = popped.timestamps > self._cutoff.time
             if early.any():
-                self._retain_deliverable(Indexes(*(column[early] for column in taken)))
-                taken = Indexes(*(column[~early] for column in taken))
-            found += self._deliverable(map(Position, taken.ledger_ids.tolist(), taken.entry_ids.tolist()))
+                self._retain_deliverable(Indexes(*(column[early] for column in popped)))
+                popped = Indexes(*(column[~early] for column in popped))
+            found += self._deliverable(map(Position, popped.ledger_ids.tolist(), popped.entry_ids.tolist()))
         with self._index._lock:
             if self._skipped_in_index:
                 self._skipped_in_index.discard_ledgers(0, self.last_mark_delete.ledger_id - 1)
@@ -557,20 +555,14 @@ class SubscriptionView(ProcessBound):
                 ledger_ids = np.full(len(entry_ids), ledger_id)
                 others = ~self._skipped_in_index.contains_many(ledger_ids, entry_ids)
                 excluded.append((ledger_ids[others], entry_ids[others]))
-            count = tracker.count_after(self.last_mark_delete)
+            count = tracker.count_behind(self.last_mark_delete)
             for ledger_ids, entry_ids in excluded:
-                behind = (ledger_ids > self.last_mark_delete.ledger_id) | (
-                    (ledger_ids == self.last_mark_delete.ledger_id) & (entry_ids > self.last_mark_delete.entry_id)
-                )
+                behind = _is_after(self.last_mark_delete, ledger_ids, entry_ids)
                 count -= int(np.count_nonzero(tracker.contains_many(ledger_ids[behind], entry_ids[behind])))
             if self._early.count:
                 # Due by the tick of the index, but not by the subscription's.
                 early = self._early.peek()
-                behind = (early.ledger_ids > self.last_mark_delete.ledger_id) | (
-                    (early.ledger_ids == self.last_mark_delete.ledger_id)
-                    & (early.entry_ids > self.last_mark_delete.entry_id)
-                )
-                count += int(np.count_nonzero(behind))
+                count += int(np.count_nonzero(_is_after(self.last_mark_delete, early.ledger_ids, early.entry_ids)))
                 for ledger_id, entry_ids in acknowledged:
                     ledger_ids = np.full(len(entry_ids), ledger_id)
                     count -= int(np.count_nonzero(self._early.contains_many(ledger_ids, entry_ids)))
@@ -628,6 +620,12 @@ class SubscriptionView(ProcessBound):
             raise TrackerClosedError("the tracker is closed")
 
 
+def _is_after(position: Position, ledger_ids: Column, entry_ids: Column) -> Mask:
+    ledger_id, entry_id = position
+    mask: Mask = (ledger_ids > ledger_id) | ((ledger_ids == ledger_id) & (entry_ids > entry_id))
+    return mask
+
+
 class _DueLog:
     """Messages in the order in which they became due, numbered from the first one. Callers hold the index's lock."""
 
@@ -639,7 +637,6 @@ class _DueLog:
 
     @property
     def end(self) -> int:
-        """Number of the next row."""
         return self._base + len(self._columns[0])
 
     def extend(self, due: Indexes) -> None:
@@ -654,7 +651,6 @@ class _DueLog:
         return Indexes(*(np.array(column[part], dtype=np.int64) for column in self._columns))
 
     def drop(self, before: int) -> None:
-        """Drop rows before a number."""
         self.begin = max(self.begin, before)
         dead = self.begin - self._base
         # Moving the remaining rows costs no more than the rows removed since.

@@ -50,7 +50,6 @@ class Wakeup:
 
     @property
     def armed(self) -> int | None:
-        """Time of the pending alarm."""
         return None if self._alarm is None else self._alarm.at
 
     def update(self, next_delivery: int | None) -> None:

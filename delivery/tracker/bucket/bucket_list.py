@@ -135,7 +135,6 @@ class Buckets:
         self._firsts = self._lasts = self._table = self._removed_by_place = None
 
     def loaded(self, bucket: Bucket) -> None:
-        """Record that the next segment of a bucket was loaded."""
         bucket.loaded += 1
         self._push_upcoming(bucket)
 
@@ -189,7 +188,6 @@ class Buckets:
         return table
 
     def _columns(self) -> tuple[Column, Column]:
-        """First and last ledgers of all buckets."""
         if self._firsts is None or self._lasts is None:
             self._firsts = np.array([bucket.key.first_ledger for bucket in self._buckets], dtype=np.int64)
             self._lasts = np.array([bucket.key.last_ledger for bucket in self._buckets], dtype=np.int64)
@@ -248,7 +246,6 @@ class Buckets:
         self._removals_to_empty = min(bucket.waiting for bucket in self._buckets)
 
     def record_removed(self, bucket: Bucket, count: int) -> None:
-        """Subtract removed messages from a bucket."""
         bucket.waiting -= count
         self._removals_to_empty -= count
         if bucket.waiting <= 0:

@@ -100,7 +100,6 @@ class SealedBuckets:
             return entry_ids
 
     def _load_rescheduled(self) -> None:
-        """Load the times of messages that were rescheduled."""
         rescheduled = self._tracked.rescheduled
         try:
             with_retries(rescheduled.load)
@@ -119,11 +118,11 @@ class SealedBuckets:
             logger().warning("topic %s, cursor %s: %s", self._registry.topic, self._registry.cursor, problem)
 
     def _read_topic_with_retries(self, key: BucketKey) -> list[Indexes]:
-        """Read the delayed messages of a range of ledgers from the topic."""
         return with_retries(lambda: self._read_topic(key))
 
     def _read_topic(self, key: BucketKey) -> list[Indexes]:
-        """Read messages from the topic, skipping permanently unreadable ones."""
+        """Read the delayed messages of a range of ledgers from the topic; skip those that are permanently
+        unreadable."""
         found: list[Indexes] = []
         try:
             found.extend(() if self._rebuild is None else self._rebuild(*key))
@@ -135,12 +134,12 @@ class SealedBuckets:
         """Track messages in memory, except those that are tracked or acknowledged."""
         present = self._tracked.present
         self._tracked.may_have_duplicate_rows = True
-        fresh = ~present.contains_many(ledger_ids, entry_ids)
+        is_new = ~present.contains_many(ledger_ids, entry_ids)
         for ledger_id in np.unique(ledger_ids).tolist():
-            here = np.flatnonzero(ledger_ids == ledger_id)
-            unacknowledged = self._unacknowledged(ledger_id, BitMap64(entry_ids[here].tolist()))
-            fresh[here] &= [entry_id in unacknowledged for entry_id in entry_ids[here].tolist()]
-        times, ledger_ids, entry_ids = times[fresh], ledger_ids[fresh], entry_ids[fresh]
+            rows = np.flatnonzero(ledger_ids == ledger_id)
+            unacknowledged = self._unacknowledged(ledger_id, BitMap64(entry_ids[rows].tolist()))
+            is_new[rows] &= [entry_id in unacknowledged for entry_id in entry_ids[rows].tolist()]
+        times, ledger_ids, entry_ids = times[is_new], ledger_ids[is_new], entry_ids[is_new]
         present.add_many(ledger_ids, entry_ids)
         self.add_unsealed(times, ledger_ids, entry_ids)
 
@@ -152,7 +151,6 @@ class SealedBuckets:
         self.loaded.add_many(times, ledger_ids, entry_ids)
 
     def add_one_unsealed(self, time: int, ledger_id: int, entry_id: int) -> None:
-        """Add one message, like :meth:`add_unsealed`."""
         self._record_added(ledger_id)
         self.loaded.add(time, ledger_id, entry_id)
 
@@ -233,7 +231,6 @@ class SealedBuckets:
         return distinct(self._tracked.filter_valid(concatenate(found)))
 
     def _loaded_within(self, *keys: BucketKey) -> Indexes:
-        """Tracked messages in memory that are in these ranges of ledgers."""
         loaded = self._tracked.filter_valid(self.loaded.all_rows())
         within = np.zeros(loaded.size, dtype=np.bool_)
         for key in keys:
@@ -267,14 +264,13 @@ class SealedBuckets:
         return True
 
     def _unload(self, indexes: Indexes) -> None:
-        """Remove messages from memory that are in a snapshot."""
         sealed = PositionSet()
         sealed.add_many(indexes.ledger_ids, indexes.entry_ids)
         loaded = self.loaded.all_rows()
-        kept = ~sealed.contains_many(loaded.ledger_ids, loaded.entry_ids)
-        if not kept.all():
+        is_retained = ~sealed.contains_many(loaded.ledger_ids, loaded.entry_ids)
+        if not is_retained.all():
             self.loaded.clear()
-            self.loaded.add_many(*(column[kept] for column in loaded))
+            self.loaded.add_many(*(column[is_retained] for column in loaded))
 
     def _register(self, new: NewBucket, bucket_id: int, loaded: int) -> None:
         """Register a stored bucket, with its first segment loaded or none."""
@@ -302,13 +298,13 @@ class SealedBuckets:
         # A snapshot of this tracker contains no stale rows unless messages were cancelled or moved since.
         all_valid = bucket.own and not self._tracked.may_have_stale_rows
         self._tracked.may_have_duplicate_rows |= not bucket.own
-        waiting = indexes if all_valid else self._tracked.filter_valid(indexes)
+        valid = indexes if all_valid else self._tracked.filter_valid(indexes)
         # Snapshots of another writer may be in any order.
-        ordered = bucket.own or bool((waiting.timestamps[1:] >= waiting.timestamps[:-1]).all())
+        ordered = bucket.own or bool((valid.timestamps[1:] >= valid.timestamps[:-1]).all())
         if ordered:
-            self.loaded.add_sorted(waiting)
+            self.loaded.add_sorted(valid)
         else:
-            self.loaded.add_many(*waiting)
+            self.loaded.add_many(*valid)
 
     def peek_segments(self, first: int | None, last: int | None) -> list[Indexes]:
         """Read unloaded segments with times from ``first`` to ``last``, without loading them.
@@ -404,6 +400,5 @@ class SealedBuckets:
             self.store.delete(to_delete, rescheduled.delete_in)
 
     def clear(self) -> None:
-        """Clear the state in memory."""
         self.loaded.clear()
         self.buckets.clear()

@@ -6,7 +6,7 @@ it was due. If a message was *moved*, to a rescheduled time or by adding it agai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -37,15 +37,9 @@ class WaitingSet:
         self.may_have_duplicate_rows = False
         """True if rows in memory may be duplicated, which only this tracker's own snapshots rule out."""
 
-    @property
-    def rescheduled_times(self) -> Mapping[tuple[int, int], int]:
-        """Times of the rescheduled messages that are still delayed."""
-        return self.rescheduled.times
-
     # -- adding -------------------------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int, entry_id: int, time: int) -> None:
-        """Track a message that was not tracked."""
         self.present.add(ledger_id, entry_id)
         if self._stale and self._stale.discard(ledger_id, entry_id):
             self._moved[ledger_id, entry_id] = time
@@ -125,7 +119,6 @@ class WaitingSet:
     # -- row validity -------------------------------------------------------------------------------------------------
 
     def valid_mask(self, indexes: Indexes) -> Mask:
-        """Mask of the valid rows."""
         valid = self.present.contains_many(indexes.ledger_ids, indexes.entry_ids)
         if self._moved:
             columns = zip(np.flatnonzero(valid).tolist(), *(column[valid].tolist() for column in indexes), strict=True)

@@ -67,10 +67,7 @@ CHOICES: dict[str, Callable[[Sequence[MergeCandidate]], Choice]] = {
 
 
 def blocks_to_merge(buckets: Sequence[MergeCandidate], limit: int, policy: str) -> list[Choice]:
-    """Choose disjoint, sorted blocks to merge so that at most ``limit`` buckets remain.
-
-    One block suffices after each seal; several may be needed after the limit was lowered.
-    """
+    """Choose disjoint, sorted blocks to merge so that at most ``limit`` buckets remain; one suffices after a seal."""
     remaining = list(buckets)
     spans = [(place, place + 1) for place in range(len(buckets))]
     while len(remaining) > limit:

@@ -78,14 +78,14 @@ class MutableBucket:
             return None
         if self._add_at_end(times, ledger_ids, entry_ids):
             return int(times.min())
-        fresh = np.flatnonzero(~self._tracked.present.contains_many(ledger_ids, entry_ids))
-        fresh = fresh[first_of_each(ledger_ids[fresh], entry_ids[fresh])]
-        times, ledger_ids, entry_ids = times[fresh], ledger_ids[fresh], entry_ids[fresh]
+        new_rows = np.flatnonzero(~self._tracked.present.contains_many(ledger_ids, entry_ids))
+        new_rows = new_rows[first_of_each(ledger_ids[new_rows], entry_ids[new_rows])]
+        times, ledger_ids, entry_ids = times[new_rows], ledger_ids[new_rows], entry_ids[new_rows]
         earliest = int(times.min()) if len(times) else None
         self._tracked.mark_added_again(times, ledger_ids, entry_ids)
         while len(times):
-            taken = self._add_until_sealed(times, ledger_ids, entry_ids)
-            times, ledger_ids, entry_ids = times[taken:], ledger_ids[taken:], entry_ids[taken:]
+            added = self._add_until_sealed(times, ledger_ids, entry_ids)
+            times, ledger_ids, entry_ids = times[added:], ledger_ids[added:], entry_ids[added:]
         return earliest
 
     def _add_at_end(self, times: Column, ledger_ids: Column, entry_ids: Column) -> bool:

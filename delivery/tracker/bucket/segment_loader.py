@@ -48,15 +48,15 @@ class SegmentLoader:
             due = sealed.loaded.pop_due(until, remaining)
             if not due.size:
                 break
-            taken = self._untrack(due)
-            passed = taken.ledger_ids < horizon
-            if np.count_nonzero(passed):
-                taken = Indexes(*(column[~passed] for column in taken))
-            found.append(taken)
+            valid = self._untrack(due)
+            before_horizon = valid.ledger_ids < horizon
+            if np.count_nonzero(before_horizon):
+                valid = Indexes(*(column[~before_horizon] for column in valid))
+            found.append(valid)
             # After a failed load, return what was found instead of retrying immediately.
             if remaining is None or load_failed:
                 break
-            remaining -= taken.size
+            remaining -= valid.size
         sealed.remove_empty()
         if not load_failed:
             self._load_ahead(cutoff)
@@ -69,12 +69,12 @@ class SegmentLoader:
 
     def _untrack(self, due: Indexes) -> Indexes:
         """Stop tracking due messages that were removed from memory; return the valid rows."""
-        taken = self._tracked.take(due)
-        self._sealed.buckets.remove_messages(taken.ledger_ids)
-        return taken
+        valid = self._tracked.take(due)
+        self._sealed.buckets.remove_messages(valid.ledger_ids)
+        return valid
 
     def _drop_passed(self, horizon: int) -> bool:
-        """Drop the next messages, due or not, while their ledger is before ``horizon``; return False if none was."""
+        """Drop the next messages, even if not due, while their ledger is before ``horizon``; return True if any."""
         bucket = self._sealed.buckets.next_to_load
         loaded = self._sealed.loaded
         until = LARGEST if bucket is None or bucket.next_time is None else bucket.next_time
@@ -83,9 +83,9 @@ class SegmentLoader:
             if loaded.lowest_ledger_of_first_time() >= horizon:
                 break
             first = loaded.pop_due(time)
-            passed = first.ledger_ids < horizon
-            self._untrack(Indexes(*(column[passed] for column in first)))
-            loaded.add_many(*(column[~passed] for column in first))
+            before_horizon = first.ledger_ids < horizon
+            self._untrack(Indexes(*(column[before_horizon] for column in first)))
+            loaded.add_many(*(column[~before_horizon] for column in first))
             dropped = True
         return dropped
 

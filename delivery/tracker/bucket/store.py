@@ -52,7 +52,6 @@ class BucketStore:
         )
 
     def read(self, bucket: Bucket, first: int, last: int) -> list[Indexes]:
-        """Read segments from ``first`` to ``last``, inclusive."""
         return with_retries(lambda: self._storage.read_segments(bucket.bucket_id, first, last))
 
     def load(self, bucket: Bucket, number: int) -> Indexes:
@@ -138,7 +137,6 @@ class BucketStore:
 
     @contextmanager
     def _measured(self, kind: str, count: int) -> Iterator[None]:
-        """Record operations on ``count`` snapshots in the metrics."""
         self.operations.record_start(kind, count)
         started = monotonic()
         try:
@@ -150,8 +148,6 @@ class BucketStore:
 
 
 class NewBucket(NamedTuple):
-    """A bucket to be stored."""
-
     key: BucketKey
     snapshot: Snapshot
     generation: int

@@ -109,7 +109,6 @@ class TimeSortedBuffer:
             heapq.heappush(self._heap, (run.head, next(self._sequence), run))
 
     def _flush(self) -> None:
-        """Turn all buffered rows into a run."""
         if self._earliest_buffered is None:
             return
         if self._singles:
@@ -182,7 +181,6 @@ class TimeSortedBuffer:
         self._push(run)
 
     def has_at_least(self, until: int, amount: int) -> bool:
-        """Return True if at least ``amount`` rows have times up to ``until``."""
         if self._earliest_buffered is not None and self._earliest_buffered <= until:
             self._flush()
         for _, _, run in self._heap:
@@ -232,8 +230,7 @@ class TimeSortedBuffer:
         return found
 
     def _merge_prefixes(self, until: int) -> None:
-        """Merge prefixes of all due runs into one run. Each run contributes about equally, and all rows up to the end
-        of the shortest prefix are included."""
+        """Merge prefixes of all due runs into one run, up to the time at which the shortest prefix ends."""
         runs = self._pop_runs(until)
         target = max(_MIN_TAKE, _MERGED_PREFIX // len(runs))
         last = min((run.times[run.start + target - 1] for run in runs if len(run) > target), default=until)

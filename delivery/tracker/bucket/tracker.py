@@ -54,7 +54,7 @@ from bookstand.delivery.tracker.protocol import (
     positions_of,
     times_of,
 )
-from bookstand.delivery.tracker.scheduled import first_of_each
+from bookstand.delivery.tracker.scheduled import order_matters
 from bookstand.delivery.tracker.wakeup import Wakeup
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.clock import SystemClock
@@ -130,7 +130,6 @@ class BucketDelayedTracker(ProcessBound):
         self._arm()
 
     def _lower_earliest(self, time: int) -> None:
-        """Lower the earliest time; the caller arms the alarm."""
         if self._earliest is None or time < self._earliest:
             self._earliest = time
 
@@ -172,7 +171,7 @@ class BucketDelayedTracker(ProcessBound):
             delayed: Mask = (times >= 0) & (times > self._cutoff.time)
             if delayed.all():
                 self._add_delayed(times, ledger_ids, entry_ids)
-            elif self._order_matters(~delayed, ledger_ids, entry_ids):
+            elif order_matters(self._tracked.present, ~delayed, ledger_ids, entry_ids):
                 rows = zip(ledger_ids.tolist(), entry_ids.tolist(), times.tolist(), strict=True)
                 delayed = np.fromiter((self._add(*row) for row in rows), dtype=np.bool_, count=len(times))
             else:
@@ -180,12 +179,6 @@ class BucketDelayedTracker(ProcessBound):
             if delayed.any():
                 self._arm()
             return delayed
-
-    def _order_matters(self, due: Mask, ledger_ids: Column, entry_ids: Column) -> bool:
-        """Return True if a due message is already tracked, or the batch contains a position twice."""
-        if self._tracked.present.contains_many(ledger_ids[due], entry_ids[due]).any():
-            return True
-        return len(first_of_each(ledger_ids, entry_ids)) < len(ledger_ids)
 
     def _add_delayed(self, times: Column, ledger_ids: Column, entry_ids: Column) -> None:
         earliest = self._mutable.add_many(times, ledger_ids, entry_ids)
@@ -206,9 +199,9 @@ class BucketDelayedTracker(ProcessBound):
             self._check_open()
             cutoff = self._cutoff.time
             self._mutable.move_due(cutoff)
-            taken = self._loader.pop(cutoff, limit)
+            due = self._loader.pop(cutoff, limit)
             self._update_alarm()
-            return taken
+            return due
 
     def _move_due(self) -> None:
         self._mutable.move_due(self._cutoff.time)
@@ -231,8 +224,7 @@ class BucketDelayedTracker(ProcessBound):
                 self._update_alarm()
 
     def reschedule(self, position: tuple[int, int], deliver_at: int) -> bool:
-        """Deliver a message at another time, durably on return; return False if it is not tracked. A past time is due
-        at once."""
+        """Durably change the delivery time of a message, to now if it is past; return False if it is not tracked."""
         ledger_id, entry_id = check_position(position)
         deliver_at = check_time(deliver_at)
         with self._lock:
@@ -245,9 +237,9 @@ class BucketDelayedTracker(ProcessBound):
             return True
 
     @property
-    def rescheduled_times(self) -> Mapping[tuple[int, int], int]:
+    def given_times(self) -> Mapping[tuple[int, int], int]:
         """Times of the rescheduled messages that are still delayed."""
-        return self._tracked.rescheduled_times
+        return self._tracked.rescheduled.times
 
     def _untrack(self, ledger_id: int, entry_id: int) -> bool:
         untracked = self._tracked.untrack(ledger_id, entry_id)
@@ -337,7 +329,7 @@ class BucketDelayedTracker(ProcessBound):
         with self._lock:
             return len(self._tracked.present)
 
-    def count_after(self, position: Position) -> int:
+    def count_behind(self, position: Position) -> int:
         """Number of tracked messages after a position."""
         ledger_id, entry_id = position
         with self._lock:
@@ -395,8 +387,7 @@ class BucketDelayedTracker(ProcessBound):
             self._update_alarm()
 
     def change_config(self, config: DelayedDeliveryConfig) -> None:
-        """Apply the tick, and bucket sizes to later seals and merges. The other settings are fixed while the tracker is
-        open."""
+        """Apply the tick, and bucket sizes to later seals and merges; other settings are fixed while open."""
         with self._lock:
             self.config = config
             self._sealed.config = config

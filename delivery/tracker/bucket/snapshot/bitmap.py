@@ -49,7 +49,6 @@ def read_bitmap(data: bytes) -> BitMap64:
 
 
 def read_bitmap_64(data: bytes) -> BitMap64:
-    """Decode a bitmap in the 64-bit format."""
     return _read(data, "64")
 
 

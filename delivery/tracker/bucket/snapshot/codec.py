@@ -153,7 +153,6 @@ class Snapshot(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Bytes of all entries."""
         return sum(map(len, self.entries))
 
     def segment(self, number: int) -> Indexes:
@@ -212,12 +211,12 @@ def cut(timestamps: Numbers, time_step_millis: int, max_indexes: int = UNLIMITED
         )
     times = memoryview(np.ascontiguousarray(timestamps, dtype=np.int64).data)
     count = len(times)
-    most = count if max_indexes == UNLIMITED else max(1, max_indexes)
+    limit = count if max_indexes == UNLIMITED else max(1, max_indexes)
     ends = []
     at = 0
     while at < count:
         upper = int64((times[at] + time_step_millis - 1) % (1 << 64))
-        at = bisect_right(times, upper, at + 1, min(count, at + most))
+        at = bisect_right(times, upper, at + 1, min(count, at + limit))
         ends.append(at)
     return ends
 
@@ -252,7 +251,6 @@ def _batches(ends: Sequence[int], size: int) -> Iterator[tuple[int, Sequence[int
 
 
 def encode_segment(indexes: Indexes) -> bytes:
-    """Encode one segment of sorted indexes."""
     return encode_segments(indexes, [indexes.size])[0] if indexes.size else b""
 
 
@@ -294,14 +292,14 @@ def _decode_rows(data: bytes) -> tuple[Indexes, Numbers] | None:
         columns = ends.reshape(count, _ROW).T.copy()
         row_ends = columns[-1] + 1
         # Tags and the length take one byte each, and rows are contiguous.
-        good = columns[2] == np.concatenate(([0], row_ends[:-1])) + 2
+        is_usual = columns[2] == np.concatenate(([0], row_ends[:-1])) + 2
         for column in _ROW_BYTES:
-            good &= columns[column] == columns[column - 1] + 1
+            is_usual &= columns[column] == columns[column - 1] + 1
         for column, key in _ROW_TAGS:
-            good &= view[columns[column]] == key
-        good &= view[columns[1]] == columns[-1] - columns[1]
+            is_usual &= view[columns[column]] == key
+        is_usual &= view[columns[1]] == columns[-1] - columns[1]
         starts, lengths = columns[_ROW_TAGGED] + 1, columns[_ROW_NUMBERS] - columns[_ROW_TAGGED]
-        if good.all() and int(lengths.max()) <= varints.LONGEST:
+        if is_usual.all() and int(lengths.max()) <= varints.LONGEST:
             found = Indexes(
                 *(varints.decode_all(view, *one).view(np.int64) for one in zip(starts, lengths, strict=True))
             )
@@ -415,7 +413,6 @@ def _by_ledger(bitmaps: Mapping[int, bytes]) -> dict[int, bytes]:
 
 
 def _metadata_fields(indexes: Indexes, ends: Sequence[int]) -> list[bytes]:
-    """Encode the metadata of each segment as a field of entry 0."""
     if not ends:
         return []
     stops = np.array(ends)

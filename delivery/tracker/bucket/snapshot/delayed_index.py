@@ -55,7 +55,6 @@ def _as_column(values: ArrayLike) -> Numbers:
 
 
 def concatenate(parts: Sequence[Indexes]) -> Indexes:
-    """Concatenate several parts."""
     return Indexes(*map(np.concatenate, zip(*parts, strict=True)))
 
 

@@ -56,7 +56,6 @@ def _spread(ledger_ids: Numbers) -> Numbers:
 
 
 def _sizes(segments: Numbers, bins: Numbers, counts: Numbers, counted: Numbers) -> Numbers:
-    """Size of the table at the end of each segment."""
     sizes = np.full(len(counts), _FIRST_SIZE)
     size = _FIRST_SIZE
     while (too_small := counted > size // 4 * 3).any():

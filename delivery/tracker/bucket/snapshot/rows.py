@@ -70,7 +70,6 @@ class Rows:
 
     @property
     def lengths(self) -> Numbers:
-        """Length of each row in bytes."""
         masks = [present for _, present in self._columns if present is not None]
         lengths = np.full(self._count, len(self._columns) - len(masks), dtype=np.uint8)
         for present in masks:
@@ -78,7 +77,6 @@ class Rows:
         return lengths.astype(np.int64)
 
     def join(self) -> bytes:
-        """Return all rows, concatenated."""
         row = bytes(0 if isinstance(octets, np.ndarray) else octets for octets, _ in self._columns)
         table = np.frombuffer(bytearray(row) * self._count, dtype=np.uint8).reshape(self._count, len(row))
         for number, (octets, _) in enumerate(self._columns):
@@ -93,7 +91,6 @@ class Rows:
         return table[kept].tobytes()
 
     def split(self) -> list[bytes]:
-        """Return each row."""
         data = self.join()
         return [data[start:end] for start, end in pairwise([0, *np.cumsum(self.lengths).tolist()])]
 

@@ -137,7 +137,6 @@ class BucketSnapshotStorage:
         return writer
 
     def finish(self, writers: Iterable[LedgerWriter]) -> None:
-        """Close the ledgers of created snapshots."""
         for writer in writers:
             try:
                 writer.close()
@@ -168,7 +167,6 @@ class BucketSnapshotStorage:
     # -- in its own commit --------------------------------------------------------------------------------------------
 
     def create(self, entries: Sequence[bytes], labels: BucketLabels) -> int:
-        """Store the entries of a snapshot and return the bucket id."""
         with Transaction(self._client) as transaction:
             writer = self.create_in(transaction, entries, labels)
         self.finish([writer])
