@@ -54,10 +54,7 @@ def open_tracker(
         except TRANSIENT_ERRORS as error:
             # No message is lost: all are in the topic. The snapshots remain for the next tracker.
             logger().warning(
-                "topic %s, cursor %s: using the in-memory tracker of delayed messages: %s",
-                registry.topic,
-                registry.cursor,
-                error,
+                "topic %s, cursor %s: tracking delayed messages in memory: %s", cursor.topic.name, cursor.name, error
             )
             return ReschedulableTracker(
                 _in_memory(wake, config, None, clock, timer), _in_memory(wake, config, None, clock, timer), registry

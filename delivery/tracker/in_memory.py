@@ -80,8 +80,6 @@ class InMemoryDelayedTracker(ProcessBound):
         self._fixed_delay = FixedDelay(lookahead)
         self._wakeup = Wakeup(wake, self._lock, self._clock, timer, self._tick)
 
-    # -- due messages -------------------------------------------------------------------------------------------------
-
     def _is_due(self, deliver_at: int) -> bool:
         return deliver_at < 0 or deliver_at <= self._cutoff()
 
@@ -98,8 +96,6 @@ class InMemoryDelayedTracker(ProcessBound):
     def _is_available(self) -> bool:
         key = self._scheduled.next_key()
         return key is not None and key <= self._key_cutoff()
-
-    # -- messages -----------------------------------------------------------------------------------------------------
 
     def add(self, position: tuple[int, int], deliver_at: int) -> bool:
         ledger_id, entry_id = check_position(position)
@@ -175,8 +171,6 @@ class InMemoryDelayedTracker(ProcessBound):
             self._scheduled.add(deliver_at, ledger_id, entry_id)
             self._wakeup.update(self._scheduled.earliest_key_bound)
 
-    # -- queries ------------------------------------------------------------------------------------------------------
-
     def has_message_available(self) -> bool:
         with self._lock:
             available = self._is_available()
@@ -226,8 +220,6 @@ class InMemoryDelayedTracker(ProcessBound):
     def memory_bytes(self) -> int:
         with self._lock:
             return self._scheduled.memory_bytes
-
-    # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
         """Stop tracking every message. The detected delay is a property of the topic and is retained."""

@@ -87,9 +87,6 @@ class DelayedTracker(Protocol):
         """Memory taken by the tracker, bitmaps included."""
 
 
-# -- arguments --------------------------------------------------------------------------------------------------------
-
-
 def check_position(position: Any) -> tuple[int, int]:
     try:
         ledger_id, entry_id = position

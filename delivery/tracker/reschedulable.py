@@ -82,8 +82,6 @@ class ReschedulableTracker(ProcessBound):
         """Times of the rescheduled messages that are still delayed."""
         return self._log.times
 
-    # -- adding and rescheduling --------------------------------------------------------------------------------------
-
     def add(self, position: tuple[int, int], deliver_at: int) -> bool:
         if self._positions:
             return bool(self.add_many([check_position(position)], deliver_at)[0])
@@ -125,8 +123,6 @@ class ReschedulableTracker(ProcessBound):
             self._rescheduled.put(position, deliver_at)
             return True
 
-    # -- removing -----------------------------------------------------------------------------------------------------
-
     def pop_due(self, limit: int | None = None) -> list[Position]:
         with self._lock:
             found = self._rescheduled.pop_due(limit)
@@ -162,8 +158,6 @@ class ReschedulableTracker(ProcessBound):
             logger().warning(
                 "topic %s: times of rescheduled messages could not be removed: %s", self._registry.topic, error
             )
-
-    # -- queries ------------------------------------------------------------------------------------------------------
 
     def has_message_available(self) -> bool:
         return self._rescheduled.has_message_available() or self.inner.has_message_available()
@@ -227,8 +221,6 @@ class ReschedulableTracker(ProcessBound):
     @property
     def memory_bytes(self) -> int:
         return self._rescheduled.memory_bytes + self.inner.memory_bytes
-
-    # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
         with self._lock:

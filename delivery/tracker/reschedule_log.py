@@ -40,7 +40,7 @@ Position = tuple[int, int]
 
 
 class RescheduleLog:
-    """Not thread-safe: callers hold a lock. ``times`` contains the new time of every message that is still delayed."""
+    """New times of all rescheduled messages that are still delayed. Not thread-safe: callers hold a lock."""
 
     def __init__(self, registry: BucketRegistry) -> None:
         self._registry = registry

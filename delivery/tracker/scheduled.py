@@ -20,7 +20,7 @@ _MIN_DEAD = 4096
 
 
 class ScheduledPositions:
-    """Not thread-safe. Keys are times rounded up if ``round_up``, else down; ``precision`` replaces both."""
+    """Delayed positions by time, rounded up if ``round_up``, else down, or by ``precision``. Not thread-safe."""
 
     def __init__(self, precision_bits: int, round_up: bool, precision: Precision | None = None) -> None:
         self._bits = precision_bits

@@ -25,7 +25,7 @@ def alarm_time(next_delivery: int, now: int, last_run: int, tick: int) -> int | 
 
 
 class Wakeup:
-    """Callers hold the tracker's ``lock``. An alarm calls ``before`` with the lock held, then ``wake`` without it."""
+    """Alarm of a tracker, used with its ``lock`` held. It calls ``before`` with the lock, and ``wake`` without it."""
 
     def __init__(
         self,

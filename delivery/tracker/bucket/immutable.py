@@ -32,11 +32,11 @@ from bookstand.storage.logger import logger
 
 
 class SealedBuckets:
-    """Not thread-safe: the tracker holds a lock.
+    """Sealed buckets of a tracker. Not thread-safe: callers hold the tracker's lock.
 
     A message of a bucket is either in ``loaded`` or in a segment that is not loaded, never in both. ``rebuild`` reads
-    the messages of a damaged snapshot from the topic. Transient errors are raised and leave the state unchanged unless
-    stated otherwise.
+    the messages of a damaged snapshot from the topic. Transient errors are raised, and leave the state unchanged unless
+    a method states otherwise.
     """
 
     def __init__(
@@ -121,8 +121,7 @@ class SealedBuckets:
         return with_retries(lambda: self._read_topic(key))
 
     def _read_topic(self, key: BucketKey) -> list[Indexes]:
-        """Read the delayed messages of a range of ledgers from the topic; skip those that are permanently
-        unreadable."""
+        """Read the delayed messages of a range of ledgers, except permanently unreadable ones."""
         found: list[Indexes] = []
         try:
             found.extend(() if self._rebuild is None else self._rebuild(*key))

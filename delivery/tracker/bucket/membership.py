@@ -21,7 +21,7 @@ from bookstand.storage.logger import logger
 
 
 class WaitingSet:
-    """Not thread-safe: the tracker holds a lock."""
+    """Tracked messages, and the validity of their rows. Not thread-safe: callers hold the tracker's lock."""
 
     def __init__(self, registry: BucketRegistry) -> None:
         self._topic = registry.topic
@@ -37,8 +37,6 @@ class WaitingSet:
         self.may_have_duplicate_rows = False
         """True if rows in memory may be duplicated, which only this tracker's own snapshots rule out."""
 
-    # -- adding -------------------------------------------------------------------------------------------------------
-
     def add(self, ledger_id: int, entry_id: int, time: int) -> None:
         self.present.add(ledger_id, entry_id)
         if self._stale and self._stale.discard(ledger_id, entry_id):
@@ -50,7 +48,7 @@ class WaitingSet:
         return bool(self._stale)
 
     def mark_added_again(self, times: Column, ledger_ids: Column, entry_ids: Column) -> None:
-        """Record the only valid times of messages that are about to be added and may have stale rows."""
+        """Record the only valid times of stale messages that are about to be added again."""
         if self._stale:
             for row in np.flatnonzero(self._stale.contains_many(ledger_ids, entry_ids)).tolist():
                 position = int(ledger_ids[row]), int(entry_ids[row])
@@ -64,8 +62,6 @@ class WaitingSet:
         self._moved[position] = time
         self.may_have_stale_rows = True
         return added
-
-    # -- removing -----------------------------------------------------------------------------------------------------
 
     def untrack(self, ledger_id: int, entry_id: int) -> bool:
         """Stop tracking a message, whose rows become stale; return False if it was not tracked."""
@@ -115,8 +111,6 @@ class WaitingSet:
         self._moved.clear()
         self.rescheduled.reset()
         self.may_have_stale_rows = self.may_have_duplicate_rows = False
-
-    # -- row validity -------------------------------------------------------------------------------------------------
 
     def valid_mask(self, indexes: Indexes) -> Mask:
         valid = self.present.contains_many(indexes.ledger_ids, indexes.entry_ids)

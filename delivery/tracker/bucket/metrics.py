@@ -29,9 +29,7 @@ def _family(name: str, kind: str, meaning: str, *labels: str) -> Family:
 
 
 BUCKETS = _family(
-    "bucket_total",
-    GAUGE,
-    "The number of delayed message index buckets (immutable buckets + LastMutableBucket )",
+    "bucket_total", GAUGE, "The number of delayed message index buckets (immutable buckets + LastMutableBucket )"
 )
 LOADED = _family("loaded", GAUGE, "The total number of delayed message indexes for in the memory.")
 SIZE = _family(

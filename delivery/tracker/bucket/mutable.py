@@ -20,7 +20,7 @@ from bookstand.storage.logger import logger
 
 
 class MutableBucket:
-    """Not thread-safe: the tracker holds a lock. ``min_size`` is the minimum number of messages to seal."""
+    """Bucket that is sealed at ``min_size`` messages or more. Not thread-safe: callers hold the tracker's lock."""
 
     def __init__(self, registry: BucketRegistry, min_size: int, tracked: WaitingSet, sealed: SealedBuckets) -> None:
         self._registry = registry
@@ -37,8 +37,6 @@ class MutableBucket:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    # -- adding -------------------------------------------------------------------------------------------------------
 
     def add(self, time: int, ledger_id: int, entry_id: int) -> None:
         """Add a message that is not tracked yet."""
@@ -133,8 +131,6 @@ class MutableBucket:
         if not mutable.all():
             self._sealed.add_unsealed(*(column[~mutable] for column in columns))
         return count
-
-    # -- sealing ------------------------------------------------------------------------------------------------------
 
     def move_due(self, cutoff: int) -> None:
         """Move due messages to the loaded ones, so that they are not sealed shortly before delivery."""

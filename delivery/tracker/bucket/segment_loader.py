@@ -22,7 +22,7 @@ _LOAD_AHEAD_TICKS = 5
 
 
 class SegmentLoader:
-    """Not thread-safe: the tracker holds a lock."""
+    """Loader of sealed buckets. Not thread-safe: callers hold the tracker's lock."""
 
     def __init__(self, registry: BucketRegistry, cutoff: DueCutoff, tracked: WaitingSet, sealed: SealedBuckets) -> None:
         self._registry = registry
@@ -88,8 +88,6 @@ class SegmentLoader:
             loaded.add_many(*(column[~before_horizon] for column in first))
             dropped = True
         return dropped
-
-    # -- loading ------------------------------------------------------------------------------------------------------
 
     def load_next(self, bucket: Bucket) -> bool:
         """Load the next segment; return False on a transient error."""

@@ -30,7 +30,7 @@ Deletions = Mapping[str, int | None]
 
 
 class BucketStore:
-    """Not thread-safe: the tracker holds a lock. Methods retry, and raise the error of the last attempt."""
+    """Store of snapshots that retries transient errors. Not thread-safe: callers hold the tracker's lock."""
 
     def __init__(self, registry: BucketRegistry, storage: BucketSnapshotStorage) -> None:
         self._registry = registry
@@ -42,8 +42,6 @@ class BucketStore:
     @property
     def entry_limit(self) -> int:
         return self._storage.entry_limit
-
-    # -- reading ------------------------------------------------------------------------------------------------------
 
     def recover(self, cutoff: int) -> Recovered:
         registry = self._registry
@@ -59,8 +57,6 @@ class BucketStore:
         with self._measured(LOAD, 1):
             (indexes,) = self.read(bucket, number, number)
         return indexes
-
-    # -- changing -----------------------------------------------------------------------------------------------------
 
     def replace(
         self, deletions: Deletions, created: Sequence[NewBucket], *, merging: bool = False, delete_orphans: bool = False
@@ -78,11 +74,7 @@ class BucketStore:
                 writers.append(writer)
 
         deleted = 0 if merging else len(deletions)
-        with (
-            self._measured(CREATE, len(created)),
-            self._measured(MERGE, int(merging)),
-            self._measured(DELETE, deleted),
-        ):
+        with self._measured(CREATE, len(created)), self._measured(MERGE, int(merging)), self._measured(DELETE, deleted):
             orphans = self._orphans() if delete_orphans else []
             self._commit(change)
             self._storage.finish(writers)

@@ -64,7 +64,7 @@ class _Run:
 
 
 class TimeSortedBuffer:
-    """Not thread-safe: the owner holds a lock. Ids must not be negative; duplicates are kept."""
+    """Buffer of rows with non-negative ids, possibly repeated. Not thread-safe: callers hold a lock."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, _Run]] = []
@@ -80,8 +80,6 @@ class TimeSortedBuffer:
 
     def __len__(self) -> int:
         return self._count
-
-    # -- adding -------------------------------------------------------------------------------------------------------
 
     def add(self, time: int, ledger_id: int, entry_id: int) -> None:
         self._singles.append((time, ledger_id, entry_id))
@@ -137,8 +135,6 @@ class TimeSortedBuffer:
             heapq.heapify(self._heap)
             self._pushed = 0
 
-    # -- removing -----------------------------------------------------------------------------------------------------
-
     def next_time(self) -> int | None:
         """The earliest time; None if the buffer is empty."""
         self._pop_spent()
@@ -190,7 +186,7 @@ class TimeSortedBuffer:
         return amount <= 0
 
     def pop_due(self, until: int, limit: int | None = None) -> Indexes:
-        """Remove rows with times up to ``until``: the earliest, sorted, up to ``limit``, or all, unsorted."""
+        """Remove up to ``limit`` rows with times up to ``until``, sorted by time; without a limit unsorted."""
         if self._earliest_buffered is not None and self._earliest_buffered <= until:
             self._flush()
         found = self._all_until(until) if limit is None else self._first_until(until, limit)
@@ -251,8 +247,6 @@ class TimeSortedBuffer:
         """Pop spent runs, whose rows were merged into other runs, from the front of the heap."""
         while self._heap and not self._heap[0][2]:
             heapq.heappop(self._heap)
-
-    # -- queries ------------------------------------------------------------------------------------------------------
 
     def all_rows(self) -> Indexes:
         """All rows, in any order."""

@@ -192,7 +192,7 @@ class BucketDelayedTracker(ProcessBound):
         return positions_of(*sorted_rows(ledger_ids, entry_ids))
 
     def take_due(self, limit: int | None = None) -> Indexes:
-        """Remove due messages like :meth:`pop_due`, but return columns, with a limit sorted by time."""
+        """Remove and return due messages as columns, sorted by time if there is a limit."""
         if limit is not None and (type(limit) is not int or limit < 0):
             raise IncorrectParameterError(f"limit must be a non-negative integer or None, not {limit!r}")
         with self._lock:

@@ -54,7 +54,8 @@ class Message(Protocol):
 
 
 class BucketSnapshotStorage:
-    """Thread-safe. A returned Pending is already completed. With ``read_only``, unclosed snapshots are not closed."""
+    """Thread-safe storage of bucket snapshots. A returned Pending is already complete. With ``read_only``, snapshots
+    that are not closed stay so."""
 
     def __init__(self, client: Client, *, read_only: bool = False) -> None:
         self._client = client
