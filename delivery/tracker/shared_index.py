@@ -258,13 +258,13 @@ class SharedDelayedIndex(ProcessBound):
         with self._lock:
             if view.log_position == self._due_log.end:
                 self._log_due()
-            popped = self._due_log.columns(view.log_position, limit)
-            view.log_position += popped.size
+            due = self._due_log.columns(view.log_position, limit)
+            view.log_position += due.size
             self._truncate_log()
             horizon = self._horizon()
             if horizon.ledger_id > self._cursor.mark_delete_position.ledger_id:
                 self._advance_builder(horizon)
-            return popped
+            return due
 
     def _log_due(self) -> None:
         due = self.tracker.take_due(_DUE_BATCH)
@@ -285,8 +285,8 @@ class SharedDelayedIndex(ProcessBound):
     def _truncate_log(self) -> None:
         """Drop the prefix of the log that all views have read, or that exceeds the limit."""
         end = self._due_log.end
-        popped = min((view.log_position for view in self._views.values()), default=end)
-        self._due_log.drop(max(popped, end - self._due_log_limit))
+        read_by_all = min((view.log_position for view in self._views.values()), default=end)
+        self._due_log.drop(max(read_by_all, end - self._due_log_limit))
         for view in self._views.values():
             if view.log_position < self._due_log.begin:
                 view.log_position = self._due_log.begin
@@ -528,9 +528,8 @@ class SubscriptionView(ProcessBound):
                 return self._skipped_in_index.add(ledger_id, entry_id)
             if self._skipped_in_index.contains(ledger_id, entry_id):
                 return False
-            return self._index._has_unread(self, (ledger_id, entry_id)) and self._skipped_in_log.add(
-                ledger_id, entry_id
-            )
+            is_in_log = self._index._has_unread(self, (ledger_id, entry_id))
+            return is_in_log and self._skipped_in_log.add(ledger_id, entry_id)
 
     @property
     def count(self) -> int:
@@ -544,17 +543,15 @@ class SubscriptionView(ProcessBound):
         Reads all pages of the subscription's acknowledgments.
         """
         self.refresh_mark_delete()
-        acknowledged = [
-            (ledger_id, np.array(ids.to_array(), dtype=np.int64)) for ledger_id, ids in self._acked_entries()
-        ]
+        acked = [(ledger_id, np.array(ids.to_array(), dtype=np.int64)) for ledger_id, ids in self._acked_entries()]
         tracker = self._index.tracker
         with self._index._lock:
             cancelled = self._skipped_in_index.columns()
             excluded = [(ledger_ids, entry_ids) for ledger_ids, entry_ids in [cancelled] if len(ledger_ids)]
-            for ledger_id, entry_ids in acknowledged:
+            for ledger_id, entry_ids in acked:
                 ledger_ids = np.full(len(entry_ids), ledger_id)
-                others = ~self._skipped_in_index.contains_many(ledger_ids, entry_ids)
-                excluded.append((ledger_ids[others], entry_ids[others]))
+                counted = ~self._skipped_in_index.contains_many(ledger_ids, entry_ids)
+                excluded.append((ledger_ids[counted], entry_ids[counted]))
             count = tracker.count_behind(self.last_mark_delete)
             for ledger_ids, entry_ids in excluded:
                 behind = _is_after(self.last_mark_delete, ledger_ids, entry_ids)
@@ -563,7 +560,7 @@ class SubscriptionView(ProcessBound):
                 # Due by the tick of the index, but not by the subscription's.
                 early = self._early.peek()
                 count += int(np.count_nonzero(_is_after(self.last_mark_delete, early.ledger_ids, early.entry_ids)))
-                for ledger_id, entry_ids in acknowledged:
+                for ledger_id, entry_ids in acked:
                     ledger_ids = np.full(len(entry_ids), ledger_id)
                     count -= int(np.count_nonzero(self._early.contains_many(ledger_ids, entry_ids)))
         return count

@@ -199,8 +199,8 @@ class SealedBuckets:
         if not 0 < limit <= len(self.buckets):
             return []
         adjacent: list[Bucket | NewBucket] = sorted([*self.buckets, new], key=lambda bucket: bucket.key)
-        runs = [MergeCandidate(bucket.waiting, bucket.next_time, bucket.generation) for bucket in adjacent]
-        blocks = blocks_to_merge(runs, limit, self.config.delayed_delivery_merge_policy)
+        candidates = [MergeCandidate(bucket.waiting, bucket.next_time, bucket.generation) for bucket in adjacent]
+        blocks = blocks_to_merge(candidates, limit, self.config.delayed_delivery_merge_policy)
         return [adjacent[start:end] for start, end in blocks]
 
     def _read_block(self, block: Sequence[Bucket | NewBucket]) -> Indexes | None:
@@ -308,7 +308,7 @@ class SealedBuckets:
     def peek_segments(self, first: int | None, last: int | None) -> list[Indexes]:
         """Read unloaded segments with times from ``first`` to ``last``, without loading them.
 
-        A bucket with a damaged segment is rebuilt from the topic, in memory.
+        A damaged bucket is rebuilt from the topic, and then read.
         """
         found: list[Indexes] = []
         for bucket in self.buckets:

@@ -55,7 +55,7 @@ class MutableBucket:
             self._sealed.add_one_unsealed(time, ledger_id, entry_id)
 
     def _prepare_for(self, ledger_id: int) -> bool:
-        """Prepare for a message of a ledger that no bucket covers; return True if the ledger is newer than all here.
+        """Prepare for a message of a ledger that no bucket covers; return True if the ledger is the newest here.
 
         In that case the bucket is sealed if it is large enough. If a sealed bucket is between the ledgers, this one
         is emptied in any case, because ledger ranges must not overlap.
@@ -119,7 +119,7 @@ class MutableBucket:
         seal_before = (in_mutable >= self._seal_size) | buckets.have_bucket_between(before, ledger_ids)
         ends = np.flatnonzero(newest & (ledger_ids > before) & (before >= 0) & seal_before)
         count = int(ends[0]) if len(ends) else len(times)
-        # If a seal is required before the first message but failed, add it to the unsealed bucket.
+        # If the seal before the first message failed, that message is added to the unsealed bucket.
         count = max(count, 1)
         mutable = newest[:count]
         self._tracked.present.add_many(ledger_ids[:count], entry_ids[:count])
