@@ -1,7 +1,7 @@
 """Mutable tier of a time index: one bitmap of entries per key and ledger.
 
-Small additions are cheap here, and ordered ones take little space. The time index seals the rows (sealed_part.py) when
-they have too many bitmaps.
+Small additions are cheap in this tier, and ordered ones take little space. The time index seals the rows
+(sealed_part.py) when they have too many bitmaps.
 
 Invariants: no bitmap and no bucket is empty; ``count`` is the number of entries and ``bitmaps`` the number of bitmaps.
 The heap contains every key of ``_buckets``; stale keys are dropped when they reach the top.

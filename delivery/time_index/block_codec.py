@@ -1,6 +1,6 @@
 """Block codec: sorted runs of numbers in the fewest bytes.
 
-A run is a start and an exclusive end. The caller stores the first number of a block, which is 0 here. Each block has
+A run is a start and an exclusive end. Numbers are relative to the first one, which the caller stores. Each block has
 the smallest of three forms::
 
     +------+------------------------------------------------------------------------------+
@@ -8,7 +8,7 @@ the smallest of three forms::
     +------+------------------------------------------------------------------------------+
     |  0   | column of distances; every run is one number                                 |
     |  1   | column of distances, column of lengths                                       |
-    |  2   | cut count u32, one place u32 per cut, one length u64 per cut, bits to the end |
+    |  2   | cut count u32, one place u32 per cut, one length u64 per cut, bits to end  |
     +------+------------------------------------------------------------------------------+
 
     distance: from the last number of the previous run; 1 for the first run

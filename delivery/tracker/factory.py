@@ -2,7 +2,7 @@
 
 A topic may change from one kind to another whenever it is opened. No message is lost: delayed messages are in the topic
 after the mark-delete position and are added to the new tracker again. Snapshots that no tracker uses any more are
-deleted. Every kind of tracker keeps the times of rescheduled messages.
+deleted. Every kind of tracker applies the times of rescheduled messages.
 """
 
 from __future__ import annotations

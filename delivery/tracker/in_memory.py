@@ -48,7 +48,7 @@ FIXED_DELAY_DETECTION_LOOKAHEAD = 50_000
 class InMemoryDelayedTracker(ProcessBound):
     """In-memory :class:`~bookstand.delivery.tracker.protocol.DelayedTracker`; a position takes its bits in two bitmaps.
 
-    ``relative_precision`` allows messages to be early by this fraction of their delay in addition to the tick; it
+    ``relative_precision`` allows messages to be early by a fraction of their delay in addition to the tick; it
     requires ``strict=False``. Without a ``timer`` the tracker creates one, which :meth:`close` closes.
     """
 

@@ -22,7 +22,7 @@ LARGEST = (1 << 63) - 1
 
 
 class TrackerClosedError(IllegalOperationError):
-    """The tracker is closed and accepts no more messages."""
+    """The tracker is closed and rejects further messages."""
 
 
 class DelayedTracker(Protocol):
@@ -61,7 +61,7 @@ class DelayedTracker(Protocol):
         """Return the mask of the tracked positions."""
 
     def next_delivery(self) -> int | None:
-        """The earliest time of a tracked message, rounded to the tick; None if there is none."""
+        """The earliest time of a tracked message, rounded to the tick; None if no message is tracked."""
 
     def cancel(self, position: tuple[int, int]) -> bool:
         """Stop tracking a message; return False if it is not tracked."""

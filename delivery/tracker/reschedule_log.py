@@ -5,8 +5,8 @@
 
 Later entries override earlier ones. The ledger is rewritten with the messages that are still delayed when a tracker
 first writes to it, and when most of it is obsolete; it is deleted with its last message. Each of these is one commit
-with the property. Acknowledgments are flushed first: after a crash, a message without its acknowledgment and without
-its entry here would be delivered at its original time, which may be earlier.
+with the property. Acknowledgments are flushed first: a crash that lost the acknowledgment of a message, but not the
+removal of its time, would deliver the message at its original time, which may be earlier.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class SharedDelayedIndex(ProcessBound):
             view.wake()
 
     def _horizon(self) -> Position:
-        """Lowest mark-delete position of all views. Takes no lock, because the tracker calls it with its own held."""
+        """Lowest mark-delete position of all views. Lock-free, because the tracker calls it with its lock held."""
         return min((view.last_mark_delete for view in list(self._views.values())), default=EARLIEST)
 
     # -- the builder --------------------------------------------------------------------------------------------------
@@ -335,11 +335,11 @@ class SharedDelayedIndex(ProcessBound):
 class SubscriptionView(ProcessBound):
     """A DelayedTracker for one subscription, created by :meth:`SharedDelayedIndex.view`.
 
-    Not thread-safe: one dispatcher reads, adds what it read and pops due messages in turn. ``wake()`` is also called
-    when another subscription finds messages due.
+    Not thread-safe: one dispatcher reads, adds the messages it read and pops due messages in turn. ``wake()`` is also
+    called when another subscription finds messages due.
 
     Messages are due according to the view's own ``tick``. A message that left the index because it is due for a view
-    with a larger tick is *early* here: this view alone tracks it until it is due.
+    with a larger tick is *early* for this view, which alone tracks it until it is due.
     """
 
     def __init__(
@@ -419,8 +419,8 @@ class SubscriptionView(ProcessBound):
         self._skipped_in_index.add_many(early.ledger_ids[in_index], early.entry_ids[in_index])
 
     def skip_early(self, ledger_ids: Column, entry_ids: Column) -> None:
-        """Skip messages in the index that are early here, because this view tracks them; the caller holds the index's
-        lock. After a reduction of its tick, the index tracks messages again that left it because of the larger tick."""
+        """Skip early messages in the index, because this view tracks them; the caller holds the index's lock. When the
+        tick of the index is reduced, it tracks messages again that had left it because of the larger tick."""
         if self._early.count:
             early = self._early.contains_many(ledger_ids, entry_ids)
             self._skipped_in_index.add_many(ledger_ids[early], entry_ids[early])
@@ -438,7 +438,7 @@ class SubscriptionView(ProcessBound):
                     # Messages to skip can only be in the log, which has been read to its end.
                     self._skipped_in_log.clear()
                     break
-                # A message that is in the index again comes later in the log than its skipped occurrence.
+                # If a message was added to the index again, it follows its skipped occurrence in the log.
                 for skipped in (self._skipped_in_log, self._skipped_in_index):
                     if skipped:
                         matches = skipped.contains_many(popped.ledger_ids, popped.entry_ids)
@@ -479,7 +479,7 @@ class SubscriptionView(ProcessBound):
         return False
 
     def contains_message(self, position: tuple[int, int]) -> bool:
-        """Return True if the message is in the index or early here; due messages may have left the index."""
+        """Return True if the message is in the index or early; due messages may have left the index."""
         ledger_id, entry_id = check_position(position)
         if self._early.contains_message((ledger_id, entry_id)):
             return True

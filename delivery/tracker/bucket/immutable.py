@@ -130,7 +130,7 @@ class SealedBuckets:
         return found
 
     def _add_untracked(self, times: Column, ledger_ids: Column, entry_ids: Column) -> None:
-        """Track messages in memory, except those that are tracked or acknowledged."""
+        """Track the messages that are neither tracked nor acknowledged, in memory."""
         present = self._tracked.present
         self._tracked.may_have_duplicate_rows = True
         is_new = ~present.contains_many(ledger_ids, entry_ids)
@@ -204,10 +204,10 @@ class SealedBuckets:
         return [adjacent[start:end] for start, end in blocks]
 
     def _read_block(self, block: Sequence[Bucket | NewBucket]) -> Indexes | None:
-        """Read the tracked messages of the buckets in a block; None if one was unreadable and has been rebuilt.
+        """Read the tracked messages of the buckets in a block; rebuild unreadable ones and return None.
 
-        Unloaded segments are read from disk; other messages are in memory. A message that was delivered and added again
-        may have another time than in the snapshot, so stale rows are dropped.
+        Unloaded segments are read from disk; other messages are in memory. Stale rows are dropped: a message that was
+        delivered and added again may have another time than in the snapshot.
         """
         found: list[Indexes] = []
         complete = True

@@ -55,10 +55,10 @@ class MutableBucket:
             self._sealed.add_one_unsealed(time, ledger_id, entry_id)
 
     def _prepare_for(self, ledger_id: int) -> bool:
-        """Prepare for a message of a ledger that no bucket covers; return True if the ledger is the newest here.
+        """Prepare for a message of a ledger that no bucket covers; return True if the ledger is the newest.
 
-        In that case the bucket is sealed if it is large enough. If a sealed bucket is between the ledgers, this one
-        is emptied in any case, because ledger ranges must not overlap.
+        Before a newer ledger, the mutable bucket is sealed if it is large enough. If a sealed bucket is between the
+        ledgers, it is emptied in any case, because ledger ranges must not overlap.
         """
         if self._ledgers is None or ledger_id <= self._ledgers[1]:
             return False

@@ -53,7 +53,7 @@ class SegmentLoader:
             if np.count_nonzero(before_horizon):
                 valid = Indexes(*(column[~before_horizon] for column in valid))
             found.append(valid)
-            # After a failed load, return what was found instead of retrying immediately.
+            # After a failed load, return the messages found so far instead of retrying immediately.
             if remaining is None or load_failed:
                 break
             remaining -= valid.size

@@ -1,7 +1,7 @@
 """Bitmaps of entry ids in the portable Roaring format: validated decoding, and vectorized encoding.
 
 A bitmap is a list of containers, one for each range of 65536 ids that is not empty. Most bitmaps of a snapshot have one
-container. Those are encoded here, thousands at a time; pyroaring encodes the others to the same bytes. Little-endian::
+container. This module encodes those, thousands at a time; pyroaring encodes the others likewise. Little-endian::
 
     ids           12346 (4) | containers: 1 (4) | high half (2) | ids − 1 (2) | offset: 16 (4) |
                   up to 4096: low halves (2 each); more: a bit for each of 65536 (8192)

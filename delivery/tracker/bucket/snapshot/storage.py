@@ -222,7 +222,7 @@ class BucketSnapshotStorage:
     def read_labels(self, bucket_id: int) -> BucketLabels | None:
         """Return the labels of a snapshot; None if it has no custom metadata, as in the oldest format.
 
-        Raises :class:`SnapshotDamagedError` for other labels: such a ledger must not be opened, which would close it.
+        Raises :class:`SnapshotDamagedError` for other labels: opening such a ledger would close it.
         """
         custom = self._client.read_metadata(bucket_id).custom_metadata
         labels = read_labels(custom)
