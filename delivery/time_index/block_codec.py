@@ -8,7 +8,7 @@ the smallest of three forms::
     +------+------------------------------------------------------------------------------+
     |  0   | column of distances; every run is one number                                 |
     |  1   | column of distances, column of lengths                                       |
-    |  2   | cut count u32, one place u32 per cut, one length u64 per cut, bits to end  |
+    |  2   | cut count u32, one place u32 per cut, one length u64 per cut, bits to end    |
     +------+------------------------------------------------------------------------------+
 
     distance: from the last number of the previous run; 1 for the first run
