@@ -20,12 +20,12 @@ class Notifier(ProcessBound):
         self._lock = RLock()
         self._threads = Waiters()
         self._tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        self.rings = 0
+        self.generation = 0
         """How often it rang."""
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         with self._lock:
-            self.rings += 1
+            self.generation += 1
             self._threads.notify()
             if not self._tasks:
                 return
@@ -39,7 +39,7 @@ class Notifier(ProcessBound):
 
     def wait(self, seen: int, timeout: float) -> None:
         """Until it has rung more often than ``seen``, or so many seconds have passed."""
-        self._threads.wait(timeout, lambda: self.rings != seen)
+        self._threads.wait(timeout, lambda: self.generation != seen)
 
     async def wait_async(self, seen: int, timeout: float) -> None:
         import asyncio
@@ -48,7 +48,7 @@ class Notifier(ProcessBound):
         woken = loop.create_future()
         entry = loop, woken
         with self._lock:
-            if self.rings != seen:
+            if self.generation != seen:
                 return
             self._tasks.append(entry)
         try:

@@ -64,13 +64,13 @@ class Topic(ProcessBound):
                 max_ledger_age=ledger.max_ledger_age,
             )
         self.config = config
-        self._change_ledger()
+        self._apply_ledger_limits()
         self._clock = self.ledger.client.clock
         self.timer = timer_for(self._clock)
         self._lock = RLock()
         self._cursors: dict[str, Cursor] = {}
         self._subscriptions: dict[str, Subscription] = {}
-        self._trimming: Alarm | None = None
+        self._trim_alarm: Alarm | None = None
         self._index: SharedDelayedIndex | None = None
         if not self.ledger.client.read_only:
             if self.config.delayed_delivery_shared_index_enabled:
@@ -89,14 +89,14 @@ class Topic(ProcessBound):
         with self._lock:
             TOPIC_WHILE_OPEN.check(f"topic {self.name}", self.config, config)
             self.config = config
-            self._change_ledger()
+            self._apply_ledger_limits()
             if self._index is not None:
                 self._index.change_config(config)
             for subscription in self._subscriptions.values():
                 subscription.config_changed()
-        self.trim_soon()
+        self.schedule_trim()
 
-    def _change_ledger(self) -> None:
+    def _apply_ledger_limits(self) -> None:
         self.ledger.change_options(
             self.config.max_entries_per_ledger, self.config.max_bytes_per_ledger, self.config.max_ledger_age
         )
@@ -121,7 +121,7 @@ class Topic(ProcessBound):
         ``more``: ``key``, ``event_time``, ``sequence_id``, ``producer_name``, and whatever else Pulsar's
         ``MessageMetadata`` has, by its name in snake case.
         """
-        return self._append(self._framed(payload, deliver_after, deliver_at, properties, more))
+        return self._append(self._encode(payload, deliver_after, deliver_at, properties, more))
 
     def publish_async(
         self,
@@ -132,12 +132,12 @@ class Topic(ProcessBound):
         **more: Any,
     ) -> Pending:
         """The same; the Pending's result is the position, and it can be awaited."""
-        pending = self.ledger.append_entry_async(self._framed(payload, deliver_after, deliver_at, properties, more))
+        pending = self.ledger.append_entry_async(self._encode(payload, deliver_after, deliver_at, properties, more))
         if self._subscriptions:
-            pending._completion.when_done(self._wake)
+            pending._completion.when_done(self._notify_subscriptions)
         return pending
 
-    def _framed(
+    def _encode(
         self,
         payload: bytes,
         deliver_after: Span | None,
@@ -200,7 +200,7 @@ class Topic(ProcessBound):
             for entry, payload in zip(entries, checked, strict=True):
                 self._check_expansion(entry, len(payload))
         positions = self.ledger.append_entries(entries)
-        self._wake()
+        self._notify_subscriptions()
         return positions
 
     def publish_batch(
@@ -232,11 +232,11 @@ class Topic(ProcessBound):
             return self.ledger.append_entry(entry)
         finally:
             # Also where an interruption ends the waiting: it may be there.
-            self._wake()
+            self._notify_subscriptions()
 
-    def _wake(self) -> None:
+    def _notify_subscriptions(self) -> None:
         for subscription in list(self._subscriptions.values()):
-            subscription.bell.ring()
+            subscription.notifier.notify()
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -336,7 +336,7 @@ class Topic(ProcessBound):
                 self.ledger.check_owned()
                 log.forget(self.store, nacks)
                 Cursor.discard(self.ledger, name)
-        self.trim_soon()
+        self.schedule_trim()
 
     # -- retention ---------------------------------------------------------------------------------------------------
 
@@ -351,13 +351,13 @@ class Topic(ProcessBound):
                 self._index.trim()
             return self.ledger.trim_consumed()
 
-    def trim_soon(self) -> None:
+    def schedule_trim(self) -> None:
         """Ledgers may have become free: look after them by and by, if that is to be done."""
-        if self._trimming is None and self.config.trim_consumed:
-            self._trimming = self.timer.arm(self._clock.now() + _TRIM_AFTER_MILLIS, self._trim_in_background)
+        if self._trim_alarm is None and self.config.trim_consumed:
+            self._trim_alarm = self.timer.arm(self._clock.now() + _TRIM_AFTER_MILLIS, self._trim_in_background)
 
     def _trim_in_background(self, _: Alarm) -> None:
-        self._trimming = None
+        self._trim_alarm = None
         try:
             self.trim()
         except BookstandError as error:
@@ -378,7 +378,7 @@ class Topic(ProcessBound):
             if self._index is not None:
                 closing.append(self._index.close)
             closing += [cursor.close for cursor in self._cursors.values()]
-            _all([*closing, self.ledger.close])
+            _run_all([*closing, self.ledger.close])
 
     def delete(self) -> None:
         """Delete the topic with all subscriptions."""
@@ -405,7 +405,7 @@ def _check_config(config: object) -> None:
         raise IncorrectParameterError(f"config must be a TopicConfig, not {config!r}")
 
 
-def _all(actions: Iterable[Callable[[], object]]) -> None:
+def _run_all(actions: Iterable[Callable[[], object]]) -> None:
     """All of them, whichever fails; the first failure is raised."""
     failure: BookstandError | None = None
     for action in actions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bookstand.delivery.dispatch.batch_size_estimator import BatchSizeEstimator
 from bookstand.delivery.message.batch_filter import BatchFilter
-from bookstand.delivery.message.received_message import Deliverable, messages_in
+from bookstand.delivery.message.received_message import Deliverable, message_count
 from bookstand.delivery.subscription.delayed_delivery import DelayedDelivery
 from bookstand.delivery.subscription.expiry import ExpiringReader
 from bookstand.delivery.subscription.message_states import MessageStates
@@ -20,49 +20,49 @@ class DelayedSource:
     def __init__(
         self,
         delayed: DelayedDelivery,
-        where: MessageStates,
-        living: ExpiringReader,
-        portions: BatchFilter,
-        sizes: BatchSizeEstimator,
+        states: MessageStates,
+        reader: ExpiringReader,
+        batch_filter: BatchFilter,
+        batch_sizes: BatchSizeEstimator,
     ) -> None:
         self._delayed = delayed
-        self._where = where
-        self._living = living
-        self._portions = portions
-        self._sizes = sizes
+        self._states = states
+        self._reader = reader
+        self._batch_filter = batch_filter
+        self._batch_sizes = batch_sizes
 
     @property
-    def has_some(self) -> bool:
+    def may_have_messages(self) -> bool:
         return self._delayed.tracker.has_message_available()
 
-    def take(self, most: int) -> list[Deliverable]:
+    def take(self, limit: int) -> list[Deliverable]:
         found: list[Deliverable] = []
         # Mostly nothing is due, and asking costs less than looking.
-        if not self.has_some:
+        if not self.may_have_messages:
             return found
-        where, sizes = self._where, self._sizes
+        states, batch_sizes = self._states, self._batch_sizes
         count = 0
-        while count < most and (positions := self._delayed.tracker.pop_due(sizes.entries_for(most - count))):
-            where.reach(positions)
-            wanted = [position for position in positions if position not in where]
+        while count < limit and (positions := self._delayed.tracker.pop_due(batch_sizes.entries_for(limit - count))):
+            states.extend_high_watermark(positions)
+            wanted = [position for position in positions if position not in states]
             try:
-                entries = self._living.at(wanted)
+                entries = self._reader.read_positions(wanted)
                 entries.sort(key=lambda entry: (entry.deliver_at or 0, entry.position))
-                some = self._portions.of(entries)
+                some = self._batch_filter.select(entries)
             except BookstandError:
-                where.again.add(wanted)
+                states.replay_queue.add(wanted)
                 if not found:
                     raise
                 break
             found += some
-            count += messages_in(some)
+            count += message_count(some)
         return found
 
     def queue(self) -> bool:
         """Move some of the due messages to the replay queue. Returns False if none is due."""
-        where = self._where
-        if not self.has_some or not (positions := self._delayed.tracker.pop_due(_MANY)):
+        states = self._states
+        if not self.may_have_messages or not (positions := self._delayed.tracker.pop_due(_MANY)):
             return False
-        where.reach(positions)
-        where.again.add([position for position in positions if position not in where])
+        states.extend_high_watermark(positions)
+        states.replay_queue.add([position for position in positions if position not in states])
         return True

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from bookstand.delivery.dispatch.starvation_guard import StarvationGuard
-from bookstand.delivery.message.received_message import Deliverable, ids_of, messages_in
+from bookstand.delivery.message.received_message import Deliverable, ids_of, message_count
 from bookstand.delivery.subscription.message_states import MessageStates
 from bookstand.errors import BookstandError
 
@@ -15,10 +15,10 @@ class MessageSource(Protocol):
     """A place that messages come from. Its owner has a lock."""
 
     @property
-    def has_some(self) -> bool:
+    def may_have_messages(self) -> bool:
         """Whether there may be some, as far as can be told without looking."""
 
-    def take(self, most: int) -> list[Deliverable] | None:
+    def take(self, limit: int) -> list[Deliverable] | None:
         """So many messages at most, or a few more of the last one's batch. None: what was found is not to go out now,
         and there may be more."""
 
@@ -26,16 +26,16 @@ class MessageSource(Protocol):
 class Dispatcher:
     """Not thread-safe: callers hold the subscription's lock. The sources take turns (``turns.py``)."""
 
-    def __init__(self, sources: Sequence[MessageSource], where: MessageStates, first_stays: bool) -> None:
+    def __init__(self, sources: Sequence[MessageSource], states: MessageStates, first_stays: bool) -> None:
         self._sources = sources
-        self._where = where
+        self._states = states
         self._turns = StarvationGuard(len(sources), first_stays)
 
-    def gather(self, room: int) -> tuple[list[Deliverable], bool]:
+    def collect(self, room: int) -> tuple[list[Deliverable], bool]:
         """What they give, about so many messages; and whether looking further may find more."""
         sources = self._sources
-        taken = self._where.taken
-        portions: list[Deliverable] = []
+        taken = self._states.dispatching
+        deliverables: list[Deliverable] = []
         taken.clear()
         noted = count = 0
         left_out: list[int] = []
@@ -45,9 +45,9 @@ class Dispatcher:
             if count >= room:
                 left_out.append(place)
                 continue
-            if noted < len(portions):
-                taken.update(message for portion in portions[noted:] for message in ids_of(portion))
-                noted = len(portions)
+            if noted < len(deliverables):
+                taken.update(message for deliverable in deliverables[noted:] for message in ids_of(deliverable))
+                noted = len(deliverables)
             try:
                 found = sources[place].take(room - count)
             except BookstandError as error:
@@ -58,12 +58,12 @@ class Dispatcher:
                 unfinished = True
             else:
                 # What one place alone gives stays as it is.
-                portions = portions + found if portions else found
-                count += messages_in(found)
-            self._turns.had(place)
+                deliverables = deliverables + found if deliverables else found
+                count += message_count(found)
+            self._turns.served(place)
         for place in left_out:
-            if sources[place].has_some:
-                self._turns.passed_over(place)
-        if failure is not None and not portions and not unfinished:
+            if sources[place].may_have_messages:
+                self._turns.skipped(place)
+        if failure is not None and not deliverables and not unfinished:
             raise failure
-        return portions, unfinished
+        return deliverables, unfinished

@@ -11,7 +11,7 @@ from bookstand.cursor.dispatch_pause import Admission
 from bookstand.delivery.dispatch.backlog_source import BacklogSource
 from bookstand.delivery.dispatch.delayed_source import DelayedSource
 from bookstand.delivery.dispatch.redelivery_source import RedeliverySource
-from bookstand.delivery.message.received_message import Deliverable, ids_of, messages_in
+from bookstand.delivery.message.received_message import Deliverable, ids_of, message_count
 from bookstand.delivery.subscription.message_states import MessageStates
 from bookstand.errors import BookstandError
 
@@ -19,24 +19,24 @@ from bookstand.errors import BookstandError
 class Holes:
     """Not thread-safe; callers hold the subscription's lock."""
 
-    def __init__(self, again: RedeliverySource, due: DelayedSource, new: BacklogSource, where: MessageStates) -> None:
+    def __init__(self, again: RedeliverySource, due: DelayedSource, new: BacklogSource, states: MessageStates) -> None:
         self._again = again
         self._due = due
         self._new = new
-        self._where = where
+        self._states = states
 
-    def gather(self, room: int, admission: Admission) -> tuple[list[Deliverable], bool]:
+    def collect(self, room: int, admission: Admission) -> tuple[list[Deliverable], bool]:
         """Select about ``room`` messages. The second value is True if another call may find more."""
-        taken = self._where.taken
+        taken = self._states.dispatching
         taken.clear()
         if self._due.queue():
             # The lowest position is not known until all due messages are in the queue.
             return [], True
         found = self._again.take(room, admission, self._new.position.previous)
-        count = messages_in(found)
+        count = message_count(found)
         if count >= room:
             return found, False
-        taken.update(message for portion in found for message in ids_of(portion))
+        taken.update(message for deliverable in found for message in ids_of(deliverable))
         try:
             some_read = self._new.queue(admission.last, room - count)
             # Messages behind the read position follow once no unread message lies below them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bookstand.cursor.dispatch_pause import Admission
 from bookstand.delivery.message.batch_filter import BatchFilter
 from bookstand.delivery.message.message_id import MessageId, position_of
-from bookstand.delivery.message.received_message import Deliverable, messages_in
+from bookstand.delivery.message.received_message import Deliverable, message_count
 from bookstand.delivery.subscription.dead_letter_router import DeadLetterRouter
 from bookstand.delivery.subscription.expiry import ExpiringReader
 from bookstand.delivery.subscription.message_states import MessageStates
@@ -21,27 +21,27 @@ class RedeliverySource:
         self,
         topic: str,
         name: str,
-        where: MessageStates,
-        living: ExpiringReader,
-        portions: BatchFilter,
-        worn_out: DeadLetterRouter,
+        states: MessageStates,
+        reader: ExpiringReader,
+        batch_filter: BatchFilter,
+        dead_letter_router: DeadLetterRouter,
     ) -> None:
         self._topic = topic
         self._name = name
-        self._where = where
-        self._living = living
-        self._portions = portions
-        self._worn_out = worn_out
+        self._states = states
+        self._reader = reader
+        self._batch_filter = batch_filter
+        self._dead_letter_router = dead_letter_router
 
     @property
-    def has_some(self) -> bool:
-        return bool(self._where.again)
+    def may_have_messages(self) -> bool:
+        return bool(self._states.replay_queue)
 
-    def take(self, most: int, admission: Admission | None = None, upto: Position | None = None) -> list[Deliverable]:
+    def take(self, limit: int, admission: Admission | None = None, upto: Position | None = None) -> list[Deliverable]:
         """Take redeliveries, during a pause only those that ``admission`` admits, and none behind ``upto``."""
         found: list[Deliverable] = []
         count = 0
-        while count < most and (ids := self._where.again.take(most - count, admission, upto)):
+        while count < limit and (ids := self._states.replay_queue.take(limit - count, admission, upto)):
             try:
                 some = self._portions_of(ids)
             except BookstandError as error:
@@ -52,12 +52,12 @@ class RedeliverySource:
                 logger().warning("topic %s, subscription %s: %s", self._topic, self._name, error)
                 break
             found += some
-            count += messages_in(some)
+            count += message_count(some)
         return found
 
     def _portions_of(self, ids: list[MessageId]) -> list[Deliverable]:
-        entries = self._living.at(sorted(set(map(position_of, ids))))
-        return self._worn_out.without(self._portions.of(entries, ids))
+        entries = self._reader.read_positions(sorted(set(map(position_of, ids))))
+        return self._dead_letter_router.route(self._batch_filter.select(entries, ids))
 
     def _readable(self, ids: list[MessageId]) -> list[Deliverable]:
         """Where one of them cannot be read, or not be buried, the others go on; that one stays."""
@@ -66,5 +66,5 @@ class RedeliverySource:
             try:
                 found += self._portions_of([message])
             except BookstandError:
-                self._where.again.add([message])
+                self._states.replay_queue.add([message])
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-MOST_PASSED_OVER = 8
+MAX_SKIPS = 8
 """The number of times in a row that a source with messages is passed over at most."""
 
 
@@ -15,7 +15,7 @@ class StarvationGuard:
         self._natural = list(range(count))
         self._passed = [0] * count
         # If all but the first run out of patience at once, the last of them waits for the others.
-        self._patience = MOST_PASSED_OVER - (count - 2)
+        self._patience = MAX_SKIPS - (count - 2)
         self._first_stays = first_stays
 
     def order(self) -> Sequence[int]:
@@ -27,9 +27,9 @@ class StarvationGuard:
         passed = self._passed[place]
         return place > 0 and self._first_stays, passed < self._patience, -passed, place
 
-    def had(self, place: int) -> None:
+    def served(self, place: int) -> None:
         """Note that a source had its turn, or has no messages."""
         self._passed[place] = 0
 
-    def passed_over(self, place: int) -> None:
+    def skipped(self, place: int) -> None:
         self._passed[place] += 1

@@ -1,4 +1,4 @@
-"""What of an entry is to be handed out: the whole of it, or those messages of a batch that are nowhere else."""
+"""Selection of the deliverable part of an entry."""
 
 from __future__ import annotations
 
@@ -12,38 +12,41 @@ from bookstand.storage.format.position import Position
 
 
 class BatchFilter:
-    """Its owner has a lock."""
+    """Not thread-safe; callers hold the subscription's lock."""
 
-    def __init__(self, cursor: Cursor, where: MessageStates) -> None:
+    def __init__(self, cursor: Cursor, states: MessageStates) -> None:
         self._cursor = cursor
-        self._where = where
+        self._states = states
 
-    def of(self, entries: Iterable[ReceivedMessage], ids: Iterable[MessageId] = ()) -> list[Deliverable]:
-        """Of batches the members in ``ids``, where any are; else those that are nowhere else. What is acknowledged, or
-        out, is in none."""
+    def select(self, entries: Iterable[ReceivedMessage], ids: Iterable[MessageId] = ()) -> list[Deliverable]:
+        """Return the deliverable part of each entry: all of it, or the messages of a batch that are in no other state.
+
+        ``ids`` are redeliveries. If it names messages of a batch, these are returned, unless they are acknowledged or
+        already unacknowledged with a consumer.
+        """
         chosen: dict[Position, set[int]] = {}
         for member in ids:
             if len(member) > 2:
                 chosen.setdefault(position_of(member), set()).add(member[2])
-        portions: list[Deliverable] = []
-        metadata, says_batch = None, False
+        deliverables: list[Deliverable] = []
+        metadata, is_batch = None, False
         for entry in entries:
-            # Neighboring entries mostly share their metadata, but not the size of their payload.
+            # Consecutive entries usually share one metadata object.
             if entry.metadata is not metadata:
                 metadata = entry.metadata
-                says_batch = metadata is not None and bool(metadata.num_messages_in_batch)
-            size = size_of_batch(entry) if says_batch else 0
+                is_batch = metadata is not None and bool(metadata.num_messages_in_batch)
+            size = size_of_batch(entry) if is_batch else 0
             if not size:
-                portions.append(entry)
+                deliverables.append(entry)
                 continue
             position = entry.position
-            # The whole entry may have been acknowledged since it was read.
+            # Empty if the batch was acknowledged after it was read.
             members = members_of(position, self._cursor.unacked_of_batch(position, size))
             some = chosen.get(position) if position not in ids else None
             if some is not None:
-                members = [member for member in members if member[2] in some and member not in self._where.out]
-            elif self._where.has_any_of(position, members):
-                members = [member for member in members if member not in self._where]
+                members = [member for member in members if member[2] in some and member not in self._states.unacked]
+            elif self._states.has_any_of(position, members):
+                members = [member for member in members if member not in self._states]
             if members:
-                portions.append(PartialBatch(entry, members))
-        return portions
+                deliverables.append(PartialBatch(entry, members))
+        return deliverables

@@ -170,25 +170,25 @@ class DecodedEntries(NamedTuple):
     plain: bool
 
 
-def opened(entry: TopicEntry, known: Known, limits: ExpansionLimits = DEFAULT) -> ReceivedMessage:
-    return opened_all([entry], known, limits).entries[0]
+def decode_entry(entry: TopicEntry, known: Known, limits: ExpansionLimits = DEFAULT) -> ReceivedMessage:
+    return decode_entries([entry], known, limits).entries[0]
 
 
-def opened_all(entries: Sequence[TopicEntry], known: Known, limits: ExpansionLimits = DEFAULT) -> DecodedEntries:
-    return _opened([entry.position for entry in entries], [entry.data for entry in entries], known, limits)
+def decode_entries(entries: Sequence[TopicEntry], known: Known, limits: ExpansionLimits = DEFAULT) -> DecodedEntries:
+    return _decode([entry.position for entry in entries], [entry.data for entry in entries], known, limits)
 
 
-def opened_runs(runs: Iterable[EntryRun], known: Known, limits: ExpansionLimits = DEFAULT) -> DecodedEntries:
+def decode_entry_runs(runs: Iterable[EntryRun], known: Known, limits: ExpansionLimits = DEFAULT) -> DecodedEntries:
     found: list[ReceivedMessage] = []
     plain = True
     for run in runs:
-        some = _opened(run.positions(), run.data, known, limits)
+        some = _decode(run.positions(), run.data, known, limits)
         found += some.entries
         plain = plain and some.plain
     return DecodedEntries(found, plain)
 
 
-def _opened(
+def _decode(
     positions: Iterable[Position], data: Sequence[bytes], known: Known, limits: ExpansionLimits
 ) -> DecodedEntries:
     all_metadata: list[MessageMetadata | None] = []
@@ -272,25 +272,27 @@ class SingleMessageEntries(list[Deliverable]):
     __slots__ = ()
 
 
-def are_whole(portions: Iterable[Deliverable]) -> TypeGuard[list[ReceivedMessage]]:
-    return type(portions) is SingleMessageEntries or PartialBatch not in set(map(type, portions))
+def are_single_messages(deliverables: Iterable[Deliverable]) -> TypeGuard[list[ReceivedMessage]]:
+    return type(deliverables) is SingleMessageEntries or PartialBatch not in set(map(type, deliverables))
 
 
-def messages_in(portions: Sequence[Deliverable]) -> int:
-    if are_whole(portions):
-        return len(portions)
-    return sum([len(portion.members) if isinstance(portion, PartialBatch) else 1 for portion in portions])
+def message_count(deliverables: Sequence[Deliverable]) -> int:
+    if are_single_messages(deliverables):
+        return len(deliverables)
+    return sum(
+        [len(deliverable.members) if isinstance(deliverable, PartialBatch) else 1 for deliverable in deliverables]
+    )
 
 
-def ids_of(portion: Deliverable) -> list[MessageId]:
-    return list(portion.members) if isinstance(portion, PartialBatch) else [portion.position]
+def ids_of(deliverable: Deliverable) -> list[MessageId]:
+    return list(deliverable.members) if isinstance(deliverable, PartialBatch) else [deliverable.position]
 
 
-def messages_of(portion: Deliverable) -> Sequence[ReceivedMessage]:
+def messages_of(deliverable: Deliverable) -> Sequence[ReceivedMessage]:
     """A batch that cannot be read is one message: what to do with it is for whoever receives it to say."""
-    if not isinstance(portion, PartialBatch):
-        return [portion]
-    entry = portion.entry
+    if not isinstance(deliverable, PartialBatch):
+        return [deliverable]
+    entry = deliverable.entry
     size = size_of_batch(entry)
     packed = entry.metadata is not None and entry.metadata.compression
     try:
@@ -299,10 +301,10 @@ def messages_of(portion: Deliverable) -> Sequence[ReceivedMessage]:
     except MalformedMessageError as error:
         logger().warning("entry %s is handed out as one message: %s", entry.position, error)
         return [entry]
-    if len(portion.members) < size:
-        bounds = [bounds[member[2]] for member in portion.members]
+    if len(deliverable.members) < size:
+        bounds = [bounds[member[2]] for member in deliverable.members]
     if packed:
         # Whoever keeps one of them is not to keep all that was unpacked.
         own = [(body[start:end], (0, stop - start, end - start)) for start, stop, end in bounds]
-        return [ReceivedMember(entry, member, *one) for member, one in zip(portion.members, own, strict=True)]
-    return list(map(ReceivedMember, repeat(entry), portion.members, repeat(body), bounds))
+        return [ReceivedMember(entry, member, *one) for member, one in zip(deliverable.members, own, strict=True)]
+    return list(map(ReceivedMember, repeat(entry), deliverable.members, repeat(body), bounds))

@@ -1,4 +1,4 @@
-"""Acknowledging messages. It takes no lock of the subscription: it goes to the cursor, and settles what is out."""
+"""Acknowledgment of messages: in the cursor first, then in the subscription's in-memory state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.message.message_id import BatchMessageId, MessageId, position_of
+from bookstand.delivery.message.message_id import BatchMessageId
 from bookstand.delivery.message.received_message import ReceivedMember, ReceivedMessage
 from bookstand.delivery.message.references import MessageRef, resolve_position
 from bookstand.delivery.notifier import Notifier
@@ -23,18 +23,25 @@ _ID_OF = attrgetter("id")
 
 
 class AckHandler:
-    """Safe between threads."""
+    """Thread-safe. Does not take the subscription's lock, except to cancel delayed messages and to clean up after a
+    ledger."""
 
     def __init__(
-        self, cursor: Cursor, where: MessageStates, passing: MarkDeleteWatcher, bell: Notifier, tally: Counters
+        self,
+        cursor: Cursor,
+        states: MessageStates,
+        mark_delete_watcher: MarkDeleteWatcher,
+        notifier: Notifier,
+        counters: Counters,
     ) -> None:
         self._cursor = cursor
-        self._where = where
-        self._passing = passing
-        self._bell = bell
-        self._tally = tally
-        self.is_awaited = False
-        """Whether as many are out as may be, so that somebody waits for one of them to be settled."""
+        self._states = states
+        self._mark_delete_watcher = mark_delete_watcher
+        self._notifier = notifier
+        self._counters = counters
+        self.at_unacked_limit = False
+        """True if dispatch is blocked until a message is acknowledged: at the limit of unacknowledged messages, or
+        during a pause."""
 
     def ack(self, message: MessageRef) -> Pending:
         if isinstance(message, ReceivedMember):
@@ -42,28 +49,30 @@ class AckHandler:
         else:
             position = resolve_position(message)
             pending = self._cursor.ack(position)
-            self.acknowledged(position)
-        self._tally.acked += 1
+            if not self._states.unacked.remove(position):
+                self._mark_delete_watcher.cancel_delayed([position])
+            self.on_settled()
+        self._counters.acked += 1
         return pending
 
     def ack_many(self, messages: Iterable[MessageRef]) -> Pending:
-        given = list(messages)
-        pending = self.ack_uncounted(given)
-        self._tally.acked += len(given)
+        chosen = list(messages)
+        pending = self.ack_silently(chosen)
+        self._counters.acked += len(chosen)
         return pending
 
-    def ack_uncounted(self, given: list[MessageRef] | list[ReceivedMessage]) -> Pending:
-        """For what is acknowledged, and was not handled."""
+    def ack_silently(self, messages: list[MessageRef] | list[ReceivedMessage]) -> Pending:
+        """Acknowledge messages without counting them in ``acked``: expired, dead-lettered and skipped ones."""
         whole: list[Position] = []
         of_batches: dict[Position, list[ReceivedMember]] = {}
-        kinds = set(map(type, given))
+        kinds = set(map(type, messages))
         if kinds == {ReceivedMessage}:
-            whole = list(map(_POSITION_OF, given))
+            whole = list(map(_POSITION_OF, messages))
         elif kinds == {ReceivedMember}:
-            for position, together in groupby(given, _POSITION_OF):
+            for position, together in groupby(messages, _POSITION_OF):
                 of_batches.setdefault(position, []).extend(together)  # type: ignore[arg-type]
         else:
-            for message in given:
+            for message in messages:
                 if isinstance(message, ReceivedMember):
                     of_batches.setdefault(message.position, []).append(message)
                 else:
@@ -71,26 +80,25 @@ class AckHandler:
         pendings = [self._ack_members(position, members) for position, members in of_batches.items()]
         if whole:
             pendings.append(self._cursor.ack_entries(whole))
-            if others := self._where.all_acknowledged(whole):
-                self._passing.acknowledged(others)
-            self.settled()
-        # What was accepted later is written later, or together with the rest.
+            if others := self._states.unacked.remove_entries(whole):
+                self._mark_delete_watcher.cancel_delayed(others)
+            self.on_settled()
+        # The cursor completes acknowledgments in order, so the last one that is not complete decides.
         for pending in reversed(pendings):
             if not pending.done() or pending.exception() is not None:
                 return pending
         return completed()
 
     def _ack_members(self, position: Position, members: Sequence[ReceivedMember]) -> Pending:
-        """Of one batch."""
         indexes = list(map(_INDEX_OF, members))
         size = members[0].batch_size
         if indexes == list(range(size)):
             pending = self._cursor.ack_many(position.ledger_id, [position.entry_id])
-            self._where.batch_acknowledged(position)
+            self._states.unacked.remove(position)
         else:
             pending = self._cursor.ack_batch(position, indexes, size)
-            self._where.members_acknowledged(position, list(map(_ID_OF, members)))
-        self.settled()
+            self._states.unacked.remove_members(position, list(map(_ID_OF, members)))
+        self.on_settled()
         return pending
 
     def ack_cumulative(self, message: MessageRef) -> Pending:
@@ -103,19 +111,13 @@ class AckHandler:
             pending = self._cursor.mark_delete(position)
         if isinstance(message, ReceivedMember):
             for index in range(message.batch_index + 1):
-                self._where.out.settle(BatchMessageId(*position, index))
-        self._tally.acked += len(self._where.out.settle_up_to(self._cursor.mark_delete_position))
-        self.settled()
+                self._states.unacked.remove(BatchMessageId(*position, index))
+        self._counters.acked += len(self._states.unacked.remove_up_to(self._cursor.mark_delete_position))
+        self.on_settled()
         return pending
 
-    def acknowledged(self, message: MessageId) -> None:
-        """The cursor knows it already."""
-        if not self._where.acknowledged(message):
-            self._passing.acknowledged([position_of(message)])
-        self.settled()
-
-    def settled(self) -> None:
-        """Less is out than was."""
-        if self.is_awaited:
-            self._bell.ring()
-        self._passing.look()
+    def on_settled(self) -> None:
+        """React to messages that are no longer unacknowledged."""
+        if self.at_unacked_limit:
+            self._notifier.notify()
+        self._mark_delete_watcher.check()

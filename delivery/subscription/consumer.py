@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bookstand.storage.commit.futures import Pending
 
 # For so long, in seconds, nobody waits without looking whether somebody else has taken the topic over.
-_LOOK = 1.0
+_OWNERSHIP_CHECK_SECONDS = 1.0
 
 
 class Consumer(ProcessBound):
@@ -30,7 +30,7 @@ class Consumer(ProcessBound):
         self._subscription = subscription
         self.closed = False
         # Members of batches that were more than the caller had asked for.
-        self._spilled: deque[tuple[Delivery, ReceivedMessage]] = deque()
+        self._overflow: deque[tuple[Delivery, ReceivedMessage]] = deque()
         self.name = name
 
     # -- receiving ---------------------------------------------------------------------------------------------------
@@ -38,29 +38,29 @@ class Consumer(ProcessBound):
     def receive(self, max: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
         """Up to ``max`` messages, and at least one, unless ``timeout`` seconds pass without any."""
         until = _until(max, timeout)
-        bell = self._subscription.bell
+        notifier = self._subscription.notifier
         while True:
-            seen = bell.rings
-            messages, again = self._subscription.take(self, max)
+            seen = notifier.generation
+            messages, again = self._subscription.dispatch(self, max)
             if messages:
                 return messages
             if again and (until is None or timeout == 0 or monotonic() < until):
                 continue
             self._subscription.check_owned()
-            rest = _LOOK if until is None else min(_LOOK, until - monotonic())
+            rest = _OWNERSHIP_CHECK_SECONDS if until is None else min(_OWNERSHIP_CHECK_SECONDS, until - monotonic())
             if rest <= 0:
                 return []
-            bell.wait(seen, rest)
+            notifier.wait(seen, rest)
 
     async def receive_async(self, max: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
         """The same for a task. What is there is read in the loop's thread, from the mapped file."""
         import asyncio
 
         until = _until(max, timeout)
-        bell = self._subscription.bell
+        notifier = self._subscription.notifier
         while True:
-            seen = bell.rings
-            messages, again = self._subscription.take(self, max)
+            seen = notifier.generation
+            messages, again = self._subscription.dispatch(self, max)
             if messages:
                 return messages
             if again and (until is None or timeout == 0 or monotonic() < until):
@@ -68,10 +68,10 @@ class Consumer(ProcessBound):
                 await asyncio.sleep(0)
                 continue
             self._subscription.check_owned()
-            rest = _LOOK if until is None else min(_LOOK, until - monotonic())
+            rest = _OWNERSHIP_CHECK_SECONDS if until is None else min(_OWNERSHIP_CHECK_SECONDS, until - monotonic())
             if rest <= 0:
                 return []
-            await bell.wait_async(seen, rest)
+            await notifier.wait_async(seen, rest)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """One message after the other, until the consumer or its subscription is closed."""
@@ -97,27 +97,27 @@ class Consumer(ProcessBound):
         if self.closed:
             raise ClientClosedError(f"consumer {self.name!r} of subscription {self._subscription.name!r} is closed")
 
-    def spill(self, messages: Sequence[ReceivedMessage], handout: Delivery) -> None:
-        self._spilled.extend((handout, message) for message in messages)
+    def buffer_overflow(self, messages: Sequence[ReceivedMessage], delivery: Delivery) -> None:
+        self._overflow.extend((delivery, message) for message in messages)
 
-    def take_spilled(self, most: int, out: UnackedMessages) -> list[ReceivedMessage]:
+    def take_overflow(self, limit: int, unacked: UnackedMessages) -> list[ReceivedMessage]:
         """Those that were not given back meanwhile, with the rest of their batch."""
         found: list[ReceivedMessage] = []
-        while self._spilled and len(found) < most:
-            handout, message = self._spilled.popleft()
-            if out.is_in(message.id, handout):
+        while self._overflow and len(found) < limit:
+            delivery, message = self._overflow.popleft()
+            if unacked.is_from(message.id, delivery):
                 found.append(message)
         return found
 
-    def drop_spilled(self, out: UnackedMessages) -> None:
+    def drop_overflow(self, unacked: UnackedMessages) -> None:
         """Nobody has seen them: they are in flight no more."""
-        for message in self.held_back(out):
-            out.settle(message)
-        self._spilled.clear()
+        for message in self.undelivered(unacked):
+            unacked.remove(message)
+        self._overflow.clear()
 
-    def held_back(self, out: UnackedMessages) -> set[MessageId]:
+    def undelivered(self, unacked: UnackedMessages) -> set[MessageId]:
         """What is out with the consumer, and nobody has seen."""
-        return {message.id for handout, message in self._spilled if out.is_in(message.id, handout)}
+        return {message.id for delivery, message in self._overflow if unacked.is_from(message.id, delivery)}
 
     # -- what becomes of them ----------------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class Consumer(ProcessBound):
 
     def close(self) -> None:
         """What it holds is delivered again at once, to whoever is there."""
-        self._subscription.left(self)
+        self._subscription.on_consumer_closed(self)
 
     def __enter__(self) -> Consumer:
         return self
@@ -153,9 +153,9 @@ class Consumer(ProcessBound):
         return f"<Consumer {self.name!r} of {self._subscription!r}{', closed' if self.closed else ''}>"
 
 
-def _until(most: object, timeout: object) -> float | None:
-    if type(most) is not int or most < 1:
-        raise IncorrectParameterError(f"max is a number from 1 up, not {most!r}")
+def _until(limit: object, timeout: object) -> float | None:
+    if type(limit) is not int or limit < 1:
+        raise IncorrectParameterError(f"max is a number from 1 up, not {limit!r}")
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:

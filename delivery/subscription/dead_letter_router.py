@@ -25,36 +25,39 @@ class DeadLetterRouter:
         config: Callable[[], SubscriptionConfig],
         origin: str,
         dead_letter_topic: Callable[[], Topic],
-        where: MessageStates,
-        portions: BatchFilter,
-        acknowledging: AckHandler,
-        tally: Counters,
+        states: MessageStates,
+        batch_filter: BatchFilter,
+        acks: AckHandler,
+        counters: Counters,
     ) -> None:
         self._config = config
         self._origin = origin
         self._dead_letter_topic = dead_letter_topic
-        self._where = where
-        self._portions = portions
-        self._acknowledging = acknowledging
-        self._tally = tally
+        self._states = states
+        self._batch_filter = batch_filter
+        self._acks = acks
+        self._counters = counters
 
-    def without(self, portions: list[Deliverable]) -> list[Deliverable]:
+    def route(self, deliverables: list[Deliverable]) -> list[Deliverable]:
         """Those that are not worn out; the others are buried."""
-        most, given_back = self._config().max_redeliveries, self._where.given_back
-        if most is None or not given_back:
-            return portions
-        worn_out = [
-            message for portion in portions for message in messages_of(portion) if given_back.of(message.id) > most
+        limit, redelivery_counts = self._config().max_redeliveries, self._states.redelivery_counts
+        if limit is None or not redelivery_counts:
+            return deliverables
+        exhausted = [
+            message
+            for deliverable in deliverables
+            for message in messages_of(deliverable)
+            if redelivery_counts.of(message.id) > limit
         ]
-        if not worn_out:
-            return portions
-        publish_dead_letters(worn_out, self._origin, self._dead_letter_topic())
-        self._acknowledging.ack_uncounted(worn_out).result()
-        self._tally.dead_lettered += len(worn_out)
-        gone = {message.id for message in worn_out}
+        if not exhausted:
+            return deliverables
+        publish_dead_letters(exhausted, self._origin, self._dead_letter_topic())
+        self._acks.ack_silently(exhausted).result()
+        self._counters.dead_lettered += len(exhausted)
+        gone = {message.id for message in exhausted}
         kept: list[Deliverable] = []
-        for portion in portions:
-            ids = [message.id for message in messages_of(portion) if message.id not in gone]
-            entry = portion.entry if isinstance(portion, PartialBatch) else portion
-            kept += self._portions.of([entry], ids) if ids else []
+        for deliverable in deliverables:
+            ids = [message.id for message in messages_of(deliverable) if message.id not in gone]
+            entry = deliverable.entry if isinstance(deliverable, PartialBatch) else deliverable
+            kept += self._batch_filter.select([entry], ids) if ids else []
         return kept

@@ -26,13 +26,13 @@ class DelayedDelivery:
     def __init__(self, open_tracker: Callable[[], Tracker]) -> None:
         self._open_tracker = open_tracker
         self.tracker = open_tracker()
-        self.given_times: dict[Position, int] = {}
+        self.rescheduled_times: dict[Position, int] = {}
         # Nothing is tracked up to here.
         self._passed = EARLIEST
-        self._remember_given_times()
+        self._load_rescheduled_times()
 
-    def _remember_given_times(self) -> None:
-        self.given_times = {Position(*position): time for position, time in self.tracker.given_times.items()}
+    def _load_rescheduled_times(self) -> None:
+        self.rescheduled_times = {Position(*position): time for position, time in self.tracker.given_times.items()}
 
     def track(self, entries: list[ReceivedMessage]) -> list[ReceivedMessage]:
         """Have wait what is delayed; returns what is to be delivered now."""
@@ -43,16 +43,16 @@ class DelayedDelivery:
         kept = iter(tracked.tolist())
         return [entry for entry in entries if entry.deliver_at is None or not next(kept)]
 
-    def untracked(self, ledger_id: int, first: int, last: int) -> Iterable[int]:
+    def not_delayed(self, ledger_id: int, first: int, last: int) -> Iterable[int]:
         """Of a run of entries those that do not wait."""
         if last - first < _FEW:
             contains = self.tracker.contains_message
             return [one for one in range(first, last + 1) if not contains((ledger_id, one))]
         column = np.arange(first, last + 1)
-        untracked: list[int] = column[~self.tracker.contains_many(np.full(len(column), ledger_id), column)].tolist()
-        return untracked
+        not_delayed: list[int] = column[~self.tracker.contains_many(np.full(len(column), ledger_id), column)].tolist()
+        return not_delayed
 
-    def takes_rewind(self) -> bool:
+    def consume_rewind_request(self) -> bool:
         """Whether the cursor is to read again from its mark-delete position, which is told once."""
         return isinstance(self.tracker, ReschedulableTracker) and self.tracker.consume_rewind_request()
 
@@ -60,20 +60,20 @@ class DelayedDelivery:
         """Whether it waits, and from now on for this time."""
         moved = self.tracker.reschedule(position, time)
         if moved:
-            self.given_times[position] = time
+            self.rescheduled_times[position] = time
         return moved
 
-    def forget_up_to(self, passed: Position) -> None:
+    def forget_rescheduled(self, passed: Position) -> None:
         """All is acknowledged up to there."""
-        for position in [position for position in self.given_times if position <= passed]:
-            del self.given_times[position]
+        for position in [position for position in self.rescheduled_times if position <= passed]:
+            del self.rescheduled_times[position]
 
-    def forget(self, positions: Sequence[Position]) -> None:
+    def cancel(self, positions: Sequence[Position]) -> None:
         """Messages were acknowledged: those of them that are delayed are not delivered."""
-        if found := self.tracked_among(positions):
+        if found := self.delayed_among(positions):
             self.tracker.cancel_many(found)
 
-    def tracked_among(self, positions: Sequence[Position]) -> list[Position]:
+    def delayed_among(self, positions: Sequence[Position]) -> list[Position]:
         """Filter positions for the delayed ones. Safe without the owner's lock."""
         tracker = self.tracker
         if not tracker.count:
@@ -84,7 +84,7 @@ class DelayedDelivery:
         found = tracker.contains_many(ledger_ids, entry_ids)
         return positions_of(ledger_ids[found], entry_ids[found])
 
-    def forget_passed(self, topic: ManagedLedger, passed: Position) -> None:
+    def cancel_up_to(self, topic: ManagedLedger, passed: Position) -> None:
         """The mark-delete position may have moved, by acknowledgments or otherwise: what is delayed up to there is not
         delivered."""
         start, self._passed = self._passed, passed
@@ -113,4 +113,4 @@ class DelayedDelivery:
             for _, ledger_id, entry_id in self.tracker.peek().indexes:
                 if (ledger_id, entry_id) <= passed:
                     self.tracker.cancel((ledger_id, entry_id))
-        self._remember_given_times()
+        self._load_rescheduled_times()

@@ -12,10 +12,10 @@ from bookstand.delivery.message.received_message import (
     DecodedEntries,
     Known,
     ReceivedMessage,
+    decode_entries,
+    decode_entry,
+    decode_entry_runs,
     expires_at,
-    opened,
-    opened_all,
-    opened_runs,
 )
 from bookstand.delivery.subscription.delayed_delivery import DelayedDelivery
 from bookstand.delivery.subscription.mark_delete_watcher import MarkDeleteWatcher
@@ -40,19 +40,19 @@ class ExpiringReader:
         cursor: Cursor,
         config: Callable[[], SubscriptionConfig],
         clock: Clock,
-        where: MessageStates,
+        states: MessageStates,
         delayed: DelayedDelivery,
-        passing: MarkDeleteWatcher,
-        tally: Counters,
+        mark_delete_watcher: MarkDeleteWatcher,
+        counters: Counters,
         unreadable: UnreadableEntries,
     ) -> None:
         self._cursor = cursor
         self._config = config
         self._clock = clock
-        self._where = where
+        self._states = states
         self._delayed = delayed
-        self._passing = passing
-        self._tally = tally
+        self._mark_delete_watcher = mark_delete_watcher
+        self._counters = counters
         self._unreadable = unreadable
         self._known: Known = {}
         self._limits = cursor.topic.client.expansion_limits
@@ -64,20 +64,20 @@ class ExpiringReader:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def open(self, entry: TopicEntry) -> ReceivedMessage:
+    def decode(self, entry: TopicEntry) -> ReceivedMessage:
         """As it is, alive or not."""
-        return opened(entry, self._known, self._limits)
+        return decode_entry(entry, self._known, self._limits)
 
-    def at(self, positions: Iterable[Position]) -> list[ReceivedMessage]:
+    def read_positions(self, positions: Iterable[Position]) -> list[ReceivedMessage]:
         """The entries that are still to be delivered, without damaged ones."""
-        entries = self._cursor.replay(positions, self._unreadable.meet)
-        return self.without_expired(opened_all(entries, self._known, self._limits).entries)
+        entries = self._cursor.replay(positions, self._unreadable.record)
+        return self.without_expired(decode_entries(entries, self._known, self._limits).entries)
 
     def read(self, count: int, wanted: EntryFilter | None, upto: Position | None = None) -> tuple[DecodedEntries, bool]:
         """Read up to ``count`` entries, none behind ``upto``, and drop damaged and expired ones. The second value is
         False if no entry was read."""
         runs = self._read_runs(count, wanted, upto)
-        found = opened_runs(runs, self._known, self._limits)
+        found = decode_entry_runs(runs, self._known, self._limits)
         if self._config().time_to_live is None:
             return found, bool(runs)
         return found._replace(entries=self.without_expired(found.entries)), bool(runs)
@@ -87,12 +87,12 @@ class ExpiringReader:
             try:
                 return self._cursor.read_runs(count, wanted, upto)
             except UnreadableEntryError as error:
-                self._unreadable.meet(error)
+                self._unreadable.record(error)
                 self._cursor.seek(error.last.next)
 
     def unacked(self, wanted: EntryFilter, start: Position | None = None) -> Iterator[TopicEntry]:
         """All entries from ``start`` on that are not acknowledged, without damaged ones; the read position stays."""
-        return self._cursor.unacked(wanted, start, self._unreadable.meet)
+        return self._cursor.unacked(wanted, start, self._unreadable.record)
 
     # -- the time to live --------------------------------------------------------------------------------------------
 
@@ -112,10 +112,10 @@ class ExpiringReader:
         time_to_live = self._time_to_live
         if time_to_live is None:
             return 0
-        out = set(map(position_of, self._where.out.all()))
+        out = set(map(position_of, self._states.unacked.all()))
         expired: list[Position] = []
-        for entry in self.unacked(self._delayed.untracked):
-            read = self.open(entry)
+        for entry in self.unacked(self._delayed.not_delayed):
+            read = self.decode(entry)
             if self._is_expired(read, time_to_live):
                 if entry.position not in out:
                     expired.append(entry.position)
@@ -127,10 +127,10 @@ class ExpiringReader:
         return len(expired)
 
     def _is_expired(self, entry: ReceivedMessage, time_to_live: int) -> bool:
-        end = expires_at(entry, time_to_live, self._delayed.given_times.get(entry.position))
+        end = expires_at(entry, time_to_live, self._delayed.rescheduled_times.get(entry.position))
         return end is not None and end <= self._clock.now()
 
     def _expire(self, positions: list[Position]) -> None:
         self._cursor.ack(positions)
-        self._tally.expired += len(positions)
-        self._passing.look()
+        self._counters.expired += len(positions)
+        self._mark_delete_watcher.check()

@@ -1,4 +1,4 @@
-"""What goes when the mark-delete position has passed a ledger: what was remembered of it, and perhaps itself."""
+"""Clean-up of a subscription's in-memory state as its mark-delete position advances."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from bookstand.storage.format.position import Position
 
 
 class MarkDeleteWatcher:
-    """``lock`` guards what is remembered, and is taken only when there is something to forget. ``trim_soon``: the topic
-    may have ledgers that nobody needs any more."""
+    """Thread-safe. It takes ``lock``, the subscription's, only when there is state to drop, so that most
+    acknowledgments do not wait for it. ``schedule_trim`` is called when ledgers may have become deletable."""
 
     def __init__(
         self,
         cursor: Cursor,
-        where: MessageStates,
+        states: MessageStates,
         delayed: DelayedDelivery,
         lock: RLock,
-        trim_soon: Callable[[], object],
+        schedule_trim: Callable[[], object],
     ) -> None:
         self._cursor = cursor
-        self._where = where
+        self._states = states
         self._delayed = delayed
         self._lock = lock
-        self._trim_soon = trim_soon
+        self._schedule_trim = schedule_trim
         self._ledger = cursor.mark_delete_position.ledger_id
 
-    def acknowledged(self, positions: Sequence[Position]) -> None:
-        """Entries were acknowledged that were not out: those of them that are delayed are not delivered."""
-        if self._delayed.tracked_among(positions):
+    def cancel_delayed(self, positions: Sequence[Position]) -> None:
+        """Cancel the delayed messages among acknowledged entries."""
+        if self._delayed.delayed_among(positions):
             with self._lock:
-                self._delayed.forget(positions)
+                self._delayed.cancel(positions)
 
-    def look(self) -> None:
-        """The mark-delete position may have moved."""
+    def check(self) -> None:
+        """Drop the state of ledgers that the mark-delete position has passed."""
         passed = self._cursor.mark_delete_position
         if passed.ledger_id != self._ledger:
             self._ledger = passed.ledger_id
             with self._lock:
-                self._where.forget_up_to(passed)
-                self._delayed.forget_up_to(passed)
-            self._trim_soon()
+                self._states.redelivery_counts.discard_before(passed.ledger_id)
+                self._delayed.forget_rescheduled(passed)
+            self._schedule_trim()

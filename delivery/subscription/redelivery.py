@@ -29,15 +29,15 @@ class RedeliveryTracker:
         store: Store,
         nacks_name: str,
         config: SubscriptionConfig,
-        where: MessageStates,
-        bell: Notifier,
+        states: MessageStates,
+        notifier: Notifier,
         lock: RLock,
         clock: Clock,
         timer: Timer,
     ) -> None:
         self._config = config
-        self._where = where
-        self._bell = bell
+        self._states = states
+        self._notifier = notifier
         self._lock = lock
         self._clock = clock
         self._timer = timer
@@ -58,10 +58,10 @@ class RedeliveryTracker:
                 clock=self._clock,
                 timer=self._timer,
                 durable=self._config.durable_nacks,
-                nacked=self._where.nacked,
+                nacked=self._states.nacked,
                 lock=self._lock,
             )
-            self._where.reach(self._where.nacked.last_entries())
+            self._states.extend_high_watermark(self._states.nacked.last_entries())
             return nacks
 
     def change_config(self, config: SubscriptionConfig) -> None:
@@ -79,21 +79,21 @@ class RedeliveryTracker:
     def nack(self, messages: Sequence[MessageId], wait: int | None) -> None:
         """Redeliver messages after so many milliseconds, or as the configuration says."""
         # Messages that the cursor has not read yet are nacked as well.
-        self._where.reach(map(position_of, messages))
+        self._states.extend_high_watermark(map(position_of, messages))
         # Messages of one count have one delay, and are recorded in one commit.
-        counts = self._where.given_back.of_each(messages)
+        counts = self._states.redelivery_counts.of_each(messages)
         for count in sorted(set(counts)):
             self._nacks.nack([one for one, its in zip(messages, counts, strict=True) if its == count], wait, count)
         for message in messages:
-            self._where.out.settle(message)
+            self._states.unacked.remove(message)
         # What was given back before waits for the nack as well.
-        self._where.again.discard(messages)
+        self._states.replay_queue.discard(messages)
 
     def _nacks_due(self, messages: list[MessageId]) -> None:
         with self._lock:
             if not self._stopped:
                 # What is out by now was given back for another reason, and went out again.
-                self.give_back([message for message in messages if self._where.out.handout_of(message) is None])
+                self.redeliver([message for message in messages if self._states.unacked.delivery_of(message) is None])
 
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
@@ -102,49 +102,49 @@ class RedeliveryTracker:
         span = self._config.ack_deadline
         return None if span is None else self._clock.now() + to_millis("ack_deadline", span)
 
-    def watch(self, deadline: int | None) -> None:
+    def schedule_deadline(self, deadline: int | None) -> None:
         """Have what is overdue redelivered at this deadline, or at an earlier one that is watched already."""
         if deadline is None or (self._alarm is not None and self._alarm.at <= deadline):
             return
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = self._timer.arm(deadline, self._deadline_passed)
+        self._alarm = self._timer.arm(deadline, self._redeliver_overdue)
 
-    def _deadline_passed(self, alarm: Alarm) -> None:
+    def _redeliver_overdue(self, alarm: Alarm) -> None:
         with self._lock:
             if self._alarm is alarm:
                 self._alarm = None
             if self._stopped:
                 return
-            overdue = self._where.out.overdue(self._clock.now())
+            overdue = self._states.unacked.overdue(self._clock.now())
             if overdue:
-                self.give_back(overdue)
-            self.watch(self._where.out.next_deadline)
+                self.redeliver(overdue)
+            self.schedule_deadline(self._states.unacked.next_deadline)
 
     # -- giving back -------------------------------------------------------------------------------------------------
 
-    def give_back(self, messages: Sequence[MessageId]) -> None:
+    def redeliver(self, messages: Sequence[MessageId]) -> None:
         """They come again at once. Those that nobody has seen do not come for another time."""
-        where = self._where
+        states = self._states
         if self._config.is_exclusive and messages:
-            messages = list({*messages, *where.out.all()})
+            messages = list({*messages, *states.unacked.all()})
         # The count of a whole entry is part of that of each of its members.
         whole = {message for message in messages if len(message) == 2}
         unseen: dict[Consumer, set[MessageId]] = {}
         for message in messages:
-            handout = where.out.handout_of(message)
-            if handout is not None and handout.consumer not in unseen:
-                unseen[handout.consumer] = handout.consumer.held_back(where.out)
-            is_seen = handout is None or message not in unseen[handout.consumer]
+            delivery = states.unacked.delivery_of(message)
+            if delivery is not None and delivery.consumer not in unseen:
+                unseen[delivery.consumer] = delivery.consumer.undelivered(states.unacked)
+            is_seen = delivery is None or message not in unseen[delivery.consumer]
             if is_seen and (len(message) == 2 or position_of(message) not in whole):
-                where.given_back.increment(message)
-            if handout is not None:
+                states.redelivery_counts.increment(message)
+            if delivery is not None:
                 # Of a nacked batch that is due, messages may be in flight that returned before it.
-                where.out.settle(message)
-        where.again.add(messages)
+                states.unacked.remove(message)
+        states.replay_queue.add(messages)
         # The cursor may not have come to it in this life.
-        where.reach(map(position_of, messages))
-        self._bell.ring()
+        states.extend_high_watermark(map(position_of, messages))
+        self._notifier.notify()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

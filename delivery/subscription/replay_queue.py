@@ -73,7 +73,7 @@ class ReplayQueue:
             self._heap = [member for members in self._members.values() for member in members]
             heapify(self._heap)
 
-    def take(self, most: int, admission: Admission | None = None, upto: Position | None = None) -> list[MessageId]:
+    def take(self, limit: int, admission: Admission | None = None, upto: Position | None = None) -> list[MessageId]:
         """Remove and return the lowest messages, at most ``most``: admitted ones only, and none behind ``upto``."""
         bounds = [] if upto is None else [upto]
         if admission is not None:
@@ -83,7 +83,7 @@ class ReplayQueue:
         left: list[BatchMessageId] = []
         entries = self._positions()
         position = next(entries, None)
-        while len(taken) < most:
+        while len(taken) < limit:
             # One that was discarded and added again may be there twice.
             while self._heap and (self._heap[0] not in self or (taken and self._heap[0] == taken[-1])):
                 heappop(self._heap)

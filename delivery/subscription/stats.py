@@ -21,7 +21,7 @@ class Counters:
     skipped: int = 0
 
     @property
-    def settled_unseen(self) -> int:
+    def acked_undelivered(self) -> int:
         """Number of messages that were acknowledged without being dispatched."""
         return self.expired + self.dead_lettered + self.skipped
 

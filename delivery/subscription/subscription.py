@@ -38,9 +38,9 @@ from bookstand.delivery.message.received_message import (
     Deliverable,
     ReceivedMember,
     ReceivedMessage,
-    are_whole,
+    are_single_messages,
     ids_of,
-    messages_in,
+    message_count,
     messages_of,
 )
 from bookstand.delivery.message.references import MessageRef, resolve_id, resolve_position
@@ -122,57 +122,73 @@ class Subscription(ProcessBound):
         self._guard = InterruptGuard(self._repair)
         # Of each call that was interrupted, what it had taken and did not return.
         self._interrupted: list[list[ReceivedMessage]] = []
-        self.bell = Notifier()
+        self.notifier = Notifier()
         """Rings when there may be something to receive."""
         self._closed: BookstandError | None = None
-        self._tally = Counters()
+        self._counters = Counters()
         self._own_consumer = Consumer(self, name)
         self._consumers = {self._own_consumer}
         # Who has an exclusive subscription.
         self._active: Consumer | None = None
         self.cursor: Cursor = topic.cursor(name, config.cursor, initial=initial)
-        self.cursor.on_resume(self.bell.ring)
-        self._where = MessageStates(config.nack_precision(self._clock))
-        self._open()
+        self.cursor.on_resume(self.notifier.notify)
+        self._states = MessageStates(config.nack_precision(self._clock))
+        self._create_parts()
         topic.ledger.client.add_metrics(self)
 
-    def _open(self) -> None:
+    def _create_parts(self) -> None:
         """Make the parts, around the cursor and what is in flight."""
-        topic, name, config, where = self.topic, self.name, self.config, self._where
+        topic, name, config, states = self.topic, self.name, self.config, self._states
         self._delayed = delayed = DelayedDelivery(self._open_tracker)
         if delayed.tracker.count:
             # What it knows from before may be out when the cursor comes to it.
-            where.reach([topic.ledger.last_confirmed])
-        passing = MarkDeleteWatcher(self.cursor, where, delayed, self._lock, topic.trim_soon)
-        self._acknowledging = AckHandler(self.cursor, where, passing, self.bell, self._tally)
+            states.extend_high_watermark([topic.ledger.last_confirmed])
+        mark_delete_watcher = MarkDeleteWatcher(self.cursor, states, delayed, self._lock, topic.schedule_trim)
+        self._acks = AckHandler(self.cursor, states, mark_delete_watcher, self.notifier, self._counters)
         self._unreadable = UnreadableEntries(
-            name, self.cursor, self._acknowledging, self._tally, lambda: topic.config.auto_skip_non_recoverable_data
+            name, self.cursor, self._acks, self._counters, lambda: topic.config.auto_skip_non_recoverable_data
         )
-        self._living = ExpiringReader(
-            self.cursor, self._present_config, self._clock, where, delayed, passing, self._tally, self._unreadable
+        self._reader = ExpiringReader(
+            self.cursor,
+            self._current_config,
+            self._clock,
+            states,
+            delayed,
+            mark_delete_watcher,
+            self._counters,
+            self._unreadable,
         )
-        portions = BatchFilter(self.cursor, where)
-        sizes = BatchSizeEstimator()
-        worn_out = DeadLetterRouter(
-            self._present_config,
+        batch_filter = BatchFilter(self.cursor, states)
+        batch_sizes = BatchSizeEstimator()
+        dead_letter_router = DeadLetterRouter(
+            self._current_config,
             topic.name,
             self._dead_letter_topic,
-            where,
-            portions,
-            self._acknowledging,
-            self._tally,
+            states,
+            batch_filter,
+            self._acks,
+            self._counters,
         )
-        self._new = BacklogSource(self.cursor, delayed, where, self._living, portions, sizes)
-        again = RedeliverySource(topic.name, name, where, self._living, portions, worn_out)
-        due = DelayedSource(delayed, where, self._living, portions, sizes)
+        self._backlog_source = BacklogSource(self.cursor, delayed, states, self._reader, batch_filter, batch_sizes)
+        redelivery_source = RedeliverySource(topic.name, name, states, self._reader, batch_filter, dead_letter_router)
+        delayed_source = DelayedSource(delayed, states, self._reader, batch_filter, batch_sizes)
         # Redeliveries of an exclusive subscription precede all else, because its messages stay in order.
-        self._gathering = Dispatcher([again, due, self._new], where, first_stays=config.is_exclusive)
-        self._holes = Holes(again, due, self._new, where)
-        self._returning = RedeliveryTracker(
-            topic.store, nack_name(topic.name, name), config, where, self.bell, self._lock, self._clock, topic.timer
+        self._dispatcher = Dispatcher(
+            [redelivery_source, delayed_source, self._backlog_source], states, first_stays=config.is_exclusive
+        )
+        self._holes = Holes(redelivery_source, delayed_source, self._backlog_source, states)
+        self._redelivery = RedeliveryTracker(
+            topic.store,
+            nack_name(topic.name, name),
+            config,
+            states,
+            self.notifier,
+            self._lock,
+            self._clock,
+            topic.timer,
         )
 
-    def _begin(self) -> None:
+    def _check_and_repair(self) -> None:
         """At the beginning of a call, with the lock: raise if the subscription is closed, and repair what an
         interruption has left."""
         self._check_open()
@@ -185,27 +201,27 @@ class Subscription(ProcessBound):
         if self._closed is not None:
             return
         seen = len(self._interrupted)
-        self._returning.stop()
-        self._returning.close()
+        self._redelivery.stop()
+        self._redelivery.close()
         self.tracker.close()
-        where = self._where
+        states = self._states
         for taken in self._interrupted:
             for message in taken:
-                where.out.settle(message.id)
+                states.unacked.remove(message.id)
         for consumer in self._consumers:
-            consumer.drop_spilled(where.out)
+            consumer.drop_overflow(states.unacked)
         if self.cursor.was_interrupted:
             self.cursor = self.topic.reopen_cursor(self.cursor, self.config.cursor)
-            self.cursor.on_resume(self.bell.ring)
+            self.cursor.on_resume(self.notifier.notify)
         else:
             self.cursor.rewind()
-        where.begin_anew(self.config.nack_precision(self._clock))
-        where.out.repair(self._is_acked)
+        states.forget_undelivered(self.config.nack_precision(self._clock))
+        states.unacked.repair(self._is_acked)
         # What is in flight may be anywhere.
-        where.reach([self.topic.ledger.last_confirmed])
-        self._open()
+        states.extend_high_watermark([self.topic.ledger.last_confirmed])
+        self._create_parts()
         del self._interrupted[:seen]
-        self.bell.ring()
+        self.notifier.notify()
 
     def _is_acked(self, message: MessageId) -> bool:
         position = position_of(message)
@@ -217,16 +233,16 @@ class Subscription(ProcessBound):
         topic = self.topic
         return open_tracker(
             self.cursor,
-            self._delays,
+            self._delayed_config,
             self.config.delayed_delivery_relative_precision,
             topic.shared_index,
-            self.bell.ring,
+            self.notifier.notify,
             self._clock,
             topic.timer,
         )
 
     @property
-    def _delays(self) -> DelayedDeliveryConfig:
+    def _delayed_config(self) -> DelayedDeliveryConfig:
         """The topic's settings of delayed delivery, with the subscription's own tick if it has one."""
         tick = self.config.delayed_delivery_tick_time_millis
         config = self.topic.config
@@ -238,7 +254,7 @@ class Subscription(ProcessBound):
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
-    def _present_config(self) -> SubscriptionConfig:
+    def _current_config(self) -> SubscriptionConfig:
         return self.config
 
     def change_config(self, config: SubscriptionConfig) -> None:
@@ -251,21 +267,21 @@ class Subscription(ProcessBound):
         if not isinstance(config, SubscriptionConfig):
             raise IncorrectParameterError(f"config must be a SubscriptionConfig, not {config!r}")
         with self._lock, self._guard:
-            self._begin()
+            self._check_and_repair()
             what = f"subscription {self.name!r} of topic {self.topic.name}"
             SUBSCRIPTION_WHILE_OPEN.check(what, self.config, config)
             self.cursor.change_config(config.cursor)
             self.config = config
-            self._returning.change_config(config)
+            self._redelivery.change_config(config)
             self.config_changed()
 
     def config_changed(self) -> None:
         """Apply the settings as they are now, those of the topic included, and wake waiting receivers."""
         with self._lock, self._guard:
             if self.usable:
-                self.tracker.change_config(self._delays)
+                self.tracker.change_config(self._delayed_config)
                 self._unreadable.skip_known()
-        self.bell.ring()
+        self.notifier.notify()
 
     @property
     def tracker(self) -> Tracker:
@@ -293,59 +309,67 @@ class Subscription(ProcessBound):
     def consumer(self, name: str | None = None) -> Consumer:
         """One of those who share the subscription; what it holds when it is closed is delivered again at once."""
         with self._lock, self._guard:
-            self._begin()
+            self._check_and_repair()
             consumer = Consumer(self, self.name if name is None else name)
             if self.config.is_exclusive:
-                self._take_over_exclusively(consumer)
+                self._claim_exclusive(consumer)
             self._consumers.add(consumer)
             return consumer
 
-    def _take_over_exclusively(self, consumer: Consumer) -> None:
+    def _claim_exclusive(self, consumer: Consumer) -> None:
         active = self._active
-        if active is not None and active is not consumer and (active is not self._own_consumer or len(self._where.out)):
+        if (
+            active is not None
+            and active is not consumer
+            and (active is not self._own_consumer or len(self._states.unacked))
+        ):
             raise ConsumerBusyError(f"subscription {self.name!r} is exclusive, and has consumer {active.name!r}")
         self._active = consumer
 
-    def take(self, consumer: Consumer, most: int) -> tuple[list[ReceivedMessage], bool]:
+    def dispatch(self, consumer: Consumer, limit: int) -> tuple[list[ReceivedMessage], bool]:
         """For consumers: what can go out now, and whether looking again at once makes sense."""
         taken: list[ReceivedMessage] = []
         try:
             try:
-                return self._take(consumer, most, taken)
+                return self._dispatch(consumer, limit, taken)
             except InterruptedOperationError:
                 # The cursor noticed it on the way.
-                return self._take(consumer, most, taken)
+                return self._dispatch(consumer, limit, taken)
         except BookstandError:
             raise
         except BaseException:
             self._interrupted.append(taken)
             raise
 
-    def _take(self, consumer: Consumer, most: int, taken: list[ReceivedMessage]) -> tuple[list[ReceivedMessage], bool]:
+    def _dispatch(
+        self, consumer: Consumer, limit: int, taken: list[ReceivedMessage]
+    ) -> tuple[list[ReceivedMessage], bool]:
         """``taken`` gets what goes out before it does."""
         with self._lock, self._guard:
-            self._begin()
+            self._check_and_repair()
             consumer.check_open()
             if self.config.is_exclusive:
-                self._take_over_exclusively(consumer)
-            messages = self._take_spilled(consumer, most, taken)
-            room = min(most - len(messages), self.config.max_unacked_messages - len(self._where.out))
-            full = self.config.max_unacked_messages <= len(self._where.out) + max(room, 0)
+                self._claim_exclusive(consumer)
+            messages = self._take_overflow(consumer, limit, taken)
+            room = min(limit - len(messages), self.config.max_unacked_messages - len(self._states.unacked))
+            full = self.config.max_unacked_messages <= len(self._states.unacked) + max(room, 0)
             # During a pause each acknowledgment may let something else go out.
-            self._acknowledging.is_awaited = full or self.paused
+            self._acks.at_unacked_limit = full or self.paused
             if room <= 0:
                 return messages, False
-            settled = self._tally.settled_unseen
+            settled = self._counters.acked_undelivered
             try:
-                admission = self.cursor.admission(len(self._where.out))
+                admission = self.cursor.admission(len(self._states.unacked))
                 if admission is None:
-                    portions, unfinished = self._gathering.gather(room)
+                    deliverables, unfinished = self._dispatcher.collect(room)
                 else:
-                    portions, unfinished = self._holes.gather(room, admission)
+                    deliverables, unfinished = self._holes.collect(room, admission)
                     # Messages acknowledged on the way may admit others.
-                    unfinished = unfinished or self._tally.settled_unseen != settled
-                if portions:
-                    messages += self._hand_out(consumer, self._cut(portions, room), most - len(messages), taken)
+                    unfinished = unfinished or self._counters.acked_undelivered != settled
+                if deliverables:
+                    messages += self._deliver(
+                        consumer, self._limit_to(deliverables, room), limit - len(messages), taken
+                    )
             except BookstandError:
                 if not messages:
                     raise
@@ -355,87 +379,89 @@ class Subscription(ProcessBound):
                 self._unreadable.report()
             return messages, unfinished
 
-    def _take_spilled(self, consumer: Consumer, most: int, taken: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        messages = consumer.take_spilled(most, self._where.out)
+    def _take_overflow(self, consumer: Consumer, limit: int, taken: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        messages = consumer.take_overflow(limit, self._states.unacked)
         taken += messages
         if messages and self.config.ack_deadline is not None:
             # Nobody has seen them until now.
-            self._where.out.hand_out(consumer, [message.id for message in messages], self._returning.deadline())
-        self._tally.delivered += len(messages)
+            self._states.unacked.add(consumer, [message.id for message in messages], self._redelivery.deadline())
+        self._counters.delivered += len(messages)
         return messages
 
-    def _cut(self, portions: list[Deliverable], room: int) -> Sequence[Deliverable]:
+    def _limit_to(self, deliverables: list[Deliverable], room: int) -> Sequence[Deliverable]:
         """As many of them as have so many messages; the rest comes next."""
-        if len(portions) <= room and are_whole(portions):
-            return portions
-        for number, portion in enumerate(portions, 1):
-            room -= messages_in([portion])
+        if len(deliverables) <= room and are_single_messages(deliverables):
+            return deliverables
+        for number, deliverable in enumerate(deliverables, 1):
+            room -= message_count([deliverable])
             if room <= 0:
-                self._where.again.add(message for left in portions[number:] for message in ids_of(left))
-                return portions[:number]
-        return portions
+                self._states.replay_queue.add(message for left in deliverables[number:] for message in ids_of(left))
+                return deliverables[:number]
+        return deliverables
 
-    def _hand_out(
-        self, consumer: Consumer, portions: Sequence[Deliverable], most: int, taken: list[ReceivedMessage]
+    def _deliver(
+        self, consumer: Consumer, deliverables: Sequence[Deliverable], limit: int, taken: list[ReceivedMessage]
     ) -> list[ReceivedMessage]:
         batch = None
-        if are_whole(portions):
-            messages = portions
+        if are_single_messages(deliverables):
+            messages = deliverables
             ids: list[MessageId] = list(map(_POSITION_OF, messages))
         else:
             try:
-                messages = [message for portion in portions for message in messages_of(portion)]
+                messages = [message for deliverable in deliverables for message in messages_of(deliverable)]
             except BookstandError:
-                self._where.again.add(message for portion in portions for message in ids_of(portion))
+                self._states.replay_queue.add(
+                    message for deliverable in deliverables for message in ids_of(deliverable)
+                )
                 raise
             ids = list(map(_ID_OF, messages))
-            if len(portions) == 1 and isinstance(messages[0], ReceivedMember):
+            if len(deliverables) == 1 and isinstance(messages[0], ReceivedMember):
                 batch = messages[0].position
-        deadline = self._returning.deadline()
+        deadline = self._redelivery.deadline()
         taken += messages
-        handout = self._where.out.hand_out(consumer, ids, deadline, batch)
-        self._returning.watch(deadline)
-        if self._where.given_back:
-            for message, count in zip(messages, self._where.given_back.of_each(ids), strict=True):
+        delivery = self._states.unacked.add(consumer, ids, deadline, batch)
+        self._redelivery.schedule_deadline(deadline)
+        if self._states.redelivery_counts:
+            for message, count in zip(messages, self._states.redelivery_counts.of_each(ids), strict=True):
                 message.redelivery_count = count
-                self._tally.redelivered += count > 0
-        if len(messages) > most:
-            consumer.spill(messages[most:], handout)
-            messages = messages[:most]
-        self._tally.delivered += len(messages)
+                self._counters.redelivered += count > 0
+        if len(messages) > limit:
+            consumer.buffer_overflow(messages[limit:], delivery)
+            messages = messages[:limit]
+        self._counters.delivered += len(messages)
         return messages
 
     def expire(self) -> int:
         """Acknowledge what is past its time to live; how many. The dispatcher does it with what it meets."""
         with self._lock, self._guard:
-            self._begin()
-            return self._living.expire_all()
+            self._check_and_repair()
+            return self._reader.expire_all()
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
     def ack(self, message: MessageRef) -> Pending:
         """It is done with. Accepted on return, and durable once the Pending's ``result()`` has returned."""
         try:
-            return self._acknowledging.ack(message)
+            return self._acks.ack(message)
         except BaseException as error:
-            return self._acknowledge_again(lambda: self._acknowledging.ack(message), error)
+            return self._retry_ack(lambda: self._acks.ack(message), error)
 
     def ack_many(self, messages: Iterable[MessageRef]) -> Pending:
         """Many at once, the fast way."""
         given = list(messages)
         try:
-            return self._acknowledging.ack_many(given)
+            return self._acks.ack_many(given)
         except BaseException as error:
-            return self._acknowledge_again(lambda: self._acknowledging.ack_many(given), error)
+            return self._retry_ack(lambda: self._acks.ack_many(given), error)
 
     def ack_cumulative(self, message: MessageRef) -> Pending:
         """It, and everything before it."""
         try:
-            return self._acknowledging.ack_cumulative(message)
+            return self._acks.ack_cumulative(message)
         except BaseException as error:
-            return self._acknowledge_again(lambda: self._acknowledging.ack_cumulative(message), error)
+            return self._retry_ack(lambda: self._acks.ack_cumulative(message), error)
 
-    def _acknowledge_again(self, acknowledge: Callable[[], Pending], error: BaseException) -> Pending:
+    def _retry_ack(self, acknowledge: Callable[[], Pending], error: BaseException) -> Pending:
         """After an attempt that failed because of an earlier interruption; else raise its error."""
         if not isinstance(error, BookstandError):
             # It may be acknowledged, and in flight all the same.
@@ -443,7 +469,7 @@ class Subscription(ProcessBound):
         if not isinstance(error, InterruptedOperationError):
             raise error
         with self._lock, self._guard:
-            self._begin()
+            self._check_and_repair()
         return acknowledge()
 
     # -- what comes again --------------------------------------------------------------------------------------------
@@ -460,17 +486,17 @@ class Subscription(ProcessBound):
         wait = None if delay is None else to_millis("delay", delay)
         ids = [resolve_id(message) for message in messages]
         with self._lock, self._guard:
-            self._begin()
-            self._returning.nack([message for message in ids if not self.cursor.is_acked(position_of(message))], wait)
-        self._acknowledging.settled()
+            self._check_and_repair()
+            self._redelivery.nack([message for message in ids if not self.cursor.is_acked(position_of(message))], wait)
+        self._acks.on_settled()
 
     def redeliver_all(self) -> None:
         """Everything that is out comes again at once."""
         with self._lock, self._guard:
-            self._begin()
-            self._returning.give_back(self._where.out.all())
+            self._check_and_repair()
+            self._redelivery.redeliver(self._states.unacked.all())
 
-    def left(self, consumer: Consumer) -> None:
+    def on_consumer_closed(self, consumer: Consumer) -> None:
         """For consumers: one of them is there no more."""
         with self._lock, self._guard:
             consumer.closed = True
@@ -478,7 +504,7 @@ class Subscription(ProcessBound):
             if self._active is consumer:
                 self._active = None
             if self._closed is None:
-                self._returning.give_back(self._where.out.of(consumer))
+                self._redelivery.redeliver(self._states.unacked.of(consumer))
 
     # -- delayed messages --------------------------------------------------------------------------------------------
 
@@ -487,7 +513,7 @@ class Subscription(ProcessBound):
         cancelled = resolve_position(position)
         pending = self.ack(cancelled)
         with self._lock, self._guard:
-            self._begin()
+            self._check_and_repair()
             self.tracker.cancel(cancelled)
         return pending
 
@@ -500,16 +526,16 @@ class Subscription(ProcessBound):
         if time is None:
             raise IncorrectParameterError("a message is rescheduled for a time: deliver_at, or deliver_after")
         with self._lock, self._guard:
-            self._begin()
+            self._check_and_repair()
             chosen = resolve_position(position)
             # The tracker may have it all the same: from a snapshot, after a restart.
-            if self.cursor.is_acked(chosen) or chosen in self._where:
+            if self.cursor.is_acked(chosen) or chosen in self._states:
                 return False
             if chosen >= self.cursor.read_position:
-                self._new.track_unread()
+                self._backlog_source.index_unread()
             moved = self._delayed.reschedule(chosen, time)
         if moved:
-            self.bell.ring()
+            self.notifier.notify()
         return moved
 
     def peek_delayed(
@@ -520,9 +546,9 @@ class Subscription(ProcessBound):
         if limit is not None and (type(limit) is not int or limit < 0):
             raise IncorrectParameterError(f"a limit is a number from 0 up or None, not {limit!r}")
         with self._lock, self._guard:
-            self._begin()
-            self._new.track_unread()
-            self._delayed.forget_passed(self.topic.ledger, self.cursor.mark_delete_position)
+            self._check_and_repair()
+            self._backlog_source.index_unread()
+            self._delayed.cancel_up_to(self.topic.ledger, self.cursor.mark_delete_position)
             found = self.tracker.peek(delivery_time(None, first, 0), delivery_time(None, last, 0), limit)
         return [(time, Position(ledger_id, entry_id)) for time, ledger_id, entry_id in found.indexes]
 
@@ -530,15 +556,15 @@ class Subscription(ProcessBound):
         """Read again from there, durably; what is out is out no more. What was negatively acknowledged keeps its time,
         and what waits for its time goes on to."""
         with self._lock, self._guard:
-            self._begin()
+            self._check_and_repair()
             read_position = self.cursor.read_position
             pending = self.cursor.reset(Position(*check_position(position)))
-            self._where.clear()
-            self._where.reach([read_position])
-            self._new.begin_anew()
+            self._states.clear()
+            self._states.extend_high_watermark([read_position])
+            self._backlog_source.on_seek()
             self._delayed.reset(self.cursor.mark_delete_position, shared=self.topic.shared_index is not None)
         pending.result()
-        self.bell.ring()
+        self.notifier.notify()
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -561,7 +587,7 @@ class Subscription(ProcessBound):
             *self.cursor.recovered_from.damage,
             *self.tracker.problems,
             *([] if index is None else index.damage),
-            *self._returning.damage,
+            *self._redelivery.damage,
         ]
 
     @property
@@ -569,19 +595,20 @@ class Subscription(ProcessBound):
         """How many messages are where, at this moment."""
         with self._lock, self._guard:
             if self._closed is None:
-                self._begin()
-            self._delayed.forget_passed(self.topic.ledger, self.cursor.mark_delete_position)
+                self._check_and_repair()
+            self._delayed.cancel_up_to(self.topic.ledger, self.cursor.mark_delete_position)
             return SubscriptionStats(
                 backlog=self.cursor.backlog,
                 delayed=self.tracker.delayed_count,
-                out=len(self._where.out) - sum(len(one.held_back(self._where.out)) for one in self._consumers),
-                waiting=len(self._where.again),
-                nacked=len(self._where.nacked),
+                out=len(self._states.unacked)
+                - sum(len(one.undelivered(self._states.unacked)) for one in self._consumers),
+                waiting=len(self._states.replay_queue),
+                nacked=len(self._states.nacked),
                 unreadable=len(self._unreadable.positions),
                 paused=self.paused,
                 pause_reasons=self.cursor.pause_reasons,
                 entries_to_resume=self.cursor.entries_to_resume,
-                **asdict(self._tally),
+                **asdict(self._counters),
             )
 
     @property
@@ -596,7 +623,7 @@ class Subscription(ProcessBound):
         with self._lock:
             if not self.usable:
                 return iter(())
-            found = samples(len(self._unreadable.positions), self._tally.skipped, self.topic.name, self.name)
+            found = samples(len(self._unreadable.positions), self._counters.skipped, self.topic.name, self.name)
             return iter(list(found))
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -626,10 +653,10 @@ class Subscription(ProcessBound):
             if self._closed is not None:
                 return
             self._closed = ClientClosedError(f"subscription {self.name!r} of topic {self.topic.name} is closed")
-            self._returning.stop()
+            self._redelivery.stop()
             self.tracker.close()
-        self._returning.close()
-        self.bell.ring()
+        self._redelivery.close()
+        self.notifier.notify()
 
     def __enter__(self) -> Subscription:
         return self

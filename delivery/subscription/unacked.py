@@ -37,7 +37,7 @@ class UnackedMessages(ProcessBound):
     """Its owner has a lock for all but settling."""
 
     def __init__(self) -> None:
-        self._handouts: dict[MessageId, Delivery] = {}
+        self._deliveries: dict[MessageId, Delivery] = {}
         # Of batches: those of an entry that are out. While one is settled, another may go out.
         self._members: dict[tuple[int, int], set[MessageId]] = {}
         self._members_lock = Lock()
@@ -45,27 +45,27 @@ class UnackedMessages(ProcessBound):
         self._by_deadline: list[tuple[int, int, Delivery]] = []
         self._number = count()
         # How many messages they have, settled or not, at most.
-        self._kept = 0
+        self._scheduled = 0
 
     def __len__(self) -> int:
-        return len(self._handouts)
+        return len(self._deliveries)
 
     def __contains__(self, message: object) -> bool:
-        return message in self._handouts
+        return message in self._deliveries
 
     def has_any_of(self, position: Position, members: Iterable[BatchMessageId]) -> bool:
         """Of a batch."""
         out = self._members.get(position)
         return out is not None and not out.isdisjoint(members)
 
-    def handout_of(self, message: MessageId) -> Delivery | None:
-        return self._handouts.get(message)
+    def delivery_of(self, message: MessageId) -> Delivery | None:
+        return self._deliveries.get(message)
 
-    def is_in(self, message: MessageId, handout: Delivery) -> bool:
+    def is_from(self, message: MessageId, delivery: Delivery) -> bool:
         """Whether it is out since this handout, and was not given back meanwhile."""
-        return self._handouts.get(message) is handout
+        return self._deliveries.get(message) is delivery
 
-    def hand_out(
+    def add(
         self,
         consumer: Consumer,
         messages: Sequence[MessageId],
@@ -73,13 +73,13 @@ class UnackedMessages(ProcessBound):
         batch: tuple[int, int] | None = None,
     ) -> Delivery:
         """``batch``: the position of the entry that all of them are members of, where that is known."""
-        handout = Delivery(consumer, messages, deadline)
-        handouts = dict.fromkeys(messages, handout)
-        self._handouts.update(handouts)
+        delivery = Delivery(consumer, messages, deadline)
+        deliveries = dict.fromkeys(messages, delivery)
+        self._deliveries.update(deliveries)
         if batch is not None:
             with self._members_lock:
                 # The dictionary knows their hashes.
-                self._members.setdefault(batch, set()).update(handouts)
+                self._members.setdefault(batch, set()).update(deliveries)
         elif BatchMessageId in set(map(type, messages)):
             # Those of an entry are mostly next to each other.
             of_batches = groupby([message for message in messages if len(message) > 2], _POSITION_IN)
@@ -87,42 +87,42 @@ class UnackedMessages(ProcessBound):
                 for position, members in of_batches:
                     self._members.setdefault(position, set()).update(members)
         if deadline is not None:
-            heappush(self._by_deadline, (deadline, next(self._number), handout))
-            self._kept += len(messages)
-            if self._kept > 2 * len(self._handouts) + _FEW:
-                self._forget_settled()
-        return handout
+            heappush(self._by_deadline, (deadline, next(self._number), delivery))
+            self._scheduled += len(messages)
+            if self._scheduled > 2 * len(self._deliveries) + _FEW:
+                self._drop_removed()
+        return delivery
 
-    def _forget_settled(self) -> None:
+    def _drop_removed(self) -> None:
         """A deadline may be a long time off."""
-        for _, _, handout in self._by_deadline:
-            handout.messages = [message for message in handout.messages if self.is_in(message, handout)]
+        for _, _, delivery in self._by_deadline:
+            delivery.messages = [message for message in delivery.messages if self.is_from(message, delivery)]
         # Sorted, it is a heap again.
         self._by_deadline = sorted(one for one in self._by_deadline if one[2].messages)
-        self._kept = sum(len(handout.messages) for _, _, handout in self._by_deadline)
+        self._scheduled = sum(len(delivery.messages) for _, _, delivery in self._by_deadline)
 
-    def settle(self, message: MessageId) -> bool:
+    def remove(self, message: MessageId) -> bool:
         """Remove a message, and with an entry all of its members; return whether the message itself was out."""
-        was_out = self._handouts.pop(message, None) is not None
+        was_out = self._deliveries.pop(message, None) is not None
         if self._members:
-            self._settle_members(position_of(message), (message,) if len(message) > 2 else None)
+            self._remove_members(position_of(message), (message,) if len(message) > 2 else None)
         return was_out
 
-    def settle_all(self, positions: Iterable[Position]) -> list[Position]:
+    def remove_entries(self, positions: Iterable[Position]) -> list[Position]:
         """Settle many entries; return those that were not in flight as a whole."""
         if self._members:
-            return [position for position in positions if not self.settle(position)]
-        pop = self._handouts.pop
+            return [position for position in positions if not self.remove(position)]
+        pop = self._deliveries.pop
         return [position for position in positions if pop(position, None) is None]
 
-    def settle_members(self, position: Position, members: Iterable[BatchMessageId]) -> None:
+    def remove_members(self, position: Position, members: Iterable[BatchMessageId]) -> None:
         """The same of some of a batch."""
-        pop = self._handouts.pop
+        pop = self._deliveries.pop
         for member in members:
             pop(member, None)
-        self._settle_members(position, members)
+        self._remove_members(position, members)
 
-    def _settle_members(self, position: Position, members: Iterable[MessageId] | None) -> None:
+    def _remove_members(self, position: Position, members: Iterable[MessageId] | None) -> None:
         """All of the batch, if ``members`` is None."""
         with self._members_lock:
             out = self._members.get(position)
@@ -130,25 +130,25 @@ class UnackedMessages(ProcessBound):
                 return
             if members is None:
                 for member in out:
-                    self._handouts.pop(member, None)
+                    self._deliveries.pop(member, None)
                 del self._members[position]
                 return
             out.difference_update(members)
             if not out:
                 del self._members[position]
 
-    def settle_up_to(self, last: Position) -> list[MessageId]:
+    def remove_up_to(self, last: Position) -> list[MessageId]:
         """All of the entries up to a position."""
-        settled = [message for message in list(self._handouts) if position_of(message) <= last]
+        settled = [message for message in list(self._deliveries) if position_of(message) <= last]
         for message in settled:
-            self.settle(message)
+            self.remove(message)
         return settled
 
     def of(self, consumer: Consumer) -> list[MessageId]:
-        return [message for message, handout in list(self._handouts.items()) if handout.consumer is consumer]
+        return [message for message, delivery in list(self._deliveries.items()) if delivery.consumer is consumer]
 
     def all(self) -> list[MessageId]:
-        return list(self._handouts)
+        return list(self._deliveries)
 
     @property
     def next_deadline(self) -> int | None:
@@ -160,28 +160,28 @@ class UnackedMessages(ProcessBound):
         waiting = self._by_deadline
         found: list[MessageId] = []
         while waiting and waiting[0][0] <= now:
-            _, _, handout = heappop(waiting)
-            found += [message for message in handout.messages if self.is_in(message, handout)]
-        while waiting and not any(self.is_in(message, waiting[0][2]) for message in waiting[0][2].messages):
+            _, _, delivery = heappop(waiting)
+            found += [message for message in delivery.messages if self.is_from(message, delivery)]
+        while waiting and not any(self.is_from(message, waiting[0][2]) for message in waiting[0][2].messages):
             heappop(waiting)
         return found
 
     def repair(self, is_settled: Callable[[MessageId], bool]) -> None:
         """After an interrupted call: make everything else out of what is in flight, and settle what is to be."""
-        out, self._handouts = self._handouts, {}
-        self._members, self._by_deadline, self._kept = {}, [], 0
+        out, self._deliveries = self._deliveries, {}
+        self._members, self._by_deadline, self._scheduled = {}, [], 0
         try:
-            handouts: dict[int, tuple[Delivery, list[MessageId]]] = {}
-            for message, handout in out.items():
+            deliveries: dict[int, tuple[Delivery, list[MessageId]]] = {}
+            for message, delivery in out.items():
                 if not is_settled(message):
-                    handouts.setdefault(id(handout), (handout, []))[1].append(message)
-            for handout, messages in handouts.values():
-                self.hand_out(handout.consumer, messages, handout.deadline)
+                    deliveries.setdefault(id(delivery), (delivery, []))[1].append(message)
+            for delivery, messages in deliveries.values():
+                self.add(delivery.consumer, messages, delivery.deadline)
         except BaseException:
-            self._handouts = out
+            self._deliveries = out
             raise
 
     def clear(self) -> None:
-        self._handouts.clear()
+        self._deliveries.clear()
         self._members.clear()
         self._by_deadline.clear()

@@ -25,17 +25,17 @@ class UnreadableEntries:
     """
 
     def __init__(
-        self, name: str, cursor: Cursor, acknowledging: AckHandler, tally: Counters, skips: Callable[[], bool]
+        self, name: str, cursor: Cursor, acks: AckHandler, counters: Counters, skips: Callable[[], bool]
     ) -> None:
         self._name = name
         self._cursor = cursor
-        self._acknowledging = acknowledging
-        self._tally = tally
+        self._acks = acks
+        self._counters = counters
         self._skips = skips
         self._by_ledger: dict[int, BitMap64] = {}
         self._unreported: deque[UnreadableEntryError] = deque()
 
-    def meet(self, error: UnreadableEntryError) -> None:
+    def record(self, error: UnreadableEntryError) -> None:
         """Note the damage that a read has met, to be skipped or to be reported once."""
         ledger_id = error.position.ledger_id
         met = BitMap64(range(error.position.entry_id, error.last.entry_id + 1))
@@ -51,8 +51,8 @@ class UnreadableEntries:
 
     def _skip(self, ledger_id: int, entry_ids: BitMap64) -> None:
         unacked: list[MessageRef] = [*self._unacked(ledger_id, entry_ids)]
-        self._acknowledging.ack_uncounted(unacked)
-        self._tally.skipped += len(unacked)
+        self._acks.ack_silently(unacked)
+        self._counters.skipped += len(unacked)
 
     def _unacked(self, ledger_id: int, entry_ids: BitMap64) -> list[Position]:
         positions = positions_in(ledger_id, list(entry_ids))

@@ -18,11 +18,11 @@ CONSUMER: Any = object()
 def test_a_batch_is_settled_as_a_whole() -> None:
     out = UnackedMessages()
     first, second = members_of(BATCH, range(2)), members_of(BATCH, range(2, 4))
-    out.hand_out(CONSUMER, [*first, Position(3, 8)], None)
-    out.settle_members(BATCH, first)
-    out.hand_out(CONSUMER, second, None)
+    out.add(CONSUMER, [*first, Position(3, 8)], None)
+    out.remove_members(BATCH, first)
+    out.add(CONSUMER, second, None)
     assert (len(out), out.has_any_of(BATCH, first), out.has_any_of(BATCH, second)) == (3, False, True)
-    out.settle(BATCH)
+    out.remove(BATCH)
     assert out.all() == [Position(3, 8)]
 
 
@@ -30,12 +30,12 @@ def test_a_batch_that_is_known_to_be_one_is_told_as_any() -> None:
     out, known = UnackedMessages(), UnackedMessages()
     members = members_of(BATCH, range(3))
     for some in members[:2], members[1:]:
-        out.hand_out(CONSUMER, some, 7)
-        known.hand_out(CONSUMER, some, 7, BATCH)
+        out.add(CONSUMER, some, 7)
+        known.add(CONSUMER, some, 7, BATCH)
     for one in out, known:
-        one.settle(members[0])
+        one.remove(members[0])
         assert (one.all(), one.has_any_of(BATCH, members[:1])) == (members[1:], False)
-        one.settle(BATCH)
+        one.remove(BATCH)
         assert (len(one), one.has_any_of(BATCH, members)) == (0, False)
 
 
@@ -43,11 +43,11 @@ def test_two_batches_that_go_out_mixed() -> None:
     """What comes again precedes what is new, and may be of the same batch."""
     out = UnackedMessages()
     members, others = members_of(BATCH, range(2)), members_of(Position(3, 8), range(1))
-    out.hand_out(CONSUMER, [members[0], *others, members[1]], 7)
+    out.add(CONSUMER, [members[0], *others, members[1]], 7)
     assert out.has_any_of(Position(3, 8), others)
-    out.settle(BATCH)
+    out.remove(BATCH)
     assert (out.all(), len(out), out.overdue(8)) == (others, 1, others)
-    out.settle_members(Position(3, 8), others)
+    out.remove_members(Position(3, 8), others)
     assert len(out) == 0
 
 
@@ -58,25 +58,25 @@ def test_others_of_a_batch_go_out_meanwhile(one_by_one: bool) -> None:
     rounds = 2_000
     first, second = members_of(BATCH, range(2)), members_of(BATCH, range(2, 4))
 
-    def settle() -> None:
+    def remove() -> None:
         for _ in range(rounds):
             barrier.wait()
             if one_by_one:
                 for member in first:
-                    out.settle(member)
+                    out.remove(member)
             else:
-                out.settle_members(BATCH, first)
+                out.remove_members(BATCH, first)
             barrier.wait()
 
-    thread = Thread(target=settle)
+    thread = Thread(target=remove)
     thread.start()
     left = 0
     for _ in range(rounds):
-        out.hand_out(CONSUMER, first, None)
+        out.add(CONSUMER, first, None)
         barrier.wait()
-        out.hand_out(CONSUMER, second, None)
+        out.add(CONSUMER, second, None)
         barrier.wait()
-        out.settle(BATCH)
+        out.remove(BATCH)
         left += len(out)
         out.clear()
     thread.join()

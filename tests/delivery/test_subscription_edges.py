@@ -175,7 +175,7 @@ def test_deadlines_far_away_keep_nothing_that_is_acknowledged(store: Store) -> N
     for _ in range(40):
         topic.publish_many([b"x"] * 100)
         sub.ack_many(sub.receive(100, timeout=0))
-    assert sum(len(handout.messages) for _, _, handout in sub._where.out._by_deadline) <= 2_000
+    assert sum(len(handout.messages) for _, _, handout in sub._states.unacked._by_deadline) <= 2_000
 
 
 @pytest.mark.parametrize("tracker", ["in_memory", "bucket"])

@@ -184,7 +184,7 @@ def test_many_messages_nacked_twice_return_once(
     desk.sub.nack_many(messages, delay=10_000)
     for message in messages:
         desk.sub.nack(message, delay=5_000)
-        assert len(desk.sub._where.nacked._moved) <= 31
+        assert len(desk.sub._states.nacked._moved) <= 31
     assert desk.sub.stats.nacked == 200
     assert len(arrivals(desk, 4_999)) == 0
     assert len(arrivals(desk, 5_000)) == 200

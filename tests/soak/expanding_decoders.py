@@ -57,7 +57,7 @@ def _of_messages(rng: random.Random) -> dict[str, Decoder]:
 
     def received_of(data: bytes) -> int:
         """A subscription's way to the messages of an entry."""
-        entry = received_message.opened(TopicEntry(Position(3, 4), data), {})
+        entry = received_message.decode_entry(TopicEntry(Position(3, 4), data), {})
         size = received_message.size_of_batch(entry)
         if not size:
             return len(entry.payload)

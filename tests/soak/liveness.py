@@ -211,7 +211,7 @@ class Case:
         ranges, batches = len(self.sub.cursor.acked_ranges()), len(self.sub.cursor.partial_batches())
         if self._pause_began is None:
             self.pauses += 1
-            out = self.sub._where.out.all()
+            out = self.sub._states.unacked.all()
             self._out_then = {Position(*one[:2]) for one in out}
             highest = max(self._out_then | {self.highest_acked})
             self._pause_began = (
