@@ -1,69 +1,101 @@
-"""Putting together what goes out next, of what comes from several places."""
+"""Selection of the messages to be dispatched next, from several sources."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from bookstand.delivery.dispatch.starvation_guard import StarvationGuard
 from bookstand.delivery.message.received_message import Deliverable, ids_of, message_count
 from bookstand.delivery.subscription.message_states import MessageStates
 from bookstand.errors import BookstandError
 
+MAX_SKIPS = 8
+"""Maximum number of times in a row that a source with messages is skipped."""
+
+
+class StarvationGuard:
+    """Order of the sources: earlier ones have precedence, but none is skipped for long.
+
+    With ``first_has_precedence`` the first source is never skipped; only the others take turns.
+    """
+
+    def __init__(self, count: int, first_has_precedence: bool = False) -> None:
+        self._default_order = list(range(count))
+        self._skips = [0] * count
+        # If all but the first reach the limit in the same round, the last of them waits for the others.
+        self._skip_limit = MAX_SKIPS - (count - 2)
+        self._first_has_precedence = first_has_precedence
+
+    def order(self) -> Sequence[int]:
+        if max(self._skips) < self._skip_limit:
+            return self._default_order
+        return sorted(self._default_order, key=self._precedence)
+
+    def _precedence(self, index: int) -> tuple[bool, bool, int, int]:
+        skips = self._skips[index]
+        return index > 0 and self._first_has_precedence, skips < self._skip_limit, -skips, index
+
+    def served(self, index: int) -> None:
+        """Record that a source was served or had no messages."""
+        self._skips[index] = 0
+
+    def skipped(self, index: int) -> None:
+        self._skips[index] += 1
+
 
 class MessageSource(Protocol):
-    """A place that messages come from. Its owner has a lock."""
+    """A source of messages. Not thread-safe; callers hold the subscription's lock."""
 
     @property
     def may_have_messages(self) -> bool:
-        """Whether there may be some, as far as can be told without looking."""
+        """False if the source certainly has no messages. Performs no read."""
 
     def take(self, limit: int) -> list[Deliverable] | None:
-        """So many messages at most, or a few more of the last one's batch. None: what was found is not to go out now,
-        and there may be more."""
+        """Remove and return up to ``limit`` messages, or more if the last entry is a batch. None: the messages found
+        are not deliverable now, and there may be others."""
 
 
 class Dispatcher:
-    """Not thread-safe: callers hold the subscription's lock. The sources take turns (``turns.py``)."""
+    """Not thread-safe; callers hold the subscription's lock."""
 
-    def __init__(self, sources: Sequence[MessageSource], states: MessageStates, first_stays: bool) -> None:
+    def __init__(self, sources: Sequence[MessageSource], states: MessageStates, first_has_precedence: bool) -> None:
         self._sources = sources
         self._states = states
-        self._turns = StarvationGuard(len(sources), first_stays)
+        self._starvation_guard = StarvationGuard(len(sources), first_has_precedence)
 
     def collect(self, room: int) -> tuple[list[Deliverable], bool]:
-        """What they give, about so many messages; and whether looking further may find more."""
+        """Collect about ``room`` messages. The second value is True if another call may find more."""
         sources = self._sources
         taken = self._states.dispatching
         deliverables: list[Deliverable] = []
         taken.clear()
         noted = count = 0
-        left_out: list[int] = []
+        skipped: list[int] = []
         unfinished = False
         failure: BookstandError | None = None
-        for place in self._turns.order():
+        for index in self._starvation_guard.order():
             if count >= room:
-                left_out.append(place)
+                skipped.append(index)
                 continue
             if noted < len(deliverables):
                 taken.update(message for deliverable in deliverables[noted:] for message in ids_of(deliverable))
                 noted = len(deliverables)
             try:
-                found = sources[place].take(room - count)
+                found = sources[index].take(room - count)
             except BookstandError as error:
-                # What the others have goes out; of what cannot be read the next call tells.
+                # Deliver the messages of the other sources; the next call raises the error again.
                 failure = failure or error
                 continue
             if found is None:
                 unfinished = True
             else:
-                # What one place alone gives stays as it is.
+                # Preserves the type of a single source's list.
                 deliverables = deliverables + found if deliverables else found
                 count += message_count(found)
-            self._turns.served(place)
-        for place in left_out:
-            if sources[place].may_have_messages:
-                self._turns.skipped(place)
+            self._starvation_guard.served(index)
+        for index in skipped:
+            if sources[index].may_have_messages:
+                self._starvation_guard.skipped(index)
         if failure is not None and not deliverables and not unfinished:
             raise failure
         return deliverables, unfinished

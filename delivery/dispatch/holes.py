@@ -1,8 +1,8 @@
 """Acknowledgment holes: dispatch while the cursor's state is at its size limit (``cursor/dispatch_pause.py``).
 
 Holes are dispatched in the order of their positions. During a pause, due messages and unread messages up to the highest
-acknowledged position therefore join the redeliveries in the replay queue (``replay_queue.py``), and the lowest admitted
-messages are taken from there. The others remain in the queue until the pause ends.
+acknowledged position therefore join the redeliveries in the replay queue, and the lowest admitted messages are taken
+from there. The others remain in the queue until the pause ends.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Holes:
         taken.update(message for deliverable in found for message in ids_of(deliverable))
         try:
             some_read = self._new.queue(admission.last, room - count)
-            # Messages behind the read position follow once no unread message lies below them.
+            # Messages above the read position follow when no unread message is below them.
             upto = self._new.position.previous if some_read else None
             found += self._again.take(room - count, admission, upto)
         except BookstandError:
-            # Dispatch what was found; the next call raises the error again.
+            # Dispatch the messages found so far; the next call raises the error again.
             if not found:
                 raise
             return found, False

@@ -1,4 +1,4 @@
-"""The first place that messages come from: what was negatively acknowledged, held too long, or given back."""
+"""Redeliveries: messages of the replay queue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bookstand.cursor.dispatch_pause import Admission
 from bookstand.delivery.message.batch_filter import BatchFilter
 from bookstand.delivery.message.message_id import MessageId, position_of
 from bookstand.delivery.message.received_message import Deliverable, message_count
-from bookstand.delivery.subscription.dead_letter_router import DeadLetterRouter
+from bookstand.delivery.subscription.dead_letters import DeadLetterRouter
 from bookstand.delivery.subscription.expiry import ExpiringReader
 from bookstand.delivery.subscription.message_states import MessageStates
 from bookstand.errors import BookstandError
@@ -38,7 +38,7 @@ class RedeliverySource:
         return bool(self._states.replay_queue)
 
     def take(self, limit: int, admission: Admission | None = None, upto: Position | None = None) -> list[Deliverable]:
-        """Take redeliveries, during a pause only those that ``admission`` admits, and none behind ``upto``."""
+        """Take redeliveries up to ``upto``; during a pause only the ones that ``admission`` admits."""
         found: list[Deliverable] = []
         count = 0
         while count < limit and (ids := self._states.replay_queue.take(limit - count, admission, upto)):
@@ -60,7 +60,7 @@ class RedeliverySource:
         return self._dead_letter_router.route(self._batch_filter.select(entries, ids))
 
     def _readable(self, ids: list[MessageId]) -> list[Deliverable]:
-        """Where one of them cannot be read, or not be buried, the others go on; that one stays."""
+        """Handle messages one by one. Messages that cannot be read or dead-lettered return to the replay queue."""
         found: list[Deliverable] = []
         for message in ids:
             try:

@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import NamedTuple, TypeGuard
 
 from bookstand.delivery.message.message_id import BatchMessageId, MessageId
+from bookstand.delivery.tracker.protocol import check_position
 from bookstand.errors import MalformedError, MalformedMessageError
 from bookstand.managed_ledger.message.batch_members import LEAST_MEMBER_BYTES, Bounds, member_offsets, metadata_of
 from bookstand.managed_ledger.message.format import decode_runs, take_batch, unpacked_payload
@@ -308,3 +309,18 @@ def messages_of(deliverable: Deliverable) -> Sequence[ReceivedMessage]:
         own = [(body[start:end], (0, stop - start, end - start)) for start, stop, end in bounds]
         return [ReceivedMember(entry, member, *one) for member, one in zip(deliverable.members, own, strict=True)]
     return list(map(ReceivedMember, repeat(entry), deliverable.members, repeat(body), bounds))
+
+
+MessageRef = ReceivedMessage | tuple[int, int]
+"""A message that was received, or a position."""
+
+
+def resolve_id(message: MessageRef) -> MessageId:
+    return message.id if isinstance(message, ReceivedMessage) else resolve_position(message)
+
+
+def resolve_position(message: MessageRef) -> Position:
+    """Of its entry."""
+    if isinstance(message, ReceivedMessage):
+        return message.position
+    return Position(*check_position(message))

@@ -8,8 +8,7 @@ from operator import attrgetter
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.message.message_id import BatchMessageId
-from bookstand.delivery.message.received_message import ReceivedMember, ReceivedMessage
-from bookstand.delivery.message.references import MessageRef, resolve_position
+from bookstand.delivery.message.received_message import MessageRef, ReceivedMember, ReceivedMessage, resolve_position
 from bookstand.delivery.notifier import Notifier
 from bookstand.delivery.subscription.mark_delete_watcher import MarkDeleteWatcher
 from bookstand.delivery.subscription.message_states import MessageStates
@@ -23,8 +22,7 @@ _ID_OF = attrgetter("id")
 
 
 class AckHandler:
-    """Thread-safe. Does not take the subscription's lock, except to cancel delayed messages and to clean up after a
-    ledger."""
+    """Thread-safe. Takes the subscription's lock only to cancel delayed messages, and once for each passed ledger."""
 
     def __init__(
         self,
@@ -39,9 +37,8 @@ class AckHandler:
         self._mark_delete_watcher = mark_delete_watcher
         self._notifier = notifier
         self._counters = counters
-        self.at_unacked_limit = False
-        """True if dispatch is blocked until a message is acknowledged: at the limit of unacknowledged messages, or
-        during a pause."""
+        self.is_dispatch_blocked = False
+        """True if dispatch is waiting for acknowledgments, at the limit of messages in flight or during a pause."""
 
     def ack(self, message: MessageRef) -> Pending:
         if isinstance(message, ReceivedMember):
@@ -62,7 +59,7 @@ class AckHandler:
         return pending
 
     def ack_silently(self, messages: list[MessageRef] | list[ReceivedMessage]) -> Pending:
-        """Acknowledge messages without counting them in ``acked``: expired, dead-lettered and skipped ones."""
+        """Acknowledge expired, dead-lettered or skipped messages, which do not count as ``acked``."""
         whole: list[Position] = []
         of_batches: dict[Position, list[ReceivedMember]] = {}
         kinds = set(map(type, messages))
@@ -83,7 +80,7 @@ class AckHandler:
             if others := self._states.unacked.remove_entries(whole):
                 self._mark_delete_watcher.cancel_delayed(others)
             self.on_settled()
-        # The cursor completes acknowledgments in order, so the last one that is not complete decides.
+        # Acknowledgments become durable in order, so the last one that is not done decides.
         for pending in reversed(pendings):
             if not pending.done() or pending.exception() is not None:
                 return pending
@@ -117,7 +114,7 @@ class AckHandler:
         return pending
 
     def on_settled(self) -> None:
-        """React to messages that are no longer unacknowledged."""
-        if self.at_unacked_limit:
+        """Wake receivers that wait for acknowledgments, and clean up passed ledgers."""
+        if self.is_dispatch_blocked:
             self._notifier.notify()
         self._mark_delete_watcher.check()

@@ -1,4 +1,4 @@
-"""How long a message that keeps failing is kept back, the longer the more often it was given out."""
+"""Delays before redeliveries, which grow with the number of redeliveries."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ LONGEST = (1 << 63) - 1
 
 
 class RedeliveryBackoff(Protocol):
-    """What decides the delay in place of a fixed one."""
+    """Computes the delay of each redelivery, in place of a fixed delay."""
 
     def next(self, redelivery_count: int) -> int:
-        """Milliseconds to wait after the message was delivered again so many times."""
+        """Return the delay in milliseconds before the next redelivery."""
 
 
 class MultiplierRedeliveryBackoff:
-    """``min`` milliseconds at first, ``multiplier`` times as many each time, ``max`` at most."""
+    """Exponential backoff from ``min`` to ``max`` milliseconds, by ``multiplier`` for each redelivery."""
 
     __slots__ = ("max", "min", "multiplier")
 
     def __init__(self, min: int = 1000, max: int = 60_000, multiplier: float = 2.0) -> None:
         if not _is_millis(min):
-            raise IncorrectParameterError(f"the shortest delay is a number of milliseconds from 0 up, not {min!r}")
+            raise IncorrectParameterError(f"min must be a non-negative integer (milliseconds), not {min!r}")
         if not _is_millis(max) or max < min:
-            raise IncorrectParameterError(f"the longest delay is at least the shortest, {min}, not {max!r}")
+            raise IncorrectParameterError(f"max must be an integer (milliseconds) of at least min, {min}, not {max!r}")
         if isinstance(multiplier, bool) or not isinstance(multiplier, int | float) or not 1 < multiplier < inf:
-            raise IncorrectParameterError(f"the multiplier is a number above 1, not {multiplier!r}")
+            raise IncorrectParameterError(f"multiplier must be a number above 1, not {multiplier!r}")
         self.min = min
         self.max = max
         self.multiplier = multiplier
 
     def next(self, redelivery_count: int) -> int:
-        """Milliseconds to wait after the message was delivered again so many times."""
+        """Return the delay in milliseconds before the next redelivery."""
         if redelivery_count <= 0 or not self.min:
             return self.min
         try:
-            # Down to the whole millisecond, as the original counts.
+            # Rounded down, as in Pulsar.
             longer = floor(self.min * float(self.multiplier) ** redelivery_count)
         except OverflowError:
             return self.max

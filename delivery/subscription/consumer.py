@@ -1,4 +1,4 @@
-"""One of those who take messages from a subscription."""
+"""A consumer of a subscription."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from bookstand.errors import ClientClosedError, IncorrectParameterError
 from bookstand.storage.process.fork_guard import ProcessBound
 
 if TYPE_CHECKING:
-    from bookstand.delivery.message.references import MessageRef
+    from bookstand.delivery.message.received_message import MessageRef
     from bookstand.delivery.subscription.subscription import Subscription
     from bookstand.delivery.time_arguments import Span
     from bookstand.storage.commit.futures import Pending
 
-# For so long, in seconds, nobody waits without looking whether somebody else has taken the topic over.
+# A waiting receiver checks at this interval, in seconds, that no other process has taken over the topic.
 _OWNERSHIP_CHECK_SECONDS = 1.0
 
 
 class Consumer(ProcessBound):
-    """Use ``subscription.consumer()``. Safe between threads, which share then what it holds."""
+    """Use ``subscription.consumer()``. Thread-safe; all threads share the consumer's messages."""
 
     def __init__(self, subscription: Subscription, name: str) -> None:
         self._subscription = subscription
         self.closed = False
-        # Members of batches that were more than the caller had asked for.
+        # Messages of batches beyond the number that the caller asked for.
         self._overflow: deque[tuple[Delivery, ReceivedMessage]] = deque()
         self.name = name
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def receive(self, max: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
-        """Up to ``max`` messages, and at least one, unless ``timeout`` seconds pass without any."""
+        """Like :meth:`Subscription.receive`."""
         until = _until(max, timeout)
         notifier = self._subscription.notifier
         while True:
@@ -53,7 +53,7 @@ class Consumer(ProcessBound):
             notifier.wait(seen, rest)
 
     async def receive_async(self, max: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
-        """The same for a task. What is there is read in the loop's thread, from the mapped file."""
+        """Like :meth:`Subscription.receive_async`."""
         import asyncio
 
         until = _until(max, timeout)
@@ -64,7 +64,7 @@ class Consumer(ProcessBound):
             if messages:
                 return messages
             if again and (until is None or timeout == 0 or monotonic() < until):
-                # Others' tasks go on meanwhile.
+                # Let other tasks run before the next attempt.
                 await asyncio.sleep(0)
                 continue
             self._subscription.check_owned()
@@ -74,7 +74,7 @@ class Consumer(ProcessBound):
             await notifier.wait_async(seen, rest)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """One message after the other, until the consumer or its subscription is closed."""
+        """Yield messages one by one until the consumer or its subscription is closed."""
         while True:
             try:
                 messages = self.receive()
@@ -91,7 +91,7 @@ class Consumer(ProcessBound):
             for message in messages:
                 yield message
 
-    # -- for the subscription, whose lock is held --------------------------------------------------------------------
+    # -- for the subscription; its lock is held ----------------------------------------------------------------------
 
     def check_open(self) -> None:
         if self.closed:
@@ -101,7 +101,7 @@ class Consumer(ProcessBound):
         self._overflow.extend((delivery, message) for message in messages)
 
     def take_overflow(self, limit: int, unacked: UnackedMessages) -> list[ReceivedMessage]:
-        """Those that were not given back meanwhile, with the rest of their batch."""
+        """Remove and return up to ``limit`` messages that are still in flight."""
         found: list[ReceivedMessage] = []
         while self._overflow and len(found) < limit:
             delivery, message = self._overflow.popleft()
@@ -110,37 +110,37 @@ class Consumer(ProcessBound):
         return found
 
     def drop_overflow(self, unacked: UnackedMessages) -> None:
-        """Nobody has seen them: they are in flight no more."""
+        """Remove messages that no caller has received from those in flight."""
         for message in self.undelivered(unacked):
             unacked.remove(message)
         self._overflow.clear()
 
     def undelivered(self, unacked: UnackedMessages) -> set[MessageId]:
-        """What is out with the consumer, and nobody has seen."""
+        """Messages in flight that no caller has received."""
         return {message.id for delivery, message in self._overflow if unacked.is_from(message.id, delivery)}
 
-    # -- what becomes of them ----------------------------------------------------------------------------------------
+    # -- acknowledgments ---------------------------------------------------------------------------------------------
 
     def ack(self, message: MessageRef) -> Pending:
-        """See :meth:`Subscription.ack`."""
+        """Like :meth:`Subscription.ack`."""
         return self._subscription.ack(message)
 
     def ack_many(self, messages: Iterable[MessageRef]) -> Pending:
-        """See :meth:`Subscription.ack_many`."""
+        """Like :meth:`Subscription.ack_many`."""
         return self._subscription.ack_many(messages)
 
     def ack_cumulative(self, message: MessageRef) -> Pending:
-        """See :meth:`Subscription.ack_cumulative`."""
+        """Like :meth:`Subscription.ack_cumulative`."""
         return self._subscription.ack_cumulative(message)
 
     def nack(self, message: MessageRef, delay: Span | None = None) -> None:
-        """See :meth:`Subscription.nack`."""
+        """Like :meth:`Subscription.nack`."""
         self._subscription.nack(message, delay)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """What it holds is delivered again at once, to whoever is there."""
+        """Redeliver the messages in flight and close."""
         self._subscription.on_consumer_closed(self)
 
     def __enter__(self) -> Consumer:
@@ -155,9 +155,9 @@ class Consumer(ProcessBound):
 
 def _until(limit: object, timeout: object) -> float | None:
     if type(limit) is not int or limit < 1:
-        raise IncorrectParameterError(f"max is a number from 1 up, not {limit!r}")
+        raise IncorrectParameterError(f"max must be a positive integer, not {limit!r}")
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise IncorrectParameterError(f"a timeout is a number of seconds from 0 up or None, not {timeout!r}")
+        raise IncorrectParameterError(f"timeout must be a non-negative number of seconds or None, not {timeout!r}")
     return monotonic() + timeout

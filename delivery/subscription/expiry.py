@@ -1,4 +1,4 @@
-"""What a cursor reads, opened, without what is past its time to live: that is acknowledged on the way."""
+"""Reading of messages with a time to live: expired ones are acknowledged instead of returned."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ExpiringReader:
-    """Its owner has a lock."""
+    """Not thread-safe; callers hold the subscription's lock."""
 
     def __init__(
         self,
@@ -65,36 +65,38 @@ class ExpiringReader:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def decode(self, entry: TopicEntry) -> ReceivedMessage:
-        """As it is, alive or not."""
+        """Decode an entry, expired or not."""
         return decode_entry(entry, self._known, self._limits)
 
     def read_positions(self, positions: Iterable[Position]) -> list[ReceivedMessage]:
-        """The entries that are still to be delivered, without damaged ones."""
+        """Read the unacknowledged entries among these, without damaged and expired ones."""
         entries = self._cursor.replay(positions, self._unreadable.record)
         return self.without_expired(decode_entries(entries, self._known, self._limits).entries)
 
-    def read(self, count: int, wanted: EntryFilter | None, upto: Position | None = None) -> tuple[DecodedEntries, bool]:
-        """Read up to ``count`` entries, none behind ``upto``, and drop damaged and expired ones. The second value is
-        False if no entry was read."""
-        runs = self._read_runs(count, wanted, upto)
+    def read(
+        self, count: int, entry_filter: EntryFilter | None, upto: Position | None = None
+    ) -> tuple[DecodedEntries, bool]:
+        """Read up to ``count`` entries up to ``upto``, without damaged and expired ones. The second value is False if
+        no entry was read."""
+        runs = self._read_runs(count, entry_filter, upto)
         found = decode_entry_runs(runs, self._known, self._limits)
         if self._config().time_to_live is None:
             return found, bool(runs)
         return found._replace(entries=self.without_expired(found.entries)), bool(runs)
 
-    def _read_runs(self, count: int, wanted: EntryFilter | None, upto: Position | None) -> list[EntryRun]:
+    def _read_runs(self, count: int, entry_filter: EntryFilter | None, upto: Position | None) -> list[EntryRun]:
         while True:
             try:
-                return self._cursor.read_runs(count, wanted, upto)
+                return self._cursor.read_runs(count, entry_filter, upto)
             except UnreadableEntryError as error:
                 self._unreadable.record(error)
                 self._cursor.seek(error.last.next)
 
-    def unacked(self, wanted: EntryFilter, start: Position | None = None) -> Iterator[TopicEntry]:
-        """All entries from ``start`` on that are not acknowledged, without damaged ones; the read position stays."""
-        return self._cursor.unacked(wanted, start, self._unreadable.record)
+    def unacked(self, entry_filter: EntryFilter, start: Position | None = None) -> Iterator[TopicEntry]:
+        """Unacknowledged entries from ``start`` on, without damaged ones. The read position does not change."""
+        return self._cursor.unacked(entry_filter, start, self._unreadable.record)
 
-    # -- the time to live --------------------------------------------------------------------------------------------
+    # -- time to live ------------------------------------------------------------------------------------------------
 
     def without_expired(self, found: list[ReceivedMessage]) -> list[ReceivedMessage]:
         time_to_live = self._time_to_live
@@ -104,11 +106,11 @@ class ExpiringReader:
         if not expired:
             return found
         self._expire(expired)
-        gone = set(expired)
-        return [entry for entry in found if entry.position not in gone]
+        expired_positions = set(expired)
+        return [entry for entry in found if entry.position not in expired_positions]
 
     def expire_all(self) -> int:
-        """Acknowledge what is past its time to live and not out, wherever the cursor stands; how many."""
+        """Acknowledge all expired messages that are not in flight and return their number."""
         time_to_live = self._time_to_live
         if time_to_live is None:
             return 0
@@ -120,7 +122,7 @@ class ExpiringReader:
                 if entry.position not in out:
                     expired.append(entry.position)
             elif read.metadata is not None and read.deliver_at is None:
-                # What was published later has longer to live.
+                # Messages that were published later expire later.
                 break
         if expired:
             self._expire(expired)

@@ -1,8 +1,8 @@
-"""States of the unacknowledged messages of a subscription, in memory.
+"""In-memory states of the unacknowledged messages of a subscription.
 
-A message is in one state at most: unacknowledged (delivered to a consumer), being dispatched, in the replay queue,
-negatively acknowledged, or delayed, which the tracker records. The cursor reads every other message. The messages of a
-batch have separate states.
+A message is in one state at most: in flight, being dispatched, in the replay queue, negatively acknowledged, or delayed
+(recorded by the tracker). Messages in no state are delivered when the cursor reads them. The messages of a batch have
+separate states.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ class MessageStates:
         self.unacked = UnackedMessages()
         self.forget_undelivered(nack_precision)
         self.high_watermark = EARLIEST
-        """Highest position at which a message can be in one of these states. Above it the cursor needs no lookup.
-        The cursor may be below it after a restart or a reset, or where delayed messages were indexed ahead of it."""
+        """Messages in one of these states are at or below this position, so the cursor needs no lookup above it. It can
+        lie above the read position after a restart or a rewind, or when delayed messages were indexed ahead of the
+        cursor."""
 
     def __contains__(self, message: MessageId) -> bool:
-        """Return True if the message is in one of these states; the tracker is not consulted."""
+        """Return True if the message is in one of these states, other than delayed."""
         return (
             message in self.unacked
             or message in self.replay_queue
@@ -38,7 +39,7 @@ class MessageStates:
         )
 
     def has_any_of(self, position: Position, members: Sequence[BatchMessageId]) -> bool:
-        """Return True if any of these messages of one batch is in one of these states."""
+        """Like ``in``, for any of these messages of one batch."""
         return (
             self.unacked.has_any_of(position, members)
             or self.replay_queue.has_any(members)
@@ -50,7 +51,7 @@ class MessageStates:
         self.high_watermark = max([self.high_watermark, *positions])
 
     def forget_undelivered(self, nack_precision: Precision | None = None) -> None:
-        """Drop all states except that of unacknowledged messages."""
+        """Keep only the messages in flight."""
         self.replay_queue = ReplayQueue()
         self.redelivery_counts = RedeliveryCounts()
         self.nacked = PendingNacks(nack_precision or PowerOfTwoPrecision(), self.redelivery_counts)

@@ -1,4 +1,4 @@
-"""How messages that are out come back: negatively acknowledged, held beyond their deadline, or given back."""
+"""Redelivery of messages in flight, after a negative acknowledgment, a missed deadline or the end of their consumer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RedeliveryTracker:
-    """Callers hold ``lock``; alarms take it on their own. ``nacks_name``: the name of the log of negative
+    """Callers hold ``lock``, the subscription's; alarms acquire it. ``nacks_name`` is the name of the log of negative
     acknowledgments."""
 
     def __init__(
@@ -41,14 +41,14 @@ class RedeliveryTracker:
         self._lock = lock
         self._clock = clock
         self._timer = timer
-        # Rings when the first deadline passes of what is out.
+        # Set for the earliest deadline of the messages in flight.
         self._alarm: Alarm | None = None
         self._stopped = False
         self._nacks = self._open_nacks(store, nacks_name)
 
     def _open_nacks(self, store: Store, name: str) -> NegativeAcks:
         with self._lock:
-            # What is due by now is announced at once, in another thread, which waits for the lock.
+            # Nacks that are already due are announced by another thread, which waits for the lock.
             nacks = NegativeAcks.open(
                 store,
                 name,
@@ -65,52 +65,51 @@ class RedeliveryTracker:
             return nacks
 
     def change_config(self, config: SubscriptionConfig) -> None:
-        """Use these settings for what is delivered and acknowledged negatively from now on."""
+        """Use new settings for messages that are delivered or negatively acknowledged from now on."""
         self._config = config
         self._nacks.change_delay(to_millis("nack_delay", config.nack_delay), config.nack_backoff)
 
     @property
     def damage(self) -> list[str]:
-        """Damage of the log of negative acknowledgments."""
         return self._nacks.damage
 
     # -- negative acknowledgments ------------------------------------------------------------------------------------
 
     def nack(self, messages: Sequence[MessageId], wait: int | None) -> None:
-        """Redeliver messages after so many milliseconds, or as the configuration says."""
-        # Messages that the cursor has not read yet are nacked as well.
+        """Redeliver messages after ``wait`` milliseconds; None: after the configured delay or backoff."""
+        # A message above the read position may be negatively acknowledged, too.
         self._states.extend_high_watermark(map(position_of, messages))
-        # Messages of one count have one delay, and are recorded in one commit.
+        # The delay depends on the redelivery count. Each group is recorded in one commit.
         counts = self._states.redelivery_counts.of_each(messages)
         for count in sorted(set(counts)):
             self._nacks.nack([one for one, its in zip(messages, counts, strict=True) if its == count], wait, count)
         for message in messages:
             self._states.unacked.remove(message)
-        # What was given back before waits for the nack as well.
+        # The nack replaces an earlier, immediate redelivery.
         self._states.replay_queue.discard(messages)
 
     def _nacks_due(self, messages: list[MessageId]) -> None:
         with self._lock:
             if not self._stopped:
-                # What is out by now was given back for another reason, and went out again.
+                # A message in flight was redelivered for another reason in the meantime.
                 self.redeliver([message for message in messages if self._states.unacked.delivery_of(message) is None])
 
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
     def deadline(self) -> int | None:
-        """The deadline of messages that are delivered now, to be passed to :meth:`watch`; None if they have none."""
+        """Deadline of messages that are delivered now, for :meth:`schedule_deadline`; None if they have none."""
         span = self._config.ack_deadline
         return None if span is None else self._clock.now() + to_millis("ack_deadline", span)
 
     def schedule_deadline(self, deadline: int | None) -> None:
-        """Have what is overdue redelivered at this deadline, or at an earlier one that is watched already."""
+        """Set the alarm for a deadline, unless it is set for an earlier one."""
         if deadline is None or (self._alarm is not None and self._alarm.at <= deadline):
             return
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = self._timer.arm(deadline, self._redeliver_overdue)
+        self._alarm = self._timer.arm(deadline, self._on_deadline)
 
-    def _redeliver_overdue(self, alarm: Alarm) -> None:
+    def _on_deadline(self, alarm: Alarm) -> None:
         with self._lock:
             if self._alarm is alarm:
                 self._alarm = None
@@ -121,14 +120,15 @@ class RedeliveryTracker:
                 self.redeliver(overdue)
             self.schedule_deadline(self._states.unacked.next_deadline)
 
-    # -- giving back -------------------------------------------------------------------------------------------------
+    # -- redelivery --------------------------------------------------------------------------------------------------
 
     def redeliver(self, messages: Sequence[MessageId]) -> None:
-        """They come again at once. Those that nobody has seen do not come for another time."""
+        """Move messages to the replay queue. The redelivery count of messages that no caller has received stays the
+        same."""
         states = self._states
         if self._config.is_exclusive and messages:
             messages = list({*messages, *states.unacked.all()})
-        # The count of a whole entry is part of that of each of its members.
+        # The count of an entry is included in the counts of its messages.
         whole = {message for message in messages if len(message) == 2}
         unseen: dict[Consumer, set[MessageId]] = {}
         for message in messages:
@@ -139,21 +139,22 @@ class RedeliveryTracker:
             if is_seen and (len(message) == 2 or position_of(message) not in whole):
                 states.redelivery_counts.increment(message)
             if delivery is not None:
-                # Of a nacked batch that is due, messages may be in flight that returned before it.
+                # Messages of a batch that is due may be in flight again.
                 states.unacked.remove(message)
         states.replay_queue.add(messages)
-        # The cursor may not have come to it in this life.
+        # After a restart, the cursor may be below these messages.
         states.extend_high_watermark(map(position_of, messages))
         self._notifier.notify()
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Nothing comes back any more."""
+        """Ignore deadlines and due nacks from now on."""
         self._stopped = True
         if self._alarm is not None:
             self._alarm.cancel()
 
     def close(self) -> None:
-        """After :meth:`stop`, and without the lock, for which one who announces what is due may wait."""
+        """Close the log. Call it after :meth:`stop`, and without the lock, because the thread that announces due nacks
+        may wait for the lock."""
         self._nacks.close()

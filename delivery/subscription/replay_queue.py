@@ -1,7 +1,7 @@
-"""Replay queue: redeliveries, and messages that a pause of dispatch holds back. Plain state, no I/O.
+"""Replay queue: redeliveries, and messages that a pause of dispatch holds back. No I/O.
 
-Entries are stored in one bitmap per ledger, because millions of them can become due during a pause. Members of batches
-are stored in a set per batch and a heap; members that were discarded stay in the heap for a while.
+Entries are stored in one bitmap per ledger, because millions of them can become due during a pause. Messages of batches
+are stored in a set per batch and a heap. Discarded ones stay in the heap until it is rebuilt.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from bookstand.storage.format.position import Position
 if TYPE_CHECKING:
     from bookstand.cursor.dispatch_pause import Admission
 
-# So few discarded members are not worth a new heap.
-_FEW = 1_000
+# Up to this many discarded messages of batches stay in the heap.
+_STALE_ALLOWANCE = 1_000
 
 
 class ReplayQueue:
-    """Set of messages in the order of their positions. Not thread-safe; callers hold the subscription's lock."""
+    """Set of messages, ordered by position. Not thread-safe; callers hold the subscription's lock."""
 
     def __init__(self) -> None:
         self._entries: dict[int, BitMap64] = {}
         self._members: dict[Position, set[BatchMessageId]] = {}
         self._heap: list[BatchMessageId] = []
-        # Members that were discarded since the heap was made, at most so many of which are in it.
+        # Upper bound of the number of discarded messages in the heap.
         self._discarded = 0
         self._count = 0
 
@@ -57,7 +57,7 @@ class ReplayQueue:
                 self._entries.setdefault(message[0], BitMap64()).add(message[1])
 
     def discard(self, messages: Iterable[MessageId]) -> None:
-        """Remove messages if they are there, with an entry all of its members."""
+        """Remove messages that are in the queue; an entry is removed with all its messages."""
         if not self._count:
             return
         found: set[MessageId] = set()
@@ -68,23 +68,23 @@ class ReplayQueue:
                 found.update(self._members.get(position_of(message), ()))
         self._remove(list(found))
         self._discarded += sum(len(message) > 2 for message in found)
-        if self._discarded > len(self._heap) // 2 + _FEW:
+        if self._discarded > len(self._heap) // 2 + _STALE_ALLOWANCE:
             self._discarded = 0
             self._heap = [member for members in self._members.values() for member in members]
             heapify(self._heap)
 
     def take(self, limit: int, admission: Admission | None = None, upto: Position | None = None) -> list[MessageId]:
-        """Remove and return the lowest messages, at most ``most``: admitted ones only, and none behind ``upto``."""
+        """Remove and return up to ``limit`` of the lowest messages that ``admission`` admits, up to ``upto``."""
         bounds = [] if upto is None else [upto]
         if admission is not None:
             bounds.append(admission.last)
         last = min(bounds, default=None)
         taken: list[MessageId] = []
-        left: list[BatchMessageId] = []
+        refused: list[BatchMessageId] = []
         entries = self._positions()
         position = next(entries, None)
         while len(taken) < limit:
-            # One that was discarded and added again may be there twice.
+            # A message that was discarded and added again can be in the heap twice.
             while self._heap and (self._heap[0] not in self or (taken and self._heap[0] == taken[-1])):
                 heappop(self._heap)
             member = self._heap[0] if self._heap else None
@@ -97,12 +97,12 @@ class ReplayQueue:
             if message is member:
                 heappop(self._heap)
                 if not admitted:
-                    left.append(member)
+                    refused.append(member)
             else:
                 position = next(entries, None)
             if admitted:
                 taken.append(message)
-        for member in left:
+        for member in refused:
             heappush(self._heap, member)
         self._remove(taken)
         return taken

@@ -1,4 +1,4 @@
-"""Figures of a subscription at one moment."""
+"""Statistics of a subscription."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bookstand.storage.metrics import COUNTER, GAUGE, Family, Sample
 
 @dataclass
 class Counters:
-    """What happened since the subscription was opened. ``delivered`` and ``redelivered`` are messages."""
+    """Counters since the subscription was opened. ``delivered`` and ``redelivered`` count messages."""
 
     delivered: int = 0
     redelivered: int = 0
@@ -28,17 +28,21 @@ class Counters:
 
 @dataclass(frozen=True)
 class SubscriptionStats:
-    """``backlog`` counts entries that are not acknowledged, wherever they are; the others say where. ``delayed``
-    counts entries as far as the subscription has read, those that are due included until they are received;
-    ``waiting`` includes what a pause of dispatch holds back; ``unreadable`` are damaged entries that were met since
-    the subscription was opened and are not acknowledged. From ``delivered`` on they count what happened since the
-    subscription was opened: messages, and entries for all but that; ``skipped`` are damaged entries that were
-    acknowledged unread.
+    """Counts of messages by state, and counters since the subscription was opened.
+
+    - ``backlog``: unacknowledged entries in any state.
+    - ``delayed``: delayed entries up to the read position, including due ones that have not been received.
+    - ``out``: messages in flight.
+    - ``waiting``: messages in the replay queue, including the ones held back by a pause.
+    - ``nacked``: negatively acknowledged messages.
+    - ``unreadable``: unacknowledged damaged entries that were found since the subscription was opened.
+    - ``delivered`` to ``skipped`` are counters. ``delivered`` counts messages, the others count entries. ``skipped``
+      are damaged entries that were acknowledged without being read.
 
     ``pause_reasons`` are ``"state_size"`` (the cursor's state is at its limit) and ``"left_out"`` (the limits of the
-    old form leave ranges or batches out). ``entries_to_resume`` is a number of entries, the lowest that are not
-    acknowledged, whose acknowledgment ends the pause once it is written: 0 without a pause, None where no
-    acknowledgment ends it."""
+    old snapshot format exclude ranges or batches). ``entries_to_resume`` is the number of lowest unacknowledged entries
+    whose acknowledgment ends the pause once it is written: 0 without a pause, None if no acknowledgment ends it.
+    """
 
     backlog: int
     delayed: int

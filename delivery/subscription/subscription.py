@@ -1,19 +1,19 @@
-"""A subscription: what Pulsar's dispatcher and its consumers' client do together, and a durable queue for programs.
+"""Subscription: dispatch of a topic's messages to consumers, with the redelivery logic of Pulsar's broker and client.
 
-Messages come from three places, and go out in this order:
+Messages come from three sources, listed by precedence:
 
-1. *again* (``coming_again.py``): what was negatively acknowledged, held beyond its deadline, or given back by a
-   consumer that left;
-2. *due* (``coming_due.py``): delayed messages whose time has come, which the tracker knows;
-3. *new* (``coming_new.py``): what the cursor reads on from where it stands.
+1. redeliveries (``dispatch/redelivery_source.py``): messages whose negative acknowledgment or deadline is due, or whose
+   consumer was closed;
+2. due messages (``dispatch/delayed_source.py``): delayed messages whose delivery time has passed;
+3. new messages (``dispatch/backlog_source.py``): entries from the cursor's read position on.
 
-``gathering.py`` puts together what they give; while the cursor's state is at its limit, ``holes.py`` does. Beside them
-stand what all of them look at, ``whereabouts.py`` and
-``delayed.py``, and what happens to messages that are out: ``acknowledging.py`` and ``returning.py``. None of these
-knows the subscription.
+``dispatch/dispatcher.py`` combines the sources. While the cursor's state is at its limit, ``dispatch/holes.py`` does so
+instead. The sources share ``message_states.py`` and ``delayed_delivery.py``; ``acks.py`` and ``redelivery.py`` handle
+messages in flight.
 
-``_lock`` guards all of it. Acknowledgments do not take it: they go to the cursor, and settle what is out in one step.
-After an interrupted call the next one has everything read again that is neither acknowledged nor in flight.
+``_lock`` guards all of them, except that an acknowledgment updates the cursor and removes the message from those in
+flight without it. After an interrupted call the next call rebuilds the in-memory state: it keeps the messages in flight
+and reads all other unacknowledged messages again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING
 
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.config import DelayedDeliveryConfig
-from bookstand.delivery.dispatch.backlog_source import BacklogSource
-from bookstand.delivery.dispatch.batch_size_estimator import BatchSizeEstimator
+from bookstand.delivery.dispatch.backlog_source import BacklogSource, BatchSizeEstimator
 from bookstand.delivery.dispatch.delayed_source import DelayedSource
 from bookstand.delivery.dispatch.dispatcher import Dispatcher
 from bookstand.delivery.dispatch.holes import Holes
@@ -36,20 +35,21 @@ from bookstand.delivery.message.batch_filter import BatchFilter
 from bookstand.delivery.message.message_id import MessageId, position_of
 from bookstand.delivery.message.received_message import (
     Deliverable,
+    MessageRef,
     ReceivedMember,
     ReceivedMessage,
     are_single_messages,
     ids_of,
     message_count,
     messages_of,
+    resolve_id,
+    resolve_position,
 )
-from bookstand.delivery.message.references import MessageRef, resolve_id, resolve_position
 from bookstand.delivery.nacks.log import nack_name
 from bookstand.delivery.notifier import Notifier
 from bookstand.delivery.subscription.acks import AckHandler
 from bookstand.delivery.subscription.consumer import Consumer
-from bookstand.delivery.subscription.dead_letter_router import DeadLetterRouter
-from bookstand.delivery.subscription.dead_letters import dead_letter_topic_of
+from bookstand.delivery.subscription.dead_letters import DeadLetterRouter, dead_letter_topic_of
 from bookstand.delivery.subscription.delayed_delivery import DelayedDelivery
 from bookstand.delivery.subscription.expiry import ExpiringReader
 from bookstand.delivery.subscription.mark_delete_watcher import MarkDeleteWatcher
@@ -82,34 +82,37 @@ _ID_OF = attrgetter("id")
 
 
 class ConsumerBusyError(IllegalOperationError):
-    """An exclusive subscription has a consumer already."""
+    """The exclusive subscription already has a consumer."""
 
 
 class Subscription(ProcessBound):
-    """Use ``topic.subscription(name)``. All methods may be called from any thread.
+    """Use ``topic.subscription(name)``. All methods are thread-safe.
 
-    *At least once*: a message that was published durably is delivered until it was durably acknowledged. A restart
-    delivers again what was not, and nothing else. Redelivery counts begin anew, except for recorded nacks
-    (``durable_nacks``).
+    *At least once*: a durably published message is redelivered until it is durably acknowledged. After a restart,
+    exactly the messages that were not durably acknowledged are redelivered. Redelivery counts restart at 0, except for
+    recorded negative acknowledgments (``durable_nacks``).
 
-    *Never early*: a delayed message is not delivered more than a tick before its time; strict, not before it.
+    *Never early*: a delayed message is delivered at most one tick before its delivery time, and with strict delivery
+    never before it.
 
-    *Order*: new messages are delivered in the topic's order, due messages by their time, redeliveries in the topic's
-    order. Redeliveries precede due messages, and due messages precede new ones; but none of the three is passed over
-    more than eight times in a row. In an exclusive subscription a redelivery of one message includes all messages that
-    are out, and all of them precede any other, so that unacknowledged messages without a delay stay in order.
+    *Order*: new messages and redeliveries are each delivered in the topic's order, due messages by delivery time.
+    Redeliveries precede due messages, and due messages precede new ones, but none of the three is skipped more than
+    eight times in a row. In an exclusive subscription, a redelivery of one message includes all messages in flight, and
+    redeliveries precede all other messages, so that messages without a delay stay in order.
 
-    *One at a time*: what is out with one consumer no other gets, until it is given back.
+    *One consumer at a time*: a message in flight with one consumer is not delivered to another until it is redelivered.
 
-    *Damage*: a damaged entry does not block intact ones (but see *A pause*). ``receive`` delivers these, and raises
-    :class:`UnreadableEntryError` once for each damaged one (for each opening of the subscription) when it has nothing
-    else to deliver; from then on it is passed over. It stays in the backlog until ``ack(error.position)`` acknowledges
-    it unread. With ``TopicConfig.auto_skip_non_recoverable_data`` it is acknowledged at once instead, and counted.
+    *Damage*: a damaged entry does not block intact ones (but see *Pause*). ``receive`` delivers the intact ones first.
+    When it has nothing else to deliver, it raises :class:`UnreadableEntryError` once for each damaged entry, and skips
+    that entry until the subscription is opened again. The entry stays in the backlog until ``ack(error.position)``
+    acknowledges it. With ``TopicConfig.auto_skip_non_recoverable_data`` damaged entries are acknowledged and counted
+    instead.
 
-    *A pause*: while the state of the cursor is at its limit (PIP-299), nothing above the highest acknowledged position
-    goes out. Holes below it do, lowest first: redeliveries, due and new messages alike. So does the lowest message that
-    is not acknowledged, where there is no hole. A consumer that acknowledges every message that it gets, and each
-    damaged entry that is raised, ends the pause.
+    *Pause*: while the state of the cursor is at its limit (PIP-299), no message above the highest acknowledged position
+    is dispatched. Messages in acknowledgment holes are dispatched, lowest first: redeliveries, due and new
+    messages alike. If
+    there is no hole, the lowest unacknowledged message is dispatched. A consumer ends the pause by acknowledging every
+    message that it receives and every damaged entry that is raised.
     """
 
     def __init__(self, topic: Topic, name: str, config: SubscriptionConfig, initial: str) -> None:
@@ -120,15 +123,15 @@ class Subscription(ProcessBound):
         self._clock = topic.ledger.client.clock
         self._lock = RLock()
         self._guard = InterruptGuard(self._repair)
-        # Of each call that was interrupted, what it had taken and did not return.
+        # Messages that each interrupted call took and did not return.
         self._interrupted: list[list[ReceivedMessage]] = []
         self.notifier = Notifier()
-        """Rings when there may be something to receive."""
+        """Notified when there may be something to receive."""
         self._closed: BookstandError | None = None
         self._counters = Counters()
         self._own_consumer = Consumer(self, name)
         self._consumers = {self._own_consumer}
-        # Who has an exclusive subscription.
+        # The consumer that holds an exclusive subscription.
         self._active: Consumer | None = None
         self.cursor: Cursor = topic.cursor(name, config.cursor, initial=initial)
         self.cursor.on_resume(self.notifier.notify)
@@ -137,11 +140,11 @@ class Subscription(ProcessBound):
         topic.ledger.client.add_metrics(self)
 
     def _create_parts(self) -> None:
-        """Make the parts, around the cursor and what is in flight."""
+        """Create everything that depends on the cursor."""
         topic, name, config, states = self.topic, self.name, self.config, self._states
         self._delayed = delayed = DelayedDelivery(self._open_tracker)
         if delayed.tracker.count:
-            # What it knows from before may be out when the cursor comes to it.
+            # Delayed messages of an earlier process may be dispatched before the cursor reaches them.
             states.extend_high_watermark([topic.ledger.last_confirmed])
         mark_delete_watcher = MarkDeleteWatcher(self.cursor, states, delayed, self._lock, topic.schedule_trim)
         self._acks = AckHandler(self.cursor, states, mark_delete_watcher, self.notifier, self._counters)
@@ -172,9 +175,9 @@ class Subscription(ProcessBound):
         self._backlog_source = BacklogSource(self.cursor, delayed, states, self._reader, batch_filter, batch_sizes)
         redelivery_source = RedeliverySource(topic.name, name, states, self._reader, batch_filter, dead_letter_router)
         delayed_source = DelayedSource(delayed, states, self._reader, batch_filter, batch_sizes)
-        # Redeliveries of an exclusive subscription precede all else, because its messages stay in order.
+        # Redeliveries of an exclusive subscription always precede other messages, to preserve the order.
         self._dispatcher = Dispatcher(
-            [redelivery_source, delayed_source, self._backlog_source], states, first_stays=config.is_exclusive
+            [redelivery_source, delayed_source, self._backlog_source], states, first_has_precedence=config.is_exclusive
         )
         self._holes = Holes(redelivery_source, delayed_source, self._backlog_source, states)
         self._redelivery = RedeliveryTracker(
@@ -189,15 +192,18 @@ class Subscription(ProcessBound):
         )
 
     def _check_and_repair(self) -> None:
-        """At the beginning of a call, with the lock: raise if the subscription is closed, and repair what an
-        interruption has left."""
+        """Raise if the subscription is closed, and repair the state after an interruption. Every call starts with
+        it."""
         self._check_open()
         if self._interrupted or self.cursor.was_interrupted:
             self._repair()
 
     def _repair(self) -> None:
-        """After an interrupted call: keep what is in flight, and read again what else is not acknowledged. Redelivery
-        counts begin anew; nacks that are not recorded are over."""
+        """Rebuild the in-memory state after an interrupted call.
+
+        Messages in flight stay in flight. Redelivery counts and negative acknowledgments that are not recorded are
+        lost.
+        """
         if self._closed is not None:
             return
         seen = len(self._interrupted)
@@ -217,7 +223,7 @@ class Subscription(ProcessBound):
             self.cursor.rewind()
         states.forget_undelivered(self.config.nack_precision(self._clock))
         states.unacked.repair(self._is_acked)
-        # What is in flight may be anywhere.
+        # Messages in flight may be at any position.
         states.extend_high_watermark([self.topic.ledger.last_confirmed])
         self._create_parts()
         del self._interrupted[:seen]
@@ -259,10 +265,10 @@ class Subscription(ProcessBound):
 
     def change_config(self, config: SubscriptionConfig) -> None:
         """Replace the settings while the subscription is open: all of them, or none if one is rejected.
-        :class:`IllegalOperationError` for another ``type`` or ``durable_nacks``, and for another form of storage of the
+        :class:`IllegalOperationError` for another ``type`` or ``durable_nacks``, or for another storage format of the
         cursor.
 
-        Limits, delays and ticks act at once, and deadlines on what is delivered from now on.
+        Limits, delays and ticks take effect immediately, deadlines for messages that are delivered from now on.
         """
         if not isinstance(config, SubscriptionConfig):
             raise IncorrectParameterError(f"config must be a SubscriptionConfig, not {config!r}")
@@ -276,7 +282,7 @@ class Subscription(ProcessBound):
             self.config_changed()
 
     def config_changed(self) -> None:
-        """Apply the settings as they are now, those of the topic included, and wake waiting receivers."""
+        """Apply the current settings, including the topic's, and wake waiting receivers."""
         with self._lock, self._guard:
             if self.usable:
                 self.tracker.change_config(self._delayed_config)
@@ -285,29 +291,30 @@ class Subscription(ProcessBound):
 
     @property
     def tracker(self) -> Tracker:
-        """Of what is delayed."""
+        """Tracker of delayed messages."""
         return self._delayed.tracker
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def receive(self, max: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
-        """Up to ``max`` messages, and at least one, unless ``timeout`` seconds pass without any. None: wait for as long
-        as it takes; 0: do not wait."""
+        """Return 1 to ``max`` messages, or none if ``timeout`` seconds pass. ``timeout=None`` waits without limit; 0
+        does not wait."""
         return self._own_consumer.receive(max, timeout)
 
     async def receive_async(self, max: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
-        """The same for a task. What is there is read in the loop's thread, from the mapped file."""
+        """Await 1 to ``max`` messages, or none if ``timeout`` seconds pass. Stored entries are read from the memory map
+        in the event loop's thread."""
         return await self._own_consumer.receive_async(max, timeout)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """One message after the other, until the subscription is closed."""
+        """Yield messages one by one until the subscription is closed."""
         return iter(self._own_consumer)
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         return aiter(self._own_consumer)
 
     def consumer(self, name: str | None = None) -> Consumer:
-        """One of those who share the subscription; what it holds when it is closed is delivered again at once."""
+        """Create a consumer. Its messages in flight are redelivered when it is closed."""
         with self._lock, self._guard:
             self._check_and_repair()
             consumer = Consumer(self, self.name if name is None else name)
@@ -323,17 +330,17 @@ class Subscription(ProcessBound):
             and active is not consumer
             and (active is not self._own_consumer or len(self._states.unacked))
         ):
-            raise ConsumerBusyError(f"subscription {self.name!r} is exclusive, and has consumer {active.name!r}")
+            raise ConsumerBusyError(f"subscription {self.name!r} is exclusive and already has consumer {active.name!r}")
         self._active = consumer
 
     def dispatch(self, consumer: Consumer, limit: int) -> tuple[list[ReceivedMessage], bool]:
-        """For consumers: what can go out now, and whether looking again at once makes sense."""
+        """Return the messages that a consumer gets now, and True if another call may find more immediately."""
         taken: list[ReceivedMessage] = []
         try:
             try:
                 return self._dispatch(consumer, limit, taken)
             except InterruptedOperationError:
-                # The cursor noticed it on the way.
+                # The cursor noticed an interruption only now; the first attempt did not dispatch anything.
                 return self._dispatch(consumer, limit, taken)
         except BookstandError:
             raise
@@ -344,7 +351,7 @@ class Subscription(ProcessBound):
     def _dispatch(
         self, consumer: Consumer, limit: int, taken: list[ReceivedMessage]
     ) -> tuple[list[ReceivedMessage], bool]:
-        """``taken`` gets what goes out before it does."""
+        """Messages are added to ``taken`` before they are in flight, so that :meth:`_repair` can withdraw them."""
         with self._lock, self._guard:
             self._check_and_repair()
             consumer.check_open()
@@ -353,8 +360,8 @@ class Subscription(ProcessBound):
             messages = self._take_overflow(consumer, limit, taken)
             room = min(limit - len(messages), self.config.max_unacked_messages - len(self._states.unacked))
             full = self.config.max_unacked_messages <= len(self._states.unacked) + max(room, 0)
-            # During a pause each acknowledgment may let something else go out.
-            self._acks.at_unacked_limit = full or self.paused
+            # During a pause each acknowledgment may admit another message.
+            self._acks.is_dispatch_blocked = full or self.paused
             if room <= 0:
                 return messages, False
             settled = self._counters.acked_undelivered
@@ -364,7 +371,7 @@ class Subscription(ProcessBound):
                     deliverables, unfinished = self._dispatcher.collect(room)
                 else:
                     deliverables, unfinished = self._holes.collect(room, admission)
-                    # Messages acknowledged on the way may admit others.
+                    # Messages that were expired, dead-lettered or skipped may admit others.
                     unfinished = unfinished or self._counters.acked_undelivered != settled
                 if deliverables:
                     messages += self._deliver(
@@ -373,7 +380,7 @@ class Subscription(ProcessBound):
             except BookstandError:
                 if not messages:
                     raise
-                # These are out; the next call raises.
+                # Messages of the overflow are in flight already. The next call raises the error again.
                 return messages, False
             if not messages and not unfinished:
                 self._unreadable.report()
@@ -383,19 +390,19 @@ class Subscription(ProcessBound):
         messages = consumer.take_overflow(limit, self._states.unacked)
         taken += messages
         if messages and self.config.ack_deadline is not None:
-            # Nobody has seen them until now.
+            # The deadline starts when the consumer gets them.
             self._states.unacked.add(consumer, [message.id for message in messages], self._redelivery.deadline())
         self._counters.delivered += len(messages)
         return messages
 
     def _limit_to(self, deliverables: list[Deliverable], room: int) -> Sequence[Deliverable]:
-        """As many of them as have so many messages; the rest comes next."""
+        """Keep about ``room`` messages, and move the others to the replay queue."""
         if len(deliverables) <= room and are_single_messages(deliverables):
             return deliverables
         for number, deliverable in enumerate(deliverables, 1):
             room -= message_count([deliverable])
             if room <= 0:
-                self._states.replay_queue.add(message for left in deliverables[number:] for message in ids_of(left))
+                self._states.replay_queue.add(message for later in deliverables[number:] for message in ids_of(later))
                 return deliverables[:number]
         return deliverables
 
@@ -432,39 +439,40 @@ class Subscription(ProcessBound):
         return messages
 
     def expire(self) -> int:
-        """Acknowledge what is past its time to live; how many. The dispatcher does it with what it meets."""
+        """Acknowledge all messages past their time to live and return their number. Dispatch does so only for those it
+        reads."""
         with self._lock, self._guard:
             self._check_and_repair()
             return self._reader.expire_all()
 
-    # -- acknowledging -----------------------------------------------------------------------------------------------
+    # -- acknowledgments ---------------------------------------------------------------------------------------------
 
     def ack(self, message: MessageRef) -> Pending:
-        """It is done with. Accepted on return, and durable once the Pending's ``result()`` has returned."""
+        """Acknowledge a message, durably once the Pending's ``result()`` returns."""
         try:
             return self._acks.ack(message)
         except BaseException as error:
             return self._retry_ack(lambda: self._acks.ack(message), error)
 
     def ack_many(self, messages: Iterable[MessageRef]) -> Pending:
-        """Many at once, the fast way."""
-        given = list(messages)
+        """Acknowledge many messages, faster than one by one."""
+        messages = list(messages)
         try:
-            return self._acks.ack_many(given)
+            return self._acks.ack_many(messages)
         except BaseException as error:
-            return self._retry_ack(lambda: self._acks.ack_many(given), error)
+            return self._retry_ack(lambda: self._acks.ack_many(messages), error)
 
     def ack_cumulative(self, message: MessageRef) -> Pending:
-        """It, and everything before it."""
+        """Acknowledge a message and all messages before it."""
         try:
             return self._acks.ack_cumulative(message)
         except BaseException as error:
             return self._retry_ack(lambda: self._acks.ack_cumulative(message), error)
 
     def _retry_ack(self, acknowledge: Callable[[], Pending], error: BaseException) -> Pending:
-        """After an attempt that failed because of an earlier interruption; else raise its error."""
+        """Repeat an acknowledgment that failed because of an earlier interruption; raise any other error."""
         if not isinstance(error, BookstandError):
-            # It may be acknowledged, and in flight all the same.
+            # The message may be acknowledged and still in flight; this triggers a repair.
             self._interrupted.append([])
         if not isinstance(error, InterruptedOperationError):
             raise error
@@ -472,17 +480,18 @@ class Subscription(ProcessBound):
             self._check_and_repair()
         return acknowledge()
 
-    # -- what comes again --------------------------------------------------------------------------------------------
+    # -- redelivery --------------------------------------------------------------------------------------------------
 
     def nack(self, message: MessageRef, delay: Span | None = None) -> None:
-        """Redeliver a message after ``delay``, or as ``nack_backoff`` says, or after ``nack_delay``. Of several nacks
-        of a message the last one counts.
+        """Redeliver a message after ``delay``; by default as ``nack_backoff`` decides, or after ``nack_delay``. The
+        last negative acknowledgment of a message replaces earlier ones.
 
-        A position of a batch stands for all its messages that are not acknowledged, and replaces their nacks."""
+        The position of a batch means all its unacknowledged messages, and replaces their negative acknowledgments.
+        """
         self.nack_many([message], delay)
 
     def nack_many(self, messages: Iterable[MessageRef], delay: Span | None = None) -> None:
-        """Many at once."""
+        """Redeliver several messages, like :meth:`nack`."""
         wait = None if delay is None else to_millis("delay", delay)
         ids = [resolve_id(message) for message in messages]
         with self._lock, self._guard:
@@ -491,13 +500,13 @@ class Subscription(ProcessBound):
         self._acks.on_settled()
 
     def redeliver_all(self) -> None:
-        """Everything that is out comes again at once."""
+        """Redeliver all messages in flight immediately."""
         with self._lock, self._guard:
             self._check_and_repair()
             self._redelivery.redeliver(self._states.unacked.all())
 
     def on_consumer_closed(self, consumer: Consumer) -> None:
-        """For consumers: one of them is there no more."""
+        """Redeliver the messages of a closed consumer."""
         with self._lock, self._guard:
             consumer.closed = True
             self._consumers.discard(consumer)
@@ -509,7 +518,7 @@ class Subscription(ProcessBound):
     # -- delayed messages --------------------------------------------------------------------------------------------
 
     def cancel(self, position: tuple[int, int]) -> Pending:
-        """A message that waits for its time is not to be delivered: it is acknowledged, and forgotten."""
+        """Acknowledge a delayed message and remove it from the tracker, so that it is not delivered."""
         cancelled = resolve_position(position)
         pending = self.ack(cancelled)
         with self._lock, self._guard:
@@ -520,15 +529,15 @@ class Subscription(ProcessBound):
     def reschedule(
         self, position: tuple[int, int], deliver_at: Moment | None = None, deliver_after: Span | None = None
     ) -> bool:
-        """Deliver a message that waits for its time at another, durably on return. False if it does not wait: it was
-        delivered, or is due and held back by a pause of dispatch."""
+        """Change the delivery time of a delayed message, durably on return. Return False if the message is not delayed:
+        it was delivered, or is due and held back by a pause."""
         time = delivery_time(deliver_after, deliver_at, self._clock.now())
         if time is None:
-            raise IncorrectParameterError("a message is rescheduled for a time: deliver_at, or deliver_after")
+            raise IncorrectParameterError("reschedule needs deliver_at or deliver_after")
         with self._lock, self._guard:
             self._check_and_repair()
             chosen = resolve_position(position)
-            # The tracker may have it all the same: from a snapshot, after a restart.
+            # After a restart, a snapshot of the tracker may still contain such a message.
             if self.cursor.is_acked(chosen) or chosen in self._states:
                 return False
             if chosen >= self.cursor.read_position:
@@ -541,10 +550,10 @@ class Subscription(ProcessBound):
     def peek_delayed(
         self, first: Moment | None = None, last: Moment | None = None, limit: int | None = None
     ) -> list[tuple[int, Position]]:
-        """Times and positions of what waits for times from the first to the last, in their order; in memory, as exact
-        as the tick. What was not read yet is looked at for it."""
+        """Delivery times and positions of the delayed messages from the first time to the last, in order of time.
+        Messages that the cursor has not reached are read and indexed first. Times are as precise as the tick."""
         if limit is not None and (type(limit) is not int or limit < 0):
-            raise IncorrectParameterError(f"a limit is a number from 0 up or None, not {limit!r}")
+            raise IncorrectParameterError(f"limit must be a non-negative integer or None, not {limit!r}")
         with self._lock, self._guard:
             self._check_and_repair()
             self._backlog_source.index_unread()
@@ -553,8 +562,8 @@ class Subscription(ProcessBound):
         return [(time, Position(ledger_id, entry_id)) for time, ledger_id, entry_id in found.indexes]
 
     def reset(self, position: tuple[int, int]) -> None:
-        """Read again from there, durably; what is out is out no more. What was negatively acknowledged keeps its time,
-        and what waits for its time goes on to."""
+        """Move the read position, durably, and forget the messages in flight. Negative acknowledgments and delayed
+        messages keep their times."""
         with self._lock, self._guard:
             self._check_and_repair()
             read_position = self.cursor.read_position
@@ -566,22 +575,22 @@ class Subscription(ProcessBound):
         pending.result()
         self.notifier.notify()
 
-    # -- questions ---------------------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------------------
 
     @property
     def backlog(self) -> int:
-        """How many entries are not acknowledged."""
+        """Number of unacknowledged entries."""
         return self.cursor.backlog
 
     @property
     def paused(self) -> bool:
-        """True while nothing above the highest acknowledged position is dispatched."""
+        """True during a pause of dispatch (see *Pause*)."""
         return self.cursor.paused
 
     @property
     def damage(self) -> list[str]:
-        """Damaged records of the subscription, and what took their place. Messages whose acknowledgments were lost are
-        delivered again; empty if everything could be read."""
+        """Damaged records of the subscription, and what replaced them; empty if all records were readable. Messages
+        whose acknowledgments were lost are redelivered."""
         index = self.topic.shared_index
         return [
             *self.cursor.recovered_from.damage,
@@ -592,7 +601,7 @@ class Subscription(ProcessBound):
 
     @property
     def stats(self) -> SubscriptionStats:
-        """How many messages are where, at this moment."""
+        """Current counts of messages by state."""
         with self._lock, self._guard:
             if self._closed is None:
                 self._check_and_repair()
@@ -613,23 +622,23 @@ class Subscription(ProcessBound):
 
     @property
     def unreadable(self) -> list[Position]:
-        """Damaged entries that were met since the subscription was opened and are not acknowledged, in their order.
-        ``ack_many(subscription.unreadable)`` acknowledges them unread."""
+        """Unacknowledged damaged entries that were found since the subscription was opened, in order.
+        ``ack_many(subscription.unreadable)`` acknowledges them."""
         with self._lock:
             return self._unreadable.positions
 
     def samples(self) -> Iterator[Sample]:
-        """Figures for metrics, as long as the subscription is open."""
+        """Metrics of the subscription; none after it is closed."""
         with self._lock:
             if not self.usable:
                 return iter(())
             found = samples(len(self._unreadable.positions), self._counters.skipped, self.topic.name, self.name)
             return iter(list(found))
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------------------------
 
     def check_owned(self) -> None:
-        """Raise if another has taken the topic over, or the subscription was closed."""
+        """Raise if the subscription is closed, or if another process has taken over the topic."""
         self._check_open()
         self.topic.ledger.check_owned()
 
@@ -639,16 +648,17 @@ class Subscription(ProcessBound):
 
     @property
     def usable(self) -> bool:
-        """Whether it is open, and still its topic's."""
+        """True while the subscription is open and its topic has not been taken over."""
         return self._closed is None and (self.cursor.usable or self.cursor.was_interrupted)
 
     def close(self) -> None:
-        """Write what is acknowledged. What is out, and what waits, is there when it is opened again."""
+        """Write acknowledgments durably and close. Messages in flight and waiting messages are delivered after the next
+        opening."""
         self.stop()
         self.cursor.close()
 
     def stop(self) -> None:
-        """Everything ends but the cursor."""
+        """Stop dispatching; leave the cursor open."""
         with self._lock:
             if self._closed is not None:
                 return

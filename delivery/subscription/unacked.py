@@ -1,6 +1,7 @@
-"""Which messages are out: handed to a consumer, and neither acknowledged nor given back. Plain state, no I/O.
+"""Messages in flight: delivered to a consumer, and neither acknowledged nor scheduled for redelivery. No I/O.
 
-What is handed out together is one :class:`Delivery`, with one deadline; so a message costs an entry in a dictionary.
+Messages that are delivered together share one :class:`Delivery` with one deadline, so that each costs only a dictionary
+entry.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from bookstand.storage.process.fork_guard import ProcessBound
 if TYPE_CHECKING:
     from bookstand.delivery.subscription.consumer import Consumer
 
-# So many that are settled are not worth looking for.
-_FEW = 1_000
+# Up to this many removed messages stay in the deadline heap.
+_STALE_ALLOWANCE = 1_000
 _POSITION_IN: Callable[[MessageId], tuple[int, int]] = itemgetter(slice(2))
 
 
@@ -34,17 +35,17 @@ class Delivery:
 
 
 class UnackedMessages(ProcessBound):
-    """Its owner has a lock for all but settling."""
+    """Not thread-safe, except for the ``remove`` methods; callers hold the subscription's lock."""
 
     def __init__(self) -> None:
         self._deliveries: dict[MessageId, Delivery] = {}
-        # Of batches: those of an entry that are out. While one is settled, another may go out.
+        # Messages in flight by their batch. Another thread may add messages of a batch while some are removed.
         self._members: dict[tuple[int, int], set[MessageId]] = {}
         self._members_lock = Lock()
-        # A heap by deadline; handouts whose messages are all settled may still be in it.
+        # Heap by deadline. Deliveries stay in it after their messages have been removed.
         self._by_deadline: list[tuple[int, int, Delivery]] = []
         self._number = count()
-        # How many messages they have, settled or not, at most.
+        # Upper bound of the number of messages in the heap, including removed ones.
         self._scheduled = 0
 
     def __len__(self) -> int:
@@ -54,7 +55,6 @@ class UnackedMessages(ProcessBound):
         return message in self._deliveries
 
     def has_any_of(self, position: Position, members: Iterable[BatchMessageId]) -> bool:
-        """Of a batch."""
         out = self._members.get(position)
         return out is not None and not out.isdisjoint(members)
 
@@ -62,7 +62,7 @@ class UnackedMessages(ProcessBound):
         return self._deliveries.get(message)
 
     def is_from(self, message: MessageId, delivery: Delivery) -> bool:
-        """Whether it is out since this handout, and was not given back meanwhile."""
+        """Return True if the message is in flight since this delivery."""
         return self._deliveries.get(message) is delivery
 
     def add(
@@ -72,16 +72,16 @@ class UnackedMessages(ProcessBound):
         deadline: int | None,
         batch: tuple[int, int] | None = None,
     ) -> Delivery:
-        """``batch``: the position of the entry that all of them are members of, where that is known."""
+        """``batch`` is the position of the batch that contains all messages, if the caller knows it."""
         delivery = Delivery(consumer, messages, deadline)
         deliveries = dict.fromkeys(messages, delivery)
         self._deliveries.update(deliveries)
         if batch is not None:
             with self._members_lock:
-                # The dictionary knows their hashes.
+                # The dictionary already stores the hashes.
                 self._members.setdefault(batch, set()).update(deliveries)
         elif BatchMessageId in set(map(type, messages)):
-            # Those of an entry are mostly next to each other.
+            # Messages of a batch are usually adjacent; groups of one batch may repeat.
             of_batches = groupby([message for message in messages if len(message) > 2], _POSITION_IN)
             with self._members_lock:
                 for position, members in of_batches:
@@ -89,41 +89,40 @@ class UnackedMessages(ProcessBound):
         if deadline is not None:
             heappush(self._by_deadline, (deadline, next(self._number), delivery))
             self._scheduled += len(messages)
-            if self._scheduled > 2 * len(self._deliveries) + _FEW:
+            if self._scheduled > 2 * len(self._deliveries) + _STALE_ALLOWANCE:
                 self._drop_removed()
         return delivery
 
     def _drop_removed(self) -> None:
-        """A deadline may be a long time off."""
+        """Drop removed messages from the heap before their deadlines, which may be far away."""
         for _, _, delivery in self._by_deadline:
             delivery.messages = [message for message in delivery.messages if self.is_from(message, delivery)]
-        # Sorted, it is a heap again.
+        # A sorted list is a heap.
         self._by_deadline = sorted(one for one in self._by_deadline if one[2].messages)
         self._scheduled = sum(len(delivery.messages) for _, _, delivery in self._by_deadline)
 
     def remove(self, message: MessageId) -> bool:
-        """Remove a message, and with an entry all of its members; return whether the message itself was out."""
+        """Remove a message, or an entry with all its messages and return True if the message itself was in flight."""
         was_out = self._deliveries.pop(message, None) is not None
         if self._members:
             self._remove_members(position_of(message), (message,) if len(message) > 2 else None)
         return was_out
 
     def remove_entries(self, positions: Iterable[Position]) -> list[Position]:
-        """Settle many entries; return those that were not in flight as a whole."""
+        """Remove entries with all their messages; return the ones that were not in flight as a whole."""
         if self._members:
             return [position for position in positions if not self.remove(position)]
         pop = self._deliveries.pop
         return [position for position in positions if pop(position, None) is None]
 
     def remove_members(self, position: Position, members: Iterable[BatchMessageId]) -> None:
-        """The same of some of a batch."""
         pop = self._deliveries.pop
         for member in members:
             pop(member, None)
         self._remove_members(position, members)
 
     def _remove_members(self, position: Position, members: Iterable[MessageId] | None) -> None:
-        """All of the batch, if ``members`` is None."""
+        """Remove messages of a batch; None removes all."""
         with self._members_lock:
             out = self._members.get(position)
             if out is None:
@@ -138,7 +137,7 @@ class UnackedMessages(ProcessBound):
                 del self._members[position]
 
     def remove_up_to(self, last: Position) -> list[MessageId]:
-        """All of the entries up to a position."""
+        """Remove and return all messages of the entries up to a position."""
         settled = [message for message in list(self._deliveries) if position_of(message) <= last]
         for message in settled:
             self.remove(message)
@@ -152,11 +151,11 @@ class UnackedMessages(ProcessBound):
 
     @property
     def next_deadline(self) -> int | None:
-        """Not later than that of what is out."""
+        """Earliest deadline in the heap, at or before the earliest of the messages in flight."""
         return self._by_deadline[0][0] if self._by_deadline else None
 
     def overdue(self, now: int) -> list[MessageId]:
-        """What is out beyond its deadline."""
+        """Remove past deadlines and return their messages in flight."""
         waiting = self._by_deadline
         found: list[MessageId] = []
         while waiting and waiting[0][0] <= now:
@@ -167,7 +166,7 @@ class UnackedMessages(ProcessBound):
         return found
 
     def repair(self, is_settled: Callable[[MessageId], bool]) -> None:
-        """After an interrupted call: make everything else out of what is in flight, and settle what is to be."""
+        """Rebuild the state after an interrupted call, without messages that are acknowledged."""
         out, self._deliveries = self._deliveries, {}
         self._members, self._by_deadline, self._scheduled = {}, [], 0
         try:

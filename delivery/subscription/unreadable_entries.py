@@ -1,5 +1,5 @@
-"""Damaged entries of a topic, as one subscription meets them: each is reported once, or skipped, and holds up none of
-the intact ones."""
+"""Damaged entries that a subscription has found. Each is reported once or skipped, and does not block intact
+entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pyroaring import BitMap64
 
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.message.references import MessageRef
+from bookstand.delivery.message.received_message import MessageRef
 from bookstand.delivery.subscription.acks import AckHandler
 from bookstand.delivery.subscription.stats import Counters
 from bookstand.managed_ledger.managed_ledger import UnreadableEntryError
@@ -18,10 +18,10 @@ from bookstand.storage.logger import logger
 
 
 class UnreadableEntries:
-    """Not thread-safe: the caller holds the subscription's lock.
+    """Not thread-safe; callers hold the subscription's lock.
 
-    ``skips`` returns whether damaged entries are skipped: acknowledged unread, so that they do not hold back the
-    mark-delete position. Those that are not skipped stay in the backlog until they are acknowledged.
+    ``skips`` returns True if damaged entries are to be skipped: acknowledged without being read, so that they do not
+    hold back the mark-delete position. Other damaged entries stay in the backlog until they are acknowledged.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class UnreadableEntries:
         self._unreported: deque[UnreadableEntryError] = deque()
 
     def record(self, error: UnreadableEntryError) -> None:
-        """Note the damage that a read has met, to be skipped or to be reported once."""
+        """Record the damage that a read has found, or skip it."""
         ledger_id = error.position.ledger_id
         met = BitMap64(range(error.position.entry_id, error.last.entry_id + 1))
         met -= self._by_ledger.get(ledger_id, BitMap64())
         if not met:
             return
         if self._skips():
-            logger().warning("subscription %s skips %d damaged: %s", self._name, len(met), error)
+            logger().warning("subscription %s skips %d damaged entries: %s", self._name, len(met), error)
             self._skip(ledger_id, met)
         else:
             self._by_ledger[ledger_id] = self._by_ledger.get(ledger_id, BitMap64()) | met
@@ -59,7 +59,7 @@ class UnreadableEntries:
         return [position for position in positions if not self._cursor.is_acked(position)]
 
     def skip_known(self) -> None:
-        """Skip what has been met before, if damaged entries are skipped now."""
+        """Skip the recorded entries if the setting has been switched on."""
         if self._by_ledger and self._skips():
             by_ledger, self._by_ledger = self._by_ledger, {}
             self._unreported.clear()
@@ -67,7 +67,7 @@ class UnreadableEntries:
                 self._skip(ledger_id, entry_ids)
 
     def report(self) -> None:
-        """Raise the error of damage that was met and is not reported yet."""
+        """Raise the error of a damaged entry that has not been reported."""
         while self._unreported:
             error = self._unreported.popleft()
             if not all(map(self._cursor.is_acked, error.positions)):
@@ -75,7 +75,7 @@ class UnreadableEntries:
 
     @property
     def positions(self) -> list[Position]:
-        """The damaged entries that were met and are not acknowledged, in their order."""
+        """Unacknowledged damaged entries, in order."""
         found: list[Position] = []
         for ledger_id, entry_ids in sorted(self._by_ledger.items()):
             unacked = self._unacked(ledger_id, entry_ids)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bookstand import ExpansionLimits
 from bookstand.delivery.message.received_message import ReceivedMessage
-from bookstand.delivery.subscription.dead_letters import BROKEN
+from bookstand.delivery.subscription.dead_letters import BROKEN_PAYLOAD
 from bookstand.errors import IncorrectParameterError, MalformedMessageError
 from bookstand.managed_ledger.message import compression, format
 from bookstand.managed_ledger.message.format import Message, assemble, batch_alike, decode_message, encode_message
@@ -114,7 +114,7 @@ def test_an_oversized_entry_is_one_message_in_every_way_of_its_life(store_path: 
         assert desk.sub.stats.backlog == 0
         (grave,) = desk.store.topic("graves").subscription("mourner", subscription_config()).receive(9, timeout=0)
         assert grave.payload == delayed
-        assert "max_expanded_bytes" in grave.properties[BROKEN]
+        assert "max_expanded_bytes" in grave.properties[BROKEN_PAYLOAD]
 
 
 def test_higher_limits_deliver_the_messages(store_path: Path) -> None:

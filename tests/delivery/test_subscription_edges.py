@@ -12,7 +12,7 @@ import bookstand
 from bookstand import SubscriptionConfig, TopicConfig
 from bookstand.cursor.config import CursorConfig
 from bookstand.delivery.nacks.log import nack_name
-from bookstand.delivery.subscription.dead_letters import BROKEN
+from bookstand.delivery.subscription.dead_letters import BROKEN_PAYLOAD
 from bookstand.delivery.subscription.subscription import Subscription
 from bookstand.delivery.topic import Topic
 from bookstand.delivery.tracker.bucket.time_sorted import TimeSortedBuffer
@@ -77,7 +77,7 @@ def test_a_broken_payload_is_no_obstacle(store: Store, clock: VirtualClock) -> N
     assert sub.stats.dead_lettered == 1
     (letter,) = store.topic("t-s-DLQ").subscription("undertaker").receive(5, timeout=0)
     assert letter.payload == broken
-    assert BROKEN in letter.properties
+    assert BROKEN_PAYLOAD in letter.properties
 
 
 def test_what_cannot_be_read_now_keeps_nothing_else_back(store: Store, faults: Faults) -> None:
