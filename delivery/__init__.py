@@ -1,1 +1,1 @@
-"""Messages that wait for their time: delayed ones, and those that are to be delivered again."""
+"""Delivery of messages to subscriptions, with delays and redelivery."""

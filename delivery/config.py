@@ -1,4 +1,4 @@
-"""Settings of delayed delivery: those of Pulsar in snake case, with its defaults."""
+"""Settings of delayed delivery, with Pulsar's names in snake case and its defaults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEAST_WRITES, TWO_SMALLEST = "least-writes", "two-smallest"
 MERGE_POLICIES = (LEAST_WRITES, TWO_SMALLEST)
 
 _LARGEST = (1 << 63) - 1
-_WHOLE_NUMBERS: dict[str, int | None] = {
+_INTEGER_MINIMUMS: dict[str, int | None] = {
     "delayed_delivery_tick_time_millis": 1,
     "delayed_delivery_fixed_delay_detection_lookahead": None,
     "delayed_delivery_min_index_count_per_bucket": None,
@@ -49,12 +49,12 @@ class DelayedDeliveryConfig:
     one message. -1 means no limit on the messages."""
 
     delayed_delivery_max_num_buckets: int = -1
-    """Maximum number of sealed buckets after each seal; adjacent ones are merged to keep it. 0 or less means no
-    limit. A limit that was lowered takes effect with the next seal."""
+    """Maximum number of sealed buckets after each seal; more are avoided by merging adjacent ones. 0 or less means no
+    limit. A lower limit takes effect with the next seal."""
 
     delayed_delivery_merge_policy: str = LEAST_WRITES
-    """``"two-smallest"``: the two adjacent buckets with the fewest messages, which is PIP-195's rule;
-    ``"least-writes"``: those by which a message is rewritten the fewest times."""
+    """``"two-smallest"`` merges the two adjacent buckets with the fewest messages, as in PIP-195. ``"least-writes"``
+    merges buckets so that each message is rewritten as rarely as possible."""
 
     delayed_delivery_shared_index_enabled: bool = False
     """Share one index of delayed messages among all subscriptions of a topic."""
@@ -62,8 +62,8 @@ class DelayedDeliveryConfig:
     def __post_init__(self) -> None:
         _check_choice("delayed_delivery_tracker", self.delayed_delivery_tracker, TRACKERS)
         _check_choice("delayed_delivery_merge_policy", self.delayed_delivery_merge_policy, MERGE_POLICIES)
-        for name, least in _WHOLE_NUMBERS.items():
-            _check_whole(name, getattr(self, name), least)
+        for name, least in _INTEGER_MINIMUMS.items():
+            _check_integer(name, getattr(self, name), least)
         step = self.delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds
         if isinstance(step, bool) or not isinstance(step, int | float) or not abs(step) < 1 << 40:
             raise IncorrectParameterError(
@@ -116,7 +116,7 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise IncorrectParameterError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
-def _check_whole(name: str, value: object, least: int | None) -> None:
+def _check_integer(name: str, value: object, least: int | None) -> None:
     if type(value) is not int or not -_LARGEST - 1 <= value <= _LARGEST:
         raise IncorrectParameterError(f"{name} must be a 64-bit integer, not {value!r}")
     if least is not None and value < least:

@@ -1,6 +1,6 @@
-"""Where those wait who look for something to do: threads and tasks alike.
+"""Notifier for waiting threads and tasks.
 
-A ring is never missed: who is about to look notes the number of rings first, and then waits for one beyond it.
+No notification is lost: a waiter reads ``generation`` before it looks for work, and then waits until it differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Notifier(ProcessBound):
         self._threads = Waiters()
         self._tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self.generation = 0
-        """How often it rang."""
+        """Number of notifications."""
 
     def notify(self) -> None:
         with self._lock:
@@ -34,11 +34,11 @@ class Notifier(ProcessBound):
             try:
                 loop.call_soon_threadsafe(_wake, woken)
             except RuntimeError:
-                # The loop was closed: nobody waits there any more.
+                # The loop was closed together with its waiters.
                 continue
 
     def wait(self, seen: int, timeout: float) -> None:
-        """Until it has rung more often than ``seen``, or so many seconds have passed."""
+        """Wait until ``generation`` differs from ``seen``, or until the timeout in seconds."""
         self._threads.wait(timeout, lambda: self.generation != seen)
 
     async def wait_async(self, seen: int, timeout: float) -> None:

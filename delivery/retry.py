@@ -1,4 +1,4 @@
-"""What fails now and may not fail the next time."""
+"""Retries of operations that fail for transient reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRANSIENT_ERRORS = (
     errors.TooManyRequestsError,
     errors.WriteError,
 )
-"""What may be over when it is tried again."""
+"""Errors that may not occur again."""
 
 ATTEMPTS = 4
 
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def with_retries(action: Callable[[], _T]) -> _T:
-    """Try again what may pass, some times."""
+    """Call an action up to ``ATTEMPTS`` times while it raises transient errors."""
     for _ in range(ATTEMPTS - 1):
         try:
             return action()

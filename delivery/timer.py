@@ -1,7 +1,7 @@
-"""Timers: something is done at a time, unless it was cancelled before.
+"""Timers, which call an action at a time unless it is canceled before.
 
-An alarm rings at its time or after it, never before. Cancelling it does not stop one that is ringing already, in
-another thread: who is rung finds out under his own lock whether the alarm, which he is given, is still his.
+An alarm fires at its time or later, never earlier. Canceling does not stop an alarm that another thread is already
+firing: the action receives the alarm, and must check under its own lock that the alarm is still current.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bookstand.storage.process.fork_guard import ProcessBound, notify_of_forks
 if TYPE_CHECKING:
     from bookstand.storage.clock import Clock
 
-# Clocks may be set, and machines sleep: how long the thread waits, in seconds, without a look at the clock.
-_LOOK = 1.0
-# How long the thread waits for something to do, in seconds, before it ends.
-_LINGER = 5.0
+# Maximum wait of the thread, in seconds, between two reads of the clock, which may be set or suspended.
+_CLOCK_POLL_SECONDS = 1.0
+# The thread ends after being idle for this many seconds.
+_IDLE_SECONDS = 5.0
 
 
 class Alarm:
@@ -40,36 +40,36 @@ class Alarm:
     def cancel(self) -> None:
         if self.live:
             self.live = False
-            self._timer.cancelled(self)
+            self._timer.on_cancel(self)
 
-    def ring(self) -> None:
-        """Whatever it says, for the timer alone to call."""
+    def fire(self) -> None:
+        """Run the action. Only the timer calls it."""
         self.live = False
         self._action(self)
 
 
 class Timer(Protocol):
-    """Safe between threads."""
+    """Implementations are thread-safe."""
 
     def arm(self, at: int, action: Callable[[Alarm], object]) -> Alarm:
-        """Call ``action(alarm)`` at ``at``, at once if that has passed; never inside this call."""
+        """Call ``action(alarm)`` at ``at``, or soon if that has passed, but never inside this call."""
 
-    def cancelled(self, alarm: Alarm) -> None:
-        """An alarm that was cancelled tells."""
+    def on_cancel(self, alarm: Alarm) -> None:
+        """React to the cancellation of an alarm."""
 
     def close(self) -> None:
-        """Nothing rings any more."""
+        """Cancel all alarms and reject new ones."""
 
 
 def timer_for(clock: Clock) -> Timer:
-    """A clock that can call, as those for tests do, is asked to; for any other there is a thread."""
+    """Return a timer that uses the clock's callbacks if it has them, as test clocks do, or a thread otherwise."""
     if hasattr(clock, "call_later"):
-        return ClockTimer(cast("CallingClock", clock))
+        return ClockTimer(cast("CallbackClock", clock))
     return ThreadTimer(clock)
 
 
 class AlarmQueue:
-    """Alarms by time, of which canceled ones take memory for a while at most. Not thread-safe."""
+    """Alarms by time. Not thread-safe. Canceled alarms are removed lazily."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Alarm]] = []
@@ -77,25 +77,25 @@ class AlarmQueue:
         self._canceled = 0
 
     def __len__(self) -> int:
-        """The number of alarms, with canceled ones that are not dropped yet."""
+        """Number of alarms, including canceled ones that have not been removed."""
         return len(self._heap)
 
     def push(self, alarm: Alarm) -> None:
         heapq.heappush(self._heap, (alarm.at, next(self._numbers), alarm))
 
     def first(self) -> Alarm | None:
-        """The alarm that rings first; None if none is set."""
+        """The earliest alarm, or None."""
         while self._heap and not self._heap[0][2].live:
             heapq.heappop(self._heap)
             self._canceled = max(0, self._canceled - 1)
         return self._heap[0][2] if self._heap else None
 
     def pop(self) -> Alarm:
-        """Remove what :meth:`first` returned."""
+        """Remove the alarm that :meth:`first` returned."""
         return heapq.heappop(self._heap)[2]
 
-    def canceled(self) -> None:
-        """Note that an alarm was canceled, and drop canceled ones when they are most of the queue."""
+    def note_canceled(self) -> None:
+        """Count a canceled alarm, and remove all canceled ones when they are the majority."""
         self._canceled += 1
         if self._canceled > 16 and self._canceled > len(self._heap) // 2:
             self._heap = [entry for entry in self._heap if entry[2].live]
@@ -103,28 +103,27 @@ class AlarmQueue:
             self._canceled = 0
 
     def clear(self) -> None:
-        """Cancel all alarms, without a word to their timer."""
+        """Cancel all alarms without notifying their timer."""
         for _, _, alarm in self._heap:
             alarm.live = False
         self._heap.clear()
 
 
 class ThreadTimer:
-    """One daemon thread, which is there only while something is armed, and a little longer.
+    """Timer with a daemon thread that runs only while alarms are set.
 
-    What is done holds up whatever is due after it. A forked child gets a timer with nothing armed. When the
-    interpreter exits, what has not rung does not; then the lock may be held by a thread that is no more, and is not
-    asked for.
+    Actions run one after the other. A forked child starts without alarms. Alarms do not fire during interpreter
+    shutdown; the methods then do not acquire the lock either, because a thread that no longer runs may hold it.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._closed = False
-        self._begin()
+        self._reset()
         notify_of_forks(self)
 
-    def _begin(self) -> None:
-        # An RLock, not the Condition, is entered: an interrupted thread leaves it free.
+    def _reset(self) -> None:
+        # The RLock is entered instead of the Condition because an interrupted thread releases it.
         self._lock = RLock()
         self._changed = Condition(self._lock)
         self._alarms = AlarmQueue()
@@ -140,7 +139,7 @@ class ThreadTimer:
                 alarm.live = False
                 return alarm
             self._alarms.push(alarm)
-            # A thread may have ended by an exception that is not for catching.
+            # The thread may have ended by an exception that it does not catch.
             if self._thread is None or not self._thread.is_alive():
                 self._start()
             elif self._alarms.first() is alarm:
@@ -153,18 +152,19 @@ class ThreadTimer:
             self._thread.start()
         except RuntimeError:
             self._thread = None
-            # Newer interpreters begin no thread once the main one has ended, when exit handlers may still arm.
+            # Newer interpreters start no thread after the main thread has ended, but exit handlers may still set
+            # alarms.
             if main_thread().is_alive():
                 raise
 
-    def cancelled(self, alarm: Alarm) -> None:
+    def on_cancel(self, alarm: Alarm) -> None:
         if is_finalizing():
             return
         with self._lock:
-            self._alarms.canceled()
+            self._alarms.note_canceled()
 
     def close(self) -> None:
-        """Nothing begins to ring any more; what is ringing is not waited for."""
+        """Fire no more alarms. Does not wait for an action that is running."""
         if is_finalizing():
             return
         with self._lock:
@@ -173,29 +173,29 @@ class ThreadTimer:
             self._changed.notify()
 
     def join(self) -> None:
-        """Wait for what is ringing, from any other thread; for after :meth:`close`."""
+        """After :meth:`close`, wait for an action that is running in the timer's thread."""
         thread = self._thread
         if thread is not None and thread is not current_thread():
             thread.join()
 
     def _forked(self) -> None:
-        """In the child: the thread is not there, its lock may be held for good."""
+        """In the child process the thread does not exist, and its lock may be held forever."""
         self._alarms.clear()
-        self._begin()
+        self._reset()
 
     def _run(self) -> None:
         while (alarm := self._next()) is not None:
             try:
-                alarm.ring()
+                alarm.fire()
             except SimulatedCrash:
-                # Nobody waits in this thread; the store has been closed, and tells everybody.
+                # The store is closed, and its callers get the error.
                 continue
             except Exception:
-                logger().exception("what a timer called failed")
+                logger().exception("timer: the action of an alarm failed")
             del alarm
 
     def _next(self) -> Alarm | None:
-        """Wait for what is due; None if nothing was to do for a while."""
+        """Wait for the next due alarm; None after an idle time."""
         lingering = False
         with self._lock:
             while True:
@@ -204,35 +204,35 @@ class ThreadTimer:
                     if lingering or self._closed:
                         self._thread = None
                         return None
-                    lingering = not self._changed.wait(_LINGER)
+                    lingering = not self._changed.wait(_IDLE_SECONDS)
                     continue
                 rest = first.at - self._clock.now()
                 if rest <= 0:
                     return self._alarms.pop()
-                self._changed.wait(min(rest / 1000, _LOOK))
+                self._changed.wait(min(rest / 1000, _CLOCK_POLL_SECONDS))
 
 
-class CallingClock(Protocol):
-    """A clock of which somebody else moves the hands."""
+class CallbackClock(Protocol):
+    """A clock that is advanced explicitly and calls back."""
 
-    def now(self) -> int:
-        """Milliseconds since the epoch."""
+    def now(self) -> int: ...
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Call ``action`` when so much time has passed."""
+        """Call ``action`` after this time has passed."""
 
 
 class ClockTimer(ProcessBound):
-    """For a clock that calls: alarms ring in the thread that moves it. Time must not pass by itself in ``arm``.
+    """Timer for a clock with callbacks: alarms fire in the thread that advances the clock. Time must not advance inside
+    ``arm``.
 
-    A call cannot be canceled, so the clock is asked for one only where no earlier one is pending.
+    Callbacks cannot be canceled, so one is requested only if no earlier one is pending.
     """
 
-    def __init__(self, clock: CallingClock) -> None:
+    def __init__(self, clock: CallbackClock) -> None:
         self._clock = clock
         self._lock = Lock()
         self._alarms = AlarmQueue()
-        # Times of the pending calls, descending.
+        # Times of the requested callbacks, descending.
         self._calls: list[int] = []
         self._closed = False
 
@@ -243,11 +243,11 @@ class ClockTimer(ProcessBound):
                 alarm.live = False
                 return alarm
             self._alarms.push(alarm)
-        self._call_for_first()
+        self._request_callback()
         return alarm
 
-    def _call_for_first(self) -> None:
-        """Have the clock call when the first alarm is due, or before."""
+    def _request_callback(self) -> None:
+        """Request a callback for the earliest alarm, unless one is pending before it."""
         with self._lock:
             first = self._alarms.first()
             if first is None or (self._calls and self._calls[-1] <= first.at):
@@ -255,26 +255,26 @@ class ClockTimer(ProcessBound):
             at = first.at
             self._calls.append(at)
         rest = max(0, at - self._clock.now())
-        self._clock.call_later(rest / 1000, lambda: self._called(at))
+        self._clock.call_later(rest / 1000, lambda: self._on_callback(at))
 
-    def _called(self, at: int) -> None:
+    def _on_callback(self, at: int) -> None:
         with self._lock:
             self._calls.remove(at)
             first = None if self._closed else self._alarms.first()
-            # Seconds as a float are not exact for times that are far away: it may be too early.
+            # Float seconds are inexact for distant times; the callback may be early.
             is_due = first is not None and first.at <= self._clock.now()
             if is_due:
                 self._alarms.pop()
         try:
             if first is not None and is_due:
-                first.ring()
+                first.fire()
         finally:
-            # What follows rings in a call of its own, also if this one failed.
-            self._call_for_first()
+            # The next alarm fires in its own callback, even if this action failed.
+            self._request_callback()
 
-    def cancelled(self, alarm: Alarm) -> None:
+    def on_cancel(self, alarm: Alarm) -> None:
         with self._lock:
-            self._alarms.canceled()
+            self._alarms.note_canceled()
 
     def close(self) -> None:
         with self._lock:
@@ -283,15 +283,15 @@ class ClockTimer(ProcessBound):
 
 
 class ManualTimer(ProcessBound):
-    """For tests and replays: writes down what is asked of it, and rings when it is told to."""
+    """Timer for tests and replays: records calls, and fires alarms on request."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = Lock()
         self._alarms: list[Alarm] = []
-        self._cancelled: list[Alarm] = []
+        self._canceled: list[Alarm] = []
         self.events: list[tuple[str, int, int] | tuple[str, int]] = []
-        """("arm", delay, time) and ("cancel", time), in the order in which they happened."""
+        """("arm", delay, time) and ("cancel", time), in order of the calls."""
 
     def arm(self, at: int, action: Callable[[Alarm], object]) -> Alarm:
         alarm = Alarm(at, action, self)
@@ -300,12 +300,12 @@ class ManualTimer(ProcessBound):
             self.events.append(("arm", at - self._clock.now(), at))
         return alarm
 
-    def cancelled(self, alarm: Alarm) -> None:
+    def on_cancel(self, alarm: Alarm) -> None:
         with self._lock:
-            # Not there if it is about to ring.
+            # An alarm that is being fired was already removed.
             if alarm in self._alarms:
                 self._alarms.remove(alarm)
-            self._cancelled.append(alarm)
+            self._canceled.append(alarm)
             self.events.append(("cancel", alarm.at))
 
     def close(self) -> None:
@@ -314,17 +314,17 @@ class ManualTimer(ProcessBound):
 
     @property
     def armed(self) -> list[int]:
-        """The times that something is armed for, ascending."""
+        """Times of the alarms, ascending."""
         with self._lock:
             return sorted(alarm.at for alarm in self._alarms)
 
     def fire(self) -> int:
-        """Ring all that is due by the clock, also what is armed meanwhile; how many there were."""
-        rung = 0
+        """Fire all due alarms, including those set meanwhile, and return their number."""
+        fired = 0
         while (first := self._take_due()) is not None:
-            first.ring()
-            rung += 1
-        return rung
+            first.fire()
+            fired += 1
+        return fired
 
     def _take_due(self) -> Alarm | None:
         with self._lock:
@@ -336,8 +336,8 @@ class ManualTimer(ProcessBound):
             return first
 
     def fire_stale(self) -> bool:
-        """Ring the alarm that was cancelled last, as if it had begun to before; False if there is none."""
-        if not self._cancelled:
+        """Fire the alarm that was canceled last, as if it had already started firing; False if none was canceled."""
+        if not self._canceled:
             return False
-        self._cancelled.pop().ring()
+        self._canceled.pop().fire()
         return True

@@ -1,4 +1,4 @@
-"""A topic as its users see it: where messages are published, and who is subscribed."""
+"""Topic: publishing of messages, and access to subscriptions and cursors."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from bookstand.storage.commit.futures import Pending
 
     class Store(log.Store, Protocol):
-        """What a topic needs of a store."""
+        """Methods of a store that a topic uses."""
 
         def managed_ledger(self, name: str) -> ManagedLedger: ...
         def topic(self, name: str) -> Topic: ...
 
 
-# Acknowledgments are written a second after they came at the latest; then ledgers may go.
+# Cursors write acknowledgments within a second; the delay lets a trim see them.
 _TRIM_AFTER_MILLIS = 1_500
 
 
 class Topic(ProcessBound):
-    """Use ``store.topic(name)``. All methods may be called from any thread.
+    """Use ``store.topic(name)``. All methods are thread-safe.
 
-    Spans and moments are milliseconds, or ``datetime``'s; moments count from 1970, by the store's clock.
+    Spans and moments are milliseconds or ``datetime`` objects. Moments are relative to 1970, by the store's clock.
     """
 
     def __init__(self, store: Store, name: str, config: TopicConfig | None = None) -> None:
@@ -57,7 +57,7 @@ class Topic(ProcessBound):
         self.store = store
         self.ledger = ledger = store.managed_ledger(name)
         if config is None:
-            # The managed ledger may be open already: then its limits stay as they are.
+            # Retain the limits of a managed ledger that is already open.
             config = TopicConfig(
                 max_entries_per_ledger=ledger.max_entries_per_ledger,
                 max_bytes_per_ledger=ledger.max_bytes_per_ledger,
@@ -76,7 +76,7 @@ class Topic(ProcessBound):
             if self.config.delayed_delivery_shared_index_enabled:
                 self._index = SharedDelayedIndex(self.ledger, self.config, clock=self._clock, timer=self.timer)
             elif BUILDER in self.ledger.cursor_names():
-                # The topic itself has what the former shared index held.
+                # The index can be rebuilt from the topic.
                 Cursor.discard(self.ledger, BUILDER)
 
     # -- settings ----------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Topic(ProcessBound):
 
     @property
     def shared_index(self) -> SharedDelayedIndex | None:
-        """The index of delayed messages, where all subscriptions share one."""
+        """The index of delayed messages that all subscriptions share; None if each has its own."""
         return self._index
 
     # -- publishing --------------------------------------------------------------------------------------------------
@@ -116,10 +116,11 @@ class Topic(ProcessBound):
         properties: Mapping[str, str] | None = None,
         **more: Any,
     ) -> Position:
-        """Add a message; durable on return. It is delivered at once, or after a while, or at a time.
+        """Publish a message, durably on return. It is delivered immediately, after ``deliver_after``, or at
+        ``deliver_at``.
 
-        ``more``: ``key``, ``event_time``, ``sequence_id``, ``producer_name``, and whatever else Pulsar's
-        ``MessageMetadata`` has, by its name in snake case.
+        ``more``: ``key``, ``event_time``, ``sequence_id``, ``producer_name``, and other fields of Pulsar's
+        ``MessageMetadata`` in snake case.
         """
         return self._append(self._encode(payload, deliver_after, deliver_at, properties, more))
 
@@ -131,7 +132,7 @@ class Topic(ProcessBound):
         properties: Mapping[str, str] | None = None,
         **more: Any,
     ) -> Pending:
-        """The same; the Pending's result is the position, and it can be awaited."""
+        """Publish a message without waiting. The Pending is awaitable; its result is the position."""
         pending = self.ledger.append_entry_async(self._encode(payload, deliver_after, deliver_at, properties, more))
         if self._subscriptions:
             pending._completion.when_done(self._notify_subscriptions)
@@ -163,7 +164,8 @@ class Topic(ProcessBound):
         return min(FREE_BYTES, self.ledger.client.expansion_limits.max_expanded_bytes)
 
     def _check_expansion(self, entry: bytes, size: int, count: int = 0) -> None:
-        """Reject what the same store would refuse to deliver: a payload of ``size`` bytes, a batch of ``count``."""
+        """Reject a message that this store would not deliver: a payload of ``size`` bytes, or a batch of ``count``
+        messages."""
         expanded = count * MESSAGE_BYTES + (size if self.config.compression != "NONE" else 0)
         if expanded <= self._unchecked_bytes:
             return
@@ -180,14 +182,16 @@ class Topic(ProcessBound):
         deliver_at: Moment | Iterable[Moment | None] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> list[Position]:
-        """Many messages, an entry each, the fast way: durable on return, in as few commits as may be. Times are for
-        all, or one for each, where None is none."""
-        # A wrong one among them is found before any is added.
+        """Publish many messages as one entry each, durably on return, in as few commits as possible. Times apply to all
+        messages, or are lists with a time or None for each."""
+        # Check all payloads before any is added.
         checked = as_payloads(payloads)
         now = self._clock.now()
         times = _delivery_times(deliver_after, deliver_at, now)
         if isinstance(times, list) and len(times) != len(checked):
-            raise IncorrectParameterError(f"there are {len(times)} times for {len(checked)} messages")
+            raise IncorrectParameterError(
+                f"there must be a time for each of {len(checked)} messages, not {len(times)} times"
+            )
         entries: Iterable[bytes] = encode_messages(
             checked,
             publish_time=now,
@@ -211,8 +215,8 @@ class Topic(ProcessBound):
         properties: Mapping[str, str] | None = None,
         **more: Any,
     ) -> Position:
-        """Many messages in one entry, as Pulsar's producers batch them: they are delivered, acknowledged and counted
-        one by one, and come again together. Properties are those of each."""
+        """Publish many messages as one entry, like the batches of Pulsar's producers. They are delivered, acknowledged
+        and counted one by one, but redelivered together. ``properties`` apply to each message."""
         now = self._clock.now()
         metadata = _metadata(more)
         checked = as_payloads(payloads)
@@ -231,7 +235,7 @@ class Topic(ProcessBound):
         try:
             return self.ledger.append_entry(entry)
         finally:
-            # Also where an interruption ends the waiting: it may be there.
+            # The entry may have been added even if the wait was interrupted.
             self._notify_subscriptions()
 
     def _notify_subscriptions(self) -> None:
@@ -241,11 +245,11 @@ class Topic(ProcessBound):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def cursor(self, name: str, config: CursorConfig | None = None, **options: Any) -> Cursor:
-        """The cursor of that name, opened or made; ``options`` are those of :meth:`Cursor.open`.
+        """Open or create a cursor; ``options`` are passed to :meth:`Cursor.open`.
 
-        While it is open, later calls return the same object. A ``config`` given then replaces its settings, as
-        :meth:`Cursor.change_config` does, and None leaves them as they are. ``initial``, ``properties`` and
-        ``cursor_properties`` are those of a new cursor, and do not change one that exists.
+        While it is open, later calls return the same object. A ``config`` then replaces its settings, as
+        :meth:`Cursor.change_config` does; None does not change them. ``initial``, ``properties`` and
+        ``cursor_properties`` apply only to a new cursor.
         """
         with self._lock:
             cursor = self._cursors.get(name)
@@ -262,33 +266,33 @@ class Topic(ProcessBound):
             return cursor
 
     def reopen_cursor(self, interrupted: Cursor, config: CursorConfig) -> Cursor:
-        """Open a cursor again that was interrupted in a change. For its subscription, whose lock is held, and which may
-        be waited for with the topic's."""
+        """Open a cursor again after an interrupted change. Only for its subscription, which holds its own lock; taking
+        the topic's lock as well could deadlock."""
         interrupted.close()
         cursor = Cursor.open(self.ledger, interrupted.name, config, create=False)
         self._cursors[interrupted.name] = cursor
         return cursor
 
     def _check_same_cursor(self, cursor: Cursor, options: Mapping[str, Any]) -> None:
-        """Reject options that ask for another cursor than the one that is open."""
+        """Reject options that contradict the open cursor."""
         for name, present in (("at_marker", cursor.at_marker), ("read_only", cursor.read_only)):
             asked = options.get(name) or present
             if asked != present:
                 raise IllegalOperationError(
                     f"cursor {cursor.name!r} of topic {self.name} is open with {name}={present!r}, not {asked!r}; "
-                    "close it first, or use Cursor.open, which opens another beside it"
+                    "close it first, or open a second one with Cursor.open"
                 )
 
     def subscription(
         self, name: str, config: SubscriptionConfig | None = None, initial: str = "earliest"
     ) -> Subscription:
-        """The subscription of that name, opened or made.
+        """Open or create a subscription.
 
-        A new one begins with the ``"earliest"`` message, or the ``"latest"``: the next to be published. ``initial``
-        does not move a subscription that exists.
+        A new one starts with the ``"earliest"`` message, or after the ``"latest"``. ``initial`` does not move an
+        existing subscription.
 
-        While it is open, later calls return the same object. A ``config`` given then replaces its settings, as
-        :meth:`Subscription.change_config` does, and None leaves them as they are.
+        While it is open, later calls return the same object. A ``config`` then replaces its settings, as
+        :meth:`Subscription.change_config` does; None does not change them.
         """
         if config is not None and not isinstance(config, SubscriptionConfig):
             raise IncorrectParameterError(f"config must be a SubscriptionConfig, not {config!r}")
@@ -297,7 +301,7 @@ class Topic(ProcessBound):
         self._check_name(name)
         with self._lock:
             if self.ledger.client.read_only:
-                raise WriteOnReadOnlyError(f"topic {self.name}: a store opened read-only has cursors, no subscriptions")
+                raise WriteOnReadOnlyError(f"topic {self.name}: a read-only store has no subscriptions; use cursor()")
             found = self._subscriptions.get(name)
             if found is None or not found.usable:
                 cursor = self._cursors.get(name)
@@ -311,17 +315,18 @@ class Topic(ProcessBound):
 
     def _check_name(self, name: object) -> None:
         if not isinstance(name, str) or not name:
-            raise IncorrectParameterError(f"a subscription has a name, not {name!r}")
+            raise IncorrectParameterError(f"name of a subscription must be a non-empty string, not {name!r}")
         if name == BUILDER:
-            raise IncorrectParameterError(f"{name!r} is the name of the index of delayed messages")
+            raise IncorrectParameterError(
+                f"name of a subscription must not be {name!r}, which the index of delayed messages uses"
+            )
 
     def subscriptions(self) -> list[str]:
-        """The subscriptions that are stored, open or not."""
+        """Names of all stored subscriptions, open or not."""
         return [name for name in self.ledger.cursor_names() if name != BUILDER]
 
     def unsubscribe(self, name: str) -> None:
-        """Delete a subscription with everything that is stored for it, readable or not.
-        :class:`NoSuchNodeError` if there is none of that name."""
+        """Delete a subscription and all its data, readable or not. :class:`NoSuchNodeError` if it does not exist."""
         self._check_name(name)
         with self._lock:
             subscription = self._subscriptions.pop(name, None)
@@ -341,8 +346,8 @@ class Topic(ProcessBound):
     # -- retention ---------------------------------------------------------------------------------------------------
 
     def trim(self) -> list[int]:
-        """Delete the ledgers that nobody needs: neither a cursor nor an index of delayed messages, nor what is to come
-        again; returns their ids. As long as a subscription that is stored is not open, none are deleted."""
+        """Delete the ledgers that no cursor, redelivery or index of delayed messages needs, and return their ids.
+        Nothing is deleted while a stored subscription is not open."""
         with self._lock:
             for cursor in self._cursors.values():
                 if cursor.usable and not cursor.read_only:
@@ -352,7 +357,7 @@ class Topic(ProcessBound):
             return self.ledger.trim_consumed()
 
     def schedule_trim(self) -> None:
-        """Ledgers may have become free: look after them by and by, if that is to be done."""
+        """Delete consumed ledgers in the background soon, if the settings say so."""
         if self._trim_alarm is None and self.config.trim_consumed:
             self._trim_alarm = self.timer.arm(self._clock.now() + _TRIM_AFTER_MILLIS, self._trim_in_background)
 
@@ -363,15 +368,15 @@ class Topic(ProcessBound):
         except BookstandError as error:
             logger().warning("topic %s: consumed ledgers could not be deleted: %s", self.name, error)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------------------------
 
     @property
     def usable(self) -> bool:
-        """Whether it can still be used: it was neither closed nor deleted, nor taken over by another."""
+        """True until the topic is closed, deleted or taken over by another process."""
         return self.ledger.usable
 
     def close(self) -> None:
-        """Write what is acknowledged, and close subscriptions and cursors, the index and the last ledger."""
+        """Write acknowledgments durably, and close the subscriptions, cursors, index and managed ledger."""
         with self._lock:
             self.timer.close()
             closing: list[Callable[[], object]] = [one.stop for one in self._subscriptions.values()]
@@ -381,7 +386,7 @@ class Topic(ProcessBound):
             _run_all([*closing, self.ledger.close])
 
     def delete(self) -> None:
-        """Delete the topic with all subscriptions."""
+        """Delete the topic with all its subscriptions."""
         with self._lock:
             for name in self.subscriptions():
                 self.unsubscribe(name)
@@ -406,7 +411,7 @@ def _check_config(config: object) -> None:
 
 
 def _run_all(actions: Iterable[Callable[[], object]]) -> None:
-    """All of them, whichever fails; the first failure is raised."""
+    """Run all actions, even if some fail; raise the first failure."""
     failure: BookstandError | None = None
     for action in actions:
         try:
@@ -418,7 +423,7 @@ def _run_all(actions: Iterable[Callable[[], object]]) -> None:
 
 
 def _metadata(more: dict[str, Any]) -> dict[str, Any]:
-    """Users say ``key`` where the metadata has ``partition_key``. What is not said is not there."""
+    """Rename ``key`` to ``partition_key``, and drop fields that are None."""
     if not more:
         return more
     renamed = {"partition_key" if name == "key" else name: value for name, value in more.items()}
@@ -435,5 +440,5 @@ def _delivery_times(
     if isinstance(deliver_at, Iterable) and deliver_after is None:
         return [delivery_time(None, at, now) for at in deliver_at]
     if isinstance(deliver_after, Iterable) or isinstance(deliver_at, Iterable):
-        raise IncorrectParameterError("messages are delivered after a while or at a time, not both")
+        raise IncorrectParameterError("deliver_after and deliver_at exclude each other: set one of them")
     return delivery_time(deliver_after, deliver_at, now)

@@ -27,12 +27,12 @@ TYPES = (SHARED, EXCLUSIVE)
 
 @dataclass(frozen=True, kw_only=True)
 class TopicConfig(DelayedDeliveryConfig):
-    """Settings of a topic, those of delayed delivery included."""
+    """Settings of a topic, including delayed delivery."""
 
     max_entries_per_ledger: int = MAX_ENTRIES_PER_LEDGER
     max_bytes_per_ledger: int = MAX_BYTES_PER_LEDGER
     max_ledger_age: float = MAX_LEDGER_AGE
-    """Limits of a ledger, in entries, bytes and seconds. A new ledger follows when one of them is reached."""
+    """Limits of a ledger, in entries, bytes and seconds. Reaching one of them starts a new ledger."""
 
     compression: str = "NONE"
     """Codec of published messages: NONE, LZ4, ZLIB, ZSTD or SNAPPY. LZ4, ZSTD and SNAPPY need ``bookstand[codecs]``."""
@@ -41,8 +41,8 @@ class TopicConfig(DelayedDeliveryConfig):
     """Delete fully acknowledged ledgers automatically. If False, :meth:`Topic.trim` deletes them."""
 
     auto_skip_non_recoverable_data: bool = False
-    """Acknowledge damaged entries unread, for every subscription that meets them, and count them in its statistics.
-    Without, a subscription raises once for each and delivers the others; it stays in the backlog until it is
+    """Acknowledge damaged entries unread in every subscription, and count them in its statistics. If False, a
+    subscription raises once for each, delivers the others, and retains the damaged entry in its backlog until it is
     acknowledged."""
 
     def __post_init__(self) -> None:
@@ -59,8 +59,8 @@ class TopicConfig(DelayedDeliveryConfig):
 
     @classmethod
     def from_broker_conf(cls, path: str | PathLike[str]) -> Self:
-        """Read the settings of topics from Pulsar's ``broker.conf``. Those that the file does not set keep their
-        defaults here; :attr:`BrokerConf.unknown` lists those without a counterpart."""
+        """Read the settings of topics from Pulsar's ``broker.conf``. Settings that are not in the file have their defaults;
+        :attr:`BrokerConf.unknown` lists those without a counterpart."""
         return BrokerConf.read(path).build_config(cls, TOPIC)
 
 
@@ -79,26 +79,26 @@ class SubscriptionConfig:
     """Precision of delivery times, in milliseconds. None means the topic's setting."""
 
     delayed_delivery_relative_precision: float | None = None
-    """Deliver delayed messages early by up to this fraction of their delay, besides the tick, and never late, for less
-    memory: 0.01 saves most. Only where delayed messages are in memory and not strict. None: only the tick counts."""
+    """Deliver delayed messages early by up to this fraction of their delay, in addition to the tick, to save memory:
+    0.01 saves most of it. Only for in-memory trackers without strict delivery. None means that only the tick counts."""
 
     ack_deadline: Span | None = None
     """Time after which an unacknowledged message is redelivered. None means no limit while its consumer is open."""
 
     nack_delay: Span = DELAY_MILLIS
     nack_backoff: RedeliveryBackoff | None = None
-    """The delay after which negatively acknowledged messages are redelivered; a backoff replaces the delay."""
+    """Delay before negatively acknowledged messages are redelivered. A backoff replaces the fixed delay."""
 
     negative_ack_precision_bits: int = NACK_PRECISION_BITS
-    """Redeliver them in buckets of 2^bits milliseconds, early by less than that and never late; 0: to the millisecond.
-    Pulsar's ``negativeAckPrecisionBitCnt``."""
+    """Redeliver them in buckets of 2^bits milliseconds, early by less than a bucket and never late. 0 means exact
+    milliseconds. Pulsar's ``negativeAckPrecisionBitCnt``."""
 
     negative_ack_relative_precision: float | None = None
-    """Instead of bits: redeliver them early by less than this fraction of their delay, and never late."""
+    """Alternative to bits: redeliver them early by less than this fraction of their delay, and never late."""
 
     durable_nacks: bool = False
-    """Record the time, batch index and redelivery count of negatively acknowledged messages in a ledger, so that each
-    returns at its time after a restart. Without, they return at once, except for those that were recorded before."""
+    """Record the time, batch index and redelivery count of negatively acknowledged messages in a ledger, so that a
+    restart does not change their times. If False, a restart redelivers them immediately, except for recorded ones."""
 
     max_redeliveries: int | None = None
     """Maximum number of redeliveries of a message; after them it goes to the dead-letter topic. None means
@@ -121,13 +121,13 @@ class SubscriptionConfig:
             raise IncorrectParameterError(f"cursor must be a CursorConfig, not {self.cursor!r}")
         if not self.cursor.batch_index_acks:
             raise IncorrectParameterError(
-                "cursor must have batch_index_acks=True, as a subscription acknowledges single messages of batches"
+                "cursor must have batch_index_acks=True, because subscriptions acknowledge single messages of batches"
             )
         to_millis("nack_delay", self.nack_delay)
         for name in ("ack_deadline", "time_to_live"):
             span = getattr(self, name)
             if span is not None and to_millis(name, span) == 0:
-                raise IncorrectParameterError(f"{name} is a span of a millisecond or more")
+                raise IncorrectParameterError(f"{name} must be at least one millisecond")
         self._check_precisions()
         _check_flag("durable_nacks", self.durable_nacks)
         _check_number("max_unacked_messages", self.max_unacked_messages, 1)
@@ -138,7 +138,9 @@ class SubscriptionConfig:
         if self.dead_letter_topic is not None and (
             not isinstance(self.dead_letter_topic, str) or not self.dead_letter_topic
         ):
-            raise IncorrectParameterError(f"dead_letter_topic must be a topic's name, not {self.dead_letter_topic!r}")
+            raise IncorrectParameterError(
+                f"dead_letter_topic must be the name of a topic, not {self.dead_letter_topic!r}"
+            )
         if self.nack_backoff is not None and not callable(getattr(self.nack_backoff, "next", None)):
             raise IncorrectParameterError(
                 f"nack_backoff must have a method next(redelivery_count), {self.nack_backoff!r} has none"
@@ -161,7 +163,6 @@ class SubscriptionConfig:
             )
 
     def nack_precision(self, clock: Clock) -> Precision:
-        """The precision of negative acknowledgments."""
         if self.negative_ack_relative_precision is None:
             return PowerOfTwoPrecision(self.negative_ack_precision_bits)
         return relative(self.negative_ack_relative_precision, clock=clock)
@@ -184,13 +185,13 @@ TOPIC_WHILE_OPEN = WhileOpen(
     fixed=DELAYED_WHILE_OPEN.fixed,
     remedy=DELAYED_WHILE_OPEN.remedy,
 )
-"""The settings of :class:`TopicConfig`, those of delayed delivery included."""
+"""The settings of :class:`TopicConfig`, including delayed delivery."""
 
 SUBSCRIPTION_WHILE_OPEN = WhileOpen(
     changeable=frozenset(
         {
             "ack_deadline",
-            # The table of CursorConfig decides on its settings.
+            # CursorConfig checks its own settings.
             "cursor",
             "dead_letter_topic",
             "delayed_delivery_tick_time_millis",

@@ -26,7 +26,6 @@ from bookstand.delivery.subscription.message_states import MessageStates
 from bookstand.errors import BookstandError
 from bookstand.storage.format.position import EARLIEST, Position
 
-
 # Number of entries in one read while some messages are not delayed, and while all are.
 _MIXED_READ_SIZE, _DELAYED_READ_SIZE = 32, 1_000
 

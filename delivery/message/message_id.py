@@ -1,4 +1,4 @@
-"""What a message goes by: the position of its entry, and in a batch which of the entry's it is."""
+"""Message ids: the position of an entry, with a batch index for a message of a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bookstand.storage.format.position import Position
 
 
 class BatchMessageId(NamedTuple):
-    """One of a batch. Ordered as positions are, and behind its entry's."""
+    """Id of one message of a batch. It sorts after the position of its entry."""
 
     ledger_id: int
     entry_id: int
@@ -21,7 +21,7 @@ MessageId = Position | BatchMessageId
 
 
 def members_of(position: Position, batch_indexes: Iterable[int]) -> list[BatchMessageId]:
-    """Of a batch; made without a Python call for each."""
+    """Ids of messages of one batch, created without a Python call for each."""
     ledger_id, entry_id = position
     made = zip(repeat(ledger_id), repeat(entry_id), batch_indexes, strict=False)
     return list(map(tuple.__new__, repeat(BatchMessageId), made))

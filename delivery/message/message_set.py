@@ -1,8 +1,8 @@
-"""Sets of messages as bitmaps, and redelivery counts made of such sets. Plain state, no I/O.
+"""Sets of messages as bitmaps, and redelivery counts based on them. No I/O.
 
-A whole entry is its entry id. A message of a batch is a *code*: its entry id, and below it the batch index in as many
-bits as one of ``WIDTHS`` has, the least that the index fits. So codes of one width are ids of a ledger like any
-others, the messages of a batch are neighbors, and every message has one code.
+An entry is represented by its entry id. A message of a batch is represented by a *code*: the entry id, shifted left by
+the smallest of ``WIDTHS`` that fits the batch index, plus the batch index. Codes of one width can be stored like entry
+ids; the messages of a batch are adjacent, and each message has exactly one code.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ WIDTHS = (4, 10, 25)
 """Bits of a batch index. An entry has at most 128 MiB, and a message of a batch at least 6 bytes."""
 
 Code = tuple[int, int, int]
-"""Width (0: a whole entry), ledger id, and the id or code in that ledger."""
+"""Width (0 for an entry), ledger id, and the entry id or code in that ledger."""
 
-# Additions to a set of one width between two searches for runs.
-_ADDITIONS = 1 << 16
+# Number of additions between two run-length optimizations.
+_OPTIMIZE_INTERVAL = 1 << 16
 
 
 def width_of(batch_index: int) -> int:
-    """The number of bits of a batch index; 0 for -1, a whole entry."""
+    """Number of bits for a batch index; 0 for -1, an entry."""
     if batch_index < 0:
         return 0
     for width in WIDTHS:
@@ -53,7 +53,7 @@ def code_of(message: MessageId) -> Code:
 
 
 def codes_by_width(messages: Iterable[MessageId]) -> list[tuple[int, Column, Column]]:
-    """Width, ledger ids and codes of many messages."""
+    """Group messages by width, as ledger ids and codes."""
     found = sorted(set(map(code_of, messages)))
     columns = []
     for width, codes in groupby(found, itemgetter(0)):
@@ -63,24 +63,24 @@ def codes_by_width(messages: Iterable[MessageId]) -> list[tuple[int, Column, Col
 
 
 def entries_and_indexes(width: int, codes: Column) -> tuple[Column, Column]:
-    """Entry ids and batch indexes of codes; -1 for whole entries."""
+    """Decode codes to entry ids and batch indexes, which are -1 for entries."""
     if not width:
         return codes, np.full(len(codes), -1, dtype=np.int64)
     return codes >> width, codes & ((1 << width) - 1)
 
 
 def message_of(ledger_id: int, entry_id: int, batch_index: int) -> MessageId:
-    """``batch_index`` is -1 for a whole entry."""
+    """``batch_index`` is -1 for an entry."""
     return Position(ledger_id, entry_id) if batch_index < 0 else BatchMessageId(ledger_id, entry_id, batch_index)
 
 
 class MessageSet:
-    """Not thread-safe: callers hold a lock."""
+    """Set of entries and of messages of batches. Not thread-safe."""
 
     __slots__ = ("_additions", "_by_width")
 
     def __init__(self) -> None:
-        # Only non-empty ones.
+        # Contains no empty sets.
         self._by_width: dict[int, PositionSet] = {}
         self._additions = 0
 
@@ -95,41 +95,41 @@ class MessageSet:
 
     @property
     def has_entries(self) -> bool:
-        """Mask of the entries that are in the set as a whole."""
+        """True if the set contains entries."""
         return 0 in self._by_width
 
     @property
     def has_members(self) -> bool:
-        """Mask of the messages of batches that are in the set."""
+        """True if the set contains messages of batches."""
         return len(self._by_width) > (0 in self._by_width)
 
-    # -- one -----------------------------------------------------------------------------------------------------------
+    # -- single messages -----------------------------------------------------------------------------------------------
 
     def has(self, code: Code) -> bool:
-        presence = self._by_width.get(code[0])
-        return presence is not None and presence.contains(code[1], code[2])
+        positions = self._by_width.get(code[0])
+        return positions is not None and positions.contains(code[1], code[2])
 
     def add(self, code: Code) -> bool:
-        """Add a message; False if the set has it already."""
+        """Add a message; return False if it is in the set already."""
         self._count_additions(1)
         return self._of_width(code[0]).add(code[1], code[2])
 
     def discard(self, code: Code) -> bool:
-        """Remove a message; False if the set does not have it."""
-        presence = self._by_width.get(code[0])
-        if presence is None or not presence.discard(code[1], code[2]):
+        """Remove a message; return False if it is not in the set."""
+        positions = self._by_width.get(code[0])
+        if positions is None or not positions.discard(code[1], code[2]):
             return False
-        if not presence:
+        if not positions:
             del self._by_width[code[0]]
         return True
 
-    # -- many of one width ---------------------------------------------------------------------------------------------
+    # -- many messages of one width ------------------------------------------------------------------------------------
 
     def has_many(self, width: int, ledger_ids: Column, codes: Column) -> Mask:
-        presence = self._by_width.get(width)
-        if presence is None:
+        positions = self._by_width.get(width)
+        if positions is None:
             return np.zeros(len(codes), dtype=np.bool_)
-        return presence.contains_many(ledger_ids, codes)
+        return positions.contains_many(ledger_ids, codes)
 
     def add_many(self, width: int, ledger_ids: Column, codes: Column) -> None:
         if len(codes):
@@ -137,30 +137,30 @@ class MessageSet:
             self._of_width(width).add_many(ledger_ids, codes)
 
     def discard_many(self, width: int, ledger_ids: Column, codes: Column) -> None:
-        presence = self._by_width.get(width)
-        if presence is not None:
-            presence.discard_many(ledger_ids, codes)
-            if not presence:
+        positions = self._by_width.get(width)
+        if positions is not None:
+            positions.discard_many(ledger_ids, codes)
+            if not positions:
                 del self._by_width[width]
 
     # -- entries and ledgers -------------------------------------------------------------------------------------------
 
     def members_of(self, position: Position) -> list[BatchMessageId]:
-        """Messages of a batch that are in the set one by one."""
+        """Messages of one batch in the set. The entry itself is not expanded."""
         ledger_id, entry_id = position
         found: list[BatchMessageId] = []
-        for width, presence in self._by_width.items():
+        for width, positions in self._by_width.items():
             if width:
                 first = entry_id << width
-                codes = presence.within(ledger_id, first, first + (1 << width) - 1)
+                codes = positions.within(ledger_id, first, first + (1 << width) - 1)
                 found += members_of(position, [code - first for code in codes])
         return found
 
     def discard_before(self, ledger_id: int) -> None:
-        """Remove the messages of all ledgers below one."""
-        for width, presence in list(self._by_width.items()):
-            presence.discard_ledgers(0, ledger_id - 1)
-            if not presence:
+        """Remove all messages of ledgers before this one."""
+        for width, positions in list(self._by_width.items()):
+            positions.discard_ledgers(0, ledger_id - 1)
+            if not positions:
                 del self._by_width[width]
 
     def clear(self) -> None:
@@ -168,35 +168,34 @@ class MessageSet:
 
     @property
     def memory_bytes(self) -> int:
-        return sum(presence.memory_bytes for presence in self._by_width.values())
+        return sum(positions.memory_bytes for positions in self._by_width.values())
 
     def _of_width(self, width: int) -> PositionSet:
-        presence = self._by_width.get(width)
-        if presence is None:
-            presence = self._by_width[width] = PositionSet()
-        return presence
+        positions = self._by_width.get(width)
+        if positions is None:
+            positions = self._by_width[width] = PositionSet()
+        return positions
 
     def _count_additions(self, count: int) -> None:
-        # Messages mostly come in the order of the topic: as runs they take a fraction of their bits.
+        # Messages usually arrive in topic order, so runs take much less memory than single bits.
         self._additions += count
-        if self._additions >= _ADDITIONS:
+        if self._additions >= _OPTIMIZE_INTERVAL:
             self._additions = 0
-            for presence in self._by_width.values():
-                presence.optimize()
+            for positions in self._by_width.values():
+                positions.optimize()
 
 
 class RedeliveryCounts:
-    """Redelivery count of each message: a set of messages for each digit of the count in Gray code.
+    """Redelivery count of each message: a message set for each bit of the count in Gray code. Not thread-safe.
 
-    One more redelivery changes one digit, and most messages that failed together are in the same sets, as runs.
-    An entry that was redelivered whole counts for each of its messages. Acknowledged messages stay until their ledger
-    is passed: they are not asked for again, so acknowledging does not have to look here. Not thread-safe: callers hold
-    a lock.
+    An increment changes one bit, and messages that fail together are usually in the same sets, as runs. The redelivery
+    of an entry counts for each of its messages. Counts of acknowledged messages are removed ledger by ledger, so that
+    acknowledgments do not access this structure.
     """
 
     def __init__(self) -> None:
         self._digits: list[MessageSet] = []
-        # Entries above it have no count.
+        # Highest entry with a count.
         self._highest: tuple[int, ...] = EARLIEST
 
     def __bool__(self) -> bool:
@@ -205,8 +204,8 @@ class RedeliveryCounts:
     def of(self, message: MessageId) -> int:
         if not self._digits:
             return 0
-        count = self._own(code_of(message))
-        return count + self._own((0, message[0], message[1])) if len(message) > 2 else count
+        count = self._own_count(code_of(message))
+        return count + self._own_count((0, message[0], message[1])) if len(message) > 2 else count
 
     def of_each(self, messages: Sequence[MessageId]) -> list[int]:
         if not self._digits or not messages or min(messages)[:2] > self._highest:
@@ -215,16 +214,16 @@ class RedeliveryCounts:
 
     def of_columns(self, width: int, ledger_ids: Column, codes: Column) -> Column:
         """Counts of many messages of one width."""
-        counts = self._own_columns(width, ledger_ids, codes)
+        counts = self._own_counts(width, ledger_ids, codes)
         if width:
-            counts += self._own_columns(0, ledger_ids, codes >> width)
+            counts += self._own_counts(0, ledger_ids, codes >> width)
         return counts
 
     def increment(self, message: MessageId) -> None:
         code = code_of(message)
         self._highest = max(self._highest, message[:2])
-        count = self._own(code) + 1
-        # The lowest digit that is set in binary is the one that changes.
+        count = self._own_count(code) + 1
+        # Gray code: an increment flips the bit at the lowest set bit of the new count.
         number = (count & -count).bit_length() - 1
         if number == len(self._digits):
             self._digits.append(MessageSet())
@@ -233,12 +232,12 @@ class RedeliveryCounts:
             digit.discard(code)
 
     def restore(self, width: int, ledger_ids: Column, codes: Column, count: int) -> None:
-        """Set the count of many messages of one width; that of a message of a batch includes its entry's."""
+        """Set the count of many messages of one width. The count of a message of a batch includes its entry's."""
         if not len(codes) or not (count or self._digits):
             return
         own = np.full(len(codes), count, dtype=np.int64)
         if width:
-            own = np.maximum(own - self._own_columns(0, ledger_ids, codes >> width), 0)
+            own = np.maximum(own - self._own_counts(0, ledger_ids, codes >> width), 0)
         while len(self._digits) < int(own.max()).bit_length():
             self._digits.append(MessageSet())
         for number, digit in enumerate(self._digits):
@@ -249,7 +248,7 @@ class RedeliveryCounts:
         self._highest = max(self._highest, (last, int((codes[ledger_ids == last] >> width).max())))
 
     def discard_before(self, ledger_id: int) -> None:
-        """Forget the messages of all ledgers below one."""
+        """Remove the counts of all ledgers before this one."""
         for digit in self._digits:
             digit.discard_before(ledger_id)
         while self._digits and not self._digits[-1]:
@@ -263,14 +262,14 @@ class RedeliveryCounts:
     def memory_bytes(self) -> int:
         return sum(digit.memory_bytes for digit in self._digits)
 
-    def _own(self, code: Code) -> int:
+    def _own_count(self, code: Code) -> int:
         count = parity = 0
         for number in range(len(self._digits) - 1, -1, -1):
             parity ^= self._digits[number].has(code)
             count |= parity << number
         return count
 
-    def _own_columns(self, width: int, ledger_ids: Column, codes: Column) -> Column:
+    def _own_counts(self, width: int, ledger_ids: Column, codes: Column) -> Column:
         counts = np.zeros(len(codes), dtype=np.int64)
         parity = np.zeros(len(codes), dtype=np.bool_)
         for number in range(len(self._digits) - 1, -1, -1):

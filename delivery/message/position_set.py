@@ -1,12 +1,12 @@
-"""Which positions are there: a bit for each, in one Roaring bitmap for all ledgers.
+"""Set of positions as 32-bit Roaring bitmaps that are shared by all ledgers.
 
-Why this: what is asked for is one bit per position, entry ids of a ledger are dense or nearly so, and Roaring takes
-0.02 to 2 bytes for one of those, where a Python set takes 60 and more.
+Entry ids of a ledger are dense or nearly so. Roaring takes 0.02 to 2 bytes for each of them; a Python set takes 60 or
+more.
 
-Roaring's fast bitmap has 32 bits, and a position 126. So each *page*, 65536 entry ids of one ledger, has the next free
-number when something of it comes, and a position is that number and the low 16 bits of its entry id: what Roaring
-keeps in one container. What is asked for at a time is then one operation of two bitmaps, however many ledgers it is
-about. Beyond 65536 pages there are further bitmaps.
+A position has 126 bits. Therefore each *page*, 65536 consecutive entry ids of one ledger, gets the next free number
+when its first position is added. A position is stored as its page number and the low 16 bits of its entry id, so that
+each page is one Roaring container. An operation on many positions is then one operation on two bitmaps, for any number
+of ledgers. Further bitmaps follow after each 65536 pages.
 """
 
 from __future__ import annotations
@@ -29,50 +29,59 @@ _PAGE = 1 << _PAGE_BITS
 _LOW = _PAGE - 1
 _BITMAP_BITS = 32
 _IN_BITMAP = (1 << _BITMAP_BITS) - 1
-# A page as one number: the ledger id, and the high bits of the entry id, of which there are so many.
+# A page key is the ledger id followed by this many high bits of the entry id.
 _HIGH_BITS = 63 - _PAGE_BITS
-# The same as numpy has it, where it has room for both.
-_NARROW = 1 << 63
-# A table may have so many places for each page that there is, and so many in any case.
+# Page keys of :class:`_Table` are narrower, so that they fit an int64.
+_NARROW_LIMIT = 1 << 63
+# Maximum size of a direct table: slots per page, or slots in any case.
 _SPARSE, _SMALL_TABLE = 8, 1 << 12
-# In what a bitmap of 64 bits is stored as.
-_BEFORE_LOW_HALF = 12
-# Below this many ids asking one by one is faster than through a bitmap of them.
-_FEW = 16
-# So many pages are not worth looking for those of which nothing is left.
-_FEW_PAGES = 256
-# So many ids that are known to be there are discarded together.
-_PUT_OFF = 1 << 15
+# Size of the header in front of a serialized bitmap's first 32-bit half.
+_BITMAP64_HEADER_BYTES = 12
+# Below this number of positions, single lookups are faster than a bitmap operation.
+_SCALAR_LIMIT = 16
+# Empty pages are released only above this number of pages.
+_MIN_PRUNE_PAGES = 256
+# Number of deferred removals that are applied together.
+_DEFERRED_LIMIT = 1 << 15
 
 
 class PositionSet:
-    """Not safe between threads: its owner has a lock. Ids are from 0 up, below 2^63."""
+    """Not thread-safe. Ids are non-negative and below 2^63."""
 
-    __slots__ = ("_bitmaps", "_count", "_free", "_look_at", "_numbers", "_put_off", "_put_off_count", "_table")
+    __slots__ = (
+        "_bitmaps",
+        "_count",
+        "_deferred",
+        "_deferred_count",
+        "_free",
+        "_numbers",
+        "_prune_threshold",
+        "_table",
+    )
 
     def __init__(self) -> None:
         self._bitmaps: list[BitMap] = []
         self._count = 0
-        # The number of each page, and numbers of pages that are gone.
+        # Number of each page, and numbers of released pages.
         self._numbers: dict[int, int] = {}
         self._free: list[int] = []
-        self._look_at = _FEW_PAGES
-        # The numbers of narrow pages; None: to be worked out.
+        self._prune_threshold = _MIN_PRUNE_PAGES
+        # Vectorized lookup of page numbers; None if it is outdated.
         self._table: _Table | None = None
-        # What is there no more, and has its bits still; :meth:`_settle` is before whatever looks at these.
-        self._put_off: list[tuple[Column, Column]] = []
-        self._put_off_count = 0
+        # Removed positions whose bits are still set. :meth:`_apply_deferred` clears them before any bits are read.
+        self._deferred: list[tuple[Column, Column]] = []
+        self._deferred_count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    # -- one -----------------------------------------------------------------------------------------------------------
+    # -- single positions ----------------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int, entry_id: int) -> bool:
-        """False if it is there already."""
-        if self._put_off:
-            self._settle()
-        code = self._number(ledger_id << _HIGH_BITS | entry_id >> _PAGE_BITS) << _PAGE_BITS | entry_id & _LOW
+        """Add a position; return False if it is in the set already."""
+        if self._deferred:
+            self._apply_deferred()
+        code = self._number_of(ledger_id << _HIGH_BITS | entry_id >> _PAGE_BITS) << _PAGE_BITS | entry_id & _LOW
         bitmap = self._bitmaps[code >> _BITMAP_BITS]
         low = code & _IN_BITMAP
         if low in bitmap:
@@ -82,35 +91,35 @@ class PositionSet:
         return True
 
     def discard(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether it was there."""
+        """Remove a position; return False if it is not in the set."""
         if not self.contains(ledger_id, entry_id):
             return False
         code = self._numbers[ledger_id << _HIGH_BITS | entry_id >> _PAGE_BITS] << _PAGE_BITS | entry_id & _LOW
         self._bitmaps[code >> _BITMAP_BITS].discard(code & _IN_BITMAP)
-        self._left(1)
+        self._on_removed(1)
         return True
 
     def contains(self, ledger_id: int, entry_id: int) -> bool:
-        if self._put_off:
-            self._settle()
+        if self._deferred:
+            self._apply_deferred()
         number = self._numbers.get(ledger_id << _HIGH_BITS | entry_id >> _PAGE_BITS)
         if number is None:
             return False
         code = number << _PAGE_BITS | entry_id & _LOW
         return (code & _IN_BITMAP) in self._bitmaps[code >> _BITMAP_BITS]
 
-    # -- many ----------------------------------------------------------------------------------------------------------
+    # -- many positions ------------------------------------------------------------------------------------------------
 
     def add_many(self, ledger_ids: Column, entry_ids: Column) -> None:
-        for at, some in _parts(self._new_codes(ledger_ids, entry_ids)):
+        for at, some in _by_bitmap(self._new_codes(ledger_ids, entry_ids)):
             bitmap, added = self._bitmaps[at], _bitmap_of(some)
             self._count += len(added) - bitmap.intersection_cardinality(added)
             bitmap |= added
 
     def add_new(self, ledger_ids: Column, entry_ids: Column) -> bool:
-        """Add many, each of which is there once, if none of them is there already; else none, and False."""
+        """Add distinct positions and return True, unless any of them is in the set already."""
         codes = self._new_codes(ledger_ids, entry_ids)
-        parts = [(self._bitmaps[at], _bitmap_of(some)) for at, some in _parts(codes)]
+        parts = [(self._bitmaps[at], _bitmap_of(some)) for at, some in _by_bitmap(codes)]
         if not all(bitmap.isdisjoint(added) for bitmap, added in parts):
             return False
         for bitmap, added in parts:
@@ -119,59 +128,59 @@ class PositionSet:
         return True
 
     def discard_many(self, ledger_ids: Column, entry_ids: Column) -> None:
-        self._settle()
+        self._apply_deferred()
         codes = self._codes(ledger_ids, entry_ids)
         self._discard(codes[codes >= 0])
 
     def _discard(self, codes: Column) -> None:
-        left = 0
-        for at, some in _parts(codes):
-            bitmap, gone = self._bitmaps[at], _bitmap_of(some)
-            left += bitmap.intersection_cardinality(gone)
-            bitmap -= gone
-        self._left(left)
+        removed = 0
+        for at, some in _by_bitmap(codes):
+            bitmap, removed_bits = self._bitmaps[at], _bitmap_of(some)
+            removed += bitmap.intersection_cardinality(removed_bits)
+            bitmap -= removed_bits
+        self._on_removed(removed)
 
     def take_many(self, ledger_ids: Column, entry_ids: Column) -> Mask | None:
-        """Discard many, and tell which of them were there, the first of several rows of one; None: all of them."""
-        self._settle()
+        """Remove positions and return a mask of the ones that were in the set, without repetitions. None means all."""
+        self._apply_deferred()
         codes = self._codes(ledger_ids, entry_ids)
         if len(codes) and int(codes.min()) >= 0 and int(codes.max()) >> _BITMAP_BITS == 0:
-            # As it nearly always is.
+            # The usual case: one bitmap, and all positions are in it.
             bitmap, taken = self._bitmaps[0], _bitmap_of(codes)
             if bitmap.intersection_cardinality(taken) == len(codes):
                 bitmap -= taken
-                self._left(len(codes))
+                self._on_removed(len(codes))
                 return None
-        there = self._holds(codes)
+        present = self._contains_codes(codes)
         first = np.zeros(len(codes), dtype=np.bool_)
         first[np.unique(codes, return_index=True)[1]] = True
-        there &= first
-        self._discard(codes[there])
-        return None if there.all() else there
+        present &= first
+        self._discard(codes[present])
+        return None if present.all() else present
 
     def take_known(self, ledger_ids: Column, entry_ids: Column) -> None:
-        """Discard many of which the caller knows that each is there, and is told once. Their bits go when somebody asks
-        for bits: the more at a time, the cheaper. The columns do not change any more."""
-        self._put_off.append((ledger_ids, entry_ids))
-        self._put_off_count += len(ledger_ids)
-        self._left(len(ledger_ids))
-        if self._put_off_count >= _PUT_OFF:
-            self._settle()
+        """Remove positions of which each is in the set, and given only once. Their bits are cleared later, many at a
+        time, which is cheaper. The caller must not change the columns."""
+        self._deferred.append((ledger_ids, entry_ids))
+        self._deferred_count += len(ledger_ids)
+        self._on_removed(len(ledger_ids))
+        if self._deferred_count >= _DEFERRED_LIMIT:
+            self._apply_deferred()
 
-    def _settle(self) -> None:
-        """Before bits are looked at: those go that were put off."""
-        if self._put_off:
-            parts, self._put_off, self._put_off_count = self._put_off, [], 0
-            for at, some in _parts(self._codes(*map(np.concatenate, zip(*parts, strict=True)))):
+    def _apply_deferred(self) -> None:
+        """Clear the bits of removed positions. Required before bits are read."""
+        if self._deferred:
+            parts, self._deferred, self._deferred_count = self._deferred, [], 0
+            for at, some in _by_bitmap(self._codes(*map(np.concatenate, zip(*parts, strict=True)))):
                 self._bitmaps[at] -= _bitmap_of(some)
 
     def contains_many(self, ledger_ids: Column, entry_ids: Column) -> Mask:
-        self._settle()
-        return self._holds(self._codes(ledger_ids, entry_ids))
+        self._apply_deferred()
+        return self._contains_codes(self._codes(ledger_ids, entry_ids))
 
-    def _holds(self, codes: Column) -> Mask:
-        """Which of the codes are there; negative ones are not."""
-        if len(codes) < _FEW:
+    def _contains_codes(self, codes: Column) -> Mask:
+        """Mask of the codes that are in the set; negative codes are not."""
+        if len(codes) < _SCALAR_LIMIT:
             bitmaps = self._bitmaps
             return np.array(
                 [code >= 0 and (code & _IN_BITMAP) in bitmaps[code >> _BITMAP_BITS] for code in codes.tolist()],
@@ -179,7 +188,7 @@ class PositionSet:
             )
         found = np.zeros(len(codes), dtype=np.bool_)
         known = codes[codes >= 0]
-        for at, some in _parts(known):
+        for at, some in _by_bitmap(known):
             asked = _bitmap_of(some)
             both = self._bitmaps[at] & asked
             if len(both) == len(asked):
@@ -192,14 +201,14 @@ class PositionSet:
         return found
 
     def add_bitmap(self, ledger_id: int, entry_ids: BitMap64) -> None:
-        """Many of one ledger."""
-        self._settle()
+        """Add entries of one ledger."""
+        self._apply_deferred()
         if not entry_ids:
             return
         if int(entry_ids.max()) >> _PAGE_BITS == 0:
-            # Moved to their page as they are: behind their number and the high half of their ids.
-            code = self._number(ledger_id << _HIGH_BITS) << _PAGE_BITS
-            added = BitMap.deserialize(entry_ids.serialize()[_BEFORE_LOW_HALF:]).shift(code & _IN_BITMAP)
+            # Ids of a single page can be shifted to their place in one operation.
+            code = self._number_of(ledger_id << _HIGH_BITS) << _PAGE_BITS
+            added = BitMap.deserialize(entry_ids.serialize()[_BITMAP64_HEADER_BYTES:]).shift(code & _IN_BITMAP)
             bitmap = self._bitmaps[code >> _BITMAP_BITS]
             self._count += len(added) - bitmap.intersection_cardinality(added)
             bitmap |= added
@@ -208,8 +217,8 @@ class PositionSet:
         self.add_many(np.full(len(ids), ledger_id, dtype=np.int64), ids)
 
     def within(self, ledger_id: int, first: int, last: int) -> list[int]:
-        """Ids of one ledger from the first to the last, ascending."""
-        self._settle()
+        """Entry ids of a ledger from ``first`` to ``last``, ascending."""
+        self._apply_deferred()
         found: list[int] = []
         for high in range(first >> _PAGE_BITS, (last >> _PAGE_BITS) + 1):
             number = self._numbers.get(ledger_id << _HIGH_BITS | high)
@@ -227,16 +236,16 @@ class PositionSet:
         return found
 
     def optimize(self) -> None:
-        """Store runs of ids as runs where that is smaller."""
+        """Store runs as such where that takes less memory."""
         for bitmap in self._bitmaps:
             bitmap.run_optimize()
 
     # -- ledgers -------------------------------------------------------------------------------------------------------
 
     def columns(self) -> tuple[Column, Column]:
-        """Ledger ids and entry ids of all positions, in no particular order."""
-        if self._put_off:
-            self._settle()
+        """Ledger ids and entry ids of all positions, unordered."""
+        if self._deferred:
+            self._apply_deferred()
         size = max(self._numbers.values(), default=-1) + 1
         ledgers, highs = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
         for page, number in self._numbers.items():
@@ -252,18 +261,18 @@ class PositionSet:
         return ledgers[numbers], highs[numbers] << _PAGE_BITS | codes & _LOW
 
     def count_ledgers(self, first: int, last: int) -> int:
-        """How many there are of the ledgers from one to another, the last one included."""
-        self._settle()
+        """Number of positions in the ledgers from ``first`` to ``last``."""
+        self._apply_deferred()
         return sum(self._cardinality(self._numbers[page]) for page in self._pages(first, last))
 
     def discard_ledgers(self, first: int, last: int) -> None:
-        """All of the ledgers from one to another, the last one included."""
-        self._settle()
-        left = 0
+        """Remove all positions of the ledgers from ``first`` to ``last``."""
+        self._apply_deferred()
+        removed = 0
         for page in self._pages(first, last):
-            left += self._cardinality(self._numbers[page])
-            self._forget_page(page)
-        self._left(left)
+            removed += self._cardinality(self._numbers[page])
+            self._release_page(page)
+        self._on_removed(removed)
 
     def _pages(self, first: int, last: int) -> list[int]:
         return [page for page in self._numbers if first <= page >> _HIGH_BITS <= last]
@@ -276,7 +285,7 @@ class PositionSet:
     # -- pages ---------------------------------------------------------------------------------------------------------
 
     def _codes(self, ledger_ids: Column, entry_ids: Column) -> Column:
-        """The numbers of positions; negative where the page has none."""
+        """Codes of positions; negative if the page has no number."""
         if not len(ledger_ids):
             return np.empty(0, dtype=np.int64)
         highs = entry_ids >> _PAGE_BITS
@@ -291,7 +300,7 @@ class PositionSet:
             return codes
         if self._table is None:
             self._table = _Table(self._numbers)
-        if self._table.knows(ledger_ids, highs):
+        if self._table.covers(ledger_ids, highs):
             numbers = self._table.numbers(ledger_ids, highs)
         else:
             wide = zip(ledger_ids.tolist(), highs.tolist(), strict=True)
@@ -301,38 +310,39 @@ class PositionSet:
         return numbers
 
     def _new_codes(self, ledger_ids: Column, entry_ids: Column) -> Column:
-        """The same, with a number for every page."""
-        self._settle()
-        self._forget_empty_pages()
+        """Codes of positions, with new numbers for pages that have none."""
+        self._apply_deferred()
+        self._release_empty_pages()
         codes = self._codes(ledger_ids, entry_ids)
         missing = np.flatnonzero(codes < 0)
         if not len(missing):
             return codes
         ledgers, highs = ledger_ids[missing], entry_ids[missing] >> _PAGE_BITS
-        # Neighbours mostly share theirs.
+        # Consecutive positions usually have the same page.
         others = np.ones(len(missing), dtype=np.bool_)
         others[1:] = (ledgers[1:] != ledgers[:-1]) | (highs[1:] != highs[:-1])
         pages = zip(ledgers[others].tolist(), highs[others].tolist(), strict=True)
         for page in dict.fromkeys(one << _HIGH_BITS | other for one, other in pages):
-            self._give_number(page)
+            self._assign_number(page)
         return self._codes(ledger_ids, entry_ids)
 
-    def _number(self, page: int) -> int:
-        """The number of a page, which it has from now on."""
+    def _number_of(self, page: int) -> int:
+        """Return the number of a page, and assign one if it has none."""
         number = self._numbers.get(page)
         if number is None:
-            self._forget_empty_pages()
-            return self._give_number(page)
+            self._release_empty_pages()
+            return self._assign_number(page)
         return number
 
-    def _forget_empty_pages(self) -> None:
-        """Before anything is added: a page that has just got its number is empty as well."""
-        if len(self._numbers) >= self._look_at:
+    def _release_empty_pages(self) -> None:
+        """Release empty pages. Call it only before additions, because a page is empty until its first position is
+        added."""
+        if len(self._numbers) >= self._prune_threshold:
             for page in [page for page, number in self._numbers.items() if not self._cardinality(number)]:
-                self._forget_page(page)
-            self._look_at = max(_FEW_PAGES, 2 * len(self._numbers))
+                self._release_page(page)
+            self._prune_threshold = max(_MIN_PRUNE_PAGES, 2 * len(self._numbers))
 
-    def _give_number(self, page: int) -> int:
+    def _assign_number(self, page: int) -> int:
         number = self._free.pop() if self._free else len(self._numbers)
         self._numbers[page] = number
         if number << _PAGE_BITS >> _BITMAP_BITS == len(self._bitmaps):
@@ -340,14 +350,14 @@ class PositionSet:
         self._table = None
         return number
 
-    def _forget_page(self, page: int) -> None:
+    def _release_page(self, page: int) -> None:
         number = self._numbers.pop(page)
         start = number << _PAGE_BITS
         self._bitmaps[start >> _BITMAP_BITS].remove_range(start & _IN_BITMAP, (start & _IN_BITMAP) + _PAGE)
         self._free.append(number)
         self._table = None
 
-    def _left(self, count: int) -> None:
+    def _on_removed(self, count: int) -> None:
         self._count -= count
         if not self._count:
             self.clear()
@@ -356,15 +366,15 @@ class PositionSet:
         self._bitmaps.clear()
         self._numbers.clear()
         self._free.clear()
-        self._look_at = _FEW_PAGES
+        self._prune_threshold = _MIN_PRUNE_PAGES
         self._table = None
-        self._put_off.clear()
-        self._put_off_count = 0
+        self._deferred.clear()
+        self._deferred_count = 0
         self._count = 0
 
     @property
     def memory_bytes(self) -> int:
-        self._settle()
+        self._apply_deferred()
         numbers = self._numbers
         table = 0 if self._table is None else self._table.nbytes
         pages = sys.getsizeof(numbers) + sum(map(sys.getsizeof, numbers)) + sum(map(sys.getsizeof, numbers.values()))
@@ -372,15 +382,15 @@ class PositionSet:
 
 
 class _Table:
-    """The number of each page, for many at a time; it knows only pages that are narrow together.
+    """Vectorized lookup of page numbers, for page keys that fit an int64.
 
-    Ledgers that follow one another, as they do, are looked up by place, others in a sorted column.
+    If the ledger ids are dense, keys index a table directly; otherwise they are searched in a sorted column.
     """
 
     def __init__(self, numbers: Mapping[int, int]) -> None:
         highs = (1 << _HIGH_BITS) - 1
         self._bits = max(((page & highs).bit_length() for page in numbers), default=0)
-        self._limit = _NARROW >> self._bits
+        self._limit = _NARROW_LIMIT >> self._bits
         found = sorted(
             ((page >> _HIGH_BITS) << self._bits | page & highs, number)
             for page, number in numbers.items()
@@ -391,35 +401,35 @@ class _Table:
         span = found[-1][0] - self._base + 1 if found else 0
         self._pages: Column | None = None
         if span <= max(_SMALL_TABLE, _SPARSE * len(found)):
-            # One place more for whatever has none.
-            self._known = np.full(span + 1, -1, dtype=np.int64)
-            self._known[pages - self._base] = known
+            # The last slot is for keys without a number.
+            self._page_numbers = np.full(span + 1, -1, dtype=np.int64)
+            self._page_numbers[pages - self._base] = known
         else:
-            self._pages, self._known = pages.copy(), known.copy()
+            self._pages, self._page_numbers = pages.copy(), known.copy()
 
     @property
     def nbytes(self) -> int:
-        return self._known.nbytes + (0 if self._pages is None else self._pages.nbytes)
+        return self._page_numbers.nbytes + (0 if self._pages is None else self._pages.nbytes)
 
-    def knows(self, ledger_ids: Column, highs: Column) -> bool:
+    def covers(self, ledger_ids: Column, highs: Column) -> bool:
         return int(ledger_ids.max()) < self._limit and int(highs.max()) >> self._bits == 0
 
     def numbers(self, ledger_ids: Column, highs: Column) -> Column:
-        """-1 for what has none."""
+        """Page numbers, or -1 for none."""
         pages = ledger_ids << self._bits
         if self._bits:
             pages |= highs
         if self._pages is None:
             pages -= self._base
-            # What is before the first is beyond the last as well.
-            places = np.minimum(pages.view(np.uint64), np.uint64(len(self._known) - 1))
-            return self._known[places.view(np.int64)]
+            # As unsigned numbers, keys below the first are beyond the last as well.
+            places = np.minimum(pages.view(np.uint64), np.uint64(len(self._page_numbers) - 1))
+            return self._page_numbers[places.view(np.int64)]
         places = np.minimum(self._pages.searchsorted(pages), len(self._pages) - 1)
-        return np.where(self._pages[places] == pages, self._known[places], -1)
+        return np.where(self._pages[places] == pages, self._page_numbers[places], -1)
 
 
-def _parts(codes: Column) -> Iterator[tuple[int, Column]]:
-    """The codes by the bitmap that they are in: which one, and they in it."""
+def _by_bitmap(codes: Column) -> Iterator[tuple[int, Column]]:
+    """Group codes by bitmap: its index, and the codes within it."""
     if not len(codes):
         return
     last = int(codes.max()) >> _BITMAP_BITS
@@ -437,7 +447,7 @@ def _bitmap_of(codes: Column) -> BitMap:
     first, count = int(codes[0]), len(codes)
     if int(codes[-1]) - first == count - 1 and (codes[1:] - codes[:-1] == 1).all():
         return BitMap(range(first, first + count))
-    # In order it is made several times faster; and from an array in C, where a numpy array would be iterated over.
+    # Roaring is several times faster for sorted values, and for arrays than for numpy arrays.
     low = codes.astype(np.uint32)
     low.sort()
     return BitMap(array("I", low.tobytes()))

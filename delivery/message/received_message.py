@@ -1,4 +1,4 @@
-"""What a subscription hands out: one message, be it an entry of its own or one of a batch."""
+"""Messages that consumers receive, and the entries that contain them."""
 
 from __future__ import annotations
 
@@ -17,93 +17,93 @@ from bookstand.proto.expansion import DEFAULT, FREE_BYTES, MESSAGE_BYTES, UNLIMI
 from bookstand.storage.format.position import Position
 from bookstand.storage.logger import logger
 
-Known = dict[bytes, MessageMetadata]
+MetadataCache = dict[bytes, MessageMetadata]
 
 
 class ReceivedMessage:
-    """A message that is out: it comes again unless it is acknowledged. Times are in milliseconds since 1970.
+    """A message that is redelivered unless it is acknowledged. Times are in milliseconds since 1970.
 
-    As long as it is not out it stands for its entry, be that a message or a batch of them.
+    Before dispatch, an object represents an entry, which may be a batch.
     """
 
     __slots__ = ("_payload_at", "data", "metadata", "position", "redelivery_count")
 
     batch_index: int = -1
-    """Which of its batch; -1: it is no part of one."""
+    """Index in the batch; -1 if the message is not part of one."""
 
     def __init__(self, position: Position, data: bytes, metadata: MessageMetadata | None, payload_at: int) -> None:
         self.position = position
-        """Of its entry."""
+        """Position of the entry."""
         self.data = data
-        """The bytes of the entry that it is in."""
+        """Data of the entry."""
         self.metadata = metadata
-        """The entry's; None if it is no message of Pulsar's, and then the whole of it is the payload."""
+        """Metadata of the entry; None if it is not a Pulsar message, in which case the payload is the whole entry."""
         self._payload_at = payload_at
         self.redelivery_count = 0
-        """Number of earlier deliveries since the subscription was opened; with ``durable_nacks`` a recorded nack keeps
-        it over a restart."""
+        """Number of earlier deliveries since the subscription was opened. With ``durable_nacks`` a restart preserves it
+        for recorded nacks."""
 
     @property
     def id(self) -> MessageId:
-        """What it goes by."""
+        """Position, with the batch index for a message of a batch."""
         return self.position
 
     @property
     def batch_size(self) -> int:
-        """How many messages its batch has; 0: it is no part of one."""
+        """Number of messages in the batch; 0 if the message is not part of one."""
         return 0
 
     @property
     def payload(self) -> bytes:
-        """The payload, unpacked; :class:`~bookstand.errors.MalformedMessageError` if it is compressed and damaged, or
-        if the entry expands to more than the store's ``ExpansionLimits`` allow."""
+        """The decompressed payload. :class:`~bookstand.errors.MalformedMessageError` if it is compressed and damaged,
+        or if the entry exceeds the store's ``ExpansionLimits``."""
         stored = self.data[self._payload_at :]
         metadata = self.metadata
         if metadata is None or not metadata.compression:
             return stored
         try:
-            # The store's limits were checked when the entry was opened.
+            # The store's limits were checked when the entry was decoded.
             return unpacked_payload(metadata, stored, UNLIMITED.of(len(self.data)))
         except MalformedMessageError as error:
             raise MalformedMessageError(f"entry {self.position}: {error}") from None
 
     @property
-    def _own(self) -> MessageMetadata | SingleMessageMetadata | None:
+    def _own_metadata(self) -> MessageMetadata | SingleMessageMetadata | None:
         return self.metadata
 
     @property
     def properties(self) -> dict[str, str]:
-        """What its publisher gave it."""
-        return dict(self._own.properties) if self._own is not None else {}
+        """Properties set by the producer."""
+        return dict(self._own_metadata.properties) if self._own_metadata is not None else {}
 
     @property
     def key(self) -> str | None:
-        """Its key; None: it has none."""
-        return None if self._own is None else self._own.partition_key
+        """Partition key, or None."""
+        return None if self._own_metadata is None else self._own_metadata.partition_key
 
     @property
     def event_time(self) -> int | None:
-        """The time that its publisher gave it, in milliseconds; None: none."""
-        return None if self._own is None else self._own.event_time
+        """Event time set by the producer, in milliseconds, or None."""
+        return None if self._own_metadata is None else self._own_metadata.event_time
 
     @property
     def sequence_id(self) -> int | None:
-        """Its publisher's number for it; None: it has none."""
-        return None if self._own is None else self._own.sequence_id
+        """Sequence id of the producer, or None."""
+        return None if self._own_metadata is None else self._own_metadata.sequence_id
 
     @property
     def publish_time(self) -> int | None:
-        """When it was published, in milliseconds; None: it is no message of Pulsar's."""
+        """Publish time in milliseconds; None if this is not a Pulsar message."""
         return None if self.metadata is None else self.metadata.publish_time
 
     @property
     def deliver_at(self) -> int | None:
-        """When it asked to be delivered; None: at once."""
+        """Requested delivery time in milliseconds; None for immediate delivery."""
         return None if self.metadata is None else self.metadata.deliver_at_time
 
     @property
     def producer_name(self) -> str | None:
-        """Who published it; None: it does not say."""
+        """Name of the producer, or None."""
         return None if self.metadata is None else self.metadata.producer_name
 
     def __repr__(self) -> str:
@@ -112,7 +112,7 @@ class ReceivedMessage:
 
 
 class OversizedEntry(ReceivedMessage):
-    """An entry that expands to more than the limits allow, as one message. Its ``data`` can be read, and it can be
+    """An entry that exceeds the expansion limits, as one message. Its ``data`` can be read, and it can be
     acknowledged."""
 
     __slots__ = ("_reason",)
@@ -127,21 +127,21 @@ class OversizedEntry(ReceivedMessage):
 
 
 class ReceivedMember(ReceivedMessage):
-    """One of a batch."""
+    """A message of a batch."""
 
     __slots__ = ("_body", "_bounds", "batch_index", "id")
 
     id: BatchMessageId
 
     def __init__(self, entry: ReceivedMessage, member: BatchMessageId, body: bytes, bounds: Bounds) -> None:
-        # Not by the base's, which takes as long as all the rest.
+        # Calling the base class would double the cost.
         self.position = entry.position
         self.data = entry.data
         self.metadata = entry.metadata
         self.redelivery_count = 0
         self.batch_index = member[2]
         self.id = member
-        # What it lies in, and where in that.
+        # Decompressed batch, and the offsets of the message in it.
         self._body = body
         self._bounds = bounds
 
@@ -156,47 +156,51 @@ class ReceivedMember(ReceivedMessage):
         return self._body[start:end]
 
     @property
-    def _own(self) -> MessageMetadata | SingleMessageMetadata | None:
+    def _own_metadata(self) -> MessageMetadata | SingleMessageMetadata | None:
         start, stop, _ = self._bounds
         return metadata_of(self._body[start:stop])
 
 
-# -- entries that were read ------------------------------------------------------------------------------------------
+# -- decoded entries -------------------------------------------------------------------------------------------------
 
 
 class DecodedEntries(NamedTuple):
-    """Entries with what their metadata says. Of ``plain`` ones none is delayed, and none a batch."""
+    """Entries with their metadata. If ``plain``, none of them is delayed or a batch."""
 
     entries: list[ReceivedMessage]
     plain: bool
 
 
-def decode_entry(entry: TopicEntry, known: Known, limits: ExpansionLimits = DEFAULT) -> ReceivedMessage:
-    return decode_entries([entry], known, limits).entries[0]
+def decode_entry(entry: TopicEntry, cache: MetadataCache, limits: ExpansionLimits = DEFAULT) -> ReceivedMessage:
+    return decode_entries([entry], cache, limits).entries[0]
 
 
-def decode_entries(entries: Sequence[TopicEntry], known: Known, limits: ExpansionLimits = DEFAULT) -> DecodedEntries:
-    return _decode([entry.position for entry in entries], [entry.data for entry in entries], known, limits)
+def decode_entries(
+    entries: Sequence[TopicEntry], cache: MetadataCache, limits: ExpansionLimits = DEFAULT
+) -> DecodedEntries:
+    return _decode([entry.position for entry in entries], [entry.data for entry in entries], cache, limits)
 
 
-def decode_entry_runs(runs: Iterable[EntryRun], known: Known, limits: ExpansionLimits = DEFAULT) -> DecodedEntries:
+def decode_entry_runs(
+    runs: Iterable[EntryRun], cache: MetadataCache, limits: ExpansionLimits = DEFAULT
+) -> DecodedEntries:
     found: list[ReceivedMessage] = []
     plain = True
     for run in runs:
-        some = _decode(run.positions(), run.data, known, limits)
+        some = _decode(run.positions(), run.data, cache, limits)
         found += some.entries
         plain = plain and some.plain
     return DecodedEntries(found, plain)
 
 
 def _decode(
-    positions: Iterable[Position], data: Sequence[bytes], known: Known, limits: ExpansionLimits
+    positions: Iterable[Position], data: Sequence[bytes], cache: MetadataCache, limits: ExpansionLimits
 ) -> DecodedEntries:
     all_metadata: list[MessageMetadata | None] = []
     starts: list[int] = []
     plain = True
     expanding = False
-    for (metadata, payload_at), count in decode_runs(data, known):
+    for (metadata, payload_at), count in decode_runs(data, cache):
         all_metadata += repeat(metadata, count)
         starts += repeat(payload_at, count)
         if metadata is not None:
@@ -207,7 +211,7 @@ def _decode(
 
 
 def _within(limits: ExpansionLimits, entry: ReceivedMessage) -> ReceivedMessage:
-    """The entry itself, or as an :class:`OversizedEntry`."""
+    """Return the entry, as an :class:`OversizedEntry` if it exceeds the limits."""
     metadata = entry.metadata
     if metadata is None or not (metadata.num_messages_in_batch or metadata.compression):
         return entry
@@ -215,7 +219,6 @@ def _within(limits: ExpansionLimits, entry: ReceivedMessage) -> ReceivedMessage:
     unpacked = (metadata.uncompressed_size or 0) if metadata.compression else size
     count = max(metadata.num_messages_in_batch or 0, 0)
     if unpacked + min(count, unpacked // LEAST_MEMBER_BYTES) * MESSAGE_BYTES <= FREE_BYTES <= limits.max_expanded_bytes:
-        # Most of them.
         return entry
     expansion = limits.of(len(entry.data))
     try:
@@ -230,8 +233,8 @@ def _within(limits: ExpansionLimits, entry: ReceivedMessage) -> ReceivedMessage:
 
 
 def size_of_batch(entry: ReceivedMessage) -> int:
-    """Number of messages in a batch; 0 for an entry that is no batch, for one with a higher number than its size
-    allows, and for one beyond the limits."""
+    """Number of messages in a batch; 0 if the entry is not a batch, claims more messages than its size allows, or
+    exceeds the limits."""
     metadata = entry.metadata
     count = None if metadata is None else metadata.num_messages_in_batch
     if metadata is None or not count or isinstance(entry, OversizedEntry):
@@ -240,17 +243,17 @@ def size_of_batch(entry: ReceivedMessage) -> int:
     return count if 0 < count * LEAST_MEMBER_BYTES <= room else 0
 
 
-def expires_at(entry: ReceivedMessage, time_to_live: int, given_time: int | None) -> int | None:
-    """Counted from when it was to be delivered, by what it says or by a time that it was given instead; None for what
-    says nothing of times."""
+def expires_at(entry: ReceivedMessage, time_to_live: int, rescheduled_time: int | None) -> int | None:
+    """End of a message's time to live, which starts at its publish time or its later delivery time; None without
+    metadata."""
     metadata = entry.metadata
     if metadata is None:
         return None
-    deliver_at = given_time if given_time is not None else metadata.deliver_at_time or 0
+    deliver_at = rescheduled_time if rescheduled_time is not None else metadata.deliver_at_time or 0
     return max(metadata.publish_time, deliver_at) + time_to_live
 
 
-# -- what is to be handed out of them --------------------------------------------------------------------------------
+# -- deliverable parts -----------------------------------------------------------------------------------------------
 
 
 class PartialBatch:
@@ -264,11 +267,11 @@ class PartialBatch:
 
 
 Deliverable = ReceivedMessage | PartialBatch
-"""An entry as one message, or some of a batch."""
+"""An entry as one message, or some messages of a batch."""
 
 
 class SingleMessageEntries(list[Deliverable]):
-    """Entries each of which is one message, so that nobody has to look at every one of them for that."""
+    """Entries that are one message each; the type saves a check of each entry."""
 
     __slots__ = ()
 
@@ -290,7 +293,8 @@ def ids_of(deliverable: Deliverable) -> list[MessageId]:
 
 
 def messages_of(deliverable: Deliverable) -> Sequence[ReceivedMessage]:
-    """A batch that cannot be read is one message: what to do with it is for whoever receives it to say."""
+    """Decode the messages of a deliverable. A malformed batch is delivered as one message, so that its consumer can
+    decide."""
     if not isinstance(deliverable, PartialBatch):
         return [deliverable]
     entry = deliverable.entry
@@ -300,19 +304,19 @@ def messages_of(deliverable: Deliverable) -> Sequence[ReceivedMessage]:
         body, at = (entry.payload, 0) if packed else (entry.data, entry._payload_at)
         bounds = list(member_offsets(body, at, size))
     except MalformedMessageError as error:
-        logger().warning("entry %s is handed out as one message: %s", entry.position, error)
+        logger().warning("entry %s is delivered as one message: %s", entry.position, error)
         return [entry]
     if len(deliverable.members) < size:
         bounds = [bounds[member[2]] for member in deliverable.members]
     if packed:
-        # Whoever keeps one of them is not to keep all that was unpacked.
+        # A copy, so that a retained message does not retain the whole batch.
         own = [(body[start:end], (0, stop - start, end - start)) for start, stop, end in bounds]
         return [ReceivedMember(entry, member, *one) for member, one in zip(deliverable.members, own, strict=True)]
     return list(map(ReceivedMember, repeat(entry), deliverable.members, repeat(body), bounds))
 
 
 MessageRef = ReceivedMessage | tuple[int, int]
-"""A message that was received, or a position."""
+"""A received message, or a position."""
 
 
 def resolve_id(message: MessageRef) -> MessageId:
@@ -320,7 +324,7 @@ def resolve_id(message: MessageRef) -> MessageId:
 
 
 def resolve_position(message: MessageRef) -> Position:
-    """Of its entry."""
+    """Position of the message's entry."""
     if isinstance(message, ReceivedMessage):
         return message.position
     return Position(*check_position(message))

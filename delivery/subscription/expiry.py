@@ -10,7 +10,7 @@ from bookstand.cursor.reader import EntryFilter
 from bookstand.delivery.message.message_id import position_of
 from bookstand.delivery.message.received_message import (
     DecodedEntries,
-    Known,
+    MetadataCache,
     ReceivedMessage,
     decode_entries,
     decode_entry,
@@ -54,7 +54,7 @@ class ExpiringReader:
         self._mark_delete_watcher = mark_delete_watcher
         self._counters = counters
         self._unreadable = unreadable
-        self._known: Known = {}
+        self._metadata_cache: MetadataCache = {}
         self._limits = cursor.topic.client.expansion_limits
 
     @property
@@ -66,12 +66,12 @@ class ExpiringReader:
 
     def decode(self, entry: TopicEntry) -> ReceivedMessage:
         """Decode an entry, expired or not."""
-        return decode_entry(entry, self._known, self._limits)
+        return decode_entry(entry, self._metadata_cache, self._limits)
 
     def read_positions(self, positions: Iterable[Position]) -> list[ReceivedMessage]:
         """Read the unacknowledged entries among these, without damaged and expired ones."""
         entries = self._cursor.replay(positions, self._unreadable.record)
-        return self.without_expired(decode_entries(entries, self._known, self._limits).entries)
+        return self.without_expired(decode_entries(entries, self._metadata_cache, self._limits).entries)
 
     def read(
         self, count: int, entry_filter: EntryFilter | None, upto: Position | None = None
@@ -79,7 +79,7 @@ class ExpiringReader:
         """Read up to ``count`` entries up to ``upto``, without damaged and expired ones. The second value is False if
         no entry was read."""
         runs = self._read_runs(count, entry_filter, upto)
-        found = decode_entry_runs(runs, self._known, self._limits)
+        found = decode_entry_runs(runs, self._metadata_cache, self._limits)
         if self._config().time_to_live is None:
             return found, bool(runs)
         return found._replace(entries=self.without_expired(found.entries)), bool(runs)

@@ -311,7 +311,7 @@ def test_an_alarm_that_rings_while_one_is_at_it_is_not_lost():
     assert armed == NOW + 1500
     alarm = n.acks._alarm
     n.timer._alarms.remove(alarm)
-    alarm.ring()
+    alarm.fire()
     # One call at a time.
     assert n.given == [(1, 1)]
     go_on.set()

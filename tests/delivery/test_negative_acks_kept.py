@@ -133,7 +133,7 @@ def test_what_is_nacked_while_it_is_given_back_stays(open_store):
     n.acks._redeliver = redeliver
     n.add((1, 1))
     n.go_to(NOW + 1000)
-    n.timer._alarms.pop().ring()
+    n.timer._alarms.pop().fire()
     store.storage.crash()
     n = Kept(open_store(), NOW + 50_000)
     assert n.acks.buckets() == {NOW + 1100: 1}

@@ -133,7 +133,7 @@ class KeptMachine(NackMachine):
         self.nacks.acks = self.open()
         before.close()
         # What was cancelled belongs to those before.
-        self.nacks.timer._cancelled.clear()
+        self.nacks.timer._canceled.clear()
 
     def teardown(self):
         super().teardown()

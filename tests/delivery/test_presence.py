@@ -82,7 +82,7 @@ def test_pages_come_and_go_beyond_one_bitmap(monkeypatch: pytest.MonkeyPatch) ->
     """With bitmaps of sixteen pages, and pages that are looked for soon."""
     monkeypatch.setattr(presence_module, "_BITMAP_BITS", 20)
     monkeypatch.setattr(presence_module, "_IN_BITMAP", (1 << 20) - 1)
-    monkeypatch.setattr(presence_module, "_FEW_PAGES", 8)
+    monkeypatch.setattr(presence_module, "_MIN_PRUNE_PAGES", 8)
     chance = np.random.default_rng(1)
     presence = PositionSet()
     model: set[tuple[int, int]] = set()

@@ -162,7 +162,7 @@ def test_close_from_an_action(thread_timer):
 
 
 def test_a_thread_that_has_nothing_to_do_ends_and_another_begins(thread_timer, monkeypatch):
-    monkeypatch.setattr(timers, "_LINGER", 0.01)
+    monkeypatch.setattr(timers, "_IDLE_SECONDS", 0.01)
     rung = Rung()
     rung.wait(thread_timer.arm(0, rung))
     first = thread_timer._thread
@@ -173,7 +173,7 @@ def test_a_thread_that_has_nothing_to_do_ends_and_another_begins(thread_timer, m
 
 
 def test_a_clock_that_is_set_forward_is_noticed(thread_timer, monkeypatch):
-    monkeypatch.setattr(timers, "_LOOK", 0.01)
+    monkeypatch.setattr(timers, "_CLOCK_POLL_SECONDS", 0.01)
 
     class Settable:
         time = 0
