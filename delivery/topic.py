@@ -335,11 +335,11 @@ class Topic(ProcessBound):
             nacks = log.nack_name(self.name, name)
             cursor = self._cursors.pop(name, None)
             if cursor is not None and cursor.usable:
-                log.forget(self.store, nacks)
+                log.delete(self.store, nacks)
                 cursor.delete()
             else:
                 self.ledger.check_owned()
-                log.forget(self.store, nacks)
+                log.delete(self.store, nacks)
                 Cursor.discard(self.ledger, name)
         self.schedule_trim()
 

@@ -59,8 +59,8 @@ class TopicConfig(DelayedDeliveryConfig):
 
     @classmethod
     def from_broker_conf(cls, path: str | PathLike[str]) -> Self:
-        """Read the settings of topics from Pulsar's ``broker.conf``. Settings that are not in the file have their defaults;
-        :attr:`BrokerConf.unknown` lists those without a counterpart."""
+        """Read the settings of topics from Pulsar's ``broker.conf``. Settings missing from the file have their
+        defaults; :attr:`BrokerConf.unknown` lists those without a counterpart."""
         return BrokerConf.read(path).build_config(cls, TOPIC)
 
 

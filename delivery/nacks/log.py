@@ -1,10 +1,10 @@
-"""The ledger that negative acknowledgments are written to, so that a restart does not forget them.
+"""Log of negative acknowledgments, which restores them after a restart.
 
-A node names the ledger. Opening reads it, and goes on in a new one, which begins with what is still to be given out:
-that the new one is made, the node points to it and the old one is deleted, is one commit. The same is done when much of
-what the ledger says is over. So a crash leaves one whole log, and no ledger that nobody knows of.
+A metadata node stores the id of the log's ledger. Opening the log reads that ledger and starts a new one with the nacks
+that have not been redelivered. One commit creates the new ledger, updates the node and deletes the old ledger, so that
+a crash neither loses the log nor leaks a ledger. Compaction works the same way.
 
-What was given out is written down after it was: a crash in between has it given out again, and none is lost.
+Redeliveries are recorded after they happened. A crash in between repeats them, but loses none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_plus, unquote_plus
 
-from bookstand.delivery.nacks.record import Nacks, Record, Redelivered, decode, encode_given, encode_nacks
+from bookstand.delivery.nacks.record import Nacks, Record, Redelivered, decode, encode_nacks, encode_redelivered
 from bookstand.delivery.tracker.bucket.recovery import GONE
 from bookstand.errors import (
     BookstandError,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from bookstand.storage.storage import Storage
 
     class Store(Protocol):
-        """What a log needs of a store."""
+        """Methods of a store that a log uses."""
 
         @property
         def nodes(self) -> Nodes: ...
@@ -60,9 +60,9 @@ if TYPE_CHECKING:
 
 ROOT = "/negative-acks"
 COMPACT_BYTES = 1 << 20
-"""A ledger smaller than this is not worth being replaced."""
+"""A smaller ledger is not compacted."""
 
-# What one entry holds at most, however large the store lets it be.
+# Maximum size of an entry, even if the store allows larger ones.
 _ENTRY_BYTES = 1 << 20
 _DIGEST = "crc32c"
 _PASSWORD = b""
@@ -71,19 +71,19 @@ _NAME_LABEL = "bookstand/name"
 
 
 def node_of(name: str) -> str:
-    """The node that names a log's ledger, in decimal."""
+    """Path of the node that stores the id of a log's ledger, in decimal."""
     if not isinstance(name, str) or not name:
-        raise IncorrectParameterError(f"negative acknowledgments are kept under a name, not {name!r}")
+        raise IncorrectParameterError(f"name of negative acknowledgments must be a non-empty string, not {name!r}")
     return check_path(f"{ROOT}/{quote_plus(name)}")
 
 
 def nack_name(topic: str, subscription: str) -> str:
-    """What those of a subscription are kept under; names may have slashes."""
+    """Name of the log of a subscription. Both names may contain slashes."""
     return f"{quote_plus(topic)}/{quote_plus(subscription)}"
 
 
 class NackLog:
-    """Not safe between threads: its owner has a lock. What the Pendings stand for is durable once they are done."""
+    """Not thread-safe. Records are durable when the returned Pendings are done."""
 
     def __init__(self, store: Store, name: str, compact_bytes: int = COMPACT_BYTES) -> None:
         self._store = store
@@ -91,16 +91,16 @@ class NackLog:
         self._path = node_of(name)
         self._compact_bytes = compact_bytes
         self.damage: list[str] = []
-        """Parts that could not be read. Messages that were only noted there are redelivered at once."""
-        self._stored = _find(store, self._path, name)
+        """Parts that could not be read. Messages that were recorded only there are redelivered immediately."""
+        self._stored = _find_log(store, self._path, name)
         if self._stored.damage is not None:
             self._report(self._stored.damage)
         self._writer: LedgerWriter | None = None
-        self._full = compact_bytes
+        self._compaction_threshold = compact_bytes
 
     def read(self) -> Iterator[list[tuple[int, Record]]]:
-        """Yield the records of each ledger, with their entry ids. The process that wrote them is fenced. Parts that
-        cannot be read are skipped, and listed in ``damage``."""
+        """Yield the records of each ledger with their entry ids, and fence the process that wrote them. Unreadable
+        parts are skipped and listed in ``damage``."""
         for ledger_id in self._stored.ledgers:
             yield list(self._records(ledger_id))
 
@@ -130,65 +130,65 @@ class NackLog:
 
     def _report(self, damage: str) -> None:
         self.damage.append(f"negative acknowledgments of {unquote_plus(self._name)}: {damage}")
-        logger().warning("%s; messages that were noted there alone are redelivered at once", self.damage[-1])
+        logger().warning("%s; messages recorded only there are redelivered immediately", self.damage[-1])
 
-    # -- what happens --------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     @property
     def last(self) -> int:
-        """The newest entry, whether it is durable yet or not."""
+        """Last entry pushed, durable or not."""
         assert self._writer is not None
         return self._writer.last_add_pushed
 
-    def note(self, nacks: Iterable[Nacks]) -> list[Pending]:
+    def record_nacks(self, nacks: Iterable[Nacks]) -> list[Pending]:
         assert self._writer is not None
         return [self._writer.append_async(record) for record in encode_nacks(nacks, _entry_limit(self._writer))]
 
-    def given(self, until: int, last: int) -> Pending:
-        """Everything that is due up to ``until`` was given out, as far as it stands in entries up to ``last``."""
+    def record_redelivered(self, until: int, last: int) -> Pending:
+        """Record the redelivery of all nacks in entries up to ``last`` that were due by ``until``."""
         assert self._writer is not None
-        return self._writer.append_async(encode_given(Redelivered(until, last)))
+        return self._writer.append_async(encode_redelivered(Redelivered(until, last)))
 
     @property
-    def is_full(self) -> bool:
-        """Whether the ledger has grown so much since it was begun that writing what is left of it anew costs less."""
+    def needs_compaction(self) -> bool:
+        """True if the ledger has grown so much that rewriting the remaining nacks is cheaper."""
         assert self._writer is not None
-        return self._writer.length > self._full
+        return self._writer.length > self._compaction_threshold
 
-    def begin(self, left: Iterable[Nacks]) -> None:
-        """Go on in a new ledger, which begins with what is ``left``."""
+    def start_ledger(self, remaining: Iterable[Nacks]) -> None:
+        """Continue in a new ledger that starts with the remaining nacks."""
         with self._store.transaction() as transaction:
             self._stored.delete_ledgers_in(transaction)
             writer = transaction.create_ledger(
                 digest=_DIGEST, password=_PASSWORD, custom_metadata={**_LABELS, _NAME_LABEL: self._name.encode()}
             )
-            for record in encode_nacks(left, _entry_limit(writer)):
+            for record in encode_nacks(remaining, _entry_limit(writer)):
                 transaction.append(writer, record)
             version = transaction.put_node(self._path, b"%d" % writer.id, self._stored.version)
-        self._stored = _Stored(version.result(), [writer.id], None)
+        self._stored = _StoredLog(version.result(), [writer.id], None)
         self._writer = writer
-        self._full = 2 * writer.length + self._compact_bytes
+        self._compaction_threshold = 2 * writer.length + self._compact_bytes
 
-    def compact(self, left: Iterable[Nacks]) -> None:
-        """The same where it may wait: what cannot be written now is tried when as much again has been written."""
+    def compact(self, remaining: Iterable[Nacks]) -> None:
+        """Start a new ledger; after a failure, try again when the ledger has doubled."""
         assert self._writer is not None
         try:
-            self.begin(left)
+            self.start_ledger(remaining)
         except BookstandError as error:
-            self._full = 2 * self._writer.length
-            logger().warning("negative acknowledgments %r go on in their old ledger: %s", self._name, error)
+            self._compaction_threshold = 2 * self._writer.length
+            logger().warning("negative acknowledgments %r were not compacted: %s", self._name, error)
 
     def close(self) -> None:
-        """Everything that was answered is durable already: where the ledger cannot be closed, opening recovers it."""
+        """Close the ledger. If that fails, the next opening recovers it; acknowledged records are durable already."""
         if self._writer is None:
             return
         try:
             self._writer.close()
         except BookstandError as error:
-            logger().info("the ledger of the negative acknowledgments %r stays open: %s", self._name, error)
+            logger().info("the ledger of the negative acknowledgments %r could not be closed: %s", self._name, error)
 
     def delete(self) -> None:
-        """Delete the log, which records nothing any more."""
+        """Close and delete the log."""
         self.close()
         with self._store.transaction() as transaction:
             self._stored.delete_ledgers_in(transaction)
@@ -196,14 +196,14 @@ class NackLog:
 
 
 def exists(store: Store, name: str) -> bool:
-    """Return True if there is a log under the name, readable or not."""
-    return _find(store, node_of(name), name).version != MUST_NOT_EXIST
+    """Return True if a log of this name exists, readable or not."""
+    return _find_log(store, node_of(name), name).version != MUST_NOT_EXIST
 
 
-def forget(store: Store, name: str) -> None:
-    """Delete the log under the name, readable or not; do nothing if there is none."""
+def delete(store: Store, name: str) -> None:
+    """Delete the log of this name, readable or not, if it exists."""
     path = node_of(name)
-    stored = _find(store, path, name)
+    stored = _find_log(store, path, name)
     if stored.version != MUST_NOT_EXIST:
         with store.transaction() as transaction:
             stored.delete_ledgers_in(transaction)
@@ -211,10 +211,12 @@ def forget(store: Store, name: str) -> None:
 
 
 def replay(records: Iterable[tuple[int, Record]], times: NackTimes) -> None:
-    """Add to ``times`` what records of a log say was nacked, in their order, without what was redelivered since."""
+    """Add the nacks of a log's records to ``times``, without those redelivered since."""
     numbered = list(records)
-    # A round is recorded behind nacks that came while it went on, and covers only those up to its ``last``.
-    rounds = sorted((record.given for _, record in numbered if record.given is not None), key=lambda one: one.last)
+    # A redelivery is recorded after nacks that were added meanwhile, and covers only entries up to its ``last``.
+    rounds = sorted(
+        (record.redelivered for _, record in numbered if record.redelivered is not None), key=lambda one: one.last
+    )
     at = 0
     for number, record in numbered:
         at = _redeliver(rounds, at, number, times)
@@ -224,16 +226,16 @@ def replay(records: Iterable[tuple[int, Record]], times: NackTimes) -> None:
 
 
 def _redeliver(rounds: list[Redelivered], at: int, before: int | None, times: NackTimes) -> int:
-    """Apply the rounds from ``at`` on that cover no entry from ``before`` on; returns the number of the next."""
+    """Apply redeliveries from ``at`` on that cover only entries before ``before``; return the index of the next one."""
     while at < len(rounds) and (before is None or rounds[at].last < before):
         times.remove(times.pop(rounds[at].until))
         at += 1
     return at
 
 
-class _Stored(NamedTuple):
-    """Version of a log's node, and its ledgers. The version is MUST_NOT_EXIST if there is no node, and None if the node
-    is damaged; the ledgers are then those with the log's name in their labels."""
+class _StoredLog(NamedTuple):
+    """Version of a log's node, and its ledgers. The version is MUST_NOT_EXIST if the node does not exist, and None if
+    it is damaged. In that case the ledgers were found by their labels."""
 
     version: int | None
     ledgers: list[int]
@@ -244,22 +246,21 @@ class _Stored(NamedTuple):
             transaction.delete_ledger(ledger_id)
 
 
-def _find(store: Store, path: str, name: str) -> _Stored:
+def _find_log(store: Store, path: str, name: str) -> _StoredLog:
     try:
         value, version = store.nodes.get(path)
         if not value.isdigit() or len(value) > 19:
-            raise MalformedRecordError(f"node {path} names no ledger")
+            raise MalformedRecordError(f"node {path} does not contain a ledger id")
     except NoSuchNodeError:
-        return _Stored(MUST_NOT_EXIST, [], None)
+        return _StoredLog(MUST_NOT_EXIST, [], None)
     except (StoreDamagedError, MalformedRecordError) as error:
-        return _Stored(None, _labelled(store, name), f"{error}; the labels of the ledgers are used instead")
+        return _StoredLog(None, _find_by_label(store, name), f"{error}; the ledgers were found by their labels")
     ledgers = [int(value)] if store.storage.has_ledger(int(value)) else []
     damage = None if ledgers else f"the negative acknowledgments {name!r} are in ledger {int(value)}, which is missing"
-    return _Stored(version, ledgers, damage)
+    return _StoredLog(version, ledgers, damage)
 
 
-def _labelled(store: Store, name: str) -> list[int]:
-    """Ledgers of a log by their labels."""
+def _find_by_label(store: Store, name: str) -> list[int]:
     found = []
     for ledger_id in store.list_ledgers():
         try:

@@ -1,8 +1,8 @@
-"""Negatively acknowledged messages by the time at which they return. Plain state, no I/O.
+"""Negatively acknowledged messages by redelivery time. No I/O.
 
-Bucket of time -> ledger -> entries, and for messages of batches -> codes (``message_set.py``), in one time index for
-each width of codes. :class:`NackTimes` has a message under every time that it was nacked for, as Pulsar's client does;
-:class:`PendingNacks`, which subscriptions use, under the last one only.
+Each width of codes (``message_set.py``) has a time index from bucket to ledger to entry ids or codes.
+:class:`NackTimes` contains a message under each time for which it was nacked, like Pulsar's client.
+:class:`PendingNacks`, which subscriptions use, contains it only under the last one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from bookstand.delivery.time_index.precision import Precision
 from bookstand.delivery.tracker.scheduled import first_of_each
 from bookstand.storage.format.position import Position
 
-_MANY_MOVED = 4096
-"""Messages nacked anew before they returned, up to which their earlier times stay in the indexes."""
+_MOVED_MIN = 4096
+"""Outdated times are removed from the indexes when more than this number of messages have one."""
 _MOVED_SHARE = 64
-"""Or one in so many of all nacked messages, so that removing earlier times costs each of them little."""
-_PAGE = 1 << 17
-"""Rows looked at together when earlier times are removed."""
+"""Or, in a large set, more than this fraction (1/n) of the messages, so that the removal costs little for each."""
+_SCAN_PAGE = 1 << 17
+"""Number of rows that are scanned together for outdated times."""
 _NEVER = -1 << 63
 
 
 class MessageRows(NamedTuple):
-    """Messages in columns; ``batch_indexes`` are -1 for whole entries."""
+    """Messages in columns; ``batch_indexes`` are -1 for entries."""
 
     keys: Column
     ledger_ids: Column
@@ -50,7 +50,7 @@ class MessageRows(NamedTuple):
         return MessageRows(*(column[rows] for column in self))
 
     def without_repetitions(self) -> MessageRows:
-        """The first row of each message, in their order."""
+        """The first row of each message."""
         if not len(self.keys) or int(self.batch_indexes.max()) < 0:
             return self.pick(first_of_each(self.ledger_ids, self.entry_ids))
         ids = np.column_stack(self[1:])
@@ -64,7 +64,7 @@ class MessageRows(NamedTuple):
         return list(map(message_of, self.ledger_ids.tolist(), self.entry_ids.tolist(), self.batch_indexes.tolist()))
 
     def by_width(self) -> Iterator[tuple[int, Column, Column, Column]]:
-        """Width, and for the messages of that width their rows, ledger ids and codes."""
+        """Group rows by width: the width, row numbers, ledger ids and codes."""
         if not len(self.keys):
             return
         if int(self.batch_indexes.max()) < 0:
@@ -81,11 +81,11 @@ class MessageRows(NamedTuple):
 
 
 class NackTimes:
-    """Not thread-safe: callers hold a lock. Times are keys: rounded already, by :meth:`key`."""
+    """Not thread-safe. Times are keys, already rounded by :meth:`key`."""
 
     def __init__(self, precision: Precision) -> None:
         self.key = precision.key
-        """The bucket that a timestamp goes to now."""
+        """Bucket of a timestamp."""
         self._indexes: dict[int, TimeIndex] = {}
 
     def _index(self, width: int) -> TimeIndex:
@@ -94,25 +94,25 @@ class NackTimes:
             index = self._indexes[width] = TimeIndex(compact=True)
         return index
 
-    # -- in ------------------------------------------------------------------------------------------------------------
+    # -- adding --------------------------------------------------------------------------------------------------------
 
     def add(self, key: int, code: Code) -> bool:
-        """Add a message; True if that replaces another nack of it."""
+        """Add a message; return True if this replaces another nack."""
         self._index(code[0]).add(key, code[1], code[2])
         return False
 
     def add_many(self, key: int, width: int, ledger_ids: Column, codes: Column) -> bool:
-        """Add many of one width; True if that replaces nacks of some."""
+        """Add many messages of one width; return True if this replaces other nacks."""
         self._index(width).add_many(key, ledger_ids, codes)
         return False
 
     def restore(self, nacks: Nacks) -> None:
-        """Add what a record of the log says, under its time as it is."""
+        """Add a record of the log under its recorded time."""
         index = self._index(nacks.width)
         for first, last in zip(nacks.firsts.tolist(), nacks.lasts.tolist(), strict=True):
             index.add_range(nacks.time, nacks.ledger_id, first, last)
 
-    # -- out -----------------------------------------------------------------------------------------------------------
+    # -- removing ------------------------------------------------------------------------------------------------------
 
     def pop(self, until: int) -> MessageRows:
         """Remove and return the rows with keys up to ``until``, in the order of key, ledger, entry and batch index."""
@@ -129,25 +129,25 @@ class NackTimes:
         return rows.pick(np.lexsort(tuple(reversed(rows))))
 
     def put_back(self, rows: MessageRows) -> None:
-        """Add rows that were popped, and not redelivered."""
+        """Return rows that were popped but not redelivered."""
         for width, numbers, ledger_ids, codes in rows.by_width():
             self._index(width).add_many(rows.keys[numbers], ledger_ids, codes)
 
     def remove(self, rows: MessageRows) -> None:
-        """Forget rows that were popped."""
+        """Confirm the redelivery of popped rows."""
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return sum(map(len, self._indexes.values()))
 
     def next_time(self) -> int | None:
-        """A key that no other is below; None if there is none."""
+        """Lower bound of all keys; None if there are no messages."""
         times = [index.next_time() for index in self._indexes.values()]
         return min([time for time in times if time is not None], default=None)
 
     def positions(self) -> list[Position]:
-        """Entries of all messages, once for each message and key."""
+        """Positions of all messages, once for each message and key."""
         found: list[Position] = []
         for width, index in self._indexes.items():
             _, ledger_ids, codes = index.peek().columns()
@@ -163,7 +163,7 @@ class NackTimes:
         return counts
 
     def groups(self) -> Iterator[Nacks]:
-        """All of it for a log: whole entries first, since a nack of an entry replaces those of its messages."""
+        """Contents as records: entries first, because a nack of an entry replaces the nacks of its messages."""
         for width in sorted(self._indexes):
             for segment in self._indexes[width].peek():
                 yield nacks_of(segment.key, segment.ledger_id, segment.entry_ids.astype(np.int64), width)
@@ -177,40 +177,40 @@ class NackTimes:
 
 
 class PendingNacks(NackTimes):
-    """Messages under the time that they were nacked for last.
+    """Messages under their last nack time only.
 
-    A bit for each message says that it is nacked. The time index finds what is under a time, not the time of a message:
-    so where one is nacked again before it returned, its earlier times stay in the index for a while, and the last one
-    is remembered beside it. Such messages are few, or are made so.
+    A bitmap records which messages are nacked. The time index cannot look up the time of a message. If a message is
+    nacked again before its redelivery, outdated rows therefore stay in the index for a while, and its current key is
+    stored separately.
 
-    A nack of a whole entry replaces those of the messages of that batch; messages that are nacked one by one after it
-    have their own times. Messages that were popped count as nacked until :meth:`remove`.
+    A nack of an entry replaces the nacks of the messages in that batch. Messages that are nacked individually
+    afterwards have their own times. Popped messages count as nacked until :meth:`remove`.
     """
 
     def __init__(self, precision: Precision, counts: RedeliveryCounts) -> None:
         super().__init__(precision)
         self._counts = counts
-        self._waiting = MessageSet()
-        # Last key of each message that may be in the indexes under others; _NEVER if it is not nacked any more.
+        self._nacked = MessageSet()
+        # Current key of each message that may also be in the indexes under outdated ones; _NEVER if it is not nacked.
         self._moved: dict[MessageId, int] = {}
         self._moved_codes = MessageSet()
-        # Rows that were popped, and neither removed nor put back.
-        self._in_hand = 0
+        # Number of rows that were popped, and neither removed nor put back.
+        self._unresolved_rows = 0
 
-    # -- in ------------------------------------------------------------------------------------------------------------
+    # -- adding --------------------------------------------------------------------------------------------------------
 
     def add(self, key: int, code: Code) -> bool:
         width, ledger_id, number = code
         replaces = False
         if width:
-            # The rest of the batch may still wait for the nack of its entry.
-            replaces = self._waiting.has((0, ledger_id, number >> width))
-        elif self._waiting.has_members:
-            for member in self._waiting.members_of(Position(ledger_id, number)):
+            # Other messages of the batch may still depend on the nack of the entry.
+            replaces = self._nacked.has((0, ledger_id, number >> width))
+        elif self._nacked.has_members:
+            for member in self._nacked.members_of(Position(ledger_id, number)):
                 replaces = True
-                self._waiting.discard(code_of(member))
+                self._nacked.discard(code_of(member))
                 self._move(member, code_of(member), _NEVER)
-        is_new = self._waiting.add(code)
+        is_new = self._nacked.add(code)
         if not is_new or (self._moved and self._moved_codes.has(code)):
             entries, indexes = entries_and_indexes(width, np.array([number], dtype=np.int64))
             self._move(message_of(ledger_id, int(entries[0]), int(indexes[0])), code, key)
@@ -218,11 +218,11 @@ class PendingNacks(NackTimes):
         return replaces or not is_new
 
     def add_many(self, key: int, width: int, ledger_ids: Column, codes: Column) -> bool:
-        concerns_others = self._waiting.has_entries if width else self._waiting.has_members
-        if self._moved or concerns_others or self._waiting.has_many(width, ledger_ids, codes).any():
+        affects_others = self._nacked.has_entries if width else self._nacked.has_members
+        if self._moved or affects_others or self._nacked.has_many(width, ledger_ids, codes).any():
             rows = zip(ledger_ids.tolist(), codes.tolist(), strict=True)
             return max([self.add(key, (width, ledger_id, code)) for ledger_id, code in rows], default=False)
-        self._waiting.add_many(width, ledger_ids, codes)
+        self._nacked.add_many(width, ledger_ids, codes)
         return super().add_many(key, width, ledger_ids, codes)
 
     def restore(self, nacks: Nacks) -> None:
@@ -231,32 +231,31 @@ class PendingNacks(NackTimes):
         self.add_many(nacks.time, nacks.width, ledger_ids, codes)
         self._counts.restore(nacks.width, ledger_ids, codes, nacks.redeliveries)
 
-    # -- out -----------------------------------------------------------------------------------------------------------
+    # -- removing ------------------------------------------------------------------------------------------------------
 
     def pop(self, until: int) -> MessageRows:
         rows = super().pop(until)
-        self._in_hand += len(rows.keys)
+        self._unresolved_rows += len(rows.keys)
         return rows
 
     def put_back(self, rows: MessageRows) -> None:
         super().put_back(rows)
-        self._in_hand -= len(rows.keys)
+        self._unresolved_rows -= len(rows.keys)
 
     def valid(self, rows: MessageRows) -> MessageRows:
-        """Filter popped rows for the last nack of each message."""
+        """Drop outdated popped rows."""
         return rows.pick(self._are_valid(rows))
 
     def remove(self, rows: MessageRows) -> None:
-        """Forget messages that were popped, and their rows."""
         valid = rows.pick(self._are_valid(rows))
         for width, _, ledger_ids, codes in valid.by_width():
-            self._waiting.discard_many(width, ledger_ids, codes)
+            self._nacked.discard_many(width, ledger_ids, codes)
         if self._moved:
             for message in valid.messages():
                 if message in self._moved:
                     self._moved[message] = _NEVER
-        self._in_hand -= len(rows.keys)
-        if not self._waiting and not self._in_hand and self._moved:
+        self._unresolved_rows -= len(rows.keys)
+        if not self._nacked and not self._unresolved_rows and self._moved:
             self._indexes.clear()
             self._forget_moved()
 
@@ -268,7 +267,7 @@ class PendingNacks(NackTimes):
         return valid
 
     def _are_last(self, width: int, keys: Column, ledger_ids: Column, codes: Column) -> Mask:
-        last = self._waiting.has_many(width, ledger_ids, codes)
+        last = self._nacked.has_many(width, ledger_ids, codes)
         if self._moved:
             for row in np.flatnonzero(self._moved_codes.has_many(width, ledger_ids, codes)).tolist():
                 entries, indexes = entries_and_indexes(width, codes[row : row + 1])
@@ -276,19 +275,19 @@ class PendingNacks(NackTimes):
                 last[row] &= self._moved[message] == keys[row]
         return last
 
-    # -- earlier times of messages -------------------------------------------------------------------------------------
+    # -- outdated times ------------------------------------------------------------------------------------------------
 
     def _move(self, message: MessageId, code: Code, key: int) -> None:
         self._moved[message] = key
         self._moved_codes.add(code)
-        if len(self._moved) > max(_MANY_MOVED, len(self._waiting) // _MOVED_SHARE) and not self._in_hand:
-            # The row of this message is not there yet, and has no other key than this one.
+        if len(self._moved) > max(_MOVED_MIN, len(self._nacked) // _MOVED_SHARE) and not self._unresolved_rows:
+            # The new row of this message is added after this, so no current row is lost.
             self._remove_earlier()
 
     def _remove_earlier(self) -> None:
-        """Remove from the indexes all rows but the last one of each message."""
+        """Remove all rows but the current one of each message from the indexes."""
         for width, index in self._indexes.items():
-            first, limit = None, _PAGE
+            first, limit = None, _SCAN_PAGE
             while True:
                 keys, ledger_ids, codes = index.peek(first, None, limit).columns()
                 earlier = ~self._are_last(width, keys, ledger_ids, codes)
@@ -298,7 +297,7 @@ class PendingNacks(NackTimes):
                     index.discard(*row)
                 if len(keys) < limit:
                     break
-                # A bucket may be larger than a page.
+                # A bucket larger than a page needs a larger page.
                 limit = 2 * limit if first == keys[-1] else limit
                 first = int(keys[-1])
         self._forget_moved()
@@ -307,25 +306,25 @@ class PendingNacks(NackTimes):
         self._moved.clear()
         self._moved_codes.clear()
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._nacked)
 
     def __contains__(self, message: MessageId) -> bool:
-        """Return True if the message is nacked, alone or with the whole of its entry."""
-        waiting = self._waiting
-        if not waiting:
+        """Return True if the message or its entry is nacked."""
+        nacked = self._nacked
+        if not nacked:
             return False
-        return message in waiting or (len(message) > 2 and position_of(message) in waiting)
+        return message in nacked or (len(message) > 2 and position_of(message) in nacked)
 
     def has_any_of(self, position: Position) -> bool:
-        """Return True if the entry is nacked, or one of its messages."""
-        waiting = self._waiting
-        return bool(waiting) and (position in waiting or bool(waiting.members_of(position)))
+        """Return True if the entry or one of its messages is nacked."""
+        nacked = self._nacked
+        return bool(nacked) and (position in nacked or bool(nacked.members_of(position)))
 
     def last_entries(self) -> list[Position]:
-        """The last entry of each width that has nacked messages."""
+        """The last nacked entry of each width."""
         found = []
         for width, index in self._indexes.items():
             _, ledger_ids, codes = index.peek().columns()
@@ -346,16 +345,16 @@ class PendingNacks(NackTimes):
 
     def clear(self) -> None:
         super().clear()
-        self._waiting.clear()
+        self._nacked.clear()
         self._forget_moved()
 
     @property
     def memory_bytes(self) -> int:
-        return super().memory_bytes + self._waiting.memory_bytes
+        return super().memory_bytes + self._nacked.memory_bytes
 
 
 def _grouped(width: int, keys: Column, ledger_ids: Column, counts: Column, codes: Column) -> Iterable[Nacks]:
-    """Of sorted columns one record for each key, ledger and count."""
+    """Convert sorted columns to one record per key, ledger and count."""
     if not len(keys):
         return
     changes = (np.diff(keys) != 0) | (np.diff(ledger_ids) != 0) | (np.diff(counts) != 0)

@@ -1,7 +1,4 @@
-"""What the log of negative acknowledgments says, entry by entry.
-
-The records are protobuf messages; fields that are not known are passed over.
-"""
+"""Records of the log of negative acknowledgments: protobuf messages, whose unknown fields are ignored."""
 
 from __future__ import annotations
 
@@ -19,60 +16,63 @@ from bookstand.proto.struct_layout import MessageFields
 
 Column = NDArray[np.int64]
 
-_NACKS, _GIVEN = 1, 2
+_NACKS, _REDELIVERED = 1, 2
 RECORD = MessageFields(
     "Record",
     (_NACKS, "nacks", "repeated Nacks", "positions that were negatively acknowledged"),
-    (_GIVEN, "given", "Given", "what was given out again since"),
+    (_REDELIVERED, "redelivered", "Redelivered", "redeliveries since"),
 )
-_NACKS_TAG, _GIVEN_TAG = wire_format.tag(_NACKS, wire_format.BYTES), wire_format.tag(_GIVEN, wire_format.BYTES)
+_NACKS_TAG, _REDELIVERED_TAG = (
+    wire_format.tag(_NACKS, wire_format.BYTES),
+    wire_format.tag(_REDELIVERED, wire_format.BYTES),
+)
 
 _TIME, _LEDGER, _ENTRIES, _WIDTH, _COUNT = 1, 2, 3, 4, 5
 NACKS = MessageFields(
     "Nacks",
-    (_TIME, "time", "int64", "when they are due: the bucket's, in milliseconds"),
+    (_TIME, "time", "int64", "due time of the bucket, in milliseconds"),
     (_LEDGER, "ledger", "int64", ""),
     (
         _ENTRIES,
         "entries",
         "bytes",
-        "for each run of ids two varints: the distance of its first id from the id behind the run before (from 0 "
-        "for the first), and how many follow the first",
+        "two varints for each run of ids: the distance of its first id from the end of the previous run (from 0 for "
+        "the first run), and the number of ids after the first",
     ),
     (
         _WIDTH,
         "batch_index_bits",
         "int32",
-        "0: the ids are entry ids; 4, 10 or 25: each is a message of a batch, with its batch index in so many low bits "
-        "and its entry id above them",
+        "0: the ids are entry ids; 4, 10 or 25: each id is a message of a batch, with its batch index in as many low "
+        "bits and its entry id above them",
     ),
-    (_COUNT, "redelivery_count", "int32", "how often they had been redelivered when they were negatively acknowledged"),
+    (_COUNT, "redelivery_count", "int32", "number of redeliveries before the negative acknowledgment"),
 )
 _TIME_TAG, _LEDGER_TAG = wire_format.tag(_TIME, wire_format.VARINT), wire_format.tag(_LEDGER, wire_format.VARINT)
 _ENTRIES_TAG = wire_format.tag(_ENTRIES, wire_format.BYTES)
 _WIDTH_TAG, _COUNT_TAG = wire_format.tag(_WIDTH, wire_format.VARINT), wire_format.tag(_COUNT, wire_format.VARINT)
 
 _UNTIL, _LAST = 1, 2
-GIVEN = MessageFields(
-    "Given",
-    (_UNTIL, "until", "int64", "every time up to here …"),
-    (_LAST, "last", "int64", "… that is recorded in this entry of the ledger or an earlier one"),
+REDELIVERED = MessageFields(
+    "Redelivered",
+    (_UNTIL, "until", "int64", "all times up to this one …"),
+    (_LAST, "last", "int64", "… in records up to this entry of the ledger"),
 )
 _UNTIL_TAG, _LAST_TAG = wire_format.tag(_UNTIL, wire_format.VARINT), wire_format.tag(_LAST, wire_format.VARINT)
 
-# The most bytes of a Nacks besides its entries: six tags, four numbers, two lengths.
-_FRAME = 1 + 5 + 11 + 11 + 1 + 5 + 11 + 11
-_LONGEST_RUN = 1 << 31
-# Readers charge each id; a record with no more than these is within any limit on the ratio.
-_MOST_IDS = 2 * FREE_BYTES // ID_BYTES // 3
-_LONGEST_WRITTEN_RUN = 1 << 20
-# What a run takes at most.
-_RUN = 2 * varints.LONGEST
+# Maximum size of a Nacks without its entries: six tags, four numbers, two lengths.
+_MAX_HEADER_BYTES = 1 + 5 + 11 + 11 + 1 + 5 + 11 + 11
+_MAX_RUN_LENGTH = 1 << 31
+# Decoding charges each id to the expansion limits; a record of this size is within any limit.
+_MAX_RECORD_IDS = 2 * FREE_BYTES // ID_BYTES // 3
+_MAX_WRITTEN_RUN_LENGTH = 1 << 20
+# Maximum size of an encoded run.
+_MAX_RUN_BYTES = 2 * varints.LONGEST
 
 
 class Nacks(NamedTuple):
-    """Messages of one ledger that are due at one time: runs of ids, ascending, both ends included. With a ``width`` the
-    ids are codes of messages of batches, as in ``message_set.py``."""
+    """Messages of one ledger that are due at one time, as ascending runs of ids with inclusive ends. With a ``width``,
+    ids are codes of messages of batches (``message_set.py``)."""
 
     time: int
     ledger_id: int
@@ -89,21 +89,21 @@ class Redelivered(NamedTuple):
 
 class Record(NamedTuple):
     nacks: list[Nacks]
-    given: Redelivered | None
+    redelivered: Redelivered | None
 
 
-SMALLEST_LIMIT = _FRAME + _RUN
+SMALLEST_LIMIT = _MAX_HEADER_BYTES + _MAX_RUN_BYTES
 
 
 def nacks_of(time: int, ledger_id: int, ids: Column, width: int = 0, count: int = 0) -> Nacks:
-    """``ids`` ascend."""
+    """``ids`` must be ascending."""
     breaks = np.flatnonzero(np.diff(ids) != 1)
     firsts = ids[np.insert(breaks + 1, 0, 0)]
     return Nacks(time, ledger_id, firsts, ids[np.append(breaks, len(ids) - 1)], width, count)
 
 
 def codes_in(nacks: Nacks) -> Column:
-    """All ids of a record, ascending."""
+    """Ids of a record, ascending."""
     counts = nacks.lasts - nacks.firsts + 1
     ends = np.cumsum(counts)
     codes: Column = np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(nacks.firsts - (ends - counts), counts)
@@ -111,11 +111,11 @@ def codes_in(nacks: Nacks) -> Column:
 
 
 def encode_nacks(nacks: Iterable[Nacks], limit: int) -> Iterator[bytes]:
-    """Records of at most ``limit`` bytes each."""
+    """Encode records of up to ``limit`` bytes."""
     record = bytearray()
     recorded = 0
     for one in nacks:
-        for entries, count in _parts(one, (limit - _FRAME) // _RUN):
+        for entries, count in _split_entries(one, (limit - _MAX_HEADER_BYTES) // _MAX_RUN_BYTES):
             body = bytearray()
             wire_format.write_varint_field(body, _TIME, one.time)
             wire_format.write_varint_field(body, _LEDGER, one.ledger_id)
@@ -123,7 +123,7 @@ def encode_nacks(nacks: Iterable[Nacks], limit: int) -> Iterator[bytes]:
             for field, number in ((_WIDTH, one.width), (_COUNT, one.redeliveries)):
                 if number:
                     wire_format.write_varint_field(body, field, number)
-            if record and (len(record) + len(body) + 6 > limit or recorded + count > _MOST_IDS):
+            if record and (len(record) + len(body) + 6 > limit or recorded + count > _MAX_RECORD_IDS):
                 yield bytes(record)
                 record = bytearray()
                 recorded = 0
@@ -133,13 +133,13 @@ def encode_nacks(nacks: Iterable[Nacks], limit: int) -> Iterator[bytes]:
         yield bytes(record)
 
 
-def _parts(nacks: Nacks, runs: int) -> Iterator[tuple[bytes, int]]:
-    """The field ``entries`` with up to ``runs`` runs, and the number of its ids."""
-    all_firsts, all_lasts = _cut(nacks.firsts, nacks.lasts)
+def _split_entries(nacks: Nacks, runs: int) -> Iterator[tuple[bytes, int]]:
+    """Encode the field ``entries`` with up to ``runs`` runs, and the number of its ids."""
+    all_firsts, all_lasts = _split_runs(nacks.firsts, nacks.lasts)
     ends = np.cumsum(all_lasts - all_firsts + 1)
     row = before = 0
     while row < len(ends):
-        stop = min(row + runs, int(np.searchsorted(ends, before + _MOST_IDS, side="right")))
+        stop = min(row + runs, int(np.searchsorted(ends, before + _MAX_RECORD_IDS, side="right")))
         firsts, lasts = all_firsts[row:stop], all_lasts[row:stop]
         distances = firsts.copy()
         distances[1:] -= lasts[:-1] + 1
@@ -148,44 +148,44 @@ def _parts(nacks: Nacks, runs: int) -> Iterator[tuple[bytes, int]]:
         row, before = stop, before + count
 
 
-def _cut(firsts: Column, lasts: Column) -> tuple[Column, Column]:
-    """Runs of up to ``_LONGEST_WRITTEN_RUN`` ids in place of longer ones."""
-    pieces = (lasts - firsts) // _LONGEST_WRITTEN_RUN + 1
+def _split_runs(firsts: Column, lasts: Column) -> tuple[Column, Column]:
+    """Split runs of more than ``_MAX_WRITTEN_RUN_LENGTH`` ids."""
+    pieces = (lasts - firsts) // _MAX_WRITTEN_RUN_LENGTH + 1
     if not len(pieces) or pieces.max() == 1:
         return firsts, lasts
     ends = np.cumsum(pieces)
     numbers = np.arange(int(ends[-1])) - np.repeat(ends - pieces, pieces)
-    cut = np.repeat(firsts, pieces) + numbers * _LONGEST_WRITTEN_RUN
-    return cut, np.minimum(cut + _LONGEST_WRITTEN_RUN - 1, np.repeat(lasts, pieces))
+    cut = np.repeat(firsts, pieces) + numbers * _MAX_WRITTEN_RUN_LENGTH
+    return cut, np.minimum(cut + _MAX_WRITTEN_RUN_LENGTH - 1, np.repeat(lasts, pieces))
 
 
-def encode_given(given: Redelivered) -> bytes:
+def encode_redelivered(redelivered: Redelivered) -> bytes:
     body = bytearray()
-    wire_format.write_varint_field(body, _UNTIL, given.until)
-    wire_format.write_varint_field(body, _LAST, given.last)
+    wire_format.write_varint_field(body, _UNTIL, redelivered.until)
+    wire_format.write_varint_field(body, _LAST, redelivered.last)
     record = bytearray()
-    wire_format.write_bytes_field(record, _GIVEN, body)
+    wire_format.write_bytes_field(record, _REDELIVERED, body)
     return bytes(record)
 
 
-def decode(data: bytes, where: str, limits: ExpansionLimits = DEFAULT) -> Record:
-    """:class:`MalformedRecordError` names ``where``."""
+def decode(data: bytes, source: str, limits: ExpansionLimits = DEFAULT) -> Record:
+    """:class:`MalformedRecordError` quotes ``source``, the origin of the data."""
     expansion = limits.of(len(data))
     nacks: list[Nacks] = []
-    given = None
+    redelivered = None
     try:
         for tag, _, chunk in wire_format.fields(data):
             if tag == _NACKS_TAG:
                 nacks.append(_decode_nacks(chunk))
-                # As floats, which do not overflow.
+                # Floats do not overflow.
                 count = int((nacks[-1].lasts - nacks[-1].firsts + 1).sum(dtype=np.float64))
                 expansion.take(RECORD_BYTES + count * ID_BYTES, f"a record of {count} negative acknowledgments")
-            elif tag == _GIVEN_TAG:
+            elif tag == _REDELIVERED_TAG:
                 numbers = _numbers(chunk)
-                given = Redelivered(numbers[_UNTIL_TAG], numbers[_LAST_TAG])
+                redelivered = Redelivered(numbers[_UNTIL_TAG], numbers[_LAST_TAG])
     except (wire_format.WireError, ExpansionError, KeyError) as error:
-        raise MalformedRecordError(f"{where} is no record of negative acknowledgments: {error}") from error
-    return Record(nacks, given)
+        raise MalformedRecordError(f"{source} is not a record of negative acknowledgments: {error}") from error
+    return Record(nacks, redelivered)
 
 
 def _numbers(chunk: bytes) -> dict[int, int]:
@@ -196,10 +196,10 @@ def _decode_nacks(chunk: bytes) -> Nacks:
     numbers = _numbers(chunk)
     entries = [part for tag, _, part in wire_format.fields(chunk) if tag == _ENTRIES_TAG]
     if len(entries) != 1:
-        raise wire_format.WireError(f"it has {len(entries)} fields of entry ids")
+        raise wire_format.WireError(f"it must have one field of entry ids, not {len(entries)}")
     width, count = numbers.get(_WIDTH_TAG, 0), numbers.get(_COUNT_TAG, 0)
     if width not in (0, *WIDTHS):
-        raise wire_format.WireError(f"its batch indexes have {width} bits")
+        raise wire_format.WireError(f"its batch indexes must have {', '.join(map(str, WIDTHS))} bits, not {width}")
     if count < 0:
         raise wire_format.WireError(f"its redelivery count is {count}")
     if numbers[_LEDGER_TAG] < 0:
@@ -211,13 +211,13 @@ def _runs_of(entries: bytes) -> tuple[Column, Column]:
     data = np.frombuffer(entries, dtype=np.uint8)
     starts, lengths = varints.split(data)
     if not len(starts) or len(starts) % 2 or lengths.sum() < len(data) or lengths.max() > varints.LONGEST:
-        raise wire_format.WireError("its entry ids are no runs")
+        raise wire_format.WireError("its entry ids are not encoded as runs")
     numbers = varints.decode_all(data, starts, lengths).astype(np.int64)
     distances, follow = numbers[::2], numbers[1::2]
-    # Summed up as floats, which do not overflow, before it is done in whole numbers.
+    # Checked as floats, which do not overflow.
     if numbers.min() < 0 or (numbers.astype(np.float64) + 1).sum() > 1 << 63:
-        raise wire_format.WireError("its entry ids leave the range of ids")
-    if int(follow.max()) >= _LONGEST_RUN:
-        raise wire_format.WireError(f"it has a run of more than {_LONGEST_RUN} ids")
+        raise wire_format.WireError("its entry ids exceed the range of ids")
+    if int(follow.max()) >= _MAX_RUN_LENGTH:
+        raise wire_format.WireError(f"it has a run of more than {_MAX_RUN_LENGTH} ids")
     lasts = np.cumsum(distances + follow + 1) - 1
     return lasts - follow, lasts

@@ -1,8 +1,8 @@
-"""Negative acknowledgments (PIP-393): messages that could not be handled, to be delivered again after a while.
+"""Negative acknowledgments (PIP-393): redelivery of messages after a delay.
 
-Deadlines go to buckets of 2^precision_bits milliseconds, and what is in one bucket is given back at once: early by less
-than the bucket, late by no more than the timer is. An entry of several messages is one position: nacked for different
-times it is given back at each of them, nacked twice for one bucket once.
+Deadlines are grouped into buckets of 2^precision_bits milliseconds. All messages of a bucket are redelivered together,
+early by less than the bucket's width and late only by the timer's delay. Messages of one batch share a position: it is
+redelivered once in each bucket that contains it.
 """
 
 from __future__ import annotations
@@ -44,26 +44,28 @@ if TYPE_CHECKING:
 
 PRECISION_BITS = 8
 DELAY_MILLIS = 60_000
-SHORTEST_DELAY_MILLIS = 100
-"""Of a fixed delay; what a backoff says is taken as it is."""
-AT_ONCE = 1_000
-"""How many positions one call of ``redeliver`` gets at most."""
+MIN_DELAY_MILLIS = 100
+"""Minimum of a fixed delay; delays of a backoff have no minimum."""
+MAX_BATCH = 1_000
+"""Maximum number of positions in one call of ``redeliver``."""
 RETRY_MILLIS = 1_000
-"""After which time ``redeliver`` is called again when it failed."""
-_FEW = 16
-"""Fewer messages are added one by one."""
+"""Delay before ``redeliver`` is called again after a failure."""
+_SCALAR_LIMIT = 16
+"""Smaller numbers of messages are added one by one."""
 
 
 class NegativeAcks(ProcessBound):
-    """``redeliver(positions)`` is called in the timer's thread, one call at a time and without any lock held, and may
-    call the methods here. An exception is logged, and what the call was for is redelivered a second later.
+    """Delays messages and calls ``redeliver(positions)`` when they are due.
 
-    Times are in milliseconds. ``precision`` may replace ``precision_bits`` (see ``precision.py``). Without a ``timer``
-    there is one of its own, which :meth:`close` closes. Use :meth:`open` for negative acknowledgments that a restart
-    keeps.
+    Calls are made one at a time in the timer's thread, without holding a lock, and may call methods of this object. An
+    exception is logged, and the positions of that call are redelivered a second later.
 
-    ``nacked``: the messages of a subscription, which :meth:`nack` adds to. They are redelivered by message instead of
-    by position, each at the time of its last nack, and under ``lock``, which then guards both.
+    Times are in milliseconds. ``precision`` may replace ``precision_bits`` (see ``time_index/precision.py``). Without a
+    ``timer``, the object creates its own and closes it in :meth:`close`. Use :meth:`open` for negative acknowledgments
+    that survive a restart.
+
+    ``nacked`` contains the messages of a subscription, which are added by :meth:`nack`. They are redelivered by message
+    instead of by position, each at the time of its last nack, while ``lock`` is held.
     """
 
     def __init__(
@@ -88,19 +90,19 @@ class NegativeAcks(ProcessBound):
         self._own_timer = timer_for(self._clock) if timer is None else None
         self._timer: Timer = timer or self._own_timer  # type: ignore[assignment]
         self._lock = RLock() if lock is None else lock
-        # By bucket and position: the other entries of messages that were cut into several.
+        # Other entries of chunked messages, by bucket and position of the last chunk.
         self._chunks: dict[int, dict[Position, list[Position]]] = {}
-        # Rings at the latest when the first deadline passes.
+        # Set for the earliest deadline, or earlier.
         self._alarm: Alarm | None = None
-        # A thread is calling redeliver, and another alarm rang meanwhile.
-        self._giving = False
-        self._missed = False
+        # A thread is calling redeliver; another alarm fired meanwhile.
+        self._is_redelivering = False
+        self._alarm_missed = False
         self._closed = False
         self._log: NackLog | None = None
-        # If new nacks are not recorded: the times of recorded ones, descending; else None.
+        # Descending times of the recorded nacks if new nacks are not recorded; else None.
         self._recorded: list[int] | None = None
         self.damage: list[str] = []
-        """Damaged parts of the log that these were read from; their messages are redelivered at once."""
+        """Damaged parts of the log. Their messages are redelivered immediately."""
 
     @classmethod
     def open(
@@ -120,12 +122,13 @@ class NegativeAcks(ProcessBound):
         nacked: PendingNacks | None = None,
         lock: RLock | None = None,
     ) -> Self:
-        """Open the negative acknowledgments that are recorded under ``name`` in the store, in a ledger. A process that
-        had them open before is fenced.
+        """Open the negative acknowledgments that are recorded in a ledger under ``name``. Another process that has them
+        open is fenced.
 
-        What :meth:`add` returned from is redelivered at least once, whatever crashes when; what it raised for, perhaps.
-        Not ``durable``, those that were recorded before return at their times, new ones are not recorded, and the log
-        is deleted when all recorded ones have returned. ``nack_log.forget`` deletes it at once.
+        Nacks for which :meth:`add` has returned are redelivered at least once, even after a crash. If it raised, they
+        may be redelivered. If ``durable`` is False, recorded nacks return at their times, but new ones are not
+        recorded, and the log is deleted when all recorded nacks have returned. ``nacks.log.delete`` deletes it
+        immediately.
         """
         acks = cls(
             redeliver, precision_bits, delay, backoff, clock, timer, precision=precision, nacked=nacked, lock=lock
@@ -137,7 +140,7 @@ class NegativeAcks(ProcessBound):
 
     def _recover(self, log: NackLog, durable: bool) -> None:
         with self._lock:
-            # Under the times that were recorded, which those of rounds are compared with.
+            # Redelivery records refer to the recorded times, so these must not be rounded again before the replay.
             exact = PowerOfTwoPrecision(0)
             before = NackTimes(exact) if self._nacked is None else PendingNacks(exact, RedeliveryCounts())
             for records in log.read():
@@ -150,17 +153,17 @@ class NegativeAcks(ProcessBound):
                 if not self._recorded:
                     log.delete()
                     return
-            log.begin(self._all_nacks())
+            log.start_ledger(self._all_nacks())
             self._log = log
             self._arm_next()
 
     def change_delay(self, delay: int, backoff: RedeliveryBackoff | None) -> None:
-        """Use another delay and backoff for what is nacked from now on."""
+        """Use another delay and backoff for future nacks."""
         with self._lock:
             self._delay = check_millis("delay", delay, 0)
             self._backoff = backoff
 
-    # -- in ------------------------------------------------------------------------------------------------------------
+    # -- adding --------------------------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -170,60 +173,65 @@ class NegativeAcks(ProcessBound):
         redelivery_count: int = 0,
         chunks: Sequence[tuple[int, int]] = (),
     ) -> int:
-        """Have a message delivered again: after ``delay``, or what the backoff says of the ``redelivery_count``, or the
-        delay of all. Returns the time from which on it is: that of its bucket.
+        """Redeliver a message after ``delay``, by default after the delay of the backoff for ``redelivery_count``, or
+        after the fixed delay. Return the time of its bucket.
 
-        ``batch_index``: which message of the entry; the entry is what comes again. ``chunks``: all entries of a message
-        that was cut into several, the last of which is its position; they come again together, and count as one.
-        After a restart they still come together, but each counts.
+        ``batch_index`` selects a message of a batch; the whole entry is redelivered. ``chunks`` are all entries of a
+        chunked message, whose position is its last entry. They are redelivered together and count as one message, but
+        after a restart as one each.
         """
         if type(batch_index) is not int or batch_index < -1:
-            raise IncorrectParameterError(f"a batch index is a number from 0 up, or -1 for none, not {batch_index!r}")
+            raise IncorrectParameterError(
+                f"batch_index must be a non-negative integer, or -1 for none, not {batch_index!r}"
+            )
         ledger_id, entry_id = check_position(position)
         others = [Position(*check_position(chunk)) for chunk in chunks]
-        wait = self._wait(delay, redelivery_count)
+        delay_millis = self._delay_for(delay, redelivery_count)
         with self._lock:
-            deadline, bucket = self._deadline(wait)
+            deadline, bucket = self._deadline(delay_millis)
             self._times.add(bucket, (0, ledger_id, entry_id))
             if others:
                 self._chunks.setdefault(bucket, {})[Position(ledger_id, entry_id)] = others
-            noted = self._added(deadline, lambda: _nacks(bucket, *columns_of([(ledger_id, entry_id), *others])))
-        _settle(noted)
+            recordings = self._after_add(
+                deadline, lambda: _nacks(bucket, *columns_of([(ledger_id, entry_id), *others]))
+            )
+        _wait_for(recordings)
         return bucket
 
     def add_many(self, positions: Positions, delay: int | None = None, redelivery_count: int = 0) -> int:
-        """The same for many, which all come again at the same time; positions one by one, or columns."""
+        """Add many messages with one delay, like :meth:`add`. Positions are a sequence or columns."""
         ledger_ids, entry_ids = columns_of(positions)
-        wait = self._wait(delay, redelivery_count)
+        delay_millis = self._delay_for(delay, redelivery_count)
         with self._lock:
-            deadline, bucket = self._deadline(wait)
+            deadline, bucket = self._deadline(delay_millis)
             if not len(ledger_ids):
                 return bucket
             self._times.add_many(bucket, 0, ledger_ids, entry_ids)
-            noted = self._added(deadline, lambda: _nacks(bucket, ledger_ids, entry_ids))
-        _settle(noted)
+            recordings = self._after_add(deadline, lambda: _nacks(bucket, ledger_ids, entry_ids))
+        _wait_for(recordings)
         return bucket
 
     def nack(self, messages: Sequence[MessageId], delay: int | None = None, redelivery_count: int = 0) -> None:
-        """Redeliver messages of a subscription that were redelivered so many times before."""
-        wait = self._wait(delay, redelivery_count)
-        if len(messages) < _FEW:
+        """Redeliver messages of a subscription. All have the same ``redelivery_count``."""
+        delay_millis = self._delay_for(delay, redelivery_count)
+        if len(messages) < _SCALAR_LIMIT:
             codes = list(map(code_of, messages))
         else:
             columns = codes_by_width(messages)
         with self._lock:
-            deadline, bucket = self._deadline(wait)
+            deadline, bucket = self._deadline(delay_millis)
             replaces = False
-            if len(messages) < _FEW:
+            if len(messages) < _SCALAR_LIMIT:
                 for code in codes:
                     replaces |= self._times.add(bucket, code)
             else:
                 for one in columns:
                     replaces |= self._times.add_many(bucket, *one)
             if replaces and self._recorded is not None:
-                # A replaced nack may be recorded, and would return at its own time after a restart.
+                # The replaced nack may be recorded. The new one must be recorded as well, or a restart would restore
+                # the old time.
                 self._recorded = sorted({*self._recorded, bucket}, reverse=True)
-            noted = self._added(
+            recordings = self._after_add(
                 deadline,
                 lambda: (
                     nacks
@@ -232,48 +240,50 @@ class NegativeAcks(ProcessBound):
                 ),
                 is_recorded=self._recorded is None or replaces,
             )
-        _settle(noted)
+        _wait_for(recordings)
 
-    def _wait(self, delay: int | None, redelivery_count: int) -> int:
+    def _delay_for(self, delay: int | None, redelivery_count: int) -> int:
         if type(redelivery_count) is not int:
-            raise IncorrectParameterError(f"a redelivery count is a number, not {redelivery_count!r}")
+            raise IncorrectParameterError(f"redelivery_count must be an integer, not {redelivery_count!r}")
         if delay is None and self._backoff is not None:
-            return check_millis("what the backoff gives", self._backoff.next(redelivery_count), 0)
+            return check_millis("delay of the backoff", self._backoff.next(redelivery_count), 0)
         chosen = self._delay if delay is None else check_millis("delay", delay, 0)
-        return max(chosen, SHORTEST_DELAY_MILLIS)
+        return max(chosen, MIN_DELAY_MILLIS)
 
-    def _deadline(self, wait: int) -> tuple[int, int]:
-        """The end of a wait that begins now, and its bucket."""
+    def _deadline(self, delay_millis: int) -> tuple[int, int]:
+        """Time at which a delay ends that starts now, and its bucket."""
         if self._closed:
-            raise TrackerClosedError("the negative acknowledgments were closed")
-        deadline = min(self._clock.now() + wait, LARGEST)
+            raise TrackerClosedError("the negative acknowledgments are closed")
+        deadline = min(self._clock.now() + delay_millis, LARGEST)
         return deadline, self._times.key(deadline)
 
-    def _added(self, deadline: int, nacks: Callable[[], Iterable[Nacks]], is_recorded: bool = True) -> list[Pending]:
-        """Set the alarm for, and record, nacks that are in the index; the lock is held. Returns what the caller is to
-        wait for without it."""
+    def _after_add(
+        self, deadline: int, nacks: Callable[[], Iterable[Nacks]], is_recorded: bool = True
+    ) -> list[Pending]:
+        """Set the alarm for new nacks and record them; the lock is held. The caller waits for the Pendings after it has
+        released the lock."""
         if self._alarm is not None and not self._alarm.live:
-            # It is about to ring, or was lost with a fork: what it was for must not wait for this one.
+            # The alarm is about to fire, or was lost in a fork. Earlier nacks must not wait for the new deadline.
             self._alarm = None
             self._arm_next()
         elif self._alarm is None or deadline < self._alarm.at:
             self._arm(deadline)
         if self._log is None or not is_recorded:
             return []
-        # In the index first: what is in the log up to its last entry is there, or was redelivered.
-        noted = self._log.note(nacks())
+        # Added to the index first: each nack up to the log's last entry is in the index or was redelivered.
+        recordings = self._log.record_nacks(nacks())
         self._compact()
-        return noted
+        return recordings
 
-    # -- out -----------------------------------------------------------------------------------------------------------
+    # -- redelivery ----------------------------------------------------------------------------------------------------
 
     def _arm(self, at: int) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = self._timer.arm(max(at, self._clock.now()), self._ring)
+        self._alarm = self._timer.arm(max(at, self._clock.now()), self._on_alarm)
 
     def _arm_next(self) -> None:
-        """For the first bucket, unless an alarm is set: that one is early enough for all there are."""
+        """Set the alarm for the first bucket, unless an alarm is set, which is then early enough."""
         first = self._times.next_time()
         if first is None:
             if self._alarm is not None:
@@ -282,46 +292,48 @@ class NegativeAcks(ProcessBound):
         elif self._alarm is None:
             self._arm(first)
 
-    def _ring(self, alarm: Alarm) -> None:
+    def _on_alarm(self, alarm: Alarm) -> None:
         with self._lock:
-            # One that was cancelled while it began to ring is not taken for the one after it.
+            # An alarm that was canceled while it fired must not clear its successor.
             if self._alarm is alarm:
                 self._alarm = None
             if self._closed:
                 return
-            if self._giving:
-                self._missed = True
+            if self._is_redelivering:
+                self._alarm_missed = True
                 return
             now = self._clock.now()
             last = -1 if self._log is None else self._log.last
-            left = _Left(self._pop(now))
+            undelivered = _UndeliveredRows(self._pop_due(now))
             self._arm_next()
-            if not left.rows.keys.size:
+            if not undelivered.rows.keys.size:
                 return
-            self._giving = True
+            self._is_redelivering = True
         try:
-            self._give(left)
+            self._redeliver_batches(undelivered)
         except Exception:
-            logger().exception("redelivery failed, and is tried again")
+            logger().exception("redelivery of negatively acknowledged messages failed and will be retried")
         finally:
-            noted = self._given(left, now, last)
+            recordings = self._finish_round(undelivered, now, last)
             try:
-                _settle(noted)
+                _wait_for(recordings)
             except BookstandError as error:
-                _unnoted(error)
+                _log_unrecorded(error)
 
-    def _pop(self, now: int) -> MessageRows:
-        """Remove what is due: each position once, in however many buckets it was."""
+    def _pop_due(self, now: int) -> MessageRows:
+        """Remove due rows: each position once, even if it was in several buckets."""
         rows = self._times.pop(now)
-        chunks = [(key, *one, -1) for key in list(self._chunks) if key <= now for one in _flat(self._chunks.pop(key))]
+        chunks = [
+            (key, *one, -1) for key in list(self._chunks) if key <= now for one in _flatten(self._chunks.pop(key))
+        ]
         if chunks:
             table = np.concatenate([np.column_stack(rows), np.array(chunks, dtype=np.int64)])
             rows = MessageRows(*table[np.argsort(table[:, 0], kind="stable")].T)
         return rows.without_repetitions() if self._nacked is None else rows
 
-    def _give(self, left: _Left) -> None:
-        while left.rows.keys.size and not self._closed:
-            some = left.rows.pick(slice(AT_ONCE))
+    def _redeliver_batches(self, undelivered: _UndeliveredRows) -> None:
+        while undelivered.rows.keys.size and not self._closed:
+            some = undelivered.rows.pick(slice(MAX_BATCH))
             if self._nacked is None:
                 self._redeliver(some.messages())
             else:
@@ -329,40 +341,40 @@ class NegativeAcks(ProcessBound):
                     if messages := self._nacked.valid(some).messages():
                         self._redeliver(messages)
                     self._nacked.remove(some)
-            left.rows = left.rows.pick(slice(AT_ONCE, None))
+            undelivered.rows = undelivered.rows.pick(slice(MAX_BATCH, None))
 
-    def _given(self, left: _Left, until: int, last: int) -> list[Pending]:
-        """As much as is not left was given out. What is left goes back to its buckets, where it is due, so that only
-        a round that gives out everything up to its time is noted."""
-        noted: list[Pending] = []
+    def _finish_round(self, undelivered: _UndeliveredRows, until: int, last: int) -> list[Pending]:
+        """Record a complete round, or return undelivered rows to their buckets. An incomplete round is not recorded,
+        because its record covers everything up to ``until``."""
+        recordings: list[Pending] = []
         with self._lock:
-            self._giving = False
-            missed, self._missed = self._missed, False
+            self._is_redelivering = False
+            missed, self._alarm_missed = self._alarm_missed, False
             if self._closed:
-                return noted
-            if left.rows.keys.size:
-                self._times.put_back(left.rows)
+                return recordings
+            if undelivered.rows.keys.size:
+                self._times.put_back(undelivered.rows)
                 self._arm_by(self._clock.now() + RETRY_MILLIS)
             elif self._log is not None:
                 try:
-                    noted += self._note_round(self._log, until, last)
+                    recordings += self._record_round(self._log, until, last)
                 except BookstandError as error:
-                    _unnoted(error)
+                    _log_unrecorded(error)
             if missed:
                 self._arm_by(self._clock.now())
             self._compact()
-        return noted
+        return recordings
 
-    def _note_round(self, log: NackLog, until: int, last: int) -> list[Pending]:
+    def _record_round(self, log: NackLog, until: int, last: int) -> list[Pending]:
         if self._recorded is None:
-            return [log.given(until, last)]
+            return [log.record_redelivered(until, last)]
         before = len(self._recorded)
         while self._recorded and self._recorded[-1] <= until:
             self._recorded.pop()
         if len(self._recorded) == before:
             return []
         if self._recorded:
-            return [log.given(until, last)]
+            return [log.record_redelivered(until, last)]
         self._log = None
         log.delete()
         return []
@@ -371,39 +383,45 @@ class NegativeAcks(ProcessBound):
         if self._alarm is None or at < self._alarm.at:
             self._arm(at)
 
-    # -- the log; the lock is held -------------------------------------------------------------------------------------
+    # -- log; the lock is held -----------------------------------------------------------------------------------------
 
     def _compact(self) -> None:
-        # Not while something is neither in the index nor redelivered; nor with nacks that are not to be recorded.
-        if self._log is not None and self._recorded is None and not self._giving and self._log.is_full:
+        # During a redelivery, nacks are neither in the index nor redelivered. Without durability, the log must not
+        # include new nacks.
+        if (
+            self._log is not None
+            and self._recorded is None
+            and not self._is_redelivering
+            and self._log.needs_compaction
+        ):
             self._log.compact(self._all_nacks())
 
     def _all_nacks(self) -> Iterator[Nacks]:
         yield from self._times.groups()
         for key, chunks in self._chunks.items():
-            yield from _nacks(key, *columns_of(_flat(chunks)))
+            yield from _nacks(key, *columns_of(_flatten(chunks)))
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """How many messages wait, counted once for each bucket that they are in."""
+        """Number of messages, counted once for each bucket that contains them."""
         return len(self._times)
 
     def __len__(self) -> int:
         return self.count
 
     def positions(self) -> list[Position]:
-        """Of all that wait, once for each bucket that they are in."""
+        """Positions of all messages, once for each bucket that contains them."""
         return self._times.positions()
 
     def buckets(self) -> dict[int, int]:
-        """How many wait in each bucket, by its time."""
+        """Number of messages in each bucket, by its time."""
         return self._times.buckets()
 
     @property
     def next_redelivery(self) -> int | None:
-        """When the alarm is to ring; None if nothing waits."""
+        """Time of the alarm; None if there are no messages."""
         with self._lock:
             return None if self._alarm is None else self._alarm.at
 
@@ -411,10 +429,10 @@ class NegativeAcks(ProcessBound):
     def memory_bytes(self) -> int:
         return self._times.memory_bytes
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- closing -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Nothing is given back any more, but for a call that is under way. What is kept in a store stays there."""
+        """Cancel all redeliveries, except for a running call. Recorded nacks stay in the log."""
         with self._lock:
             closed, self._closed = self._closed, True
             if self._alarm is not None:
@@ -439,14 +457,14 @@ class NegativeAcks(ProcessBound):
         return f"<NegativeAcks: {self.count} waiting{', closed' if self._closed else ''}>"
 
 
-class _Left:
-    """Remaining messages of a round, the earliest bucket first."""
+class _UndeliveredRows:
+    """Rows of a round that have not been redelivered, the earliest bucket first."""
 
     def __init__(self, rows: MessageRows) -> None:
         self.rows = rows
 
 
-def _flat(chunks: dict[Position, list[Position]]) -> Iterator[Position]:
+def _flatten(chunks: dict[Position, list[Position]]) -> Iterator[Position]:
     for others in chunks.values():
         yield from others
 
@@ -456,10 +474,10 @@ def _nacks(key: int, ledger_ids: Column, ids: Column, width: int = 0, count: int
         yield nacks_of(key, ledger_id, np.unique(ids[ledger_ids == ledger_id]), width, count)
 
 
-def _unnoted(error: BookstandError) -> None:
-    logger().warning("what was given back could not be noted, and comes again after a restart: %s", error)
+def _log_unrecorded(error: BookstandError) -> None:
+    logger().warning("redeliveries could not be recorded and will be repeated after a restart: %s", error)
 
 
-def _settle(noted: Iterable[Pending]) -> None:
-    for pending in noted:
+def _wait_for(recordings: Iterable[Pending]) -> None:
+    for pending in recordings:
         pending.result()

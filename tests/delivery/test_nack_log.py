@@ -17,8 +17,8 @@ from bookstand.delivery.nacks.record import (
     Redelivered,
     codes_in,
     decode,
-    encode_given,
     encode_nacks,
+    encode_redelivered,
     nacks_of,
 )
 from bookstand.delivery.time_index.precision import PowerOfTwoPrecision
@@ -44,7 +44,7 @@ def test_bytes():
         "0a0c" "08e807" "1007" "1a05" "0202" "a70200"
         "0a16" "08ffffffffffffffffff01" "10808080808020" "1a02" "0000"
     )  # fmt: skip
-    assert encode_given(Redelivered(1000, 5)).hex() == "120508e8071005"
+    assert encode_redelivered(Redelivered(1000, 5)).hex() == "120508e8071005"
 
 
 def test_bytes_of_messages_of_batches():
@@ -71,7 +71,7 @@ def test_there_and_back(groups, extra):
     found: dict[tuple[int, int, int, int], set[int]] = {}
     for record in records:
         decoded = decode(record, "it")
-        assert decoded.given is None
+        assert decoded.redelivered is None
         for one in decoded.nacks:
             ids = set(ids_of(one))
             assert codes_in(one).tolist() == sorted(ids)
@@ -83,7 +83,7 @@ def test_there_and_back(groups, extra):
 
 @given(TIMES, st.integers(-1, LARGEST))
 def test_given_there_and_back(until, last):
-    assert decode(encode_given(Redelivered(until, last)), "it") == Record([], Redelivered(until, last))
+    assert decode(encode_redelivered(Redelivered(until, last)), "it") == Record([], Redelivered(until, last))
 
 
 def test_runs_are_small():
@@ -130,8 +130,8 @@ def test_no_bytes_are_a_surprise(data):
 
 
 def test_unknown_fields_are_passed_over():
-    record = encode_given(Redelivered(1, 2)) + b"\x9a\x3f\x02ab\x98\x3f\x05"
-    assert decode(record, "it").given == Redelivered(1, 2)
+    record = encode_redelivered(Redelivered(1, 2)) + b"\x9a\x3f\x02ab\x98\x3f\x05"
+    assert decode(record, "it").redelivered == Redelivered(1, 2)
 
 
 Entry = tuple[list[tuple[int, int]], tuple[int, int] | None]

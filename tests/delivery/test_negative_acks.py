@@ -11,7 +11,7 @@ from threading import Event, Lock, Thread
 import numpy as np
 import pytest
 
-from bookstand.delivery.nacks.tracker import AT_ONCE, RETRY_MILLIS, NegativeAcks
+from bookstand.delivery.nacks.tracker import MAX_BATCH, RETRY_MILLIS, NegativeAcks
 from bookstand.delivery.subscription.backoff import MultiplierRedeliveryBackoff
 from bookstand.delivery.tracker.protocol import TrackerClosedError
 from bookstand.errors import IncorrectParameterError
@@ -253,10 +253,10 @@ def test_case_15_redeliver_may_add_and_close():
 
 def test_case_15_close_ends_the_round():
     n = Nacks(delay=1000)
-    n.acks.add_many([(1, entry) for entry in range(3 * AT_ONCE)])
+    n.acks.add_many([(1, entry) for entry in range(3 * MAX_BATCH)])
     n.acks._redeliver = lambda positions: (n.redeliver(positions), n.acks.close())
     n.run_to(NOW + 1000)
-    assert len(n.given) == AT_ONCE
+    assert len(n.given) == MAX_BATCH
 
 
 def test_case_15_no_lock_is_held_in_redeliver():

@@ -176,8 +176,8 @@ def test_many_messages_nacked_twice_return_once(
     open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than are remembered one by one, and more than are looked at together."""
-    monkeypatch.setattr("bookstand.delivery.nacks.pending._MANY_MOVED", 30)
-    monkeypatch.setattr("bookstand.delivery.nacks.pending._PAGE", 16)
+    monkeypatch.setattr("bookstand.delivery.nacks.pending._MOVED_MIN", 30)
+    monkeypatch.setattr("bookstand.delivery.nacks.pending._SCAN_PAGE", 16)
     desk = open_desk(negative_ack_precision_bits=0)
     desk.topic.publish_many(letters("x" * 100))
     messages = [*desk.drain(), *(one for _ in range(10) for one in batch(desk, "yyyyyyyyyy"))]

@@ -123,7 +123,7 @@ def _of_buckets(rng: random.Random) -> dict[str, Decoder]:
 def _of_nacks(rng: random.Random) -> dict[str, Decoder]:
     ids = np.array(sorted(rng.sample(range(300), 90)), dtype=np.int64)
     nacks = [record.nacks_of(12345, 5, ids), record.nacks_of(12345, 6, ids, 10, 3)]
-    samples = [*record.encode_nacks(nacks, 5000), record.encode_given(record.Redelivered(5, 6))]
+    samples = [*record.encode_nacks(nacks, 5000), record.encode_redelivered(record.Redelivered(5, 6))]
 
     def listed(data: bytes) -> list[Any]:
         found = record.decode(data, "the record")
