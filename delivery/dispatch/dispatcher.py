@@ -16,15 +16,15 @@ MAX_SKIPS = 8
 class StarvationGuard:
     """Order of the sources: earlier ones have precedence, but none is skipped for long.
 
-    With ``first_has_precedence`` the first source is never skipped; only the others take turns.
+    With ``first_precedes`` the first source is never skipped; only the others take turns.
     """
 
-    def __init__(self, count: int, first_has_precedence: bool = False) -> None:
+    def __init__(self, count: int, first_precedes: bool = False) -> None:
         self._default_order = list(range(count))
         self._skips = [0] * count
         # If all but the first reach the limit in the same round, the last of them waits for the others.
         self._skip_limit = MAX_SKIPS - (count - 2)
-        self._first_has_precedence = first_has_precedence
+        self._first_precedes = first_precedes
 
     def order(self) -> Sequence[int]:
         if max(self._skips) < self._skip_limit:
@@ -33,7 +33,7 @@ class StarvationGuard:
 
     def _precedence(self, index: int) -> tuple[bool, bool, int, int]:
         skips = self._skips[index]
-        return index > 0 and self._first_has_precedence, skips < self._skip_limit, -skips, index
+        return index > 0 and self._first_precedes, skips < self._skip_limit, -skips, index
 
     def served(self, index: int) -> None:
         """Record that a source was served or had no messages."""
@@ -58,10 +58,10 @@ class MessageSource(Protocol):
 class Dispatcher:
     """Not thread-safe; callers hold the subscription's lock."""
 
-    def __init__(self, sources: Sequence[MessageSource], states: MessageStates, first_has_precedence: bool) -> None:
+    def __init__(self, sources: Sequence[MessageSource], states: MessageStates, first_precedes: bool) -> None:
         self._sources = sources
         self._states = states
-        self._starvation_guard = StarvationGuard(len(sources), first_has_precedence)
+        self._starvation_guard = StarvationGuard(len(sources), first_precedes)
 
     def collect(self, room: int) -> tuple[list[Deliverable], bool]:
         """Collect about ``room`` messages. The second value is True if another call may find more."""
@@ -78,7 +78,7 @@ class Dispatcher:
                 skipped.append(index)
                 continue
             if noted < len(deliverables):
-                taken.update(message for deliverable in deliverables[noted:] for message in ids_of(deliverable))
+                taken.update(message for item in deliverables[noted:] for message in ids_of(item))
                 noted = len(deliverables)
             try:
                 found = sources[index].take(room - count)

@@ -36,7 +36,7 @@ class Holes:
         count = message_count(found)
         if count >= room:
             return found, False
-        taken.update(message for deliverable in found for message in ids_of(deliverable))
+        taken.update(message for item in found for message in ids_of(item))
         try:
             some_read = self._new.queue(admission.last, room - count)
             # Messages above the read position follow when no unread message is below them.

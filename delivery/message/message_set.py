@@ -103,8 +103,6 @@ class MessageSet:
         """True if the set contains messages of batches."""
         return len(self._by_width) > (0 in self._by_width)
 
-    # -- single messages -----------------------------------------------------------------------------------------------
-
     def has(self, code: Code) -> bool:
         positions = self._by_width.get(code[0])
         return positions is not None and positions.contains(code[1], code[2])
@@ -123,8 +121,6 @@ class MessageSet:
             del self._by_width[code[0]]
         return True
 
-    # -- many messages of one width ------------------------------------------------------------------------------------
-
     def has_many(self, width: int, ledger_ids: Column, codes: Column) -> Mask:
         positions = self._by_width.get(width)
         if positions is None:
@@ -142,8 +138,6 @@ class MessageSet:
             positions.discard_many(ledger_ids, codes)
             if not positions:
                 del self._by_width[width]
-
-    # -- entries and ledgers -------------------------------------------------------------------------------------------
 
     def members_of(self, position: Position) -> list[BatchMessageId]:
         """Messages of one batch in the set. The entry itself is not expanded."""

@@ -75,8 +75,6 @@ class PositionSet:
     def __len__(self) -> int:
         return self._count
 
-    # -- single positions ----------------------------------------------------------------------------------------------
-
     def add(self, ledger_id: int, entry_id: int) -> bool:
         """Add a position; return False if it is in the set already."""
         if self._deferred:
@@ -107,8 +105,6 @@ class PositionSet:
             return False
         code = number << _PAGE_BITS | entry_id & _LOW
         return (code & _IN_BITMAP) in self._bitmaps[code >> _BITMAP_BITS]
-
-    # -- many positions ------------------------------------------------------------------------------------------------
 
     def add_many(self, ledger_ids: Column, entry_ids: Column) -> None:
         for at, some in _by_bitmap(self._new_codes(ledger_ids, entry_ids)):
@@ -240,8 +236,6 @@ class PositionSet:
         for bitmap in self._bitmaps:
             bitmap.run_optimize()
 
-    # -- ledgers -------------------------------------------------------------------------------------------------------
-
     def columns(self) -> tuple[Column, Column]:
         """Ledger ids and entry ids of all positions, unordered."""
         if self._deferred:
@@ -281,8 +275,6 @@ class PositionSet:
         start = number << _PAGE_BITS
         bitmap, low = self._bitmaps[start >> _BITMAP_BITS], start & _IN_BITMAP
         return int(bitmap.range_cardinality(low, low + _PAGE))
-
-    # -- pages ---------------------------------------------------------------------------------------------------------
 
     def _codes(self, ledger_ids: Column, entry_ids: Column) -> Column:
         """Codes of positions; negative if the page has no number."""

@@ -161,9 +161,6 @@ class ReceivedMember(ReceivedMessage):
         return metadata_of(self._body[start:stop])
 
 
-# -- decoded entries -------------------------------------------------------------------------------------------------
-
-
 class DecodedEntries(NamedTuple):
     """Entries with their metadata. If ``plain``, none of them is delayed or a batch."""
 
@@ -253,9 +250,6 @@ def expires_at(entry: ReceivedMessage, time_to_live: int, rescheduled_time: int 
     return max(metadata.publish_time, deliver_at) + time_to_live
 
 
-# -- deliverable parts -----------------------------------------------------------------------------------------------
-
-
 class PartialBatch:
     """Some messages of a batch."""
 
@@ -283,21 +277,19 @@ def are_single_messages(deliverables: Iterable[Deliverable]) -> TypeGuard[list[R
 def message_count(deliverables: Sequence[Deliverable]) -> int:
     if are_single_messages(deliverables):
         return len(deliverables)
-    return sum(
-        [len(deliverable.members) if isinstance(deliverable, PartialBatch) else 1 for deliverable in deliverables]
-    )
+    return sum([len(item.members) if isinstance(item, PartialBatch) else 1 for item in deliverables])
 
 
-def ids_of(deliverable: Deliverable) -> list[MessageId]:
-    return list(deliverable.members) if isinstance(deliverable, PartialBatch) else [deliverable.position]
+def ids_of(item: Deliverable) -> list[MessageId]:
+    return list(item.members) if isinstance(item, PartialBatch) else [item.position]
 
 
-def messages_of(deliverable: Deliverable) -> Sequence[ReceivedMessage]:
+def messages_of(item: Deliverable) -> Sequence[ReceivedMessage]:
     """Decode the messages of a deliverable. A malformed batch is delivered as one message, so that its consumer can
     decide."""
-    if not isinstance(deliverable, PartialBatch):
-        return [deliverable]
-    entry = deliverable.entry
+    if not isinstance(item, PartialBatch):
+        return [item]
+    entry = item.entry
     size = size_of_batch(entry)
     packed = entry.metadata is not None and entry.metadata.compression
     try:
@@ -306,13 +298,13 @@ def messages_of(deliverable: Deliverable) -> Sequence[ReceivedMessage]:
     except MalformedMessageError as error:
         logger().warning("entry %s is delivered as one message: %s", entry.position, error)
         return [entry]
-    if len(deliverable.members) < size:
-        bounds = [bounds[member[2]] for member in deliverable.members]
+    if len(item.members) < size:
+        bounds = [bounds[member[2]] for member in item.members]
     if packed:
         # A copy, so that a retained message does not retain the whole batch.
         own = [(body[start:end], (0, stop - start, end - start)) for start, stop, end in bounds]
-        return [ReceivedMember(entry, member, *one) for member, one in zip(deliverable.members, own, strict=True)]
-    return list(map(ReceivedMember, repeat(entry), deliverable.members, repeat(body), bounds))
+        return [ReceivedMember(entry, member, *one) for member, one in zip(item.members, own, strict=True)]
+    return list(map(ReceivedMember, repeat(entry), item.members, repeat(body), bounds))
 
 
 MessageRef = ReceivedMessage | tuple[int, int]

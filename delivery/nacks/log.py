@@ -132,8 +132,6 @@ class NackLog:
         self.damage.append(f"negative acknowledgments of {unquote_plus(self._name)}: {damage}")
         logger().warning("%s; messages recorded only there are redelivered immediately", self.damage[-1])
 
-    # -- writing -------------------------------------------------------------------------------------------------------
-
     @property
     def last(self) -> int:
         """Last entry pushed, durable or not."""

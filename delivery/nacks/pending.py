@@ -94,8 +94,6 @@ class NackTimes:
             index = self._indexes[width] = TimeIndex(compact=True)
         return index
 
-    # -- adding --------------------------------------------------------------------------------------------------------
-
     def add(self, key: int, code: Code) -> bool:
         """Add a message; return True if this replaces another nack."""
         self._index(code[0]).add(key, code[1], code[2])
@@ -111,8 +109,6 @@ class NackTimes:
         index = self._index(nacks.width)
         for first, last in zip(nacks.firsts.tolist(), nacks.lasts.tolist(), strict=True):
             index.add_range(nacks.time, nacks.ledger_id, first, last)
-
-    # -- removing ------------------------------------------------------------------------------------------------------
 
     def pop(self, until: int) -> MessageRows:
         """Remove and return the rows with keys up to ``until``, in the order of key, ledger, entry and batch index."""
@@ -135,8 +131,6 @@ class NackTimes:
 
     def remove(self, rows: MessageRows) -> None:
         """Confirm the redelivery of popped rows."""
-
-    # -- state ---------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return sum(map(len, self._indexes.values()))
@@ -197,8 +191,6 @@ class PendingNacks(NackTimes):
         # Number of rows that were popped, and neither removed nor put back.
         self._unresolved_rows = 0
 
-    # -- adding --------------------------------------------------------------------------------------------------------
-
     def add(self, key: int, code: Code) -> bool:
         width, ledger_id, number = code
         replaces = False
@@ -230,8 +222,6 @@ class PendingNacks(NackTimes):
         ledger_ids = np.full(len(codes), nacks.ledger_id, dtype=np.int64)
         self.add_many(nacks.time, nacks.width, ledger_ids, codes)
         self._counts.restore(nacks.width, ledger_ids, codes, nacks.redeliveries)
-
-    # -- removing ------------------------------------------------------------------------------------------------------
 
     def pop(self, until: int) -> MessageRows:
         rows = super().pop(until)
@@ -275,8 +265,6 @@ class PendingNacks(NackTimes):
                 last[row] &= self._moved[message] == keys[row]
         return last
 
-    # -- outdated times ------------------------------------------------------------------------------------------------
-
     def _move(self, message: MessageId, code: Code, key: int) -> None:
         self._moved[message] = key
         self._moved_codes.add(code)
@@ -305,8 +293,6 @@ class PendingNacks(NackTimes):
     def _forget_moved(self) -> None:
         self._moved.clear()
         self._moved_codes.clear()
-
-    # -- state ---------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._nacked)

@@ -163,8 +163,6 @@ class NegativeAcks(ProcessBound):
             self._delay = check_millis("delay", delay, 0)
             self._backoff = backoff
 
-    # -- adding --------------------------------------------------------------------------------------------------------
-
     def add(
         self,
         position: tuple[int, int],
@@ -274,8 +272,6 @@ class NegativeAcks(ProcessBound):
         recordings = self._log.record_nacks(nacks())
         self._compact()
         return recordings
-
-    # -- redelivery ----------------------------------------------------------------------------------------------------
 
     def _arm(self, at: int) -> None:
         if self._alarm is not None:
@@ -401,8 +397,6 @@ class NegativeAcks(ProcessBound):
         for key, chunks in self._chunks.items():
             yield from _nacks(key, *columns_of(_flatten(chunks)))
 
-    # -- state ---------------------------------------------------------------------------------------------------------
-
     @property
     def count(self) -> int:
         """Number of messages, counted once for each bucket that contains them."""
@@ -428,8 +422,6 @@ class NegativeAcks(ProcessBound):
     @property
     def memory_bytes(self) -> int:
         return self._times.memory_bytes
-
-    # -- closing -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Cancel all redeliveries, except for a running call. Recorded nacks stay in the log."""

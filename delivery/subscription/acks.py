@@ -28,13 +28,13 @@ class AckHandler:
         self,
         cursor: Cursor,
         states: MessageStates,
-        mark_delete_watcher: MarkDeleteWatcher,
+        watcher: MarkDeleteWatcher,
         notifier: Notifier,
         counters: Counters,
     ) -> None:
         self._cursor = cursor
         self._states = states
-        self._mark_delete_watcher = mark_delete_watcher
+        self._watcher = watcher
         self._notifier = notifier
         self._counters = counters
         self.is_dispatch_blocked = False
@@ -47,7 +47,7 @@ class AckHandler:
             position = resolve_position(message)
             pending = self._cursor.ack(position)
             if not self._states.unacked.remove(position):
-                self._mark_delete_watcher.cancel_delayed([position])
+                self._watcher.cancel_delayed([position])
             self.on_settled()
         self._counters.acked += 1
         return pending
@@ -78,7 +78,7 @@ class AckHandler:
         if whole:
             pendings.append(self._cursor.ack_entries(whole))
             if others := self._states.unacked.remove_entries(whole):
-                self._mark_delete_watcher.cancel_delayed(others)
+                self._watcher.cancel_delayed(others)
             self.on_settled()
         # Acknowledgments become durable in order, so the last one that is not done decides.
         for pending in reversed(pendings):
@@ -117,4 +117,4 @@ class AckHandler:
         """Wake receivers that wait for acknowledgments, and clean up passed ledgers."""
         if self.is_dispatch_blocked:
             self._notifier.notify()
-        self._mark_delete_watcher.check()
+        self._watcher.check()

@@ -33,8 +33,6 @@ class Consumer(ProcessBound):
         self._overflow: deque[tuple[Delivery, ReceivedMessage]] = deque()
         self.name = name
 
-    # -- receiving ---------------------------------------------------------------------------------------------------
-
     def receive(self, max: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
         """Like :meth:`Subscription.receive`."""
         until = _until(max, timeout)
@@ -119,8 +117,6 @@ class Consumer(ProcessBound):
         """Messages in flight that no caller has received."""
         return {message.id for delivery, message in self._overflow if unacked.is_from(message.id, delivery)}
 
-    # -- acknowledgments ---------------------------------------------------------------------------------------------
-
     def ack(self, message: MessageRef) -> Pending:
         """Like :meth:`Subscription.ack`."""
         return self._subscription.ack(message)
@@ -136,8 +132,6 @@ class Consumer(ProcessBound):
     def nack(self, message: MessageRef, delay: Span | None = None) -> None:
         """Like :meth:`Subscription.nack`."""
         self._subscription.nack(message, delay)
-
-    # -- closing -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Redeliver the messages in flight and close."""

@@ -82,8 +82,8 @@ class DeadLetterRouter:
             return deliverables
         exhausted = [
             message
-            for deliverable in deliverables
-            for message in messages_of(deliverable)
+            for item in deliverables
+            for message in messages_of(item)
             if redelivery_counts.of(message.id) > limit
         ]
         if not exhausted:
@@ -93,8 +93,8 @@ class DeadLetterRouter:
         self._counters.dead_lettered += len(exhausted)
         exhausted_ids = {message.id for message in exhausted}
         remaining: list[Deliverable] = []
-        for deliverable in deliverables:
-            ids = [message.id for message in messages_of(deliverable) if message.id not in exhausted_ids]
-            entry = deliverable.entry if isinstance(deliverable, PartialBatch) else deliverable
+        for item in deliverables:
+            ids = [message.id for message in messages_of(item) if message.id not in exhausted_ids]
+            entry = item.entry if isinstance(item, PartialBatch) else item
             remaining += self._batch_filter.select([entry], ids) if ids else []
         return remaining

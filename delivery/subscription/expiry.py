@@ -42,7 +42,7 @@ class ExpiringReader:
         clock: Clock,
         states: MessageStates,
         delayed: DelayedDelivery,
-        mark_delete_watcher: MarkDeleteWatcher,
+        watcher: MarkDeleteWatcher,
         counters: Counters,
         unreadable: UnreadableEntries,
     ) -> None:
@@ -51,7 +51,7 @@ class ExpiringReader:
         self._clock = clock
         self._states = states
         self._delayed = delayed
-        self._mark_delete_watcher = mark_delete_watcher
+        self._watcher = watcher
         self._counters = counters
         self._unreadable = unreadable
         self._metadata_cache: MetadataCache = {}
@@ -61,8 +61,6 @@ class ExpiringReader:
     def _time_to_live(self) -> int | None:
         span = self._config().time_to_live
         return None if span is None else to_millis("time_to_live", span)
-
-    # -- reading -----------------------------------------------------------------------------------------------------
 
     def decode(self, entry: TopicEntry) -> ReceivedMessage:
         """Decode an entry, expired or not."""
@@ -95,8 +93,6 @@ class ExpiringReader:
     def unacked(self, entry_filter: EntryFilter, start: Position | None = None) -> Iterator[TopicEntry]:
         """Unacknowledged entries from ``start`` on, without damaged ones. The read position does not change."""
         return self._cursor.unacked(entry_filter, start, self._unreadable.record)
-
-    # -- time to live ------------------------------------------------------------------------------------------------
 
     def without_expired(self, found: list[ReceivedMessage]) -> list[ReceivedMessage]:
         time_to_live = self._time_to_live
@@ -135,4 +131,4 @@ class ExpiringReader:
     def _expire(self, positions: list[Position]) -> None:
         self._cursor.ack(positions)
         self._counters.expired += len(positions)
-        self._mark_delete_watcher.check()
+        self._watcher.check()

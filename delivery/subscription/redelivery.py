@@ -73,8 +73,6 @@ class RedeliveryTracker:
     def damage(self) -> list[str]:
         return self._nacks.damage
 
-    # -- negative acknowledgments ------------------------------------------------------------------------------------
-
     def nack(self, messages: Sequence[MessageId], wait: int | None) -> None:
         """Redeliver messages after ``wait`` milliseconds; None: after the configured delay or backoff."""
         # A message above the read position may be negatively acknowledged, too.
@@ -93,8 +91,6 @@ class RedeliveryTracker:
             if not self._stopped:
                 # A message in flight was redelivered for another reason in the meantime.
                 self.redeliver([message for message in messages if self._states.unacked.delivery_of(message) is None])
-
-    # -- deadlines ---------------------------------------------------------------------------------------------------
 
     def deadline(self) -> int | None:
         """Deadline of messages that are delivered now, for :meth:`schedule_deadline`; None if they have none."""
@@ -120,8 +116,6 @@ class RedeliveryTracker:
                 self.redeliver(overdue)
             self.schedule_deadline(self._states.unacked.next_deadline)
 
-    # -- redelivery --------------------------------------------------------------------------------------------------
-
     def redeliver(self, messages: Sequence[MessageId]) -> None:
         """Move messages to the replay queue. The redelivery count of messages that no caller has received stays the
         same."""
@@ -145,8 +139,6 @@ class RedeliveryTracker:
         # After a restart, the cursor may be below these messages.
         states.extend_high_watermark(map(position_of, messages))
         self._notifier.notify()
-
-    # -- closing -----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Ignore deadlines and due nacks from now on."""

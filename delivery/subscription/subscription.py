@@ -146,8 +146,8 @@ class Subscription(ProcessBound):
         if delayed.tracker.count:
             # Delayed messages of an earlier process may be dispatched before the cursor reaches them.
             states.extend_high_watermark([topic.ledger.last_confirmed])
-        mark_delete_watcher = MarkDeleteWatcher(self.cursor, states, delayed, self._lock, topic.schedule_trim)
-        self._acks = AckHandler(self.cursor, states, mark_delete_watcher, self.notifier, self._counters)
+        watcher = MarkDeleteWatcher(self.cursor, states, delayed, self._lock, topic.schedule_trim)
+        self._acks = AckHandler(self.cursor, states, watcher, self.notifier, self._counters)
         self._unreadable = UnreadableEntries(
             name, self.cursor, self._acks, self._counters, lambda: topic.config.auto_skip_non_recoverable_data
         )
@@ -157,7 +157,7 @@ class Subscription(ProcessBound):
             self._clock,
             states,
             delayed,
-            mark_delete_watcher,
+            watcher,
             self._counters,
             self._unreadable,
         )
@@ -177,7 +177,7 @@ class Subscription(ProcessBound):
         delayed_source = DelayedSource(delayed, states, self._reader, batch_filter, batch_sizes)
         # Redeliveries of an exclusive subscription always precede other messages, to preserve the order.
         self._dispatcher = Dispatcher(
-            [redelivery_source, delayed_source, self._backlog_source], states, first_has_precedence=config.is_exclusive
+            [redelivery_source, delayed_source, self._backlog_source], states, first_precedes=config.is_exclusive
         )
         self._holes = Holes(redelivery_source, delayed_source, self._backlog_source, states)
         self._redelivery = RedeliveryTracker(
@@ -399,8 +399,8 @@ class Subscription(ProcessBound):
         """Keep about ``room`` messages, and move the others to the replay queue."""
         if len(deliverables) <= room and are_single_messages(deliverables):
             return deliverables
-        for number, deliverable in enumerate(deliverables, 1):
-            room -= message_count([deliverable])
+        for number, item in enumerate(deliverables, 1):
+            room -= message_count([item])
             if room <= 0:
                 self._states.replay_queue.add(message for later in deliverables[number:] for message in ids_of(later))
                 return deliverables[:number]
@@ -415,11 +415,9 @@ class Subscription(ProcessBound):
             ids: list[MessageId] = list(map(_POSITION_OF, messages))
         else:
             try:
-                messages = [message for deliverable in deliverables for message in messages_of(deliverable)]
+                messages = [message for item in deliverables for message in messages_of(item)]
             except BookstandError:
-                self._states.replay_queue.add(
-                    message for deliverable in deliverables for message in ids_of(deliverable)
-                )
+                self._states.replay_queue.add(message for item in deliverables for message in ids_of(item))
                 raise
             ids = list(map(_ID_OF, messages))
             if len(deliverables) == 1 and isinstance(messages[0], ReceivedMember):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bookstand
-from bookstand.delivery.nacks.log import forget, node_of
+from bookstand.delivery.nacks.log import delete, node_of
 from bookstand.delivery.nacks.record import encode_nacks, nacks_of
 from bookstand.delivery.nacks.tracker import NegativeAcks
 from bookstand.errors import (
@@ -189,8 +189,8 @@ def test_names_are_kept_apart_and_forgotten(open_store):
     other.add((2, 3))
     first.close()
     other.close()
-    forget(store, "one")
-    forget(store, "one")
+    delete(store, "one")
+    delete(store, "one")
     assert store.nodes.children("/negative-acks") == ["other"]
     assert len(ledgers(store)) == 1
     with NegativeAcks.open(store, "one", print, clock=VirtualClock(NOW)) as one:
