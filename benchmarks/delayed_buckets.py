@@ -15,12 +15,12 @@ import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.config import DelayedDeliveryConfig
-from bookstand.delivery.timer import ManualTimer
 from bookstand.delivery.tracker.bucket.registry import CursorBucketRegistry
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 from bookstand.delivery.tracker.bucket.snapshot.storage import BucketSnapshotStorage
 from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 from bookstand.testing import VirtualClock
+from bookstand.testing.clock import ManualTimer
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000

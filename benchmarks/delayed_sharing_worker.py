@@ -21,10 +21,10 @@ import bookstand
 from benchmarks.delayed_buckets import HOUR, NOW, TOPIC, settings
 from benchmarks.measure import private_mib
 from bookstand.cursor.config import CursorConfig
-from bookstand.delivery.timer import ManualTimer
 from bookstand.delivery.tracker.shared_index import SharedDelayedIndex
 from bookstand.storage.format.position import Position
 from bookstand.testing import VirtualClock
+from bookstand.testing.clock import ManualTimer
 
 AT_A_TIME = 1_000
 _SMALL = "persistent://public/default/small"

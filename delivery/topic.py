@@ -193,11 +193,7 @@ class Topic(ProcessBound):
                 f"there must be a time for each of {len(checked)} messages, not {len(times)} times"
             )
         entries: Iterable[bytes] = encode_messages(
-            checked,
-            publish_time=now,
-            deliver_at=times,
-            properties=properties,
-            compression=self.config.compression,
+            checked, publish_time=now, deliver_at=times, properties=properties, compression=self.config.compression
         )
         if self.config.compression != "NONE" and max(map(len, checked), default=0) > self._unchecked_bytes:
             entries = list(entries)

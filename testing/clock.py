@@ -5,11 +5,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from itertools import count
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
 from time import monotonic
+from typing import TYPE_CHECKING
 
+from bookstand.delivery.timer import Alarm
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.hooks import SimulatedCrash
+from bookstand.storage.process.fork_guard import ProcessBound
+
+if TYPE_CHECKING:
+    from bookstand.storage.clock import Clock
 
 
 class VirtualClock:
@@ -133,3 +139,64 @@ def _micros(seconds: float) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
         raise IncorrectParameterError(f"a time is a number of seconds from 0 up, not {seconds!r}")
     return round(seconds * 1_000_000)
+
+
+class ManualTimer(ProcessBound):
+    """Timer for tests and replays: records calls, and fires alarms on request."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._alarms: list[Alarm] = []
+        self._canceled: list[Alarm] = []
+        self.events: list[tuple[str, int, int] | tuple[str, int]] = []
+        """("arm", delay, time) and ("cancel", time), in order of the calls."""
+
+    def arm(self, at: int, action: Callable[[Alarm], object]) -> Alarm:
+        alarm = Alarm(at, action, self)
+        with self._lock:
+            self._alarms.append(alarm)
+            self.events.append(("arm", at - self._clock.now(), at))
+        return alarm
+
+    def on_cancel(self, alarm: Alarm) -> None:
+        with self._lock:
+            # An alarm that is being fired was already removed.
+            if alarm in self._alarms:
+                self._alarms.remove(alarm)
+            self._canceled.append(alarm)
+            self.events.append(("cancel", alarm.at))
+
+    def close(self) -> None:
+        for alarm in list(self._alarms):
+            alarm.cancel()
+
+    @property
+    def armed(self) -> list[int]:
+        """Times of the alarms, ascending."""
+        with self._lock:
+            return sorted(alarm.at for alarm in self._alarms)
+
+    def fire(self) -> int:
+        """Fire all due alarms, including those set meanwhile, and return their number."""
+        fired = 0
+        while (first := self._take_due()) is not None:
+            first.fire()
+            fired += 1
+        return fired
+
+    def _take_due(self) -> Alarm | None:
+        with self._lock:
+            due = [alarm for alarm in self._alarms if alarm.at <= self._clock.now()]
+            if not due:
+                return None
+            first = min(due, key=lambda alarm: alarm.at)
+            self._alarms.remove(first)
+            return first
+
+    def fire_stale(self) -> bool:
+        """Fire the alarm that was canceled last, as if it had already started firing; False if none was canceled."""
+        if not self._canceled:
+            return False
+        self._canceled.pop().fire()
+        return True

@@ -25,12 +25,7 @@ class AckHandler:
     """Thread-safe. Takes the subscription's lock only to cancel delayed messages, and once for each passed ledger."""
 
     def __init__(
-        self,
-        cursor: Cursor,
-        states: MessageStates,
-        watcher: MarkDeleteWatcher,
-        notifier: Notifier,
-        counters: Counters,
+        self, cursor: Cursor, states: MessageStates, watcher: MarkDeleteWatcher, notifier: Notifier, counters: Counters
     ) -> None:
         self._cursor = cursor
         self._states = states

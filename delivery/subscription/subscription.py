@@ -152,25 +152,12 @@ class Subscription(ProcessBound):
             name, self.cursor, self._acks, self._counters, lambda: topic.config.auto_skip_non_recoverable_data
         )
         self._reader = ExpiringReader(
-            self.cursor,
-            self._current_config,
-            self._clock,
-            states,
-            delayed,
-            watcher,
-            self._counters,
-            self._unreadable,
+            self.cursor, self._current_config, self._clock, states, delayed, watcher, self._counters, self._unreadable
         )
         batch_filter = BatchFilter(self.cursor, states)
         batch_sizes = BatchSizeEstimator()
         dead_letter_router = DeadLetterRouter(
-            self._current_config,
-            topic.name,
-            self._dead_letter_topic,
-            states,
-            batch_filter,
-            self._acks,
-            self._counters,
+            self._current_config, topic.name, self._dead_letter_topic, states, batch_filter, self._acks, self._counters
         )
         self._backlog_source = BacklogSource(self.cursor, delayed, states, self._reader, batch_filter, batch_sizes)
         redelivery_source = RedeliverySource(topic.name, name, states, self._reader, batch_filter, dead_letter_router)

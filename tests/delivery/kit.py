@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bookstand.delivery.nacks.tracker import NegativeAcks
-from bookstand.delivery.timer import ManualTimer
 from bookstand.delivery.tracker.in_memory import InMemoryDelayedTracker
 from bookstand.storage.format.position import Position
 from bookstand.testing import VirtualClock
+from bookstand.testing.clock import ManualTimer
 
 MakeTracker = Callable[..., Any]
 

@@ -13,7 +13,6 @@ import pytest
 import bookstand
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
-from bookstand.delivery.timer import ManualTimer
 from bookstand.delivery.tracker.bucket.key import BucketLabels, read_properties
 from bookstand.delivery.tracker.bucket.rebuild import topic_rebuilder
 from bookstand.delivery.tracker.bucket.registry import CursorBucketRegistry
@@ -23,6 +22,7 @@ from bookstand.errors import NoSuchNodeError
 from bookstand.managed_ledger.message.format import Message
 from bookstand.storage.format.position import EARLIEST, Position
 from bookstand.testing import VirtualClock, every_crash
+from bookstand.testing.clock import ManualTimer
 from tests.delivery.bucket_kit import CURSOR, SUBSCRIPTION, TOPIC, config_of
 
 PER_LEDGER = 3

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from bookstand.delivery import timer as timers
-from bookstand.delivery.timer import Alarm, ClockTimer, ManualTimer, ThreadTimer, timer_for
+from bookstand.delivery.timer import Alarm, ClockTimer, ThreadTimer, timer_for
 from bookstand.delivery.tracker.wakeup import alarm_time
 from bookstand.storage.clock import SystemClock
 from bookstand.testing import VirtualClock
+from bookstand.testing.clock import ManualTimer
 
 PATIENCE = 30.0
 

@@ -20,7 +20,6 @@ import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST, DelayedDeliveryConfig
-from bookstand.delivery.timer import ManualTimer
 from bookstand.delivery.tracker.bucket.key import BucketLabels, bucket_key
 from bookstand.delivery.tracker.bucket.registry import CursorBucketRegistry
 from bookstand.delivery.tracker.bucket.snapshot.codec import UNLIMITED, decode_metadata, seal
@@ -30,6 +29,7 @@ from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 from bookstand.ledger.handles.writer import LedgerWriter
 from bookstand.ledger.transaction import Transaction
 from bookstand.testing import VirtualClock
+from bookstand.testing.clock import ManualTimer
 from tests.interop.java import request
 from tests.interop.questions import Question
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import bookstand
 from bookstand.cursor.cursor import Cursor
-from bookstand.delivery.timer import ManualTimer
 from bookstand.delivery.tracker.bucket.key import BucketKey, BucketLabels, read_properties
 from bookstand.delivery.tracker.bucket.snapshot.codec import SnapshotMetadata
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
@@ -26,6 +25,7 @@ from bookstand.errors import IncorrectParameterError, NoSuchEntryError, NoSuchLe
 from bookstand.ledger.handles.writer import LedgerWriter
 from bookstand.ledger.transaction import Transaction
 from bookstand.storage.format.position import Position
+from bookstand.testing.clock import ManualTimer
 from tests.delivery.bucket_kit import CURSOR, SUBSCRIPTION, TOPIC, StandingHome, config_of
 from tests.model.delayed import Refused
 from tests.model.delayed_buckets import BucketsModel, Figures, Sealed

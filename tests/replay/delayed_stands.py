@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from bookstand.delivery.timer import ManualTimer
 from bookstand.delivery.tracker.in_memory import InMemoryDelayedTracker
 from bookstand.delivery.tracker.protocol import DelayedTracker, TrackerClosedError
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.format.position import Position
+from bookstand.testing.clock import ManualTimer
 from tests.model.delayed import DelayedModel, Refused
 
 Settings = dict[str, Any]

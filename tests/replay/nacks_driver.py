@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from bookstand.delivery.nacks.tracker import NegativeAcks
 from bookstand.delivery.subscription.backoff import MultiplierRedeliveryBackoff
-from bookstand.delivery.timer import ManualTimer
 from bookstand.delivery.tracker.protocol import TrackerClosedError
 from bookstand.errors import IncorrectParameterError
 from bookstand.storage.format.position import Position
+from bookstand.testing.clock import ManualTimer
 from tests.model.delayed import Refused
 from tests.model.nacks import NacksModel
 from tests.replay.delayed_driver import refusal
