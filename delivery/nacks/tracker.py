@@ -90,12 +90,12 @@ class NegativeAcks(ProcessBound):
         self._own_timer = timer_for(self._clock) if timer is None else None
         self._timer: Timer = timer or self._own_timer  # type: ignore[assignment]
         self._lock = RLock() if lock is None else lock
-        # Other entries of chunked messages, by bucket and position of the last chunk.
+        # Entries of chunked messages, by bucket and position of the last chunk.
         self._chunks: dict[int, dict[Position, list[Position]]] = {}
         # Set for the earliest deadline, or earlier.
         self._alarm: Alarm | None = None
         # A thread is calling redeliver; another alarm fired meanwhile.
-        self._is_redelivering = False
+        self._redelivering = False
         self._alarm_missed = False
         self._closed = False
         self._log: NackLog | None = None
@@ -179,45 +179,41 @@ class NegativeAcks(ProcessBound):
         after a restart as one each.
         """
         if type(batch_index) is not int or batch_index < -1:
-            raise IncorrectParameterError(
-                f"batch_index must be a non-negative integer, or -1 for none, not {batch_index!r}"
-            )
+            raise IncorrectParameterError(f"batch_index must be an integer of -1 (none) or more, not {batch_index!r}")
         ledger_id, entry_id = check_position(position)
         others = [Position(*check_position(chunk)) for chunk in chunks]
-        delay_millis = self._delay_for(delay, redelivery_count)
+        wait = self._delay_for(delay, redelivery_count)
         with self._lock:
-            deadline, bucket = self._deadline(delay_millis)
+            deadline, bucket = self._deadline(wait)
             self._times.add(bucket, (0, ledger_id, entry_id))
             if others:
                 self._chunks.setdefault(bucket, {})[Position(ledger_id, entry_id)] = others
-            recordings = self._after_add(
-                deadline, lambda: _nacks(bucket, *columns_of([(ledger_id, entry_id), *others]))
-            )
-        _wait_for(recordings)
+            pendings = self._schedule(deadline, lambda: _nacks(bucket, *columns_of([(ledger_id, entry_id), *others])))
+        _wait_for(pendings)
         return bucket
 
     def add_many(self, positions: Positions, delay: int | None = None, redelivery_count: int = 0) -> int:
         """Add many messages with one delay, like :meth:`add`. Positions are a sequence or columns."""
         ledger_ids, entry_ids = columns_of(positions)
-        delay_millis = self._delay_for(delay, redelivery_count)
+        wait = self._delay_for(delay, redelivery_count)
         with self._lock:
-            deadline, bucket = self._deadline(delay_millis)
+            deadline, bucket = self._deadline(wait)
             if not len(ledger_ids):
                 return bucket
             self._times.add_many(bucket, 0, ledger_ids, entry_ids)
-            recordings = self._after_add(deadline, lambda: _nacks(bucket, ledger_ids, entry_ids))
-        _wait_for(recordings)
+            pendings = self._schedule(deadline, lambda: _nacks(bucket, ledger_ids, entry_ids))
+        _wait_for(pendings)
         return bucket
 
     def nack(self, messages: Sequence[MessageId], delay: int | None = None, redelivery_count: int = 0) -> None:
         """Redeliver messages of a subscription. All have the same ``redelivery_count``."""
-        delay_millis = self._delay_for(delay, redelivery_count)
+        wait = self._delay_for(delay, redelivery_count)
         if len(messages) < _SCALAR_LIMIT:
             codes = list(map(code_of, messages))
         else:
             columns = codes_by_width(messages)
         with self._lock:
-            deadline, bucket = self._deadline(delay_millis)
+            deadline, bucket = self._deadline(wait)
             replaces = False
             if len(messages) < _SCALAR_LIMIT:
                 for code in codes:
@@ -229,7 +225,7 @@ class NegativeAcks(ProcessBound):
                 # The replaced nack may be recorded. The new one must be recorded as well, or a restart would restore
                 # the old time.
                 self._recorded = sorted({*self._recorded, bucket}, reverse=True)
-            recordings = self._after_add(
+            pendings = self._schedule(
                 deadline,
                 lambda: (
                     nacks
@@ -238,7 +234,7 @@ class NegativeAcks(ProcessBound):
                 ),
                 is_recorded=self._recorded is None or replaces,
             )
-        _wait_for(recordings)
+        _wait_for(pendings)
 
     def _delay_for(self, delay: int | None, redelivery_count: int) -> int:
         if type(redelivery_count) is not int:
@@ -248,16 +244,14 @@ class NegativeAcks(ProcessBound):
         chosen = self._delay if delay is None else check_millis("delay", delay, 0)
         return max(chosen, MIN_DELAY_MILLIS)
 
-    def _deadline(self, delay_millis: int) -> tuple[int, int]:
+    def _deadline(self, wait: int) -> tuple[int, int]:
         """Time at which a delay ends that starts now, and its bucket."""
         if self._closed:
             raise TrackerClosedError("the negative acknowledgments are closed")
-        deadline = min(self._clock.now() + delay_millis, LARGEST)
+        deadline = min(self._clock.now() + wait, LARGEST)
         return deadline, self._times.key(deadline)
 
-    def _after_add(
-        self, deadline: int, nacks: Callable[[], Iterable[Nacks]], is_recorded: bool = True
-    ) -> list[Pending]:
+    def _schedule(self, deadline: int, nacks: Callable[[], Iterable[Nacks]], is_recorded: bool = True) -> list[Pending]:
         """Set the alarm for new nacks and record them; the lock is held. The caller waits for the Pendings after it has
         released the lock."""
         if self._alarm is not None and not self._alarm.live:
@@ -269,9 +263,9 @@ class NegativeAcks(ProcessBound):
         if self._log is None or not is_recorded:
             return []
         # Added to the index first: each nack up to the log's last entry is in the index or was redelivered.
-        recordings = self._log.record_nacks(nacks())
+        pendings = self._log.record_nacks(nacks())
         self._compact()
-        return recordings
+        return pendings
 
     def _arm(self, at: int) -> None:
         if self._alarm is not None:
@@ -295,7 +289,7 @@ class NegativeAcks(ProcessBound):
                 self._alarm = None
             if self._closed:
                 return
-            if self._is_redelivering:
+            if self._redelivering:
                 self._alarm_missed = True
                 return
             now = self._clock.now()
@@ -304,24 +298,22 @@ class NegativeAcks(ProcessBound):
             self._arm_next()
             if not undelivered.rows.keys.size:
                 return
-            self._is_redelivering = True
+            self._redelivering = True
         try:
             self._redeliver_batches(undelivered)
         except Exception:
             logger().exception("redelivery of negatively acknowledged messages failed and will be retried")
         finally:
-            recordings = self._finish_round(undelivered, now, last)
+            pendings = self._finish_round(undelivered, now, last)
             try:
-                _wait_for(recordings)
+                _wait_for(pendings)
             except BookstandError as error:
                 _log_unrecorded(error)
 
     def _pop_due(self, now: int) -> MessageRows:
         """Remove due rows: each position once, even if it was in several buckets."""
         rows = self._times.pop(now)
-        chunks = [
-            (key, *one, -1) for key in list(self._chunks) if key <= now for one in _flatten(self._chunks.pop(key))
-        ]
+        chunks = [(key, *one, -1) for key in list(self._chunks) if key <= now for one in _flat(self._chunks.pop(key))]
         if chunks:
             table = np.concatenate([np.column_stack(rows), np.array(chunks, dtype=np.int64)])
             rows = MessageRows(*table[np.argsort(table[:, 0], kind="stable")].T)
@@ -342,24 +334,24 @@ class NegativeAcks(ProcessBound):
     def _finish_round(self, undelivered: _UndeliveredRows, until: int, last: int) -> list[Pending]:
         """Record a complete round, or return undelivered rows to their buckets. An incomplete round is not recorded,
         because its record covers everything up to ``until``."""
-        recordings: list[Pending] = []
+        pendings: list[Pending] = []
         with self._lock:
-            self._is_redelivering = False
+            self._redelivering = False
             missed, self._alarm_missed = self._alarm_missed, False
             if self._closed:
-                return recordings
+                return pendings
             if undelivered.rows.keys.size:
                 self._times.put_back(undelivered.rows)
                 self._arm_by(self._clock.now() + RETRY_MILLIS)
             elif self._log is not None:
                 try:
-                    recordings += self._record_round(self._log, until, last)
+                    pendings += self._record_round(self._log, until, last)
                 except BookstandError as error:
                     _log_unrecorded(error)
             if missed:
                 self._arm_by(self._clock.now())
             self._compact()
-        return recordings
+        return pendings
 
     def _record_round(self, log: NackLog, until: int, last: int) -> list[Pending]:
         if self._recorded is None:
@@ -384,18 +376,13 @@ class NegativeAcks(ProcessBound):
     def _compact(self) -> None:
         # During a redelivery, nacks are neither in the index nor redelivered. Without durability, the log must not
         # include new nacks.
-        if (
-            self._log is not None
-            and self._recorded is None
-            and not self._is_redelivering
-            and self._log.needs_compaction
-        ):
+        if self._log is not None and self._recorded is None and not self._redelivering and self._log.needs_compaction:
             self._log.compact(self._all_nacks())
 
     def _all_nacks(self) -> Iterator[Nacks]:
         yield from self._times.groups()
         for key, chunks in self._chunks.items():
-            yield from _nacks(key, *columns_of(_flatten(chunks)))
+            yield from _nacks(key, *columns_of(_flat(chunks)))
 
     @property
     def count(self) -> int:
@@ -456,7 +443,7 @@ class _UndeliveredRows:
         self.rows = rows
 
 
-def _flatten(chunks: dict[Position, list[Position]]) -> Iterator[Position]:
+def _flat(chunks: dict[Position, list[Position]]) -> Iterator[Position]:
     for others in chunks.values():
         yield from others
 
@@ -470,6 +457,6 @@ def _log_unrecorded(error: BookstandError) -> None:
     logger().warning("redeliveries could not be recorded and will be repeated after a restart: %s", error)
 
 
-def _wait_for(recordings: Iterable[Pending]) -> None:
-    for pending in recordings:
+def _wait_for(pendings: Iterable[Pending]) -> None:
+    for pending in pendings:
         pending.result()

@@ -92,8 +92,7 @@ class Subscription(ProcessBound):
     exactly the messages that were not durably acknowledged are redelivered. Redelivery counts restart at 0, except for
     recorded negative acknowledgments (``durable_nacks``).
 
-    *Never early*: a delayed message is delivered at most one tick before its delivery time, and with strict delivery
-    never before it.
+    *Never early*: a delayed message is delivered at most one tick early, and with strict delivery never early.
 
     *Order*: new messages and redeliveries are each delivered in the topic's order, due messages by delivery time.
     Redeliveries precede due messages, and due messages precede new ones, but none of the three is skipped more than
@@ -102,17 +101,15 @@ class Subscription(ProcessBound):
 
     *One consumer at a time*: a message in flight with one consumer is not delivered to another until it is redelivered.
 
-    *Damage*: a damaged entry does not block intact ones (but see *Pause*). ``receive`` delivers the intact ones first.
-    When it has nothing else to deliver, it raises :class:`UnreadableEntryError` once for each damaged entry, and skips
-    that entry until the subscription is opened again. The entry stays in the backlog until ``ack(error.position)``
-    acknowledges it. With ``TopicConfig.auto_skip_non_recoverable_data`` damaged entries are acknowledged and counted
-    instead.
+    *Damage*: a damaged entry does not block intact ones (but see *Pause*). When ``receive`` has nothing else to
+    deliver, it raises :class:`UnreadableEntryError` once for each damaged entry, and skips that entry until the
+    subscription is opened again. The entry stays in the backlog until ``ack(error.position)`` acknowledges it. With
+    ``TopicConfig.auto_skip_non_recoverable_data`` damaged entries are acknowledged and counted instead.
 
     *Pause*: while the state of the cursor is at its limit (PIP-299), no message above the highest acknowledged position
-    is dispatched. Messages in acknowledgment holes are dispatched, lowest first: redeliveries, due and new
-    messages alike. If
-    there is no hole, the lowest unacknowledged message is dispatched. A consumer ends the pause by acknowledging every
-    message that it receives and every damaged entry that is raised.
+    is dispatched. Messages in acknowledgment holes are dispatched lowest first: redeliveries, due and new messages
+    alike. If there is no hole, the lowest unacknowledged message is dispatched. A consumer ends the pause by
+    acknowledging every message that it receives and every damaged entry that is raised.
     """
 
     def __init__(self, topic: Topic, name: str, config: SubscriptionConfig, initial: str) -> None:
@@ -179,18 +176,14 @@ class Subscription(ProcessBound):
         )
 
     def _check_and_repair(self) -> None:
-        """Raise if the subscription is closed, and repair the state after an interruption. Every call starts with
-        it."""
+        """Raise if the subscription is closed, and repair the state after an interruption."""
         self._check_open()
         if self._interrupted or self.cursor.was_interrupted:
             self._repair()
 
     def _repair(self) -> None:
-        """Rebuild the in-memory state after an interrupted call.
-
-        Messages in flight stay in flight. Redelivery counts and negative acknowledgments that are not recorded are
-        lost.
-        """
+        """Rebuild the in-memory state after an interrupted call, except for the messages in flight. Redelivery counts
+        and unrecorded negative acknowledgments are lost."""
         if self._closed is not None:
             return
         seen = len(self._interrupted)
@@ -284,13 +277,12 @@ class Subscription(ProcessBound):
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def receive(self, max: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
-        """Return 1 to ``max`` messages, or none if ``timeout`` seconds pass. ``timeout=None`` waits without limit; 0
-        does not wait."""
+        """Return 1 to ``max`` messages, or none after ``timeout`` seconds. None waits without limit; 0 does not
+        wait."""
         return self._own_consumer.receive(max, timeout)
 
     async def receive_async(self, max: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
-        """Await 1 to ``max`` messages, or none if ``timeout`` seconds pass. Stored entries are read from the memory map
-        in the event loop's thread."""
+        """Like :meth:`receive`. Stored entries are read from the memory map in the event loop's thread."""
         return await self._own_consumer.receive_async(max, timeout)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
@@ -312,11 +304,8 @@ class Subscription(ProcessBound):
 
     def _claim_exclusive(self, consumer: Consumer) -> None:
         active = self._active
-        if (
-            active is not None
-            and active is not consumer
-            and (active is not self._own_consumer or len(self._states.unacked))
-        ):
+        is_idle = active is self._own_consumer and not len(self._states.unacked)
+        if active is not None and active is not consumer and not is_idle:
             raise ConsumerBusyError(f"subscription {self.name!r} is exclusive and already has consumer {active.name!r}")
         self._active = consumer
 
@@ -361,9 +350,8 @@ class Subscription(ProcessBound):
                     # Messages that were expired, dead-lettered or skipped may admit others.
                     unfinished = unfinished or self._counters.acked_undelivered != settled
                 if deliverables:
-                    messages += self._deliver(
-                        consumer, self._limit_to(deliverables, room), limit - len(messages), taken
-                    )
+                    chosen = self._limit_to(deliverables, room)
+                    messages += self._deliver(consumer, chosen, limit - len(messages), taken)
             except BookstandError:
                 if not messages:
                     raise
@@ -424,8 +412,8 @@ class Subscription(ProcessBound):
         return messages
 
     def expire(self) -> int:
-        """Acknowledge all messages past their time to live and return their number. Dispatch does so only for those it
-        reads."""
+        """Acknowledge all messages past their time to live, which dispatch does for those it reads; return their
+        number."""
         with self._lock, self._guard:
             self._check_and_repair()
             return self._reader.expire_all()
@@ -591,11 +579,11 @@ class Subscription(ProcessBound):
             if self._closed is None:
                 self._check_and_repair()
             self._delayed.cancel_up_to(self.topic.ledger, self.cursor.mark_delete_position)
+            unacked = self._states.unacked
             return SubscriptionStats(
                 backlog=self.cursor.backlog,
                 delayed=self.tracker.delayed_count,
-                out=len(self._states.unacked)
-                - sum(len(one.undelivered(self._states.unacked)) for one in self._consumers),
+                out=len(unacked) - sum(len(one.undelivered(unacked)) for one in self._consumers),
                 waiting=len(self._states.replay_queue),
                 nacked=len(self._states.nacked),
                 unreadable=len(self._unreadable.positions),
@@ -637,8 +625,7 @@ class Subscription(ProcessBound):
         return self._closed is None and (self.cursor.usable or self.cursor.was_interrupted)
 
     def close(self) -> None:
-        """Write acknowledgments durably and close. Messages in flight and waiting messages are delivered after the next
-        opening."""
+        """Write acknowledgments durably and close. All other messages are delivered after the next opening."""
         self.stop()
         self.cursor.close()
 
