@@ -36,12 +36,10 @@ class DelayedDeliveryConfig:
     """Deliver up to one tick late, but never early. If False, up to one tick early."""
 
     delayed_delivery_fixed_delay_detection_lookahead: int = 50_000
-    """Number of delayed messages, all with the same delay, at which the in-memory tracker pauses reading. 0 or less
-    switches this off."""
+    """Number of messages with the same delay at which the in-memory tracker pauses reading; 0 or less: never."""
 
     delayed_delivery_min_index_count_per_bucket: int = 50_000
-    """Minimum number of messages in a bucket that is sealed, at least 1. A bucket is sealed at the first message of a
-    newer ledger."""
+    """Minimum size of a sealed bucket, 1 or more messages. The first message of a newer ledger seals a bucket."""
 
     delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds: float = 300
     delayed_delivery_max_indexes_per_bucket_snapshot_segment: int = 5_000

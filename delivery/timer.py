@@ -152,8 +152,7 @@ class ThreadTimer:
             self._thread.start()
         except RuntimeError:
             self._thread = None
-            # Newer interpreters start no thread after the main thread has ended, but exit handlers may still set
-            # alarms.
+            # After the main thread has ended, newer interpreters start no thread for exit handlers.
             if main_thread().is_alive():
                 raise
 

@@ -164,8 +164,7 @@ class Topic(ProcessBound):
         return min(FREE_BYTES, self.ledger.client.expansion_limits.max_expanded_bytes)
 
     def _check_expansion(self, entry: bytes, size: int, count: int = 0) -> None:
-        """Reject a message that this store would not deliver: a payload of ``size`` bytes, or a batch of ``count``
-        messages."""
+        """Reject a message of ``size`` bytes, or a batch of ``count``, that this store would not deliver."""
         expanded = count * MESSAGE_BYTES + (size if self.config.compression != "NONE" else 0)
         if expanded <= self._unchecked_bytes:
             return

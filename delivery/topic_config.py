@@ -69,8 +69,7 @@ class SubscriptionConfig:
     """Settings of a subscription. Spans are milliseconds or timedeltas."""
 
     type: str = SHARED
-    """``"shared"`` distributes the messages to any number of consumers. ``"exclusive"`` has one consumer and preserves
-    the order."""
+    """``"shared"``: any number of consumers. ``"exclusive"``: one consumer, with order preserved."""
 
     cursor: CursorConfig = field(default_factory=CursorConfig)
     """Settings of the subscription's cursor."""
@@ -101,15 +100,13 @@ class SubscriptionConfig:
     restart does not change their times. If False, a restart redelivers them immediately, except for recorded ones."""
 
     max_redeliveries: int | None = None
-    """Maximum number of redeliveries of a message; after them it goes to the dead-letter topic. None means
-    unlimited."""
+    """Maximum number of redeliveries before a message goes to the dead-letter topic; None means unlimited."""
 
     dead_letter_topic: str | None = None
     """Name of the dead-letter topic. None means ``<topic>-<subscription>-DLQ``, as in Pulsar."""
 
     time_to_live: Span | None = None
-    """Age at which messages are acknowledged instead of delivered. The age of a delayed message starts at its delivery
-    time."""
+    """Age at which messages are acknowledged instead of delivered, from their publish or delivery time on."""
 
     max_unacked_messages: int = 50_000
     """Maximum number of entries that are delivered and not yet acknowledged."""

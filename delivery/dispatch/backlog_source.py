@@ -31,8 +31,7 @@ _MIXED_READ_SIZE, _DELAYED_READ_SIZE = 32, 1_000
 
 
 class BatchSizeEstimator:
-    """Estimates how many entries contain a number of messages, from the last read. Not thread-safe; callers hold
-    the subscription's lock."""
+    """Estimates how many entries contain a number of messages, from the last read. Not thread-safe."""
 
     def __init__(self) -> None:
         self._messages_per_entry = 0

@@ -327,8 +327,7 @@ class PositionSet:
         return number
 
     def _release_empty_pages(self) -> None:
-        """Release empty pages. Call it only before additions, because a page is empty until its first position is
-        added."""
+        """Release empty pages. Call it only before additions, as a new page is empty until then."""
         if len(self._numbers) >= self._prune_threshold:
             for page in [page for page, number in self._numbers.items() if not self._cardinality(number)]:
                 self._release_page(page)

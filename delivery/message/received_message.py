@@ -40,8 +40,7 @@ class ReceivedMessage:
         """Metadata of the entry; None if it is not a Pulsar message, in which case the payload is the whole entry."""
         self._payload_at = payload_at
         self.redelivery_count = 0
-        """Number of earlier deliveries since the subscription was opened. With ``durable_nacks`` a restart preserves it
-        for recorded nacks."""
+        """Number of earlier deliveries since the subscription was opened, and before it for recorded nacks."""
 
     @property
     def id(self) -> MessageId:
@@ -112,8 +111,7 @@ class ReceivedMessage:
 
 
 class OversizedEntry(ReceivedMessage):
-    """An entry that exceeds the expansion limits, as one message. Its ``data`` can be read, and it can be
-    acknowledged."""
+    """An entry that exceeds the expansion limits. It is one message, with ``data`` but without a payload."""
 
     __slots__ = ("_reason",)
 
@@ -230,8 +228,7 @@ def _within(limits: ExpansionLimits, entry: ReceivedMessage) -> ReceivedMessage:
 
 
 def size_of_batch(entry: ReceivedMessage) -> int:
-    """Number of messages in a batch; 0 if the entry is not a batch, claims more messages than its size allows, or
-    exceeds the limits."""
+    """Number of messages in a valid batch; 0 for other entries and for batches that exceed the expansion limits."""
     metadata = entry.metadata
     count = None if metadata is None else metadata.num_messages_in_batch
     if metadata is None or not count or isinstance(entry, OversizedEntry):
@@ -241,8 +238,7 @@ def size_of_batch(entry: ReceivedMessage) -> int:
 
 
 def expires_at(entry: ReceivedMessage, time_to_live: int, rescheduled_time: int | None) -> int | None:
-    """End of a message's time to live, which starts at its publish time or its later delivery time; None without
-    metadata."""
+    """End of the time to live, which starts at the publish or a later delivery time; None without metadata."""
     metadata = entry.metadata
     if metadata is None:
         return None
@@ -285,8 +281,7 @@ def ids_of(item: Deliverable) -> list[MessageId]:
 
 
 def messages_of(item: Deliverable) -> Sequence[ReceivedMessage]:
-    """Decode the messages of a deliverable. A malformed batch is delivered as one message, so that its consumer can
-    decide."""
+    """Decode the messages of a deliverable. A malformed batch is delivered as one message."""
     if not isinstance(item, PartialBatch):
         return [item]
     entry = item.entry

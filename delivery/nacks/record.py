@@ -92,9 +92,6 @@ class Record(NamedTuple):
     redelivered: Redelivered | None
 
 
-SMALLEST_LIMIT = _MAX_HEADER_BYTES + _MAX_RUN_BYTES
-
-
 def nacks_of(time: int, ledger_id: int, ids: Column, width: int = 0, count: int = 0) -> Nacks:
     """``ids`` must be ascending."""
     breaks = np.flatnonzero(np.diff(ids) != 1)

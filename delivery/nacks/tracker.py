@@ -222,8 +222,7 @@ class NegativeAcks(ProcessBound):
                 for one in columns:
                     replaces |= self._times.add_many(bucket, *one)
             if replaces and self._recorded is not None:
-                # The replaced nack may be recorded. The new one must be recorded as well, or a restart would restore
-                # the old time.
+                # Record it, because a recorded nack that it replaces would be restored after a restart.
                 self._recorded = sorted({*self._recorded, bucket}, reverse=True)
             pendings = self._schedule(
                 deadline,
@@ -252,8 +251,7 @@ class NegativeAcks(ProcessBound):
         return deadline, self._times.key(deadline)
 
     def _schedule(self, deadline: int, nacks: Callable[[], Iterable[Nacks]], is_recorded: bool = True) -> list[Pending]:
-        """Set the alarm for new nacks and record them; the lock is held. The caller waits for the Pendings after it has
-        released the lock."""
+        """Set the alarm for new nacks and record them. Callers hold the lock, and await the Pendings without it."""
         if self._alarm is not None and not self._alarm.live:
             # The alarm is about to fire, or was lost in a fork. Earlier nacks must not wait for the new deadline.
             self._alarm = None
@@ -374,8 +372,7 @@ class NegativeAcks(ProcessBound):
     # -- log; the lock is held -----------------------------------------------------------------------------------------
 
     def _compact(self) -> None:
-        # During a redelivery, nacks are neither in the index nor redelivered. Without durability, the log must not
-        # include new nacks.
+        # Popped nacks are not in the index. Without durability, the log must not include new nacks.
         if self._log is not None and self._recorded is None and not self._redelivering and self._log.needs_compaction:
             self._log.compact(self._all_nacks())
 

@@ -24,8 +24,7 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 """Pulsar's names of the properties for the origin of a message."""
 
 BROKEN_PAYLOAD = "BOOKSTAND_BROKEN_PAYLOAD"
-"""Property of bookstand: why the payload could not be decoded. The payload of the dead letter is then the entry's
-bytes."""
+"""Property of bookstand: the reason why the payload is the undecoded entry."""
 
 
 def dead_letter_topic_of(topic: str, subscription: str) -> str:

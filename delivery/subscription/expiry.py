@@ -74,8 +74,7 @@ class ExpiringReader:
     def read(
         self, count: int, entry_filter: EntryFilter | None, upto: Position | None = None
     ) -> tuple[DecodedEntries, bool]:
-        """Read up to ``count`` entries up to ``upto``, without damaged and expired ones. The second value is False if
-        no entry was read."""
+        """Read up to ``count`` intact, unexpired entries up to ``upto``. The second value is False at the end."""
         runs = self._read_runs(count, entry_filter, upto)
         found = decode_entry_runs(runs, self._metadata_cache, self._limits)
         if self._config().time_to_live is None:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 
 class RedeliveryTracker:
-    """Callers hold ``lock``, the subscription's; alarms acquire it. ``nacks_name`` is the name of the log of negative
-    acknowledgments."""
+    """Callers hold ``lock``, the subscription's; alarms acquire it. ``nacks_name``: name of the log."""
 
     def __init__(
         self,
@@ -117,8 +116,7 @@ class RedeliveryTracker:
             self.schedule_deadline(self._states.unacked.next_deadline)
 
     def redeliver(self, messages: Sequence[MessageId]) -> None:
-        """Move messages to the replay queue. The redelivery count of messages that no caller has received stays the
-        same."""
+        """Move messages to the replay queue. Messages that no caller has received are not counted."""
         states = self._states
         if self._config.is_exclusive and messages:
             messages = list({*messages, *states.unacked.all()})

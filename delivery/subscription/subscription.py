@@ -277,8 +277,7 @@ class Subscription(ProcessBound):
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def receive(self, max: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
-        """Return 1 to ``max`` messages, or none after ``timeout`` seconds. None waits without limit; 0 does not
-        wait."""
+        """Return 1 to ``max`` messages, or none after ``timeout`` seconds (None: no limit; 0: do not wait)."""
         return self._own_consumer.receive(max, timeout)
 
     async def receive_async(self, max: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
@@ -412,8 +411,7 @@ class Subscription(ProcessBound):
         return messages
 
     def expire(self) -> int:
-        """Acknowledge all messages past their time to live, which dispatch does for those it reads; return their
-        number."""
+        """Acknowledge all messages past their time to live and return their number."""
         with self._lock, self._guard:
             self._check_and_repair()
             return self._reader.expire_all()

@@ -1,5 +1,4 @@
-"""Damaged entries that a subscription has found. Each is reported once or skipped, and does not block intact
-entries."""
+"""Damaged entries that a subscription has found. They are reported once or skipped, and block no others."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from bookstand.delivery.message.message_set import WIDTHS, RedeliveryCounts
 from bookstand.delivery.nacks.log import node_of, replay
 from bookstand.delivery.nacks.pending import NackTimes, PendingNacks
 from bookstand.delivery.nacks.record import (
-    SMALLEST_LIMIT,
+    _MAX_HEADER_BYTES,
+    _MAX_RUN_BYTES,
     Nacks,
     Record,
     Redelivered,
@@ -65,7 +66,7 @@ def test_there_and_back(groups, extra):
         nacks_of(time, ledger, np.array(sorted(ids)), width, count)
         for (time, ledger, width, count), ids in groups.items()
     ]
-    limit = SMALLEST_LIMIT + extra
+    limit = _MAX_HEADER_BYTES + _MAX_RUN_BYTES + extra
     records = list(encode_nacks(nacks, limit))
     assert all(0 < len(record) <= limit for record in records)
     found: dict[tuple[int, int, int, int], set[int]] = {}
