@@ -48,16 +48,7 @@ _DEFERRED_LIMIT = 1 << 15
 class PositionSet:
     """Not thread-safe. Ids are non-negative and below 2^63."""
 
-    __slots__ = (
-        "_bitmaps",
-        "_count",
-        "_deferred",
-        "_deferred_count",
-        "_free",
-        "_numbers",
-        "_prune_threshold",
-        "_table",
-    )
+    __slots__ = ("_bitmaps", "_count", "_deferred", "_deferred_count", "_free", "_numbers", "_prune_at", "_table")
 
     def __init__(self) -> None:
         self._bitmaps: list[BitMap] = []
@@ -65,7 +56,7 @@ class PositionSet:
         # Number of each page, and numbers of released pages.
         self._numbers: dict[int, int] = {}
         self._free: list[int] = []
-        self._prune_threshold = _MIN_PRUNE_PAGES
+        self._prune_at = _MIN_PRUNE_PAGES
         # Vectorized lookup of page numbers; None if it is outdated.
         self._table: _Table | None = None
         # Removed positions whose bits are still set. :meth:`_apply_deferred` clears them before any bits are read.
@@ -328,10 +319,10 @@ class PositionSet:
 
     def _release_empty_pages(self) -> None:
         """Release empty pages. Call it only before additions, as a new page is empty until then."""
-        if len(self._numbers) >= self._prune_threshold:
+        if len(self._numbers) >= self._prune_at:
             for page in [page for page, number in self._numbers.items() if not self._cardinality(number)]:
                 self._release_page(page)
-            self._prune_threshold = max(_MIN_PRUNE_PAGES, 2 * len(self._numbers))
+            self._prune_at = max(_MIN_PRUNE_PAGES, 2 * len(self._numbers))
 
     def _assign_number(self, page: int) -> int:
         number = self._free.pop() if self._free else len(self._numbers)
@@ -357,7 +348,7 @@ class PositionSet:
         self._bitmaps.clear()
         self._numbers.clear()
         self._free.clear()
-        self._prune_threshold = _MIN_PRUNE_PAGES
+        self._prune_at = _MIN_PRUNE_PAGES
         self._table = None
         self._deferred.clear()
         self._deferred_count = 0

@@ -40,7 +40,8 @@ class ReceivedMessage:
         """Metadata of the entry; None if it is not a Pulsar message, in which case the payload is the whole entry."""
         self._payload_at = payload_at
         self.redelivery_count = 0
-        """Number of earlier deliveries since the subscription was opened, and before it for recorded nacks."""
+        """Number of earlier deliveries since the subscription was opened; preserved across restarts for recorded
+        nacks."""
 
     @property
     def id(self) -> MessageId:

@@ -22,8 +22,8 @@ _LOOKUP_CHUNK = 1 << 16
 class DelayedDelivery:
     """Not thread-safe, except for :meth:`delayed_among`; callers hold the subscription's lock.
 
-    ``rescheduled_times`` replace the delivery times in the messages. They are retained until
-    the messages are acknowledged, because the age of a message starts at its delivery time.
+    ``rescheduled_times`` replace the delivery times in the messages. They are retained until the messages are
+    acknowledged, because the age of a message starts at its delivery time.
     """
 
     def __init__(self, open_tracker: Callable[[], Tracker]) -> None:

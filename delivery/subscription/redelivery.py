@@ -110,7 +110,7 @@ class RedeliveryTracker:
                 self._alarm = None
             if self._stopped:
                 return
-            overdue = self._states.unacked.overdue(self._clock.now())
+            overdue = self._states.unacked.pop_overdue(self._clock.now())
             if overdue:
                 self.redeliver(overdue)
             self.schedule_deadline(self._states.unacked.next_deadline)

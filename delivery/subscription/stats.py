@@ -65,13 +65,13 @@ _LABELS = ("namespace", "topic", "subscription")
 UNREADABLE = Family(
     "bookstand_subscription_unreadable_entries",
     GAUGE,
-    "damaged entries that were met since the subscription was opened and are not acknowledged",
+    "unacknowledged damaged entries that were found since the subscription was opened",
     _LABELS,
 )
 SKIPPED = Family(
     "bookstand_subscription_skipped_entries_total",
     COUNTER,
-    "damaged entries that were acknowledged unread since the subscription was opened",
+    "damaged entries that were acknowledged without being read since the subscription was opened",
     _LABELS,
 )
 

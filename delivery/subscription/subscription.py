@@ -202,7 +202,7 @@ class Subscription(ProcessBound):
         else:
             self.cursor.rewind()
         states.forget_undelivered(self.config.nack_precision(self._clock))
-        states.unacked.repair(self._is_acked)
+        states.unacked.rebuild(self._is_acked)
         # Messages in flight may be at any position.
         states.extend_high_watermark([self.topic.ledger.last_confirmed])
         self._create_parts()

@@ -20,7 +20,7 @@ from bookstand.storage.process.fork_guard import ProcessBound
 if TYPE_CHECKING:
     from bookstand.delivery.subscription.consumer import Consumer
 
-# Up to this many removed messages stay in the deadline heap.
+# Number of removed messages that may stay in the deadline heap in any case.
 _STALE_ALLOWANCE = 1_000
 _POSITION_IN: Callable[[MessageId], tuple[int, int]] = itemgetter(slice(2))
 
@@ -55,8 +55,8 @@ class UnackedMessages(ProcessBound):
         return message in self._deliveries
 
     def has_any_of(self, position: Position, members: Iterable[BatchMessageId]) -> bool:
-        out = self._members.get(position)
-        return out is not None and not out.isdisjoint(members)
+        in_flight = self._members.get(position)
+        return in_flight is not None and not in_flight.isdisjoint(members)
 
     def delivery_of(self, message: MessageId) -> Delivery | None:
         return self._deliveries.get(message)
@@ -102,11 +102,11 @@ class UnackedMessages(ProcessBound):
         self._scheduled = sum(len(delivery.messages) for _, _, delivery in self._by_deadline)
 
     def remove(self, message: MessageId) -> bool:
-        """Remove a message, or an entry with all its messages and return True if the message itself was in flight."""
-        was_out = self._deliveries.pop(message, None) is not None
+        """Remove a message, or an entry with all its messages. Return True if the message itself was in flight."""
+        was_in_flight = self._deliveries.pop(message, None) is not None
         if self._members:
             self._remove_members(position_of(message), (message,) if len(message) > 2 else None)
-        return was_out
+        return was_in_flight
 
     def remove_entries(self, positions: Iterable[Position]) -> list[Position]:
         """Remove entries with all their messages; return the ones that were not in flight as a whole."""
@@ -124,24 +124,24 @@ class UnackedMessages(ProcessBound):
     def _remove_members(self, position: Position, members: Iterable[MessageId] | None) -> None:
         """Remove messages of a batch; None removes all."""
         with self._members_lock:
-            out = self._members.get(position)
-            if out is None:
+            in_flight = self._members.get(position)
+            if in_flight is None:
                 return
             if members is None:
-                for member in out:
+                for member in in_flight:
                     self._deliveries.pop(member, None)
                 del self._members[position]
                 return
-            out.difference_update(members)
-            if not out:
+            in_flight.difference_update(members)
+            if not in_flight:
                 del self._members[position]
 
     def remove_up_to(self, last: Position) -> list[MessageId]:
         """Remove and return all messages of the entries up to a position."""
-        settled = [message for message in list(self._deliveries) if position_of(message) <= last]
-        for message in settled:
+        removed = [message for message in list(self._deliveries) if position_of(message) <= last]
+        for message in removed:
             self.remove(message)
-        return settled
+        return removed
 
     def of(self, consumer: Consumer) -> list[MessageId]:
         return [message for message, delivery in list(self._deliveries.items()) if delivery.consumer is consumer]
@@ -154,30 +154,30 @@ class UnackedMessages(ProcessBound):
         """Earliest deadline in the heap, at or before the earliest of the messages in flight."""
         return self._by_deadline[0][0] if self._by_deadline else None
 
-    def overdue(self, now: int) -> list[MessageId]:
+    def pop_overdue(self, now: int) -> list[MessageId]:
         """Remove past deadlines and return their messages in flight."""
-        waiting = self._by_deadline
+        heap = self._by_deadline
         found: list[MessageId] = []
-        while waiting and waiting[0][0] <= now:
-            _, _, delivery = heappop(waiting)
+        while heap and heap[0][0] <= now:
+            _, _, delivery = heappop(heap)
             found += [message for message in delivery.messages if self.is_from(message, delivery)]
-        while waiting and not any(self.is_from(message, waiting[0][2]) for message in waiting[0][2].messages):
-            heappop(waiting)
+        while heap and not any(self.is_from(message, heap[0][2]) for message in heap[0][2].messages):
+            heappop(heap)
         return found
 
-    def repair(self, is_settled: Callable[[MessageId], bool]) -> None:
+    def rebuild(self, is_acked: Callable[[MessageId], bool]) -> None:
         """Rebuild the state after an interrupted call, without messages that are acknowledged."""
-        out, self._deliveries = self._deliveries, {}
+        in_flight, self._deliveries = self._deliveries, {}
         self._members, self._by_deadline, self._scheduled = {}, [], 0
         try:
             deliveries: dict[int, tuple[Delivery, list[MessageId]]] = {}
-            for message, delivery in out.items():
-                if not is_settled(message):
+            for message, delivery in in_flight.items():
+                if not is_acked(message):
                     deliveries.setdefault(id(delivery), (delivery, []))[1].append(message)
             for delivery, messages in deliveries.values():
                 self.add(delivery.consumer, messages, delivery.deadline)
         except BaseException:
-            self._deliveries = out
+            self._deliveries = in_flight
             raise
 
     def clear(self) -> None:

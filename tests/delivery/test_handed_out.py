@@ -46,7 +46,7 @@ def test_two_batches_that_go_out_mixed() -> None:
     out.add(CONSUMER, [members[0], *others, members[1]], 7)
     assert out.has_any_of(Position(3, 8), others)
     out.remove(BATCH)
-    assert (out.all(), len(out), out.overdue(8)) == (others, 1, others)
+    assert (out.all(), len(out), out.pop_overdue(8)) == (others, 1, others)
     out.remove_members(Position(3, 8), others)
     assert len(out) == 0
 
