@@ -33,7 +33,7 @@ _IN_BITMAP = (1 << _BITMAP_BITS) - 1
 _HIGH_BITS = 63 - _PAGE_BITS
 # Page keys of :class:`_Table` are narrower, so that they fit an int64.
 _NARROW_LIMIT = 1 << 63
-# Maximum size of a direct table: slots per page, or slots in any case.
+# A direct table has at most this many slots per page, unless it is smaller than the second limit.
 _SPARSE, _SMALL_TABLE = 8, 1 << 12
 # Size of the header in front of a serialized bitmap's first 32-bit half.
 _BITMAP64_HEADER_BYTES = 12
@@ -146,8 +146,8 @@ class PositionSet:
         return None if present.all() else present
 
     def take_known(self, ledger_ids: Column, entry_ids: Column) -> None:
-        """Remove positions of which each is in the set, and given only once. Their bits are cleared later, many at a
-        time, which is cheaper. The caller must not change the columns."""
+        """Remove distinct positions that are all in the set. Their bits are cleared later, many at a time, which is
+        cheaper. The caller must not change the columns."""
         self._deferred.append((ledger_ids, entry_ids))
         self._deferred_count += len(ledger_ids)
         self._on_removed(len(ledger_ids))

@@ -211,7 +211,7 @@ def delete(store: Store, name: str) -> None:
 def replay(records: Iterable[tuple[int, Record]], times: NackTimes) -> None:
     """Add the nacks of a log's records to ``times``, without those redelivered since."""
     numbered = list(records)
-    # A redelivery is recorded after nacks that were added meanwhile, and covers only entries up to its ``last``.
+    # A redelivery may be recorded after later nacks; it covers only entries up to its ``last``.
     rounds = sorted(
         (record.redelivered for _, record in numbered if record.redelivered is not None), key=lambda one: one.last
     )

@@ -94,7 +94,7 @@ class NegativeAcks(ProcessBound):
         self._chunks: dict[int, dict[Position, list[Position]]] = {}
         # Set for the earliest deadline, or earlier.
         self._alarm: Alarm | None = None
-        # A thread is calling redeliver; another alarm fired meanwhile.
+        # An alarm that fires during a redelivery is set again afterwards.
         self._redelivering = False
         self._alarm_missed = False
         self._closed = False

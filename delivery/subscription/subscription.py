@@ -477,7 +477,7 @@ class Subscription(ProcessBound):
             self._redelivery.redeliver(self._states.unacked.all())
 
     def on_consumer_closed(self, consumer: Consumer) -> None:
-        """Redeliver the messages of a closed consumer."""
+        """Redeliver the messages of a consumer that is being closed."""
         with self._lock, self._guard:
             consumer.closed = True
             self._consumers.discard(consumer)

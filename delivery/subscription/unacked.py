@@ -20,7 +20,7 @@ from bookstand.storage.process.fork_guard import ProcessBound
 if TYPE_CHECKING:
     from bookstand.delivery.subscription.consumer import Consumer
 
-# Number of removed messages that may stay in the deadline heap in any case.
+# The deadline heap may exceed twice the number of messages in flight by this many.
 _STALE_ALLOWANCE = 1_000
 _POSITION_IN: Callable[[MessageId], tuple[int, int]] = itemgetter(slice(2))
 

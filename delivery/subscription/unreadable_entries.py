@@ -37,15 +37,15 @@ class UnreadableEntries:
     def record(self, error: UnreadableEntryError) -> None:
         """Record the damage that a read has found, or skip it."""
         ledger_id = error.position.ledger_id
-        met = BitMap64(range(error.position.entry_id, error.last.entry_id + 1))
-        met -= self._by_ledger.get(ledger_id, BitMap64())
-        if not met:
+        damaged = BitMap64(range(error.position.entry_id, error.last.entry_id + 1))
+        damaged -= self._by_ledger.get(ledger_id, BitMap64())
+        if not damaged:
             return
         if self._skips():
-            logger().warning("subscription %s skips %d damaged entries: %s", self._name, len(met), error)
-            self._skip(ledger_id, met)
+            logger().warning("subscription %s skips %d damaged entries: %s", self._name, len(damaged), error)
+            self._skip(ledger_id, damaged)
         else:
-            self._by_ledger[ledger_id] = self._by_ledger.get(ledger_id, BitMap64()) | met
+            self._by_ledger[ledger_id] = self._by_ledger.get(ledger_id, BitMap64()) | damaged
             self._unreported.append(error)
 
     def _skip(self, ledger_id: int, entry_ids: BitMap64) -> None:
