@@ -9,10 +9,10 @@ SEED ?=
 CASES ?=
 KIND ?=
 
-.PHONY: help setup demo test check docs bench soak interop clean
+.PHONY: help setup demo test-fast test test-all check docs bench soak interop clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## make .venv with everything the other targets use
 
@@ -27,7 +27,13 @@ demo: setup ## a million messages with the power cut in the middle: is one lost,
 	@mkdir -p build
 	$(BIN)/bookstand demo --report build/demo-report.html
 
-test: setup ## all tests
+test-fast: setup ## the tests of the core that take no second each
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long and not slow" tests/proto tests/storage tests/ledger tests/cursor tests/delivery
+
+test: setup ## the tests without those marked long
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long"
+
+test-all: setup ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: setup ## lint, types, import rules, contents of the wheel

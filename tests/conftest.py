@@ -24,6 +24,8 @@ settings.load_profile("unhurried")
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(counts)
     config.addinivalue_line("markers", "damaged: the test damages its store, which verify() need not find clean")
+    config.addinivalue_line("markers", "slow: takes about a second or more; `make test-fast` leaves it out")
+    config.addinivalue_line("markers", "long: a campaign, or takes several seconds; `make test` leaves it out")
 
 
 @pytest.fixture
