@@ -329,11 +329,14 @@ class LmdbEnvironment(ProcessBound):
             self._gate.leave(call)
             self._open_again()
 
-    def _open_again(self) -> None:
-        """Open the environment if an attempt to reopen it has failed: the device may have recovered."""
+    def _open_again(self, given_up: lmdb.Environment | None = None) -> None:
+        """Open the environment if an attempt to reopen it has failed: the device may have recovered. If LMDB has given
+        it up after a failed commit, reopen it, unless another thread has."""
         self._check_open()
         with self._folder_lock() as lock, self._gate:
             self._check_open()
+            if self._env is given_up:
+                self._release()
             if self._env is None:
                 self._open()
             lock.release()
@@ -354,6 +357,10 @@ class LmdbEnvironment(ProcessBound):
             except lmdb.MapResizedError:
                 self._gate.leave(call)
                 self._adopt_map_size()
+            except lmdb.PanicError:
+                # The thread whose commit failed has not reopened it yet, or was interrupted before it did.
+                self._gate.leave(call)
+                self._open_again(env)
             except lmdb.ReadersFullError as error:
                 # LMDB frees the slots of dead processes only on request.
                 freed = env.reader_check()
@@ -391,6 +398,9 @@ class LmdbEnvironment(ProcessBound):
             except lmdb.MapResizedError:
                 self._gate.leave(call)
                 self._adopt_map_size()
+            except lmdb.PanicError:
+                self._gate.leave(call)
+                self._open_again(env)
             except BaseException:
                 self._gate.leave(call)
                 raise
@@ -499,16 +509,21 @@ class LmdbEnvironment(ProcessBound):
         call = Pass(sys._getframe())
         while True:
             env = self._enter(call)
+            given_up = False
             try:
                 # As bytes, which the stubs do not know of: a string has to be UTF-8.
                 env.copy(os.fsencode(destination), compact=compact)  # type: ignore[arg-type]
                 return
-            except lmdb.MapResizedError:
+            except (lmdb.MapResizedError, lmdb.PanicError) as error:
                 # What it has begun is in the way of the next attempt.
                 os.unlink(data_file(destination))
+                given_up = isinstance(error, lmdb.PanicError)
             finally:
                 self._gate.leave(call)
-            self._adopt_map_size()
+            if given_up:
+                self._open_again(env)
+            else:
+                self._adopt_map_size()
 
 
 class ReadTransaction:

@@ -334,3 +334,84 @@ def test_readers_while_the_store_opens_its_file_again(shim_library, memory_path,
     ((_, _, told),) = each_case(shim_library, memory_path, READERS_MEANWHILE, cases)
     assert told["failures"] == [], told
     assert told["later"] == ["ok", 0], told
+
+
+GIVEN_UP = """
+import errno, fcntl, os, sys, threading
+import bookstand
+from bookstand.storage.lmdb.environment import LmdbEnvironment
+from tests.kit import eventually
+from tests.storage import shim
+
+path = sys.argv[1]
+store = bookstand.open(path)
+store.nodes.put("/a", b"confirmed")
+answers = {}
+
+def begin(name, call):
+    def run():
+        try:
+            answers[name] = repr(call())
+        except BaseException as error:
+            answers[name] = type(error).__name__
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+def waits_for_the_folder(threads):
+    lines = [line.split() for line in open("/proc/locks")]
+    return sum(line[1] == "->" and line[5] == str(os.getpid()) for line in lines) == threads
+
+shim.arm(path + "/data.mdb", "dsync", 1, errno.EIO)
+"""
+
+SEEN_BEFORE_IT_IS_REOPENED = """
+# Another process opens the store, say: the one whose commit has failed waits for it.
+folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+fcntl.flock(folder, fcntl.LOCK_EX)
+writing = begin("write", lambda: store.nodes.put("/a", b"refused"))
+eventually(lambda: waits_for_the_folder(1))
+reading = begin("read", lambda: store.nodes.get("/a"))
+eventually(lambda: not reading.is_alive() or waits_for_the_folder(2))
+fcntl.flock(folder, fcntl.LOCK_UN)
+for thread in (writing, reading):
+    thread.join(60)
+print(answers["write"])
+print(answers["read"])
+print(store.nodes.put("/b", b"later"), store.verify().ok)
+"""
+
+
+def test_readers_wait_until_a_store_whose_commit_failed_is_reopened(shim_library, memory_path):
+    """LMDB has given up on the environment: that is no damage."""
+    with Program(GIVEN_UP + SEEN_BEFORE_IT_IS_REOPENED, memory_path / "store", LD_PRELOAD=shim_library) as program:
+        assert program.finish() == 0
+    assert program.lines == ["WriteError", "(b'confirmed', 0)", "0 True"]
+
+
+INTERRUPTED_BEFORE_IT_IS_REOPENED = """
+real = LmdbEnvironment.reopen
+
+def interrupted(self):
+    LmdbEnvironment.reopen = real
+    raise KeyboardInterrupt
+
+LmdbEnvironment.reopen = interrupted
+try:
+    store.nodes.put("/a", b"unknown") if sys.argv[2] == "node" else store.create_ledger().append(b"unknown")
+except KeyboardInterrupt:
+    print("interrupted")
+print(store.nodes.get("/a") in ((b"confirmed", 0), (b"unknown", 1)))
+print(store.nodes.put("/b", b"later"), store.create_ledger().append(b"later"), store.verify().ok)
+store.close()
+"""
+
+
+@pytest.mark.parametrize("change", ["node", "entry"])
+def test_a_store_goes_on_after_an_interrupted_call_whose_commit_failed(shim_library, memory_path, change):
+    source = (
+        GIVEN_UP.replace('"dsync", 1', f'"dsync", {1 if change == "node" else 2}') + INTERRUPTED_BEFORE_IT_IS_REOPENED
+    )
+    with Program(source, memory_path / "store", change, LD_PRELOAD=shim_library) as program:
+        assert program.finish() == 0
+    assert program.lines == ["interrupted", "True", "0 0 True"]
