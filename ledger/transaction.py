@@ -27,7 +27,7 @@ from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format import ledger_metadata as metadata_format
 from bookstand.storage.metadata_store import check_path, check_value, check_version
 from bookstand.storage.process.fork_guard import ProcessBound
-from bookstand.storage.process.interrupt_guard import Call
+from bookstand.storage.process.interrupt_guard import call_of_block
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bookstand.ledger.client import Client
     from bookstand.ledger.handles.add_batch import PendingAdd
     from bookstand.storage.commit.operations import Operation
+    from bookstand.storage.process.interrupt_guard import Call
 
 
 class _Together(CommitRequest):
@@ -156,7 +157,7 @@ class Transaction(ProcessBound):
     # -- its end ---------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self._call = Call(sys._getframe(1))
+        self._call = call_of_block(sys._getframe(1))
         return self
 
     def __exit__(

@@ -47,6 +47,16 @@ class Call:
         return True
 
 
+def call_of_block(frame: FrameType) -> Call:
+    """Return the call whose ``with`` statement calls ``__enter__``, given the frame of the caller of ``__enter__``. It
+    has no frame if the block may outlive the caller: an ``ExitStack``, or a function that only begins the block."""
+    from opcode import opmap
+
+    # The instruction of a `with` statement that calls `__enter__`, where an interpreter has one.
+    begins_here = frame.f_code.co_code[frame.f_lasti] == opmap.get("BEFORE_WITH")
+    return Call(frame if begins_here else None)
+
+
 class InterruptGuard:
     """``with lock, guard:`` around whatever changes, or depends on, more than one thing.
 

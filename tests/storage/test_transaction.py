@@ -514,3 +514,25 @@ def test_a_transaction_of_a_suspended_coroutine_keeps_its_writers(store: Any) ->
 
     asyncio.run(both())
     assert contents(writer) == [(b"inside", 6)]
+
+
+def test_a_transaction_that_an_exit_stack_ends_keeps_its_writers(store: Any) -> None:
+    writer = store.create_ledger()
+    with contextlib.ExitStack() as stack:
+        transaction = stack.enter_context(store.transaction())
+        entry_id = transaction.append(writer, b"inside")
+        assert kit.code_of(lambda: writer.append(b"no")) == -100
+    assert writer.read_unconfirmed(entry_id, entry_id)[0].data == b"inside"
+
+
+def test_a_transaction_that_another_function_begins_keeps_its_writers(store: Any) -> None:
+    writer = store.create_ledger()
+
+    def begin() -> Any:
+        return store.transaction().__enter__()
+
+    transaction = begin()
+    entry_id = transaction.append(writer, b"inside")
+    assert kit.code_of(lambda: writer.append(b"no")) == -100
+    transaction.__exit__(None, None, None)
+    assert writer.read_unconfirmed(entry_id, entry_id)[0].data == b"inside"
