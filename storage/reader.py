@@ -1,4 +1,8 @@
-"""What can be read of a store. Every method has a transaction of its own, which is over before anything is returned."""
+"""What can be read of a store. Every method has a transaction of its own, which is over before anything is returned.
+
+A generator has a plain method begin and end each of its transactions: of a generator nobody can tell whether it was
+interrupted (:mod:`bookstand.storage.process.interrupt_guard`).
+"""
 
 from __future__ import annotations
 
@@ -138,19 +142,23 @@ class StorageReader:
         """Records of a sub-database whose keys begin so, with their seals; read page by page."""
         start = prefix
         while True:
-            self.check_usable()
-            with self._environment.read() as transaction:
-                cursor = transaction.cursor(self._environment.databases[database])
-                if not cursor.set_range(start):
-                    return
-                items: Iterator[tuple[bytes, bytes]] = cursor.iternext()  # type: ignore[assignment]
-                page = list(islice(takewhile(lambda item: item[0].startswith(prefix), items), SLICE_ENTRIES))
-            if page and not start <= page[0][0] <= page[-1][0]:
-                raise _out_of_order(database, page[-1][0])
+            page = self._records_page(database, prefix, start)
             yield from page
             if len(page) < SLICE_ENTRIES:
                 return
             start = page[-1][0] + b"\0"
+
+    def _records_page(self, database: bytes, prefix: bytes, start: bytes) -> list[tuple[bytes, bytes]]:
+        self.check_usable()
+        with self._environment.read() as transaction:
+            cursor = transaction.cursor(self._environment.databases[database])
+            if not cursor.set_range(start):
+                return []
+            items: Iterator[tuple[bytes, bytes]] = cursor.iternext()  # type: ignore[assignment]
+            page = list(islice(takewhile(lambda item: item[0].startswith(prefix), items), SLICE_ENTRIES))
+        if page and not start <= page[0][0] <= page[-1][0]:
+            raise _out_of_order(database, page[-1][0])
+        return page
 
     def news_total(self) -> int:
         """How many changes others than a server of the store have made since it was served first."""
@@ -221,17 +229,21 @@ class StorageReader:
         """All entries from ``first`` to ``last`` that there are, gaps or not, past the hooks: (first id, consecutive
         entries)."""
         while first <= last:
-            self.check_usable()
-            with self._environment.read() as transaction:
-                cursor = transaction.cursor(self._environment.databases[schema.ENTRIES])
-                found = _entry_from(cursor, ledger_id, first)
-                if found is None or found[0] != ledger_id or found[1] > last:
-                    return
-                first = found[1]
-                beyond = schema.ENTRY_KEY.pack(ledger_id, min(last, first + SLICE_ENTRIES - 1))
-                part = _consecutive(cursor, first, beyond)
-            yield first, part
-            first += len(part)
+            run = self._run(ledger_id, first, last)
+            if run is None:
+                return
+            yield run
+            first = run[0] + len(run[1])
+
+    def _run(self, ledger_id: int, first: int, last: int) -> tuple[int, list[bytes]] | None:
+        self.check_usable()
+        with self._environment.read() as transaction:
+            cursor = transaction.cursor(self._environment.databases[schema.ENTRIES])
+            found = _entry_from(cursor, ledger_id, first)
+            if found is None or found[0] != ledger_id or found[1] > last:
+                return None
+            beyond = schema.ENTRY_KEY.pack(ledger_id, min(last, found[1] + SLICE_ENTRIES - 1))
+            return found[1], _consecutive(cursor, found[1], beyond)
 
     def check_copy(self, key: bytes, name: str) -> None:
         """Raise where what ``copies`` holds under the key is damaged."""
@@ -281,12 +293,14 @@ class StorageReader:
     def sizes(self) -> Iterator[tuple[str, int, int, int, int]]:
         """Of each sub-database: name, records, pages, bytes in them, and how deep its tree is."""
         self.check_usable()
-        environment = self._environment
-        for name in environment.databases:
-            with environment.read() as transaction:
-                found = transaction.stat(environment.databases[name])
+        for name in self._environment.databases:
+            found = self._stat(name)
             pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
             yield name.decode(), found["entries"], pages, pages * found["psize"], found["depth"]
+
+    def _stat(self, database: bytes) -> dict[str, int]:
+        with self._environment.read() as transaction:
+            return transaction.stat(self._environment.databases[database])
 
     def first_entry_from(self, ledger_id: int, first: int, last: int) -> int | None:
         """Id of the first entry from ``first`` to ``last`` that is there."""

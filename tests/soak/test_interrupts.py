@@ -12,6 +12,7 @@ import pytest
 import bookstand
 from bookstand import TopicConfig
 from bookstand.errors import InterruptedOperationError
+from bookstand.storage.format import schema
 from tests.kit import PATIENCE, in_threads, own_environment
 from tests.soak import interrupts
 from tests.soak.interruption import Interruption
@@ -209,3 +210,28 @@ def in_the_middle_of_a_commit_or_after(call, monkeypatch):
         call()
     except (KeyboardInterrupt, bookstand.BookstandError):
         pass
+
+
+def at_points(call, step, kind=KeyboardInterrupt):
+    """Interrupt the call again and again, ``step`` instructions later each time; give each time where it was interrupted
+    and what it raised, which is retained."""
+    with Interruption(0) as counting:
+        call()
+    for number in range(1, counting.instructions + 1, step):
+        interruption, raised = Interruption(number, kind), None
+        try:
+            with interruption:
+                call()
+        except BaseException as error:
+            raised = error
+        if interruption.place is not None:
+            yield interruption.place, raised
+
+
+def test_an_interrupted_read_of_all_records_holds_up_no_other(store):
+    store.nodes.put("/a", b"1")
+    met = 0
+    for _ in at_points(lambda: list(store.storage.records(schema.NODES)), 9):
+        met += 1
+        in_threads(1, lambda _: store.storage._environment.reopen())
+    assert met > 20

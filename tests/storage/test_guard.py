@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from bookstand.storage.process.interrupt_guard import InterruptGuard
+from tests.kit import ROOT
 
 CHECKS = 20_000
 
@@ -66,3 +68,19 @@ def test_an_interrupted_block_is_found_and_repaired_by_the_next_one() -> None:
     with guard:
         assert repairs == ["repaired"]
     assert not guard.was_interrupted
+
+
+def test_no_generator_holds_what_only_its_frame_would_tell_of() -> None:
+    """Whether a generator was interrupted cannot be seen by its frame: its transaction would remain open."""
+    held = []
+    for room in ("storage", "ledger", "managed_ledger", "cursor", "delivery"):
+        for file in sorted((ROOT / room).rglob("*.py")):
+            for function in ast.walk(ast.parse(file.read_text())):
+                if isinstance(function, ast.FunctionDef) and _is_generator(function):
+                    blocks = [ast.unparse(item) for one in ast.walk(function) for item in getattr(one, "items", [])]
+                    held += [(file.name, function.name, one) for one in blocks if "guard" in one or ".read()" in one]
+    assert held == []
+
+
+def _is_generator(function: ast.FunctionDef) -> bool:
+    return any(isinstance(one, ast.Yield | ast.YieldFrom) for one in ast.walk(function))
