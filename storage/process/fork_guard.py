@@ -36,6 +36,10 @@ files_lock = RLock()
 
 _inherited: WeakSet[Inherited] = WeakSet()
 _in_child: list[Callable[[], None]] = []
+_disabled_kinds: set[type] = set()
+_ATTEMPTS = 100
+# The forked process in which all of its parent's objects are disabled.
+_disabled_in = 0
 
 
 def call_in_child(action: Callable[[], None]) -> None:
@@ -124,23 +128,47 @@ def _reason(paths: list[str]) -> str:
 
 
 def _after_fork_in_child() -> None:
-    inherited = list(_inherited)
-    for action in _in_child:
-        action()
+    global _disabled_in
+    process = os.getpid()
+    for left in reversed(range(_ATTEMPTS)):
+        if _disabled_in == process:
+            return
+        try:
+            _disable_inherited()
+            _disabled_in = process
+        except BaseException:
+            # A signal's handler raised it. Python only prints what a handler of a fork raises.
+            if not left:
+                raise
+
+
+def _disable_inherited() -> None:
+    """Each step can be repeated after an interruption."""
+    inherited = [one for one in _inherited if type(one) not in _disabled_kinds]
     bound = [one for one in inherited if isinstance(one, ProcessBound)]
     reason = _reason(sorted({path for one in bound if (path := one._store_path()) is not None}))
     for one in inherited:
-        # One that another thread was constructing may be incomplete; the others must be disabled all the same.
-        with suppress(Exception):
+        try:
             one._forked()
+        except Exception:
+            # It was interrupted; or another thread was constructing the object, and it is incomplete.
+            with suppress(Exception):
+                one._forked()
     disabled: dict[type, type] = {}
     for one in bound:
         kind = type(one)
         if kind not in disabled:
             disabled[kind] = _disabled(kind, reason)
+            _disabled_kinds.add(disabled[kind])
         one.__class__ = disabled[kind]
+    for one in bound:
         _inherited.discard(one)
+    # Last, so that what they make anew is not disabled.
+    for action in _in_child:
+        action()
 
 
 os.register_at_fork(before=files_lock.acquire, after_in_parent=files_lock.release, after_in_child=files_lock.release)
-os.register_at_fork(after_in_child=_after_fork_in_child)
+for _ in range(2):
+    # The first one may be interrupted at its entry.
+    os.register_at_fork(after_in_child=_after_fork_in_child)

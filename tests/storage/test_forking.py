@@ -763,3 +763,44 @@ def _makes(kind: ast.ClassDef, names: set[str]) -> bool:
             if called in names:
                 return True
     return False
+
+
+INTERRUPTED = """
+from tests.soak.interruption import Interruption
+# What an interrupted handler of a fork raises is printed, and goes no further.
+sys.unraisablehook = lambda _: None
+store = bookstand.open(path)
+writers = [store.create_ledger() for _ in range(3)]
+
+def forked(number):
+    inlet, outlet = os.pipe()
+    with Interruption(number) as interruption:
+        child = os.fork()
+    if not child:
+        answers = {refusal(lambda: one.last_add_pushed) for one in [*writers, store]}
+        told = [interruption.place is not None, interruption.instructions, sorted(answers)]
+        os.write(outlet, json.dumps(told).encode())
+        os._exit(0)
+    os.close(outlet)
+    with open(inlet, "rb") as stream:
+        told = stream.read()
+    os.waitpid(child, 0)
+    return json.loads(told)
+
+_, length, _ = forked(0)
+tell(length=length)
+for number in range(1, length, int(sys.argv[2])):
+    met, _, answers = forked(number)
+    tell(met=met, number=number, answers=answers)
+tell(after=writers[0].append(b"a"))
+"""
+
+
+def test_an_interrupted_fork_disables_all_objects(store_path):
+    """Ctrl-C reaches the child as well, which may be in the middle of that."""
+    length, *children, after = run(INTERRUPTED, store_path, 61)
+    assert length["length"] > 500
+    assert sum(child["met"] for child in children) > 5
+    for child in children:
+        assert child["answers"] == ["ForkedStoreError"], child
+    assert after["after"] == 0
