@@ -13,6 +13,9 @@ from threading import Condition, RLock, Thread
 from time import monotonic
 from weakref import WeakMethod, ref
 
+from bookstand.storage.hooks import SimulatedCrash
+from bookstand.storage.logger import logger
+
 # Seconds after which a write that is due and was not made is taken for lost.
 _LOST = 1.0
 
@@ -98,7 +101,13 @@ class _Background:
                 due, _, waiting = heapq.heappop(self._waiting)
             throttle = waiting()
             if throttle is not None and throttle._due == due:
-                throttle.flush()
+                try:
+                    throttle.flush()
+                except SimulatedCrash:
+                    # Nobody waits in this thread; the store has been closed, and tells everybody.
+                    pass
+                except Exception:
+                    logger().exception("a cursor could not be written")
             del throttle
 
 

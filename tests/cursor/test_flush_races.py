@@ -164,3 +164,29 @@ def test_a_read_only_cursor_stores_nothing_in_place_of_a_damaged_page(memory: Pa
     at.restart("crash")
     assert at.acked() == [1, 3, 5, 11]
     at.store.close()
+
+
+@pytest.mark.parametrize("error", [MemoryError, ValueError])
+def test_cursors_are_written_in_the_background_after_the_write_of_one_failed(
+    memory: Path, error: type[Exception]
+) -> None:
+    """One thread writes all cursors of the process."""
+    hooks = AtPoint("cursor.encoded")
+    failed = threading.Event()
+
+    def fail() -> None:
+        failed.set()
+        raise error
+
+    with bookstand.open(memory / "store", hooks=hooks) as store:
+        topic = store.topic("t")
+        first, position = topic.publish_many([b"1", b"2"])
+        config = CursorConfig(flush_interval=0.005)
+        one, other = topic.cursor("one", config), topic.cursor("other", config)
+        for cursor in (one, other):
+            cursor.ack(first).result()
+        hooks.work = fail
+        one.ack(position)
+        wait_until(failed.is_set)
+        other.ack(position)
+        wait_until(lambda: other.durable_mark_delete_position == position)
