@@ -8,6 +8,7 @@ from weakref import ref
 
 from bookstand.errors import BookstandError
 from bookstand.storage.commit.futures import open_gate, shut_gate
+from bookstand.storage.logger import logger
 from bookstand.storage.process.fork_guard import ProcessBound
 
 TYPE_CHECKING = False
@@ -41,7 +42,11 @@ class MaintenanceThread(ProcessBound):
                 return
             interval, timeout = client.explicit_lac_interval, client.add_quorum_timeout
             now = monotonic()
-            _look_after(client, now, interval is not None and now >= next_telling)
+            try:
+                _look_after(client, now, interval is not None and now >= next_telling)
+            except Exception:
+                # This thread is the only one; the next look follows.
+                logger().exception("what was due for a store's writers failed")
             if interval is not None and now >= next_telling:
                 next_telling = now + interval
             # Nothing here is to keep a client alive that everybody else has dropped.

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from bookstand import errors
+from bookstand.storage.hooks import Hooks
 from tests.kit import (
     Faults,
     absent,
@@ -443,3 +444,25 @@ def test_case_58_the_entry_beyond_is_stored(store):
     stored_by(writer, 1)
     with refused(-13):
         writer.read_unconfirmed(0, 1)
+
+
+def test_lacs_are_told_after_telling_one_failed(open_store):
+    """One thread tells those of all writers; here a hook raises in it."""
+    raised = threading.Event()
+
+    class Raising(Hooks):
+        sees_entries = False
+
+        def point(self, name):
+            in_background = threading.current_thread().name == "bookstand-background"
+            if name == "commit.before_write" and in_background and not raised.is_set():
+                raised.set()
+                raise MemoryError
+
+    store = open_store(explicit_lac_interval=0.01, hooks=Raising())
+    writer = store.create_ledger()
+    writer.append(b"0")
+    eventually(raised.is_set)
+    reader = store.open_ledger(writer.id, recovery=False)
+    writer.append(b"1")
+    eventually(lambda: reader.read_last_confirmed() == 1)
