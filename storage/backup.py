@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 import lmdb
 
@@ -15,6 +14,7 @@ from bookstand.storage.lmdb.errors import reraise
 from bookstand.storage.lmdb.meta_page import META_PAGES
 from bookstand.storage.lmdb.pages import estimate_pages
 from bookstand.storage.process import data_files, process_markers
+from bookstand.storage.process.interrupt_guard import is_interruption
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _copy(storage: Storage, folder: str, compact: bool) -> None:
     """Write a copy of the data file into the folder under another name, sync it, and give it its name, which callers
     make durable."""
     work = os.path.join(folder, _COPYING)
-    shutil.rmtree(work, ignore_errors=True)
+    _remove(work)
     os.mkdir(work)
     crashed = False
     try:
@@ -119,4 +119,14 @@ def _copy(storage: Storage, folder: str, compact: bool) -> None:
         reraise(error, storage.path, f"copying it to {folder}")
     finally:
         if not crashed:
-            shutil.rmtree(work, ignore_errors=True)
+            _remove(work)
+
+
+def _remove(work: str) -> None:
+    """Remove the folder of a copy, if possible. An interrupted ``rmtree`` may close a descriptor twice."""
+    for remove, path in ((os.unlink, data_file(work)), (os.rmdir, work)):
+        try:
+            remove(path)
+        except OSError as error:
+            if is_interruption(error):
+                raise

@@ -32,6 +32,7 @@ from bookstand.storage.lmdb.environment import FIRST_MAP_SIZE, LmdbEnvironment
 from bookstand.storage.process import data_files, process_markers
 from bookstand.storage.process.disk_space import DiskSpace
 from bookstand.storage.process.fork_guard import ProcessBound, call_in_child
+from bookstand.storage.process.interrupt_guard import is_interruption
 from bookstand.storage.process.witness import Witness
 from bookstand.storage.reader import StorageReader
 from bookstand.storage.served.replica_reader import ReplicaReader
@@ -85,19 +86,30 @@ def open_storage(
     if hooks is not None and not isinstance(hooks, Hooks):
         raise IncorrectParameterError(f"hooks are a bookstand.storage.hooks.Hooks, not {type(hooks).__name__}")
     folder = data_files.folder_name(path)
-    while True:
-        with _opened_lock, data_files.os_errors(f"cannot open the store {folder}"):
-            data_files.prepare_folder(folder, create, read_only)
-            status = os.stat(folder)
-            identity = status.st_dev, status.st_ino
-            shared = _opened.get(identity)
-            if shared is None:
-                return _open_first(folder, identity, create, read_only, durability, check, witness, hooks, map_size)
-            if not shared.closing:
-                shared.share(read_only, durability, check, witness, hooks)
-                return shared
-        # Waits for the thread that closes it, and ends what an interrupted one has begun.
-        shared.finish_closing()
+    opened: Storage | None = None
+    try:
+        while opened is None:
+            with _opened_lock, data_files.os_errors(f"cannot open the store {folder}"):
+                data_files.prepare_folder(folder, create, read_only)
+                status = os.stat(folder)
+                identity = status.st_dev, status.st_ino
+                shared = _opened.get(identity)
+                if shared is None:
+                    opened = _open_first(
+                        folder, identity, create, read_only, durability, check, witness, hooks, map_size
+                    )
+                elif not shared.closing:
+                    shared.share(read_only, durability, check, witness, hooks)
+                    opened = shared
+            if opened is None and shared is not None:
+                # Waits for the thread that closes it, and ends what an interrupted one has begun.
+                shared.finish_closing()
+    except BaseException:
+        # It is not returned, so no caller can close it.
+        if opened is not None:
+            opened.close()
+        raise
+    return opened
 
 
 def _open_first(
@@ -117,22 +129,21 @@ def _open_first(
         data_files.probe_in_subprocess(folder)
     if hooks is not None:
         hooks.point("open.before")
-    with process_markers.FolderLock(folder) as lock:
-        created = data_files.create_if_missing(folder, create, read_only, durability == "commit", hooks)
-        if created and hooks is not None:
-            hooks.point("open.created")
-        storage = Storage(folder, read_only, durability, check, witness, hooks, map_size, created)
-        lock.release()
     try:
-        storage.identity = identity
-        _opened[identity] = storage
+        with process_markers.FolderLock(folder) as lock:
+            created = data_files.create_if_missing(folder, create, read_only, durability == "commit", hooks)
+            if created and hooks is not None:
+                hooks.point("open.created")
+            Storage(folder, identity, read_only, durability, check, witness, hooks, map_size, created)
+            lock.release()
+        storage = _opened[identity]
         if hooks is not None:
             storage.point("open.after")
     except SimulatedCrash:
         raise
     except BaseException:
-        # It is not returned, so no caller can close it.
-        storage._let_go()
+        if identity in _opened:
+            _opened[identity]._let_go()
         raise
     return storage
 
@@ -140,13 +151,13 @@ def _open_first(
 class Storage(ProcessBound, StorageReader):
     """Use :func:`open_storage`. All methods may be called from any thread."""
 
-    identity: tuple[int, int]
     _gone = False
     path = ""
 
     def __init__(
         self,
         path: str,
+        identity: tuple[int, int],
         read_only: bool,
         durability: str,
         check: str,
@@ -156,6 +167,7 @@ class Storage(ProcessBound, StorageReader):
         created: bool,
     ) -> None:
         self.path = path
+        self._identity = identity
         self.read_only = read_only
         self.durability = durability
         self._disk = DiskSpace(path)
@@ -204,7 +216,7 @@ class Storage(ProcessBound, StorageReader):
                 self._check_everything()
             if hooks is not None:
                 hooks.point("open.before_marker")
-            self._owner = self._announce(locked)
+            self._announce(locked)
             if hooks is not None:
                 hooks.point("open.after_marker")
             if not read_only:
@@ -212,6 +224,7 @@ class Storage(ProcessBound, StorageReader):
             self._commits = CommitExecutor(self._environment, self._disk, self._witness)
             self.committer = GroupCommitter(self._commit)
             self.committer_lock = self.committer.lock
+            _opened[identity] = self
         except BaseException as failure:
             self._environment.close()
             with suppress(OSError):
@@ -238,14 +251,15 @@ class Storage(ProcessBound, StorageReader):
             self._structure_seen = True
         return others.died_writing + others.died_reading
 
-    def _announce(self, locked: bool) -> process_markers.ProcessMarker | None:
+    def _announce(self, locked: bool) -> None:
+        self._owner = process_markers.ProcessMarker(self.path, self.read_only, locked)
         try:
-            return process_markers.ProcessMarker(self.path, self.read_only, locked)
-        except OSError:
-            if self.read_only and locked:
-                # On a read-only medium no process can replace the file, either.
-                return None
-            raise
+            self._owner.enter()
+        except OSError as error:
+            if not self.read_only or not locked or is_interruption(error):
+                raise
+            # On a read-only medium no process can replace the file, either.
+            self._owner = None
 
     def _check_everything(self) -> None:
         from bookstand.storage.verify import verify
@@ -324,7 +338,7 @@ class Storage(ProcessBound, StorageReader):
                 self._owner.leave()
             else:
                 self._owner.forget()
-        _opened.pop(self.identity, None)
+        _opened.pop(self._identity, None)
         self._gone = True
 
     @property
@@ -371,22 +385,30 @@ class Storage(ProcessBound, StorageReader):
         self.check_usable()
         if self.read_only:
             return None
+        role = process_markers.ExclusiveRole(self.path, name)
+        # Beforehand, so that it ends with the store whatever happens here.
+        self._roles.add(role)
         try:
             with data_files.os_errors(f"cannot serve the store {self.path}"):
-                role = process_markers.ExclusiveRole(self.path, name)
+                role.take()
+            return role
         except process_markers.RoleHeldError as taken:
             holder = f"process {taken.holder}" if taken.holder else "another process"
+            self._roles.discard(role)
             raise StoreInUseError(
                 f"store {self.path}: {holder} serves its {name} already, and only one server can at a time"
             ) from None
-        self._roles.add(role)
-        return role
+        except BaseException:
+            # It is not returned, so no caller can resign it.
+            self.resign(role)
+            raise
 
     def resign(self, role: process_markers.ExclusiveRole | None) -> None:
-        if role in self._roles:
-            self._roles.discard(role)
+        if role in self._roles and role is not None:
+            # An interrupted call is repeated.
             with data_files.os_errors(f"cannot end serving the store {self.path}"):
                 role.leave()
+            self._roles.discard(role)
 
     # -- hooks, where there are any --------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from bookstand.storage.format.ledger_state import LedgerState, added, unpack
 from bookstand.storage.lmdb.environment import LmdbEnvironment, values
 from bookstand.storage.lmdb.errors import translate
 from bookstand.storage.process.disk_space import DiskSpace
+from bookstand.storage.process.interrupt_guard import is_interruption
 from bookstand.storage.served.replica_operations import AddToReplica
 
 TYPE_CHECKING = False
@@ -116,6 +117,8 @@ class CommitExecutor:
             try:
                 self._witness.saw(number)
             except OSError as error:
+                if is_interruption(error):
+                    raise
                 raise OutcomeUnknownError(
                     f"store {self._environment.path}: commit {number} is on disk, but its witness could not be "
                     f"written: {error}"
@@ -199,6 +202,8 @@ class CommitExecutor:
             environment.reopen()
             took_effect = environment.settle()
         except (BookstandError, lmdb.Error, OSError) as second:
+            if isinstance(second, OSError) and is_interruption(second):
+                raise
             self.broken = OutcomeUnknownError(
                 f"store {environment.path}: a commit failed ({error}), and the store cannot be opened again "
                 f"({second}); open it again to see whether the commit took effect"

@@ -44,6 +44,9 @@ FOLLOWER_GRACE = 0.005
 FOLLOWER_GRACE_MIN_COMMIT = 0.000_05
 LOST_WAKEUP_POLL = 0.05
 
+# So often what follows an interrupted commit is repeated if it is interrupted as well.
+_ATTEMPTS = 100
+
 # So many threads are woken one after the other in no time.
 _FEW = 8
 
@@ -283,13 +286,23 @@ class GroupCommitter(ProcessBound):
                 self._commit_batch(batch, later)
             self._end_lead(batch, later)
         except BaseException as interruption:
-            if batch is not None and batch.submissions:
-                if batch.outcomes is None:
-                    batch.outcomes = [(None, _outcome_after(interruption))] * len(batch.submissions)
-                _tell(batch, later)
-            self._end_lead(batch, later)
+            for left in reversed(range(_ATTEMPTS)):
+                try:
+                    self._give_up_lead(batch, later, interruption)
+                    break
+                except BaseException:
+                    # A second one, where memory is short, say. Others wait for what is left to do.
+                    if not left:
+                        raise
             raise
         return True
+
+    def _give_up_lead(self, batch: Batch | None, later: list[Callable[[], None]], interruption: BaseException) -> None:
+        if batch is not None and batch.submissions:
+            if batch.outcomes is None:
+                batch.outcomes = [(None, _outcome_after(interruption))] * len(batch.submissions)
+            _tell(batch, later)
+        self._end_lead(batch, later)
 
     def _commit_batch(self, batch: Batch, later: list[Callable[[], None]]) -> None:
         began = monotonic()
@@ -360,6 +373,7 @@ def _tell(batch: Batch, later: list[Callable[[], None]]) -> SimulatedCrash | Non
     them simulated. An interrupted call is repeated: the first outcome of a submission stands."""
     assert batch.outcomes is not None
     crash: SimulatedCrash | None = None
+    interruption: Exception | None = None
     for submission, (value, error) in zip(batch.submissions, batch.outcomes, strict=True):
         try:
             if crash is None:
@@ -373,11 +387,14 @@ def _tell(batch: Batch, later: list[Callable[[], None]]) -> SimulatedCrash | Non
             # An interruption is over, and this can be repeated; a hook's error is its own submission's.
             try:
                 submission.finished(value, error, later)
+                interruption = failure
             except Exception:
                 logger().exception("a submission could not be answered")
                 later += submission.settle(error=failure)
     # A submission knows its batch: both would live on until the next garbage collection.
     batch.submissions, batch.outcomes = [], None
+    if interruption is not None and crash is None:
+        raise interruption
     return crash
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from threading import Condition, RLock, get_ident
+from threading import RLock, get_ident
 
 import lmdb
 
@@ -32,13 +32,13 @@ else:
 
 from bookstand.errors import ClientClosedError, NotAStoreError, StoreDamagedError, StoreError, StoreFormatError
 from bookstand.storage.commit.commit_marks import CommitMarks
-from bookstand.storage.commit.futures import LOST_WAKEUP_POLL
+from bookstand.storage.commit.futures import LOST_WAKEUP_POLL, Waiters
 from bookstand.storage.format import schema
 from bookstand.storage.lmdb.errors import disk_full, reraise
 from bookstand.storage.lmdb.meta_page import HeaderPages
 from bookstand.storage.lmdb.preallocation import Preallocator, is_supported
 from bookstand.storage.process import process_markers
-from bookstand.storage.process.interrupt_guard import Call
+from bookstand.storage.process.interrupt_guard import Call, is_interruption
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,26 +81,32 @@ class MapLock(ProcessBound):
     def __init__(self) -> None:
         # An RLock, entered without a Python call: an interruption at either end of a ``with`` leaves it free.
         self.lock = RLock()
-        self._changed = Condition(self.lock)
+        self._changed = Waiters()
         self._inside: dict[int, list[Pass]] = {}
         self._shut: Call | None = None
 
     def enter(self, call: Pass) -> None:
-        with self.lock:
-            calls = self._inside.get(call.thread)
-            if calls:
-                self._end_interrupted(call.thread)
+        while True:
+            with self.lock:
                 calls = self._inside.get(call.thread)
-            # Who is inside already may go in again: the one who has shut it waits for him.
-            while self._shut is not None and not calls:
-                if self._shut.is_over:
+                if calls:
+                    self._end_interrupted(call.thread)
+                    calls = self._inside.get(call.thread)
+                # A thread that is inside may enter again: the one that has shut the gate waits for it.
+                if calls:
+                    calls.append(call)
+                    return
+                if self._shut is None or self._shut.is_over:
                     self._shut = None
-                else:
-                    self._changed.wait(LOST_WAKEUP_POLL)
-            if calls:
-                calls.append(call)
-            else:
-                self._inside[call.thread] = [call]
+                    self._inside[call.thread] = [call]
+                    return
+            self._changed.wait(LOST_WAKEUP_POLL, self._is_open)
+
+    def _is_open(self) -> bool:
+        return self._shut is None
+
+    def _is_empty(self) -> bool:
+        return not self._inside
 
     def leave(self, call: Pass) -> None:
         with self.lock:
@@ -112,14 +118,14 @@ class MapLock(ProcessBound):
             if not calls:
                 self._inside.pop(call.thread, None)
                 if self._shut is not None:
-                    self._changed.notify_all()
+                    self._changed.notify()
 
     def depart(self) -> None:
         """Leave it, however often this thread has entered it."""
         with self.lock:
             self._inside.pop(get_ident(), None)
             if self._shut is not None:
-                self._changed.notify_all()
+                self._changed.notify()
 
     def _end_interrupted(self, thread: int) -> None:
         calls = self._inside.get(thread, [])
@@ -133,24 +139,30 @@ class MapLock(ProcessBound):
     def __enter__(self) -> None:
         """Shut it, and wait until everybody has left."""
         call = Call(sys._getframe(1))
+        self.depart()
+        while not self._shuts(call):
+            self._changed.wait(LOST_WAKEUP_POLL, self._is_open)
+        try:
+            while not self._is_empty():
+                self._changed.wait(LOST_WAKEUP_POLL, self._is_empty)
+                with self.lock:
+                    for thread in list(self._inside):
+                        self._end_interrupted(thread)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _shuts(self, call: Call) -> bool:
         with self.lock:
-            self.depart()
-            while self._shut is not None and not self._shut.is_over:
-                self._changed.wait(LOST_WAKEUP_POLL)
+            if self._shut is not None and not self._shut.is_over:
+                return False
             self._shut = call
-            try:
-                while self._inside:
-                    if not self._changed.wait(LOST_WAKEUP_POLL):
-                        for thread in list(self._inside):
-                            self._end_interrupted(thread)
-            except BaseException:
-                self._shut = None
-                raise
+            return True
 
     def __exit__(self, *_: object) -> None:
         with self.lock:
             self._shut = None
-            self._changed.notify_all()
+            self._changed.notify()
 
 
 class LmdbEnvironment(ProcessBound):
@@ -288,6 +300,8 @@ class LmdbEnvironment(ProcessBound):
             if self._durable:
                 process_markers.sync_folder(self.path)
         except OSError as error:
+            if is_interruption(error):
+                raise
             raise StoreError(
                 f"store {self.path}: the new data file's name cannot be synced, so nothing is committed to it: {error}"
             ) from error
@@ -301,9 +315,9 @@ class LmdbEnvironment(ProcessBound):
         self._close_headers()
 
     def _close_headers(self) -> None:
-        headers, self._headers = self._headers, None
-        if headers is not None:
-            headers.close()
+        if self._headers is not None:
+            self._headers.close()
+            self._headers = None
 
     def _forked(self) -> None:
         """In a forked child: never free the environment.

@@ -18,6 +18,7 @@ from bookstand.errors import (
     StoreInUseError,
     WriteError,
 )
+from bookstand.storage.process.interrupt_guard import is_interruption
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ def has_space(path: str) -> bool:
     """Whether the disk has room for more than a commit or two."""
     try:
         disk = os.statvfs(path)
-    except OSError:
+    except OSError as error:
+        if is_interruption(error):
+            raise
         return True
     return disk.f_bavail * disk.f_frsize >= LOW_WATER
 

@@ -10,13 +10,13 @@ import errno
 import os
 import struct
 from collections import namedtuple
-from contextlib import suppress
 
 import google_crc32c
 
 from bookstand.errors import BookstandError, StoreDamagedError, StoreError, StoreFormatError, WriteError
 from bookstand.proto.struct_layout import Layout
 from bookstand.storage.lmdb.errors import FULL, disk_full
+from bookstand.storage.process.interrupt_guard import is_interruption
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,12 +89,23 @@ class HeaderPages:
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
+            if is_interruption(error):
+                raise
             raise StoreError(f"cannot open {path}: {error}") from error
 
     def close(self) -> None:
-        # All that was written was synced.
-        with suppress(OSError):
-            os.close(self._file)
+        """Close the file. Nothing is done if that was done already."""
+        file = self._file
+        if file < 0:
+            return
+        # No interruption comes between these two.
+        self._file = -1
+        try:
+            os.close(file)
+        except OSError as error:
+            # All that was written was synced.
+            if is_interruption(error):
+                raise
 
     def prepare(self, number: int, before: int | None, is_own: bool) -> int:
         """Make sure that commit ``number`` can use the pages that LMDB takes for free.
@@ -110,6 +121,8 @@ class HeaderPages:
                 # The first sync of the commit writes it.
                 self._write(number - 1, newest)
         except OSError as error:
+            if is_interruption(error):
+                raise
             raise self._error(error) from error
         return int(google_crc32c.value(newest))
 

@@ -16,6 +16,7 @@ import sys
 from contextlib import suppress
 
 from bookstand.storage.logger import logger
+from bookstand.storage.process.interrupt_guard import is_interruption
 
 # A store keeps at most half as much in reserve as it uses, and nothing while that would be less than the smallest.
 _SHARE_OF_USED = 2
@@ -77,6 +78,8 @@ class Preallocator:
         try:
             left = _lengthen(self._path, used, size) - used
         except OSError as error:
+            if is_interruption(error):
+                raise
             # Commits only take longer.
             self.enough_until = _NEVER
             logger().debug("no room is kept ahead in %s: %s", self._path, error)

@@ -28,6 +28,7 @@ from bookstand.storage.lmdb.environment import DATA_FILE, LOCK_FILE, LOCK_FILE_B
 from bookstand.storage.lmdb.errors import disk_full, reraise
 from bookstand.storage.lmdb.meta_page import META_BYTES, META_PAGES, SMALLEST_PAGE, parse_meta
 from bookstand.storage.process import process_markers, witness
+from bookstand.storage.process.interrupt_guard import is_interruption
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -287,6 +288,8 @@ def os_errors(doing: str) -> Iterator[None]:
 
 def raise_os_error(error: OSError, doing: str) -> NoReturn:
     """The error of ours for an operating system's."""
+    if is_interruption(error):
+        raise error
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         answer = disk_full(doing, error)
         raise answer from answer.__cause__

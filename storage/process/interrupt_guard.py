@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 _SUSPENDABLE = 0x20 | 0x80 | 0x200
 
 
+def is_interruption(error: OSError) -> bool:
+    """Return whether a timeout's handler raised the error, not the operating system, whose errors have numbers."""
+    return isinstance(error, TimeoutError) and error.errno is None
+
+
 class Call:
     """A call in progress. It is over once its frame has left the stack of its thread, also where an interruption kept
     it from saying so. Without a frame, and in a generator, only the caller knows when it is over."""

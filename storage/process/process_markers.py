@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from bookstand.errors import StoreError
 from bookstand.storage.process import fork_guard
+from bookstand.storage.process.interrupt_guard import is_interruption
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class FolderLock:
             fcntl.flock(self._file, fcntl.LOCK_EX)
         except OSError as error:
             self.release()
-            if self._what is None:
+            if self._what is None or is_interruption(error):
                 raise
             raise StoreError(f"{self._what}: cannot lock its folder: {error}") from error
         except BaseException:
@@ -66,17 +67,20 @@ class FolderLock:
             file = self._file
             if file is None:
                 return
+            interruption: OSError | None = None
             # Explicitly: it is released whatever close() says.
             try:
                 fcntl.flock(file, fcntl.LOCK_UN)
-            except OSError:
-                pass
+            except OSError as error:
+                interruption = error if is_interruption(error) else None
             # No interruption comes between these two.
             self._file = None
             try:
                 os.close(file)
-            except OSError:
-                pass
+            except OSError as error:
+                interruption = error if is_interruption(error) else interruption
+            if interruption is not None:
+                raise interruption
 
     def _forked(self) -> None:
         """In a forked child: close the file without releasing the lock, which the parent holds. If the child kept it
@@ -87,7 +91,8 @@ class FolderLock:
 
 
 class _Held:
-    """A locked file of this process."""
+    """A locked file of this process. Making the object locks nothing yet: if an interruption keeps it from being
+    returned, nothing remains locked."""
 
     _file: int | None = None
 
@@ -109,14 +114,19 @@ class ProcessMarker(_Held):
         """``locked=False``: a reader without LMDB's lock file, which keeps writers out."""
         prefix = (READER if locked else UNLOCKED) if read_only else WRITER
         self.path = os.path.join(folder, f"{prefix}{os.getpid()}-{os.urandom(4).hex()}")
-        with fork_guard.files_lock:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            fork_guard.notify_of_forks(self)
+        self._folder = folder
+        # Without this the marker might be missing after a power cut, which is when it is wanted.
+        self._is_durable = not read_only
+
+    def enter(self) -> None:
+        """Leave the marker in the folder."""
         try:
+            with fork_guard.files_lock:
+                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                fork_guard.notify_of_forks(self)
             fcntl.flock(self._file, fcntl.LOCK_EX)
-            if not read_only:
-                # Without this the marker might be missing after a power cut, which is when it is wanted.
-                sync_folder(folder)
+            if self._is_durable:
+                sync_folder(self._folder)
         except BaseException:
             with suppress(OSError):
                 self.leave()
@@ -128,8 +138,12 @@ class ProcessMarker(_Held):
             return
         try:
             remove([self.path])
-        finally:
-            self.forget()
+        except OSError as error:
+            # An interrupted call is repeated.
+            if not is_interruption(error):
+                self.forget()
+            raise
+        self.forget()
 
 
 class RoleHeldError(Exception):
@@ -147,24 +161,32 @@ class ExclusiveRole(_Held):
     def __init__(self, folder: str, name: str) -> None:
         self._folder = folder
         self._path = os.path.join(folder, f"{SERVER}{name}")
-        with FolderLock(folder) as lock:
-            with fork_guard.files_lock:
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                fork_guard.notify_of_forks(self)
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                file, self._file = self._file, None
-                with open(file, encoding="ascii", errors="replace") as taken:
-                    holder = taken.read()
-                if isinstance(error, BlockingIOError):
-                    raise RoleHeldError(holder) from None
+
+    def take(self) -> None:
+        """Have it until :meth:`leave`; :class:`RoleHeldError` if another has it."""
+        try:
+            with FolderLock(self._folder) as lock:
+                self._lock()
+                lock.release()
+        except BaseException:
+            self.forget()
+            raise
+
+    def _lock(self) -> None:
+        with fork_guard.files_lock:
+            self._file = file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fork_guard.notify_of_forks(self)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RoleHeldError(os.pread(file, 32, 0).decode("ascii", "replace")) from None
+        try:
+            os.ftruncate(file, 0)
+            os.pwrite(file, str(os.getpid()).encode(), 0)
+        except OSError as error:
+            # On a full disk it stays unsaid who it is.
+            if is_interruption(error):
                 raise
-            lock.release()
-        # On a full disk it stays unsaid who it is.
-        with suppress(OSError):
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, str(os.getpid()).encode(), 0)
 
     def leave(self) -> None:
         if self._file is None:

@@ -86,8 +86,9 @@ class Witness:
 
     def saw(self, commit: int) -> None:
         # Other processes witness their commits too; the number must never go back.
-        fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
+            # Inside, for an interruption may come right after it; releasing what is not locked does nothing.
+            fcntl.flock(self._file, fcntl.LOCK_EX)
             if self._newest() < commit:
                 self._write(_SLOT.pack(commit, _crc(commit)), len(_MAGIC) + (commit & 1) * _SLOT.size)
                 os.fdatasync(self._file)

@@ -478,10 +478,10 @@ def _no_marker(patches: Patches) -> None:
         def __init__(self, folder: str, read_only: bool = False, locked: bool = True) -> None:
             patches.hit()
 
-        def leave(self) -> None:
+        def enter(self) -> None:
             pass
 
-        forget = leave
+        leave = forget = enter
 
     patches.replace(process_markers, "ProcessMarker", lambda real: Nobody)
 

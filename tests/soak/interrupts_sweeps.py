@@ -6,14 +6,16 @@ the next call of the same thread.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import bookstand
 from bookstand import TopicConfig
 from bookstand.errors import BookstandError, InterruptedOperationError
+from bookstand.storage.format import schema
 from tests.soak.interruption import Interruption
 
 Do = Callable[[str, Callable[[], object]], object]
@@ -169,7 +171,47 @@ def acknowledging(path: str, do: Do) -> Iterator[Any]:
             yield acknowledge, after
 
 
-SWEEPS: list[Sweep] = [reading, closing_a_ledger, closing_a_store, receiving, rolling, compacting, acknowledging]
+def opening(path: str, do: Do) -> Iterator[Any]:
+    """The beginning of a store, with a witness; then another thread opens it, and nobody else has it open."""
+    while True:
+        opened: list[Any] = []
+
+        def call(opened: list[Any] = opened) -> None:
+            opened.append(bookstand.open(path, witness=True))
+
+        def after(_: object, opened: list[Any] = opened) -> None:
+            for store in opened:
+                store.close()
+
+            def use() -> None:
+                with bookstand.open(path, witness=True) as store:
+                    store.nodes.put("/a", b"1")
+                    if store.storage.others().writers:
+                        raise LostError("the marker of the interrupted call remains locked")
+
+            do("open", use)
+
+        yield call, after
+
+
+def looking_at_all_records(path: str, do: Do) -> Iterator[Any]:
+    """A look at all records of a kind; then another thread reopens the environment."""
+    with bookstand.open(path) as store:
+        writer = store.create_ledger()
+        writer.append_many([b"1"] * 9)
+
+        def look() -> None:
+            list(store.storage.records(schema.LEDGERS))
+            list(store.storage.runs(writer.id, 8))
+
+        while True:
+            yield look, lambda _: do("reopen", store.storage._environment.reopen)
+
+
+SWEEPS: list[Sweep] = [
+    *(reading, closing_a_ledger, closing_a_store, receiving, rolling, compacting, acknowledging, opening),
+    looking_at_all_records,
+]
 
 
 def sweep(one: Sweep, points: int, offset: float, do: Do, kind: type[BaseException] = KeyboardInterrupt) -> int:
@@ -192,13 +234,15 @@ def sweep(one: Sweep, points: int, offset: float, do: Do, kind: type[BaseExcepti
             call, after = next(turns)
             interruption = Interruption(1 + int((number + offset) * length / points), kind)
             raised: BaseException | None = None
-            with suppress(BookstandError):
-                try:
-                    with interruption:
-                        call()
-                except kind as error:
-                    raised = error
-            met += interruption.place is not None
+            try:
+                with interruption:
+                    call()
+            except (kind, BookstandError) as error:
+                raised = error
+            place = interruption.place
+            met += place is not None
+            if place is not None and raised is None and f"{os.sep}bookstand{os.sep}" in place[0].co_filename:
+                raise LostError(f"the exception did not leave the call: it was raised in {place[0].co_qualname}")
             after(raised)
             del raised
     return met

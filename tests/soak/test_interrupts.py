@@ -3,9 +3,12 @@ interrupts``; all defects: ``--kind interrupts_defects``."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -212,19 +215,21 @@ def in_the_middle_of_a_commit_or_after(call, monkeypatch):
         pass
 
 
-def at_points(call, step, kind=KeyboardInterrupt):
-    """Interrupt the call again and again, ``step`` instructions later each time; give each time where it was interrupted
-    and what it raised, which is retained."""
+def at_points(call, step, kind=KeyboardInterrupt, before=lambda: None):
+    """Interrupt the call again and again, ``step`` instructions later each time; give the place, if it is in the
+    library, and what the call raised, which is retained."""
+    before()
     with Interruption(0) as counting:
         call()
     for number in range(1, counting.instructions + 1, step):
         interruption, raised = Interruption(number, kind), None
+        before()
         try:
             with interruption:
                 call()
         except BaseException as error:
             raised = error
-        if interruption.place is not None:
+        if interruption.place is not None and os.sep + "bookstand" + os.sep in interruption.place[0].co_filename:
             yield interruption.place, raised
 
 
@@ -235,3 +240,150 @@ def test_an_interrupted_read_of_all_records_holds_up_no_other(store):
         met += 1
         in_threads(1, lambda _: store.storage._environment.reopen())
     assert met > 20
+
+
+def left_by_openings(path):
+    return [name for name in os.listdir(path) if name.startswith(("open-", "read-", "serve-"))]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("kind", "step"), [(KeyboardInterrupt, 11), (TimeoutError, 37)])
+def test_an_interrupted_opening_can_be_repeated(store_path, kind, step):
+    """The exception is retained meanwhile; nothing of the store remains open. Files without a lock may be closed by the
+    collection of garbage."""
+    path = store_path
+    bookstand.open(path).close()
+    opened = []
+
+    def open_it():
+        opened.append(bookstand.open(path))
+
+    met = 0
+    for place, raised in at_points(open_it, step, kind):
+        while opened:
+            opened.pop().close()
+        assert isinstance(raised, kind), place
+        assert not held_by_others(path), place
+        with bookstand.open(path) as store:
+            store.nodes.put("/a", b"1")
+            assert store.storage.others().writers == 0, place
+        assert left_by_openings(path) == [], place
+        met += 1
+    assert met > 20
+
+
+def held_by_others(path):
+    """Whether another opening of this file could not be locked."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def test_an_interrupted_commit_leaves_the_witness_to_other_processes(store_path):
+    path = store_path
+    met = 0
+    with bookstand.open(path, witness=True) as store:
+        for place, raised in at_points(lambda: store.nodes.put("/a", b"1"), 7):
+            assert isinstance(raised, KeyboardInterrupt)
+            assert not held_by_others(path / "witness"), place
+            met += 1
+    assert met > 100
+
+
+@pytest.mark.parametrize("call", ["take", "resign"])
+def test_a_role_that_was_interrupted_can_be_taken_again(store, call):
+    storage, roles = store.storage, []
+
+    def end():
+        # What was not returned is not held, either.
+        for role in roles:
+            storage.resign(role)
+        roles.clear()
+
+    def serve():
+        end()
+        roles.append(storage.take_role("bookies"))
+
+    met = 0
+    for place, raised in at_points(serve if call == "take" else end, 3, before=end if call == "take" else serve):
+        assert isinstance(raised, KeyboardInterrupt), place
+        end()
+        in_threads(1, lambda _: (serve(), end()))
+        met += 1
+    assert met > 50
+
+
+@pytest.mark.parametrize("call", ["put", "grow", "compact"])
+def test_an_exception_of_a_timeout_reaches_the_caller(store, call):
+    """It is an ``OSError``, but not one of the operating system."""
+    calls = {
+        "put": lambda: store.nodes.put("/a", b"1"),
+        "grow": store.storage._environment.grow,
+        "compact": store.compact,
+    }
+    calls[call]()
+    for place, raised in at_points(calls[call], 41 if call == "compact" else 7, TimeoutError):
+        assert isinstance(raised, TimeoutError), (place, raised)
+    store.nodes.put("/a", b"2")
+
+
+def test_a_call_that_waits_for_readers_can_be_interrupted(store):
+    """The map changes when the reads of other threads are over."""
+    environment = store.storage._environment
+    readers = []
+
+    def read(inside):
+        reading = environment.begin_read()
+        inside.set()
+        time.sleep(0.004)
+        environment.end_read(reading)
+
+    def begin_to_read():
+        inside = threading.Event()
+        readers.append(threading.Thread(target=read, args=(inside,)))
+        readers[-1].start()
+        inside.wait(PATIENCE)
+
+    for place, raised in at_points(environment.grow, 3, before=begin_to_read):
+        readers.pop().join()
+        assert isinstance(raised, KeyboardInterrupt), (place, raised)
+
+
+def test_a_leader_that_is_interrupted_twice_holds_up_no_other(store, monkeypatch):
+    """The second exception comes while the first one is dealt with: when there is no memory, say."""
+    from bookstand.storage.commit import group_commit
+    from bookstand.storage.commit.executor import WriteTransaction
+
+    real, batches, waiting, answers = group_commit._tell, [], [], []
+    writer = store.create_ledger()
+    pending = writer.append_async(b"1")
+
+    def wait():
+        answers.append(pending.exception(PATIENCE))
+
+    def stop(self):
+        monkeypatch.setattr(WriteTransaction, "write_rest", write_rest)
+        waiting.append(threading.Thread(target=wait, daemon=True))
+        waiting[0].start()
+        raise MemoryError
+
+    def tell(batch, later):
+        batches.append(batch)
+        if len(batches) == 1:
+            raise MemoryError
+        return real(batch, later)
+
+    write_rest = WriteTransaction.write_rest
+    monkeypatch.setattr(WriteTransaction, "write_rest", stop)
+    monkeypatch.setattr(group_commit, "_tell", tell)
+    with pytest.raises((MemoryError, bookstand.BookstandError)):
+        pending.result(PATIENCE)
+    waiting[0].join(10)
+    assert not waiting[0].is_alive()
+    assert isinstance(answers[0], bookstand.errors.OutcomeUnknownError)
+    assert store.nodes.put("/b", b"1") == 0

@@ -595,7 +595,7 @@ OUTLIVING = """
 from bookstand.storage.process import process_markers as owners
 store = bookstand.open(path)
 role = store.storage.take_role("bookies")
-lock = owners.FolderLock(path)
+lock = process_markers.FolderLock(path)
 lock.__enter__()
 if os.fork():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -611,7 +611,9 @@ def test_locks_of_a_parent_end_with_it(store_path):
         program.wait_for_lines(1)
         survey = process_markers.OpenProcesses(str(store_path))
         assert (survey.writers, len(survey.died_writing)) == (0, 1)
-        process_markers.ExclusiveRole(str(store_path), "bookies").leave()
+        role = process_markers.ExclusiveRole(str(store_path), "bookies")
+        role.take()
+        role.leave()
         program.tell("go")
         program.finish()
 

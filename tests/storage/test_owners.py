@@ -154,6 +154,8 @@ def test_a_survey(tmp_path):
     folder = str(tmp_path)
     mine = process_markers.ProcessMarker(folder)
     reading = process_markers.ProcessMarker(folder, read_only=True)
+    for owner in (mine, reading):
+        owner.enter()
     (tmp_path / "open-1-dead").touch()
     (tmp_path / "read-1-dead").touch()
     (tmp_path / "unrelated").touch()
