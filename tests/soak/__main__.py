@@ -37,6 +37,7 @@ KINDS: dict[str, str] = {
     "eviction": "tests.soak.eviction:KIND",
     "protocol": "tests.soak.protocol:KIND",
     "protocol_traces": "tests.soak.protocol:TRACES",
+    "protocol_defects": "tests.soak.protocol_defects:KIND",
     "seeded_defects": "tests.soak.seeded_defects:KIND",
     "texts": "tests.soak.texts:KIND",
     "topics": "tests.soak.topics:KIND",

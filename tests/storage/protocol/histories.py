@@ -52,10 +52,13 @@ FAULTS = [
 ]
 
 
-def run(library: Path, seed: int, count: int) -> tuple[int, list[str], Counter[str]]:
-    """Run histories in a process of its own under the shim: how many different ones, the problems, and figures."""
+def run(
+    library: Path, seed: int, count: int, module: str = "tests.storage.protocol.histories", *more: str
+) -> tuple[int, list[str], Counter[str]]:
+    """Run histories in a process of its own under the shim: how many different ones, the problems, and figures. Another
+    module changes what they run, as ``more`` says."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.storage.protocol.histories", str(seed), str(count)],
+        [sys.executable, "-m", module, str(seed), str(count), *more],
         env=own_environment(LD_PRELOAD=library),
         capture_output=True,
         text=True,
