@@ -300,7 +300,7 @@ class StorageReader:
 
     def _stat(self, database: bytes) -> dict[str, int]:
         with self._environment.read() as transaction:
-            return transaction.stat(self._environment.databases[database])
+            return transaction.stat(self._environment.databases[database])  # type: ignore[return-value]
 
     def first_entry_from(self, ledger_id: int, first: int, last: int) -> int | None:
         """Id of the first entry from ``first`` to ``last`` that is there."""

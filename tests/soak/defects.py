@@ -9,6 +9,7 @@ Processes that are forked have the defect of the one that forked them. Those tha
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Callable, Iterator
@@ -422,6 +423,25 @@ def _backup_name_unsynced(patches: Patches) -> None:
         return SimpleNamespace(**{**vars(real), "sync_folder": lambda folder: patches.hit()})
 
     patches.replace(backup, "process_markers", make)
+
+
+@defect("names of parent folders are not synced", "files", "a new store's folder may lose its own name")
+def _parents_unsynced(patches: Patches) -> None:
+    patches.replace(process_markers, "sync_parents", lambda real: lambda path: patches.hit())
+
+
+@defect("a reader needs room for a lock file", "files", "a store on a full disk cannot be opened for reading")
+def _lock_file_needed(patches: Patches) -> None:
+    def make(real: Callable[..., Any]) -> Any:
+        def preallocate_lock_file(path: str, read_only: bool) -> bool:
+            if not real(path, read_only):
+                patches.hit()
+                data_files.raise_os_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "cannot make the lock file")
+            return True
+
+        return preallocate_lock_file
+
+    patches.replace(data_files, "preallocate_lock_file", make)
 
 
 @defect("a data file is made in its place", "files", "a new data file has its name from the first byte on")

@@ -72,7 +72,7 @@ def _replayed(name: str) -> Found:
     return Found(count)
 
 
-def _pytest(file: str, without: str = "") -> Found:
+def _pytest(file: str, without: str = "", only: str = "") -> Found:
     import pytest
 
     class Counting:
@@ -89,10 +89,12 @@ def _pytest(file: str, without: str = "") -> Found:
         options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={folder}/tests"]
         # Hypothesis was loaded before pytest could rewrite it, which nothing here needs.
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        options += ["-k", f"not {without}"] if without else []
+        options += ["-k", only or f"not {without}"] if only or without else []
         status = pytest.main([*options, str(ROOT / "tests" / file)], plugins=[counting])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise SystemExit(f"pytest ended with {status}")
+    if not counting.tests:
+        raise KindUnavailableError(f"the tests of {file} are skipped here")
     return Found(counting.tests, counting.problem)
 
 
@@ -230,7 +232,11 @@ SUITES: dict[str, Suite] = {
     "I/O faults": Suite("faults", lambda: _io_faults(0, 60)),
     "random kills": Suite("kills", lambda: _random_kills(1)),
     "verify()": Suite("tests", lambda: _pytest("storage/test_verify.py", without="thread")),
+    "durable names": Suite("tests", lambda: _pytest("storage/test_durable_names.py")),
+    "full disk": Suite("tests", lambda: _pytest("storage/test_disk_full.py", only="opening_on_a_full_disk")),
 }
+IN_CAMPAIGNS_ONLY = {"durable names", "full disk"}
+"""Suites that catch a single defect in seconds each, which is too much for the tests."""
 
 ASSIGNED: dict[str, set[str]] = {
     "no sync": {"crash states: append, observed"},
@@ -252,6 +258,8 @@ ASSIGNED: dict[str, set[str]] = {
     "a compacted file is not synced": {"crash states: compact"},
     "folders are not synced": {"crash states: put_node", "crash states: backup"},
     "a backup's name is not synced": {"crash states: backup"},
+    "names of parent folders are not synced": {"durable names"},
+    "a reader needs room for a lock file": {"full disk"},
     "a data file is made in its place": {"crash states: put_node"},
     "a short file is believed": {"damaged headers"},
     "trees are not looked at": {"damaged files"},
@@ -411,6 +419,7 @@ UNITS: list[tuple[str | None, list[str]]] = [
     *((None, [suite]) for suite in SUITES),
 ]
 CONTROLS = range(len(defects.DEFECTS), len(UNITS))
+IN_TESTS = [number for number, (_, suites) in enumerate(UNITS) if not IN_CAMPAIGNS_ONLY.issuperset(suites)]
 
 
 def examine_here(number: int) -> Examined:

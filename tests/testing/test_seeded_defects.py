@@ -25,7 +25,7 @@ def examined(numbers):
 
 @pytest.mark.timeout(1800)
 def test_the_suites_pass_as_long_as_nothing_is_broken():
-    controls = examined(seeded_defects.CONTROLS)
+    controls = examined(number for number in seeded_defects.IN_TESTS if number in seeded_defects.CONTROLS)
     print(seeded_defects.table(controls))
     faults = [one.fault for one in controls if one.fault]
     assert not faults, "\n".join(faults)
@@ -34,7 +34,7 @@ def test_the_suites_pass_as_long_as_nothing_is_broken():
 
 @pytest.mark.timeout(1800)
 def test_every_defect_is_caught(counts):
-    all_of_them = examined(range(len(defects.DEFECTS)))
+    all_of_them = examined(number for number in seeded_defects.IN_TESTS if number not in seeded_defects.CONTROLS)
     print(seeded_defects.table(all_of_them))
     caught = [one.defect for one in all_of_them if one.caught]
     missed = [one.defect for one in all_of_them if one.fault]
