@@ -159,11 +159,15 @@ class _Child:
         self.is_alive = False
         self.connection.close()
         until = time.monotonic() + _KILLED
-        while os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            if time.monotonic() > until:
-                self._signal()
-                return "its process does not answer"
-            time.sleep(0.001)
+        try:
+            while os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                if time.monotonic() > until:
+                    self._signal()
+                    return "its process does not answer"
+                time.sleep(0.001)
+        except ChildProcessError:
+            # The program ignores SIGCHLD, so that the system has reaped the child.
+            return "its process has ended"
         # Processes that it started may remain. Until the child is reaped, no other group has its number.
         self._signal()
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])

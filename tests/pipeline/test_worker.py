@@ -197,3 +197,21 @@ def test_a_child_that_ended_between_calls_is_replaced() -> None:
     others = {one for _, one in found}
     assert len(others) == 1
     assert not others & {process, Lost("its process ended")}
+
+
+def test_a_program_that_ignores_the_end_of_children_has_every_outcome() -> None:
+    """The system reaps its children then; programs inherit it from those that start them."""
+
+    def do(number: int) -> int:
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        for processes in (1, 2):
+            found = outcomes(do, [0, 1, 2], processes)
+            assert "its process has ended" in found.pop(1).why
+            assert found == {0: 0, 2: 2}
+    finally:
+        signal.signal(signal.SIGCHLD, before)
