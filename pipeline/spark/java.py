@@ -7,6 +7,7 @@ Spark starts ``$JAVA_HOME/bin/java`` and always asks for a module that the runti
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -18,7 +19,7 @@ for argument do
     shift
     case "$argument" in {module}) ;; *) set -- "$@" "$argument" ;; esac
 done
-exec "{java}" "$@"
+exec {java} "$@"
 """
 
 
@@ -38,7 +39,7 @@ def java_home(folder: Path) -> str | None:
     script = folder / "java" / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
     growing = script.with_name(f"java.{os.getpid()}")
-    growing.write_text(_SCRIPT.format(module=_UNKNOWN_MODULE, java=JAVA))
+    growing.write_text(_SCRIPT.format(module=_UNKNOWN_MODULE, java=shlex.quote(str(JAVA))))
     growing.chmod(0o755)
     growing.replace(script)
     return str(script.parent.parent)

