@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -17,6 +17,8 @@ from bookstand.pipeline.tables.sources import DataSource
 
 Row = dict[str, Any]
 _ROWS = 4096
+# Messages may expand to many times their stored bytes, and an Arrow array holds no more than 2 GiB.
+_BYTES = 32 << 20
 # So many damaged rows are named in an error.
 _NAMED = 10
 
@@ -51,8 +53,7 @@ def from_rows(query: Query, place: DataSource, rows: Iterable[Row], size: int = 
     table, names = query.table, query.names
     chosen = [name for name in table.names if name in names]
     schema = table.schema_of(chosen)
-    rows = iter(rows)
-    while some := list(islice(rows, size)):
+    for some in _pieces(iter(rows), size, [name for name in chosen if table[name].type == "binary"]):
         arrays = []
         for name in chosen:
             if name == PLACE:
@@ -63,6 +64,23 @@ def from_rows(query: Query, place: DataSource, rows: Iterable[Row], size: int = 
                 values = [list(value.items()) if isinstance(value, dict) else value for value in values]
             arrays.append(pa.array(values, table[name].arrow))
         yield pa.record_batch(arrays, schema)
+
+
+def _pieces(rows: Iterator[Row], size: int, large: Sequence[str]) -> Iterator[list[Row]]:
+    """Rows in lists of up to ``size``, or fewer where the values of their ``large`` columns have many bytes."""
+    if not large:
+        while some := list(islice(rows, size)):
+            yield some
+        return
+    some, weight = [], 0
+    for row in rows:
+        some.append(row)
+        weight += sum(len(row.get(name) or b"") for name in large)
+        if len(some) == size or weight >= _BYTES:
+            yield some
+            some, weight = [], 0
+    if some:
+        yield some
 
 
 def from_damage(query: Query, place: DataSource, damage: Iterable[Damage]) -> Iterator[pa.RecordBatch]:

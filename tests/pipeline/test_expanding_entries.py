@@ -58,6 +58,14 @@ def test_an_entry_beyond_the_limits_is_a_row_that_names_it(store: Path, columns:
         rows_of(place, columns, strict=True)
 
 
+def test_a_record_batch_has_few_bytes_however_its_messages_expand(tmp_path: Path) -> None:
+    with bookstand.open(tmp_path / "store") as made:
+        made.managed_ledger(TOPIC).append_many([bytes(4 << 20)] * 24, compression="ZSTD")
+    batches = list(read(str(tmp_path / "store"), query("messages", ("entry_id", "payload"))))
+    assert [row for batch in batches for row in batch.column("entry_id").to_pylist()] == list(range(24))
+    assert max(batch.nbytes for batch in batches) < 40 << 20
+
+
 def test_options_raise_the_limits(store: Path) -> None:
     options = {"path": str(store), "Max_Expansion_Ratio": "1000000"}
     (place,) = places_of(STORE, checked_options(STORE, options))
