@@ -61,8 +61,8 @@ class RebuildDelayed:
     def __post_init__(self) -> None:
         self.cut.check()
         store_commit.work(self.workplace)
-        for table in self.table:
-            local_path(table, "table")
+        # Tasks may have another working directory.
+        object.__setattr__(self, "table", tuple(local_path(table, "table") for table in self.table))
 
     def work(self) -> Path | None:
         return None if self.looking else store_commit.work(self.workplace)
@@ -72,7 +72,7 @@ class RebuildDelayed:
     def plan(self) -> JobPlan:
         plan = JobPlan([], [], [])
         problems: list[str] = []
-        tables = _tables(self.table)
+        tables = _tables(self.table, problems)
         where = self._where(problems) if self.together else {}
         found: set[str] = set()
         for store, topic in each_topic(self.stores, self.topics, problems):
@@ -222,32 +222,76 @@ _Rows = list[tuple[str, list[int], bool]]
 """Where a table has the messages of a topic: files, their row groups, and whether these have no others."""
 
 
-def _tables(files: Sequence[str]) -> dict[str, _Rows]:
+def _tables(files: Sequence[str], problems: list[str]) -> dict[str, _Rows]:
     """By topic; what the files say of themselves is enough where a row group is of one topic."""
     found: dict[str, _Rows] = {}
     if files:
         import pyarrow.compute as pc
-        import pyarrow.parquet as pq
     for file in files:
-        parquet = pq.ParquetFile(file)
-        missing = set(delayed_rows.COLUMNS) - set(parquet.schema_arrow.names)
-        if missing:
-            raise IncorrectParameterError(f"{file} is no table of messages: it has no {', '.join(sorted(missing))}")
-        column = parquet.schema_arrow.names.index("topic")
+        parquet = _opened(file)
         groups: dict[str, tuple[list[int], bool]] = {}
+        damaged = 0
         for number in range(parquet.num_row_groups):
-            statistics = parquet.metadata.row_group(number).column(column).statistics
+            statistics = _statistics(parquet, number, "topic")
             if statistics is not None and statistics.has_min_max and statistics.min == statistics.max:
                 names, alone = [statistics.min], True
             else:
                 names = pc.unique(parquet.read_row_group(number, columns=["topic"]).column(0)).to_pylist()
                 alone = len(names) == 1
+            damaged += _damaged_rows(parquet, number)
             for name in names:
+                if name is None:
+                    # A damaged row: delayed messages have topics.
+                    continue
                 some, others = groups.get(name, ([], True))
                 groups[name] = ([*some, number], others and alone)
         for name, (numbers, alone) in groups.items():
             found.setdefault(name, []).append((file, numbers, alone))
+        if damaged:
+            problems.append(f"{file}: {damaged} rows are damaged, and are taken for messages without delay")
     return found
+
+
+def _opened(file: str) -> Any:
+    """A Parquet file with the columns of messages."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        parquet = pq.ParquetFile(file)
+    except pa.ArrowInvalid as error:
+        raise IncorrectParameterError(f"table {file} is no Parquet file: {error}") from None
+    schema = parquet.schema_arrow
+    missing = set(delayed_rows.COLUMNS) - set(schema.names)
+    if missing:
+        raise IncorrectParameterError(f"{file} is no table of messages: it has no {', '.join(sorted(missing))}")
+    for name in delayed_rows.COLUMNS:
+        found = schema.field(name).type
+        kind = found.value_type if pa.types.is_dictionary(found) else found
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if not (is_text if name == "topic" else pa.types.is_integer(kind)):
+            wanted = "text" if name == "topic" else "whole numbers"
+            raise IncorrectParameterError(f"table {file}: column {name} must be {wanted}, not {found}")
+    return parquet
+
+
+def _statistics(parquet: Any, number: int, column: str) -> Any:
+    """Statistics of a column of a row group. Parquet counts the parts of nested columns as columns."""
+    leaf = next(leaf for leaf in range(len(parquet.schema)) if parquet.schema.column(leaf).path == column)
+    return parquet.metadata.row_group(number).column(leaf).statistics
+
+
+def _damaged_rows(parquet: Any, number: int) -> int:
+    """Number of damaged rows of a row group, in a table that was exported."""
+    from bookstand.pipeline.tables.schemas import ERROR
+
+    if ERROR not in parquet.schema_arrow.names:
+        return 0
+    rows: int = parquet.metadata.row_group(number).num_rows
+    statistics = _statistics(parquet, number, ERROR)
+    if statistics is not None and statistics.has_null_count:
+        return rows - int(statistics.null_count)
+    return rows - int(parquet.read_row_group(number, columns=[ERROR]).column(0).null_count)
 
 
 def _plan_table(of: dict[str, Any], rows: _Rows, plan: JobPlan) -> None:

@@ -67,8 +67,9 @@ def by_topic(table: Any) -> Iterator[tuple[str, Indexes]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if table.column("deliver_at_ms").null_count:
-        table = table.filter(pc.is_valid(table.column("deliver_at_ms")))
+    for name in ("topic", "deliver_at_ms"):
+        if table.column(name).null_count:
+            table = table.filter(pc.is_valid(table.column(name)))
     # One dictionary for all chunks.
     topics = table.column("topic").unify_dictionaries().combine_chunks()
     topics = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
@@ -77,8 +78,7 @@ def by_topic(table: Any) -> Iterator[tuple[str, Indexes]]:
     for code, name in enumerate(topics.dictionary.to_pylist()):
         here = codes == code
         if here.any():
-            rows = in_order(Indexes.of(*(columns if here.all() else (column[here] for column in columns))))
-            yield name, _each_once(rows)
+            yield name, _each_once(Indexes.of(*(columns if here.all() else (column[here] for column in columns))))
 
 
 def in_order(rows: Indexes) -> Indexes:
@@ -92,7 +92,8 @@ def in_order(rows: Indexes) -> Indexes:
 
 
 def _each_once(rows: Indexes) -> Indexes:
-    """Of rows in order: those of a batch wait together, as one entry."""
+    """Rows in the order of the topic, one for each entry: the messages of a batch wait together."""
+    rows = in_order(rows)
     fresh = np.ones(rows.size, dtype=np.bool_)
     fresh[1:] = np.diff(rows.ledger_ids).astype(np.bool_) | np.diff(rows.entry_ids).astype(np.bool_)
     return rows if fresh.all() else Indexes(*(column[fresh] for column in rows))
@@ -106,6 +107,6 @@ def packed_rows(rows: Indexes) -> bytes:
 
 
 def unpacked_rows(pieces: Iterable[bytes]) -> Indexes:
-    """All of them, in the order of the topic."""
+    """Rows of all pieces, in the order of the topic. An entry may be in several pieces: a batch has many messages."""
     parts = [Indexes(*(np.frombuffer(one, dtype=np.int64) for one in unpack(piece)[1])) for piece in pieces]
-    return in_order(concatenate(parts)) if parts else Indexes.of([], [], [])
+    return _each_once(concatenate(parts)) if parts else Indexes.of([], [], [])

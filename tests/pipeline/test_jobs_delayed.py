@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +21,7 @@ from bookstand.disk.disks import Disks
 from bookstand.disk.importer.run import import_disks
 from bookstand.disk.topics.delayed import DelayedIndex, delayed, time_of
 from bookstand.disk.topics.topics import topics
+from bookstand.pipeline.execution.cli import WRONG_USE, main
 from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import execute
 from bookstand.pipeline.jobs.bucket_cutting import CutSettings, coarse
@@ -214,6 +217,113 @@ def test_a_table_that_is_not_what_its_plan_saw_fails(store: Path, tmp_path: Path
     result = attempt(job, plan.units[0], tmp_path)
     assert result.failure is not None
     assert "messages of others" in result.failure
+
+
+def write_rows(rows: Any, file: Path) -> str:
+    import pyarrow.parquet as pq
+
+    pq.write_table(rows, file, row_group_size=100)
+    return str(file)
+
+
+def test_messages_of_a_batch_count_once_wherever_a_table_has_them(store: Path, tmp_path: Path) -> None:
+    """Also where a batch is in two row groups, or in two files."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    done(RebuildDelayed((str(store),), SMALL))
+    wanted = kit.entries_of_buckets(store, T0), kit.entries_of_buckets(store, T1)
+    done(Export((DataSource(STORE, (str(store),)),), str(tmp_path / "out"), ("messages",)))
+    files = sorted(map(str, (tmp_path / "out" / "messages").iterdir()))
+    whole = pa.concat_tables(pq.read_table(file) for file in files)
+    batches = whole.take(pa.array([row for row in range(len(whole)) for _ in range(3)]))
+    file = write_rows(batches, tmp_path / "batches.parquet")
+    for tables in ((file,), (*files, *files), (file, *files)):
+        job = RebuildDelayed((str(store),), SMALL, table=tables)
+        assert len(job.plan().joined) == 2
+        done(job)
+        assert (kit.entries_of_buckets(store, T0), kit.entries_of_buckets(store, T1)) == wanted
+
+
+def test_columns_of_a_table_are_known_by_their_names(store: Path, tmp_path: Path) -> None:
+    """A column of Parquet may be several: those of a map have the keys and the values."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    done(RebuildDelayed((str(store),), SMALL))
+    wanted = kit.entries_of_buckets(store, T0)
+    done(Export((DataSource(STORE, (str(store),)),), str(tmp_path / "out"), ("messages",), (T0,)))
+    (file,) = (tmp_path / "out" / "messages").iterdir()
+    rows = pq.read_table(file, columns=["topic", "ledger_id", "entry_id", "deliver_at_ms"])
+    properties = pa.array([[("kind", "refund")]] * len(rows), pa.map_(pa.string(), pa.string()))
+    job = RebuildDelayed(
+        (str(store),), SMALL, table=(write_rows(rows.add_column(0, "properties", properties), tmp_path / "rows"),)
+    )
+    done(job)
+    assert [unit.of["topic"] for unit in job.plan().units] == [T0]
+    assert kit.entries_of_buckets(store, T0) == wanted
+
+
+def test_damaged_rows_of_a_table_are_named(store: Path, tmp_path: Path) -> None:
+    """Of some damage nobody knows the topic."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    done(RebuildDelayed((str(store),), SMALL))
+    wanted = kit.entries_of_buckets(store, T0), kit.entries_of_buckets(store, T1)
+    done(Export((DataSource(STORE, (str(store),)),), str(tmp_path / "out"), ("messages",)))
+    whole = pa.concat_tables(pq.read_table(file) for file in sorted((tmp_path / "out" / "messages").iterdir()))
+    damaged = [{"error": "0.log at 5: no entry"}, {"topic": T0, "ledger_id": 1, "entry_id": 3, "error": "no message"}]
+    file = write_rows(
+        pa.concat_tables([whole, pa.Table.from_pylist(damaged, whole.schema)]), tmp_path / "damaged.parquet"
+    )
+    summary = execute(RebuildDelayed((str(store),), SMALL, table=(file,)), HERE)
+    assert not summary.failed
+    assert summary.problems == (f"{file}: 2 rows are damaged, and are taken for messages without delay",)
+    assert (kit.entries_of_buckets(store, T0), kit.entries_of_buckets(store, T1)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        ({"topic": [T0.encode()]}, "column topic must be text, not binary"),
+        ({"deliver_at_ms": [datetime(2026, 1, 1)]}, r"column deliver_at_ms must be whole numbers, not timestamp\[us\]"),
+        ({"ledger_id": [1.0]}, "column ledger_id must be whole numbers, not double"),
+        ({"entry_id": None}, "is no table of messages: it has no entry_id"),
+        (None, "is no Parquet file"),
+    ],
+)
+def test_a_file_that_is_no_table_of_messages_is_rejected(
+    store: Path, tmp_path: Path, columns: Any, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow as pa
+
+    file = tmp_path / "messages.parquet"
+    if columns is None:
+        file.write_text("topic,ledger_id,entry_id,deliver_at_ms\n")
+    else:
+        good: dict[str, Any] = {"topic": [T0], "ledger_id": [1], "entry_id": [2], "deliver_at_ms": [kit.NOW]}
+        write_rows(pa.table({name: rows for name, rows in {**good, **columns}.items() if rows is not None}), file)
+    assert main(["rebuild-delayed", str(store), "--table", str(file)]) == WRONG_USE
+    told = capsys.readouterr().err
+    assert str(file) in told
+    assert re.search(what, told), told
+
+
+def test_a_table_may_be_given_by_its_address_or_relative_path(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks have another working directory."""
+    done(Export((DataSource(STORE, (str(store),)),), str(tmp_path / "out"), ("messages",)))
+    files = sorted(map(str, (tmp_path / "out" / "messages").iterdir()))
+    kit.interleaved(files, tmp_path / "mixed.parquet")
+    monkeypatch.chdir(tmp_path)
+    plans = [
+        RebuildDelayed((str(store),), SMALL, table=(table,)).plan()
+        for table in ("mixed.parquet", f"file://{tmp_path}/mixed.parquet", str(tmp_path / "mixed.parquet"))
+    ]
+    assert plans[0] == plans[1] == plans[2]
+    assert len(plans[0].joined) == 2
 
 
 # -- recut -------------------------------------------------------------------------------------------------------------
