@@ -201,9 +201,15 @@ def _partition() -> int:
     return context.partitionId()
 
 
-def test_each_unit_is_a_partition_of_its_own(spark: SparkSession) -> None:
-    """However many cores there are, when the job begins and later."""
-    found = execute(Placed(11), SparkRunner(spark))
+@pytest.mark.parametrize("adaptive", ["false", "true"])
+def test_each_unit_is_a_partition_of_its_own(spark: SparkSession, adaptive: str) -> None:
+    """However many cores there are, when the job begins and later, and whether or not Spark plans again as it runs."""
+    before = str(spark.conf.get("spark.sql.adaptive.enabled"))
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    try:
+        found = execute(Placed(11), SparkRunner(spark))
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", before)
     assert found.ok, str(found)
     for joined in (False, True):
         partitions = [one.facts["partition"] for one in found.results if one.unit.startswith("joined") is joined]
