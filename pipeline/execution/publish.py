@@ -44,7 +44,7 @@ class Output:
     def attempts(self) -> Path:
         """The place for the folders of runs, in an output that exists. An interrupted commit is finished first: its
         files are in the folder of a run that was killed."""
-        with self._locked(wait=True):
+        with self._locked():
             self._replay()
         return self._own / _ATTEMPTS
 
@@ -164,9 +164,9 @@ class Output:
         sync_folder(str(self._own))
 
     @contextmanager
-    def _locked(self, *, wait: bool = False) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         make_folders(str(self.folder))
-        with locked_folder(self._own, _LOCK, wait=wait):
+        with locked_folder(self._own, _LOCK):
             # Outcomes need the names of all folders above them.
             sync_folder(str(self.folder))
             yield

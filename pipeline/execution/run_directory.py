@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bookstand.errors import IncorrectParameterError, StoreInUseError
+from bookstand.errors import IncorrectParameterError
 
 NAME = f"bookstand-runs-{os.getuid()}"
 """Of the folder that all runs of a user in one place share."""
@@ -64,9 +64,9 @@ def run_folder(place: Path | None, name: str) -> Iterator[Path | None]:
 
 
 @contextmanager
-def locked_folder(folder: Path, marker: str, *, wait: bool = True) -> Iterator[None]:
+def locked_folder(folder: Path, marker: str) -> Iterator[None]:
     """Lock a folder of jobs, which is made if it is missing. A folder that no job made is rejected."""
-    descriptor = _open_marker(folder, marker, wait)
+    descriptor = _open_marker(folder, marker)
     try:
         yield
     finally:
@@ -96,7 +96,7 @@ def check_made_by_jobs(folder: Path, marker: str) -> None:
     )
 
 
-def _open_marker(folder: Path, marker: str, wait: bool) -> int:
+def _open_marker(folder: Path, marker: str) -> int:
     """A descriptor that holds the lock of the folder's marker."""
     while True:
         with suppress(FileExistsError):
@@ -108,14 +108,11 @@ def _open_marker(folder: Path, marker: str, wait: bool) -> int:
             # The last run has just removed the folder.
             continue
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_at(descriptor, folder / marker):
                 if not os.fstat(descriptor).st_size:
                     os.write(descriptor, _CONTENT)
                 return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            raise StoreInUseError(f"another job is publishing to {folder.parent}") from None
         except BaseException:
             os.close(descriptor)
             raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import bookstand
 from bookstand.cursor.cursor import Cursor
 from bookstand.disk.disks import Disks
 from bookstand.disk.importer.run import import_disks
-from bookstand.errors import StoreError, StoreInUseError
+from bookstand.errors import StoreError
 from bookstand.managed_ledger.topic_name import cursor_node_of
 from bookstand.pipeline.execution import store_commit
 from bookstand.pipeline.execution.local_runner import LocalRunner
@@ -163,12 +165,24 @@ def test_what_was_published_and_removed_is_made_again(tmp_path: Path) -> None:
     assert kit.content(tmp_path / "out" / "two")
 
 
-def test_two_do_not_publish_to_a_folder_at_a_time(tmp_path: Path) -> None:
-    places = kit.clusters(tmp_path / "disks", "one")
-    job = Import(places, str(tmp_path / "out"))
-    assert execute(job, HERE).ok
-    with Output(tmp_path / "out")._locked(), pytest.raises(StoreInUseError):
-        execute(job, HERE)
+def test_a_run_that_publishes_waits_for_another_one(tmp_path: Path) -> None:
+    """Or its work would be lost."""
+    job = Import(kit.clusters(tmp_path / "disks", "one"), str(tmp_path / "out"))
+    held, threads = threading.Event(), []
+
+    def hold() -> None:
+        with Output(tmp_path / "out")._locked():
+            held.set()
+            time.sleep(0.3)
+
+    def begin_another(done: int, total: int) -> None:
+        threads.append(threading.Thread(target=hold))
+        threads[0].start()
+        held.wait()
+
+    assert execute(job, HERE, progress=begin_another).ok
+    threads[0].join()
+    assert kit.content(tmp_path / "out" / "one")
 
 
 def test_a_unit_that_two_have_done_is_published_once(tmp_path: Path) -> None:
