@@ -12,7 +12,8 @@ import os
 import platform
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import Protocol, cast
@@ -102,11 +103,12 @@ def execute(
     with run_folder(doing.work(), job.name) as folder:
         found: list[tuple[Unit, Result]] = []
         total = len(units) + len(joined)
-        attempted = _Attempted(doing, runner, plan, folder)
-        for result in attempted.results(units, joined):
-            found.append((known[result.unit], result))
-            if progress is not None:
-                progress(len(found), total)
+        # An interruption ends all attempts before the folder is removed.
+        with closing(_Attempted(doing, runner, plan, folder).results(units, joined)) as results:
+            for result in results:
+                found.append((known[result.unit], result))
+                if progress is not None:
+                    progress(len(found), total)
         good = [(unit, result) for unit, result in found if result.failure is None]
         summary.results += [result for _, result in found if result.failure is not None]
         if dry_run:
@@ -125,7 +127,7 @@ class _Attempted:
         self._parts = plan.parts
         self._folder = folder
 
-    def results(self, units: Sequence[Unit], joined: Sequence[Unit]) -> Iterator[Result]:
+    def results(self, units: Sequence[Unit], joined: Sequence[Unit]) -> Generator[Result]:
         waiting = {unit.name: unit for unit in (*units, *joined)}
         crashed: dict[str, Result] = {}
         for result in chain(self._run(units), self._run_joined(joined)):

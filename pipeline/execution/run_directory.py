@@ -55,8 +55,7 @@ def run_folder(place: Path | None, name: str) -> Iterator[Path | None]:
         yield run
     finally:
         try:
-            # An attempt that is still under way elsewhere fails when it writes next.
-            shutil.rmtree(run, ignore_errors=True)
+            _remove(run)
         finally:
             os.close(lock)
         with suppress(OSError, IncorrectParameterError), locked_folder(runs, _MARKER):
@@ -159,11 +158,25 @@ def _remove_killed(runs: Path) -> None:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(run, ignore_errors=True)
+            _remove(run)
         except BlockingIOError:
             pass
         finally:
             os.close(descriptor)
+
+
+def _remove(run: Path) -> None:
+    """Remove the folder of a run, whose lock this process holds, and its lock file last: with it, the next run removes
+    what remains if this process is killed, or if an attempt still writes elsewhere.
+    """
+    with suppress(OSError):
+        for path in list(run.iterdir()):
+            if path.name != _LOCK:
+                # An attempt fails when it makes its next file.
+                shutil.rmtree(path, ignore_errors=True)
+        if os.listdir(run) == [_LOCK]:
+            (run / _LOCK).unlink()
+            run.rmdir()
 
 
 def _remove_if_empty(runs: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import uuid
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,8 +27,10 @@ from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.recut import Recut
 from bookstand.pipeline.tables.sources import STORE, DataSource
 from tests.delivery.bucket_kit import MEMORY
-from tests.kit import Program
+from tests.kit import Program, eventually
 from tests.pipeline import kit
+from tests.pipeline.dying import SlowExport
+from tests.soak.dying_units import is_alive
 
 HERE = LocalRunner()
 SMALL = CutSettings(least=50, step_millis=100_000)
@@ -223,3 +227,78 @@ def test_a_folder_of_another_user_in_a_shared_one_is_rejected(tmp_path: Path) ->
         (shared / NAME).chmod(mode)
         with pytest.raises(IncorrectParameterError, match="another user"), run_folder(shared, "run"):
             pass
+
+
+_KILLED_REMOVING = """
+import os
+import sys
+from pathlib import Path
+from bookstand.pipeline.execution.run_directory import run_folder
+from tests.pipeline.dying import dying_at
+
+with run_folder(Path(sys.argv[1]), "run") as folder:
+    for name in "abc":
+        (folder / f"attempt-{name}").mkdir()
+        (folder / f"attempt-{name}" / "file").write_text("x")
+    os.unlink = dying_at(int(sys.argv[2]), os.unlink, before=False)
+    print(folder, flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_removal_that_was_killed_is_finished_by_the_next_run(tmp_path: Path, number: int) -> None:
+    with Program(_KILLED_REMOVING, tmp_path, number) as killed:
+        left = Path(killed.wait_for_lines(1)[0])
+        assert killed.finish() == -signal.SIGKILL
+    assert left.exists()
+    with run_folder(tmp_path, "run"):
+        assert not left.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_attempt_writes_while_its_run_ends_is_removed_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt of a task, for example, which a cluster has not ended yet."""
+    with run_folder(tmp_path, "run") as run:
+        assert run is not None
+        (run / "attempt").mkdir()
+        late = run / "attempt" / "late"
+        rmdir = os.rmdir
+
+        def interfering(path: object, **more: Any) -> None:
+            if str(path).endswith("attempt"):
+                late.write_text("x")
+            rmdir(path, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(os, "rmdir", interfering)
+    monkeypatch.undo()
+    assert late.exists()
+    with run_folder(tmp_path, "run"):
+        assert not late.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_run_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    """The interruption comes where a result is counted, not where the run waits for one."""
+    store = kit.fill(tmp_path / "store", topics=2)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    given: dict[str, Any] = {"tables": ("messages",), "marks": str(marks)}
+    places = (DataSource(STORE, (str(store),)),)
+    units = SlowExport(places, str(tmp_path / "out"), **given).plan().units
+    job = SlowExport(places, str(tmp_path / "out"), **given, slow=units[0].name)
+    processes: list[int] = []
+
+    def interrupt(done: int, total: int) -> None:
+        eventually(lambda: sum(bool(mark.read_text()) for mark in marks.glob("*.*")) == 2, "both units at work")
+        processes.extend(int(mark.read_text()) for mark in marks.glob("*.*"))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        execute(job, LocalRunner(2), progress=interrupt)
+    assert len(processes) == 2
+    assert not any(map(is_alive, processes))
+    # An interactive program holds the last error, with all that the run used.
+    del raised
+    assert list((tmp_path / "out" / "_bookstand" / "attempts").iterdir()) == []
