@@ -32,6 +32,7 @@ from bookstand.storage.process.process_markers import make_folders, sync_folder
 _FOLDER = "_bookstand"
 _ATTEMPTS, _MANIFEST, _PUBLISHED, _LOCK = "attempts", "manifest", "published", "lock"
 _READY = "ready"
+_IN = "in-"
 
 
 class Output:
@@ -51,9 +52,12 @@ class Output:
     @staticmethod
     def place(attempt: Path, name: str) -> Path:
         """Path to which an attempt writes the outcome that is published as ``name``, which may contain folders."""
-        ready = attempt / _READY
-        ready.mkdir(exist_ok=True)
-        return ready / quote(name, safe="")
+        folder, _, last = name.rpartition("/")
+        # The last part stays as it is: quoted, it may be longer than names can be.
+        place = attempt / _READY / f"{_IN}{quote(folder, safe='')}"
+        for missing in (place.parent, place):
+            missing.mkdir(exist_ok=True)
+        return place / last
 
     @staticmethod
     def sync(attempt: Path) -> None:
@@ -121,8 +125,8 @@ class Output:
 
     def _of_another_state(self, unit: Unit) -> StoreError:
         return StoreError(
-            f"{self.folder} has the outcome of unit {unit.name!r} as it was before its source changed: "
-            "give an empty folder"
+            f"{self.folder} has the outcome of unit {unit.name!r} as it was before its source changed, or with other "
+            "options: give an empty folder"
         )
 
     def _has(self, one: Mapping[str, Any]) -> bool:
@@ -174,5 +178,6 @@ class Output:
 
 def _moves(attempt: Path, folder: Path) -> Iterator[tuple[Path, Path]]:
     ready = attempt / _READY
-    for source in sorted(ready.iterdir()) if ready.is_dir() else ():
-        yield source, folder / unquote(source.name)
+    for place in sorted(ready.iterdir()) if ready.is_dir() else ():
+        for source in sorted(place.iterdir()):
+            yield source, folder / unquote(place.name.removeprefix(_IN)) / source.name

@@ -6,6 +6,7 @@ What is damaged is a row with an error, and named in the summary.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ TABLES = ("ledgers", "messages", "cursors", "acks", "delayed_buckets", "delayed_
 
 # Large enough to be read fast, small enough to be held.
 _ROW_GROUP = 1 << 17
+_NAME_BYTES = 200
 
 
 @dataclass(frozen=True)
@@ -98,13 +100,18 @@ class Export:
         asked = _query(table, unit.of["topics"])
         file = None
         if not self.looking:
-            file = Output.place(folder, f"{table}/{Path(place.paths[0]).name}-{fingerprint(unit.name)}.parquet")
+            file = Output.place(folder, f"{table}/{_begin(Path(place.paths[0]).name)}-{fingerprint(unit.name)}.parquet")
         rows, problems = _write(file, place, asked)
         Output.sync(folder)
         return Result(unit.name, {table: rows}, tuple(problems))
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
         return Output(self.output).publish(done)
+
+
+def _begin(name: str) -> str:
+    """As much of a name as leaves room for more in the name of a file."""
+    return os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
 
 
 def _query(table: str, chosen: Sequence[str]) -> Query:

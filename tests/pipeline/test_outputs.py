@@ -427,3 +427,30 @@ def test_a_place_is_the_same_for_every_task(tmp_path: Path) -> None:
         assert DataSource.of(json.loads(json.dumps(one))) == one
     with pytest.raises(IncorrectParameterError, match="must be a local path"):
         stores("s3a://bucket/store")
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+NAMES = ("a b", "two\nlines", "%2F", "[a]*", "-x", "né", "売上" * 42, "x" * 255)
+
+
+def test_stores_of_any_name_are_exported(tmp_path: Path) -> None:
+    kit.fill(tmp_path / "stores" / NAMES[0], topics=1)
+    for name in NAMES[1:]:
+        shutil.copytree(tmp_path / "stores" / NAMES[0], tmp_path / "stores" / name)
+    found = tuple(stores(str(tmp_path / "stores" / "*")))
+    assert len(found) == len(NAMES)
+    for job in (Export(found, str(tmp_path / "out"), ("ledgers", "messages")), Verify(found)):
+        assert execute(job, LocalRunner(2)).ok
+    files = kit.parquet(tmp_path / "out")
+    for table in ("ledgers", "messages"):
+        told = [columns["place"][0] for file, columns in files.items() if file.startswith(table)]
+        assert sorted(told) == sorted(place.name for place in found)
+    assert len(execute(Export(found, str(tmp_path / "out"), ("ledgers",)), HERE).before) == len(NAMES)
+
+
+def test_clusters_of_any_name_are_imported(tmp_path: Path) -> None:
+    found = kit.clusters(tmp_path / "disks", *NAMES)
+    assert execute(Import(found, str(tmp_path / "out")), LocalRunner(2)).ok
+    assert sorted(one.name for one in (tmp_path / "out").iterdir()) == sorted([*NAMES, "_bookstand"])
+    assert all(kit.content(tmp_path / "out" / name)["ledgers"] for name in NAMES)
