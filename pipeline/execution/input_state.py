@@ -32,8 +32,14 @@ def place_state(place: DataSource) -> str:
 
 
 def _files(folder: str) -> Iterator[str]:
-    for inner, names, files in os.walk(folder):
+    """All files below a folder, also behind links, which disks may be mounted by."""
+    seen: set[str] = set()
+    for inner, names, files in os.walk(folder, followlinks=True):
         names.sort()
+        if (target := os.path.realpath(inner)) in seen:
+            names.clear()
+            continue
+        seen.add(target)
         yield from (os.path.join(inner, file) for file in sorted(files))
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from bookstand.disk.bookies.bookie_directory import CURRENT
 from bookstand.disk.path_kind import BOOKIE, STORE, Target, classify
@@ -52,14 +52,12 @@ class DataSource(NamedTuple):
 
 def stores(paths: Paths, limits: ExpansionLimits = DEFAULT) -> list[DataSource]:
     """Each path is a store, or a glob of some; other matches of a glob are passed over."""
-    found = (os.path.abspath(target.path) for target in _targets(paths, (STORE,)))
-    return [DataSource(STORE, (path,), limits=limits) for path in dict.fromkeys(found)]
+    return [DataSource(STORE, (path,), limits=limits) for path in _folders(paths, STORE)]
 
 
 def bookies(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> DataSource:
     """The disks at all paths, as one cluster. ``metadata``: path of its dump."""
-    folders = list(dict.fromkeys(os.path.abspath(target.path) for target in _targets(paths, (BOOKIE,))))
-    return _cluster(folders, metadata, limits)
+    return _cluster(_folders(paths, BOOKIE), metadata, limits)
 
 
 def clusters(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> list[DataSource]:
@@ -71,9 +69,8 @@ def clusters(paths: Paths, metadata: str | None = None, limits: ExpansionLimits 
     """
     from bookstand.disk.bookies.cluster_directories import ClusterFolders, divided
 
-    folders = dict.fromkeys(os.path.abspath(target.path) for target in _targets(paths, (BOOKIE,)))
     groups: list[ClusterFolders] = []
-    for folder in folders:
+    for folder in _folders(paths, BOOKIE):
         for one in divided(folder):
             group = next((group for group in groups if group.holds(one)), None)
             if group is None:
@@ -96,7 +93,7 @@ def places(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = 
     found: dict[str, list[str]] = {STORE: [], BOOKIE: []}
     for target in _targets(paths, (STORE, BOOKIE)):
         # As it is: it may look like a glob.
-        found[target.kind].append(glob.escape(os.path.abspath(target.path)))
+        found[target.kind].append(glob.escape(_absolute(target.path)))
     return [
         *(stores(found[STORE], limits) if found[STORE] else []),
         *(clusters(found[BOOKIE], metadata, limits) if found[BOOKIE] else []),
@@ -113,6 +110,20 @@ def _cluster(folders: Sequence[str], metadata: str | None, limits: ExpansionLimi
     found = find_bookies(folders, lambda damage: None)
     inner = {str(folder) for bookie in found for folder in (*bookie.journal_folders, *bookie.ledger_folders)}
     return DataSource(BOOKIE, tuple(folders), metadata, tuple(sorted(inner)), limits)
+
+
+def _folders(paths: Paths, kind: str) -> list[str]:
+    """Absolute paths of the stores or disks, each once: of several paths that lead to one, the first."""
+    found: dict[str, str] = {}
+    for target in _targets(paths, (kind,)):
+        found.setdefault(os.path.realpath(target.path), _absolute(target.path))
+    return list(found.values())
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """The absolute path, links as they are, except before "..": behind a link, that is the parent of its target."""
+    plain, real = os.path.abspath(path), os.path.realpath(path)
+    return plain if os.path.realpath(plain) == real else real
 
 
 def _targets(paths: Paths, kinds: Sequence[str]) -> Iterator[Target]:
@@ -165,10 +176,14 @@ def local_path(path: str | os.PathLike[str], what: str) -> str:
     relative paths otherwise. ``what``: for the message."""
     text = os.fspath(path)
     if text.startswith("file:/"):
-        address = urlsplit(text)
-        if address.netloc not in ("", "localhost"):
-            raise IncorrectParameterError(f"{what} must be a path on this machine, not {text!r} on {address.netloc}")
-        text = unquote(address.path)
+        # As Hadoop reads them: "?" and "#" are characters of names.
+        machine, path = "", text.removeprefix("file:")
+        if path.startswith("//"):
+            machine, slash, path = path.removeprefix("//").partition("/")
+            path = slash + path
+        if machine not in ("", "localhost"):
+            raise IncorrectParameterError(f"{what} must be a path on this machine, not {text!r} on {machine}")
+        text = unquote(path)
     elif _ADDRESS.match(text):
         raise IncorrectParameterError(
             f"{what} must be a local path, or that of a mounted file system, not the address {text!r} "
@@ -176,7 +191,7 @@ def local_path(path: str | os.PathLike[str], what: str) -> str:
         )
     if not text or "\0" in text:
         raise IncorrectParameterError(f"{what} must be a path, not {text!r}")
-    return os.path.abspath(text)
+    return _absolute(text)
 
 
 def check_present(place: DataSource) -> None:
@@ -187,7 +202,8 @@ def check_present(place: DataSource) -> None:
     else:
         needed = [*place.paths, *(os.path.join(folder, CURRENT) for folder in place.folders)]
     for path in [*needed, *([place.metadata] if place.metadata is not None else [])]:
-        if not os.path.lexists(path):
+        # A link to a file system that is not mounted leads nowhere.
+        if not os.path.lexists(os.path.realpath(path)):
             raise StoreNotFoundError(
                 f"{path} was there when the work was planned and is missing on {platform.node()}: every machine that "
                 "runs tasks needs the same file systems, mounted at the same paths"

@@ -163,7 +163,14 @@ def test_doing_all_again_keeps_a_commit_that_was_interrupted(tmp_path: Path, mon
 # -- addresses ---------------------------------------------------------------------------------------------------------
 
 
-ADDRESSES = ("s3a://bucket/out", "hdfs://name:9000/out", "hdfs:/out", "dbfs:/out", "file://elsewhere/out")
+ADDRESSES = (
+    "s3a://bucket/out",
+    "hdfs://name:9000/out",
+    "hdfs:/out",
+    "dbfs:/out",
+    "file://elsewhere/out",
+    "file://[elsewhere/out",
+)
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -217,6 +224,8 @@ def test_addresses_of_files_are_paths(
         ("./s3a://b", str(tmp_path / "s3a:" / "b")),
         ("a:/b", str(tmp_path / "a:" / "b")),
         ("x", str(tmp_path / "x")),
+        ("file:///a#1/b?c", "/a#1/b?c"),
+        ("file:/a\nb", "/a\nb"),
     ):
         assert local_path(address, "output") == path
     words = ["verify", f"file://{shared[0]}", "--summary", f"file://{tmp_path}/summary.json"]
@@ -454,3 +463,75 @@ def test_clusters_of_any_name_are_imported(tmp_path: Path) -> None:
     assert execute(Import(found, str(tmp_path / "out")), LocalRunner(2)).ok
     assert sorted(one.name for one in (tmp_path / "out").iterdir()) == sorted([*NAMES, "_bookstand"])
     assert all(kit.content(tmp_path / "out" / name)["ledgers"] for name in NAMES)
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_two_paths_lead_to_is_read_once(tmp_path: Path) -> None:
+    store = kit.fill(tmp_path / "data" / "one", topics=1)
+    (tmp_path / "data" / "current").symlink_to(store)
+    kit.clusters(tmp_path / "data", "disks")
+    (tmp_path / "data" / "copy").symlink_to(tmp_path / "data" / "disks")
+    (tmp_path / "data" / "empty").mkdir()
+    glob = str(tmp_path / "data" / "*")
+    names = {str(tmp_path / "data" / name) for name in ("current", "copy")}
+    assert [one.name for one in stores(glob)] == [str(tmp_path / "data" / "current")]
+    assert [one.name for one in clusters(glob)] == [str(tmp_path / "data" / "copy")]
+    assert {one.name for one in places(glob)} == names
+    assert [one.name for one in stores([store, tmp_path / "data" / "current"])] == [str(store)]
+    assert {result.unit for result in execute(Verify(tuple(places(glob))), HERE).results} == names
+    # The second change of the same store would find it changed.
+    assert execute(RebuildDelayed(tuple(one.name for one in stores(glob)), CutSettings(least=50)), HERE).ok
+
+
+def test_what_is_above_a_link_is_what_is_above_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "inner").mkdir(parents=True)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "link").symlink_to(tmp_path / "a" / "inner")
+    store = kit.fill(tmp_path / "a" / "store", topics=1)
+    kit.fill(tmp_path / "b" / "store", topics=2)
+    monkeypatch.chdir(tmp_path / "b")
+    kit.clusters(tmp_path / "a", "disks")
+    for start in ("link", str(tmp_path / "b" / "link"), f"file://{tmp_path}/b/link"):
+        assert [one.name for one in stores(f"{start}/../store")] == [str(store)]
+        assert [one.name for one in places(f"{start}/../st*")] == [str(store)]
+        assert clusters(f"{start}/../disks") == clusters(tmp_path / "a" / "disks")
+        assert local_path(f"{start}/../out", "output") == str(tmp_path / "a" / "out")
+    assert local_path("../b/./link/out", "output") == str(tmp_path / "b" / "link" / "out")
+
+
+def test_the_state_of_disks_changes_with_files_behind_links(tmp_path: Path) -> None:
+    kit.clusters(tmp_path / "disks", "one")
+    for number, current in enumerate(sorted((tmp_path / "disks").rglob("current"))):
+        moved = tmp_path / f"disk-{number}"
+        current.rename(moved)
+        current.symlink_to(moved)
+        # A link that leads to where it is.
+        (moved / "loop").symlink_to(current)
+    (found,) = clusters(tmp_path / "disks" / "one")
+    for file in ("0.log", "0.txn"):
+        before = place_state(found)
+        assert place_state(found) == before
+        _append(next(path for path in tmp_path.glob("disk-*/*") if path.name == file))
+        assert place_state(found) != before
+
+
+@pytest.mark.parametrize("kind", ["store", "journal", "dump"])
+def test_a_link_to_a_file_system_that_is_missing_is_no_damage(tmp_path: Path, kind: str) -> None:
+    if kind == "store":
+        link = kit.fill(tmp_path / "store", topics=1) / "data.mdb"
+        (found,) = stores(tmp_path / "store")
+    else:
+        kit.clusters(tmp_path / "disks", "one")
+        (found,) = clusters(tmp_path / "disks" / "one")
+        current = tmp_path / "disks" / "one" / "made:3181" / "journal" / "current"
+        link = Path(found.metadata or "") if kind == "dump" else current
+    target = tmp_path / "mounted" / link.name
+    target.parent.mkdir()
+    link.rename(target)
+    link.symlink_to(target)
+    planned = plan(found, query("ledgers"))
+    target.rename(tmp_path / "unmounted")
+    with pytest.raises(StoreNotFoundError, match="mounted"):
+        sum(batch.num_rows for part in planned for batch in rows(part, query("ledgers")))
