@@ -89,7 +89,13 @@ def execute(
     """Plan, do, commit; a dry run commits nothing. ``only``: units by their names; ``again``: those too that were
     committed before."""
     plan = job.plan()
-    known = {unit.name: unit for unit in (*plan.units, *plan.joined)}
+    known: dict[str, Unit] = {}
+    for unit in (*plan.units, *plan.joined):
+        # A place, a table or a topic may be named twice.
+        if known.setdefault(unit.name, unit) != unit:
+            raise IncorrectParameterError(
+                f"job {job.name} has two different units {unit.name!r}: run it for each alone"
+            )
     for name in only:
         if name not in known:
             raise IncorrectParameterError(f"job {job.name} has no unit {name!r}")
@@ -97,7 +103,8 @@ def execute(
     doing = job.preview() if dry_run else job
     before = {} if again else doing.done([known[name] for name in known if name in wanted])
     units, joined = (
-        [unit for unit in some if unit.name in wanted and unit.name not in before] for some in (plan.units, plan.joined)
+        [known[name] for name in dict.fromkeys(unit.name for unit in some) if name in wanted and name not in before]
+        for some in (plan.units, plan.joined)
     )
     summary = Summary(job.name, dry_run, len(wanted), list(before.values()), problems=plan.problems)
     with run_folder(doing.work(), job.name) as folder:

@@ -465,6 +465,20 @@ def test_clusters_of_any_name_are_imported(tmp_path: Path) -> None:
     assert all(kit.content(tmp_path / "out" / name)["ledgers"] for name in NAMES)
 
 
+def test_what_is_named_twice_is_done_once(tmp_path: Path) -> None:
+    (found,) = stores(kit.fill(tmp_path / "store", topics=1))
+    topic = kit.TOPIC.format(0)
+    export = Export((found, found), str(tmp_path / "out"), ("ledgers", "messages", "ledgers"), (topic, topic))
+    for job in (export, Verify((found, found)), RebuildDelayed((found.name, found.name), CutSettings(least=50))):
+        summary = execute(job, HERE)
+        assert summary.ok, str(summary)
+        assert summary.units == len(summary.results) == (2 if job is export else 1)
+    # The names of these differ in nothing.
+    one, other = (DataSource(STORE, paths) for paths in (("/a,/b",), ("/a", "/b")))
+    with pytest.raises(IncorrectParameterError, match="two different units '/a,/b'"):
+        execute(Verify((one, other)), HERE)
+
+
 # -- links -------------------------------------------------------------------------------------------------------------
 
 
