@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bookstand.disk.topics.topics import topics
 from bookstand.errors import BookstandError
@@ -18,7 +18,7 @@ from bookstand.pipeline.execution.input_state import place_state
 from bookstand.pipeline.execution.publish import Output
 from bookstand.pipeline.execution.unit import JobPlan, Result, Unit, fingerprint
 from bookstand.pipeline.execution.worker import Lost, calls
-from bookstand.pipeline.tables.sources import STORE, DataSource, check_present, open_source
+from bookstand.pipeline.tables.sources import STORE, DataSource, check_present, open_metadata, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,32 +61,49 @@ class Export:
         """A table at a time, and messages a topic at a time where that takes no reading of everything."""
         units: list[Unit] = []
         problems: list[str] = []
+        topics_found: set[str] = set()
         # A store may end the process that reads its topics.
-        for place, found in calls(self._units, self.places):
-            if isinstance(found, list):
-                units += found
-            else:
-                problems.append(f"{place.name}: {found.why}")
+        for place, planned in calls(self._planned, self.places):
+            if isinstance(planned, Lost):
+                problems.append(f"{place.name}: {planned.why}")
+                continue
+            units += planned.units
+            problems += planned.problems
+            topics_found.update(planned.topics)
+        problems += [f"topic {one} is in none of the places" for one in self.topics if one not in topics_found]
         return JobPlan(units, problems=tuple(problems))
 
-    def _units(self, place: DataSource) -> list[Unit] | Lost:
+    def _planned(self, place: DataSource) -> _Planned | Lost:
         units = []
         try:
             state = place_state(place)
+            found, problems = self._topics(place)
             for table in self.tables:
-                for chosen in self._topics(place) if table == "messages" else [list(self.topics)]:
+                by_topic = table == "messages" and place.kind == STORE
+                wanted = [[name] for name in found if not self.topics or name in self.topics]
+                for chosen in wanted if by_topic else [list(self.topics)]:
                     name = " ".join((place.name, table, *(chosen if table == "messages" else ())))
                     of = {"place": list(place), "state": state, "table": table, "topics": chosen}
                     units.append(Unit(name, of))
         except (BookstandError, OSError) as error:
             return Lost(str(error))
-        return units
+        return _Planned(units, problems, found)
 
-    def _topics(self, place: DataSource) -> list[list[str]]:
-        if place.kind != STORE:
-            return [list(self.topics)]
-        with open_source(place) as disks:
-            return [[topic.name] for topic in topics(disks) if not self.topics or topic.name in self.topics]
+    def _topics(self, place: DataSource) -> tuple[list[str], list[str]]:
+        """Names of the topics of a place, where units depend on them, and what is damaged among them: in tables of some
+        topics, damage of which the topic is not known has no row."""
+        if not self.topics and (place.kind != STORE or "messages" not in self.tables):
+            return [], []
+        if place.kind == STORE:
+            with open_source(place) as disks:
+                names = [topic.name for topic in topics(disks)]
+                damage = disks.damage
+        elif place.metadata is None:
+            return [], []
+        else:
+            with open_metadata(place) as (dump, damage):
+                names = dump.topics
+        return names, [f"{place.name}: {one.what}" for one in damage]
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
         return Output(self.output).published(units, look_only=self.looking)
@@ -112,6 +129,14 @@ class Export:
 def _begin(name: str) -> str:
     """As much of a name as leaves room for more in the name of a file."""
     return os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
+
+
+class _Planned(NamedTuple):
+    """What a place contributes to the plan."""
+
+    units: list[Unit]
+    problems: list[str]
+    topics: list[str]
 
 
 def _query(table: str, chosen: Sequence[str]) -> Query:

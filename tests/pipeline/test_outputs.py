@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bookstand.managed_ledger.topic_name import node_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,16 @@ from bookstand.pipeline.jobs.rebuild_delayed import RebuildDelayed
 from bookstand.pipeline.jobs.verify import Verify
 from bookstand.pipeline.tables.query import query
 from bookstand.pipeline.tables.schemas import TABLES
-from bookstand.pipeline.tables.sources import STORE, DataSource, bookies, clusters, local_path, places, stores
+from bookstand.pipeline.tables.sources import (
+    STORE,
+    DataSource,
+    bookies,
+    clusters,
+    local_path,
+    open_metadata,
+    places,
+    stores,
+)
 from bookstand.pipeline.tables.tables import plan, rows
 from tests.pipeline import kit
 
@@ -549,3 +559,39 @@ def test_a_link_to_a_file_system_that_is_missing_is_no_damage(tmp_path: Path, ki
     target.rename(tmp_path / "unmounted")
     with pytest.raises(StoreNotFoundError, match="mounted"):
         sum(batch.num_rows for part in planned for batch in rows(part, query("ledgers")))
+
+
+# -- topics that are not there -----------------------------------------------------------------------------------------
+
+
+def test_topics_that_cannot_be_exported_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = kit.fill(tmp_path / "store", topics=2)
+    kit.clusters(tmp_path / "disks", "one")
+    (known,) = kit.clusters(tmp_path / "other", "two").values()
+    words = ["export", str(store), known.name, "--json", "--output", str(tmp_path / "out"), "--table", "cursors"]
+
+    def told(*more: str) -> tuple[int, list[str]]:
+        code = main([*words, *more])
+        return code, [one["what"] for one in json.loads(capsys.readouterr().out)["problems"]]
+
+    there = [part for topic in topics_in(known, store) for part in ("--topic", topic)]
+    assert told(*there) == (FINE, [])
+    shutil.rmtree(tmp_path / "out")
+    missing = "persistent://acme/orders/9"
+    for table in ("cursors", "messages"):
+        assert told(*there, "--topic", missing, "--table", table, "--dry-run") == (
+            NOT_ALL,
+            [f"topic {missing} is in none of the places"],
+        )
+    with bookstand.open(store) as opened:
+        opened.nodes.put(node_of(kit.TOPIC.format(0)), b"\xff\xff\xff")
+    words[words.index("cursors")] = "messages"
+    code, problems = told()
+    assert code == NOT_ALL
+    assert [one for one in problems if str(store) in one and kit.TOPIC.format(0) in one]
+    assert {columns["topic"][0] for columns in kit.parquet(tmp_path / "out").values()} >= {kit.TOPIC.format(1)}
+
+
+def topics_in(known: DataSource, store: Path) -> list[str]:
+    with open_metadata(known) as (dump, _):
+        return [*dump.topics, *kit.topics_of(store)]
