@@ -10,8 +10,10 @@ tried again.
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +79,7 @@ class SparkRunner:
         limits = self._limits
 
         def do(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            _freeze_imports()
             for result in attempt_each(job, list(_values(batches)), work, _tag(), limits=limits):
                 yield _as_batch([result.to_json()])
 
@@ -92,12 +95,14 @@ class SparkRunner:
         wanted = [(part, {name: numbers[name] for name in part.units if name in numbers}) for part in parts]
 
         def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            _freeze_imports()
             for part, numbers_of_units in _values(batches):
                 for packed in read_each(job, [part], numbers_of_units, limits=limits):
                     row = (numbers_of_units[packed.unit], *packed)
                     yield pa.record_batch([[one] for one in row], schema=_packed_schema())
 
         def join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            _freeze_imports()
             unit, pieces = None, []
             for batch in batches:
                 for _, name, data, *reasons in (row.values() for row in batch.to_pylist()):
@@ -124,6 +129,15 @@ class SparkRunner:
 
     def _results(self, frame: Any) -> list[Result]:
         return [Result.from_json(row["result"]) for row in frame.collect()]
+
+
+@cache
+def _freeze_imports() -> None:
+    """Exclude imported modules from the garbage collection with which Spark's workers end each task, once a process:
+    it takes longer than a small unit.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _first_line(error: Exception) -> str:

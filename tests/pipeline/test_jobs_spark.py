@@ -193,6 +193,22 @@ class Placed:
         return [result for _, result in done]
 
 
+def test_imports_are_no_garbage_of_every_task(spark: SparkSession) -> None:
+    """Spark's workers collect garbage after each task; those that a job has used are used again."""
+    assert execute(Placed(4), SparkRunner(spark)).ok
+
+    def count(batches: Any) -> Any:
+        import gc
+
+        import pyarrow as pa
+
+        for _ in batches:
+            yield pa.record_batch([[gc.get_freeze_count()]], ["count"])
+
+    frozen = spark.range(2, numPartitions=2).mapInArrow(count, "count bigint").collect()
+    assert max(row["count"] for row in frozen) > 10_000
+
+
 def _partition() -> int:
     from pyspark import TaskContext
 
