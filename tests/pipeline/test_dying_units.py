@@ -56,6 +56,22 @@ def test_units_that_die_cost_no_other_on_spark(spark: Any, tmp_path: Path) -> No
     assert not problems, "\n".join(problems)
 
 
+def test_a_unit_that_dies_leaves_no_files_to_the_units_after_it(tmp_path: Path) -> None:
+    """They may be what has exhausted the disk."""
+    plan = planned(tmp_path, 4, {"killed": False, "out_of_disk": False})
+    places = tuple(DataSource(STORE, (str(path),)) for path in plan.paths)
+    dying = {f"{path} entries": how for path, how in plan.dying.items()}
+    for folder in ("notes", "work"):
+        (tmp_path / folder).mkdir()
+    job = dying_units.DyingExport(
+        places, str(tmp_path / "out"), ("entries",), dying=dying, notes=str(tmp_path / "notes")
+    )
+    results = list(LocalRunner(1, LIMITS).run(job, job.plan().units, tmp_path / "work"))
+    assert sum(result.crashed for result in results) == 2
+    left = {str(one) for one in (tmp_path / "work").iterdir()}
+    assert left == {result.staged for result in results if result.failure is None}
+
+
 # -- units of several places -------------------------------------------------------------------------------------------
 
 
