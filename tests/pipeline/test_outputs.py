@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bookstand.managed_ledger.topic_name import node_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bookstand
 from bookstand.errors import BookstandError, IncorrectParameterError, StoreError, StoreNotFoundError
+from bookstand.managed_ledger.topic_name import node_of
 from bookstand.pipeline.execution.cli import FINE, NOT_ALL, WRONG_USE, main
 from bookstand.pipeline.execution.input_state import place_state
 from bookstand.pipeline.execution.local_runner import LocalRunner
