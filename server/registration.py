@@ -95,7 +95,7 @@ class Registration:
 
     def _names_in_cookies(self) -> dict[int, str]:
         names = {}
-        for name in self._storage.names_below(schema.NODES, COOKIES):
+        for name in self._storage.child_names(schema.NODES, COOKIES):
             found = self._storage.node(f"{COOKIES}/{name}")
             number = None if found is None else _number_in(found[0])
             if number is not None:

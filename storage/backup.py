@@ -1,4 +1,4 @@
-"""Copies of a store, and giving back space."""
+"""Backup and compaction of a store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COPYING = "creating-copy"
 
 
 def copy_progress(folder: str) -> int:
-    """Bytes of the copy that a backup or a compaction is writing in a folder; 0 while there is none."""
+    """Bytes written so far of the copy that a backup or compaction makes in a folder; 0 if none is running."""
     try:
         return os.path.getsize(os.path.join(folder, _COPYING, DATA_FILE))
     except OSError:
@@ -32,12 +32,12 @@ def copy_progress(folder: str) -> int:
 
 
 def reclaimable_bytes(storage: Storage) -> tuple[int, int, int]:
-    """What compacting would give back, by and large: (bytes of the file, of these no longer in use, bytes of the pages
-    with entries of deleted ledgers)."""
+    """Estimate what compaction would reclaim: (file size, bytes of free pages, bytes of pages with entries of deleted
+    ledgers)."""
     size = os.path.getsize(data_file(storage.path))
     sizes = list(storage.sizes())
     page_size = next(size // pages for _, _, pages, size, _ in sizes if pages)
-    # With the header pages, and the one that all trees hang on.
+    # Including the meta pages and the root page of the main tree.
     in_use = sum(size for _, _, _, size, _ in sizes) + (META_PAGES + 1) * page_size
     of_deleted = 0
     for key in storage.meta_keys(schema.META_DELETED):
@@ -50,14 +50,14 @@ def reclaimable_bytes(storage: Storage) -> tuple[int, int, int]:
 
 
 def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:
-    """A consistent copy in a folder that must be empty or new. It has its name only once it is whole and synced."""
+    """Write a consistent copy into an empty or new folder. It gets its final name when it is complete and synced."""
     folder = data_files.folder_name(destination)
     storage.flush_if_queued()
     try:
         if not os.path.isdir(folder):
             os.mkdir(folder)
         process_markers.sync_parents(folder)
-        # Two backups into one folder go one after the other, and the second one is refused.
+        # Concurrent backups into one folder run one after the other, and the second is refused.
         with process_markers.FolderLock(folder) as lock:
             if not all(_is_left_over(folder, name) for name in os.listdir(folder)):
                 raise IncorrectParameterError(f"the folder {folder} for the backup is not empty")
@@ -71,13 +71,13 @@ def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:
 
 
 def _is_left_over(folder: str, name: str) -> bool:
-    """What a backup that was killed has left, which the next one clears."""
+    """True for the remains of a killed backup, which the next one removes."""
     path = os.path.join(folder, name)
     return name == _COPYING and os.path.isdir(path) and set(os.listdir(path)) <= {DATA_FILE}
 
 
 def compact(storage: Storage, now: int) -> int:
-    """Remove deleted ledgers' entries and write the data file anew; returns the bytes given back."""
+    """Remove entries of deleted ledgers and rewrite the data file; return the number of bytes reclaimed."""
     if storage.hooks is not None:
         storage.point("compact.before")
     storage.collect_deleted(now)
@@ -97,8 +97,7 @@ def compact(storage: Storage, now: int) -> int:
 
 
 def _copy(storage: Storage, folder: str, compact: bool) -> None:
-    """Write a copy of the data file into the folder under another name, sync it, and give it its name, which callers
-    make durable."""
+    """Copy the data file into the folder under a temporary name, sync it and rename it. The caller syncs the folder."""
     work = os.path.join(folder, _COPYING)
     _remove(work)
     os.mkdir(work)

@@ -1,4 +1,4 @@
-"""Time, injectable everywhere: milliseconds since the epoch."""
+"""Injectable clock, in milliseconds since the epoch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Clock(Protocol):
-        """What the store asks for the time."""
+        """Source of the current time."""
 
         def now(self) -> int:
-            """Milliseconds since the epoch."""
+            """Current time in milliseconds since the epoch."""
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The system clock."""
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""Where a test may reach into the store. Storage owns the interface; without hooks each point costs one test."""
+"""Failpoints and hooks by which tests intervene in the store. Without hooks each failpoint costs one comparison."""
 
 from __future__ import annotations
 
@@ -11,77 +11,77 @@ if TYPE_CHECKING:
     from bookstand.storage.storage import Storage
 
     Proceed = Callable[..., None]
-    # What an operation is about: a ledger's id, a ledger's and an entry's id, a node's path, or the store itself.
+    # Subject of an operation: a ledger id, (ledger id, entry id), a node path, or None for the store itself.
     Subject = int | tuple[int, int] | str | None
 
 POINTS: dict[str, str] = {
-    # making and opening a store
-    "open.before": "a folder is there, its data file may not be",
-    "open.before_rename": "a new data file is whole and synced, under a temporary name",
-    "open.created": "a new data file has its name; nothing has opened it yet",
-    "open.before_marker": "the data file is open; the marker of this process is not there yet",
-    "open.after_marker": "the marker of this process is there; those of dead processes are not removed yet",
+    # creating and opening a store
+    "open.before": "the folder exists; its data file may not",
+    "open.before_rename": "a new data file is complete and synced, under a temporary name",
+    "open.created": "a new data file has its final name; nothing has opened it yet",
+    "open.before_marker": "the data file is open; this process has no marker yet",
+    "open.after_marker": "this process has its marker; markers of dead processes are not removed yet",
     "open.after": "the store is open",
-    # every commit, whatever it holds
+    # every commit
     "commit.before_write": "a commit is about to begin; nothing of it is in the data file",
-    "commit.before_sync": "all of a commit is staged; none of its pages is written",
-    "commit.after_sync": "a commit is on the disk; nobody has been told",
-    # appends, entry by entry
-    "append.before_store": "an entry has its id; the store has not seen it",
-    "append.stored": "an entry is on the disk; its append is not acknowledged",
-    # opening a ledger, and asking for its last-add-confirmed
+    "commit.before_sync": "the whole commit is staged; none of its pages is written",
+    "commit.after_sync": "a commit is durable; no caller has been notified",
+    # appends, once per entry
+    "append.before_store": "an entry has its id; the store has not received it",
+    "append.stored": "an entry is durable; its append is not acknowledged",
+    # opening a ledger, and reading its last-add-confirmed
     "open_ledger.before": "a ledger is about to be opened",
-    "open_ledger.after": "a ledger is open, and recovered if it was to be; the caller has no handle yet",
+    "open_ledger.after": "a ledger is open, and recovered if requested; the caller has no handle yet",
     # recovery
-    "recovery.before": "a ledger that is not closed is about to be recovered; nothing of it is changed",
-    "recovery.marked": "its metadata says IN_RECOVERY; its writer is not stopped yet",
-    "recovery.fenced": "the ledger is fenced; its end is not known yet",
-    "recovery.entry_read": "recovery has read one more slice of entries behind the last-add-confirmed",
-    "recovery.before_close": "the end is known; the compare-and-set to CLOSED is about to be submitted",
-    "recovery.after_close": "the metadata says CLOSED; the caller has not been told",
-    # the other things that happen to a ledger
+    "recovery.before": "recovery of an unclosed ledger is about to begin; nothing has changed",
+    "recovery.marked": "its metadata is IN_RECOVERY; its writer is not fenced yet",
+    "recovery.fenced": "the ledger is fenced; its last entry is not known yet",
+    "recovery.entry_read": "recovery has read another slice of entries after the last-add-confirmed",
+    "recovery.before_close": "the last entry is known; the compare-and-set to CLOSED is about to be submitted",
+    "recovery.after_close": "the metadata is CLOSED; the caller has not been notified",
+    # other ledger operations
     "create.before": "a ledger is about to be created",
     "create.after": "a ledger is created; the caller does not know its id",
-    "force.before": "what is acknowledged is about to be forced",
-    "force.after": "it is forced; the last-add-confirmed has not moved",
+    "force.before": "acknowledged entries are about to be forced",
+    "force.after": "they are forced; the last-add-confirmed has not advanced",
     "close.before_cas": "the compare-and-set to CLOSED is about to be submitted",
-    "close.after_cas": "the metadata says CLOSED; the caller has not been told",
+    "close.after_cas": "the metadata is CLOSED; the caller has not been notified",
     "delete.before": "a ledger is about to be deleted",
-    "delete.after": "a ledger is deleted; the caller has not been told, and nothing is collected",
+    "delete.after": "a ledger is deleted; the caller has not been notified, and no entry is collected",
     "metadata.before": "a ledger's metadata is about to be replaced, by a close, a recovery or the caller",
-    "metadata.after": "it is replaced; whoever asked for it has not been told",
+    "metadata.after": "it is replaced; the caller has not been notified",
     # nodes
     "nodes.put.before": "a node is about to be written",
-    "nodes.put.after": "a node is written; the caller has not been told",
+    "nodes.put.after": "a node is written; the caller has not been notified",
     "nodes.delete.before": "a node is about to be deleted",
-    "nodes.delete.after": "a node is deleted; the caller has not been told",
-    # giving back space, and copies
+    "nodes.delete.after": "a node is deleted; the caller has not been notified",
+    # compaction and backup
     "compact.before": "nothing is collected yet",
-    "compact.collected": "what deleted ledgers left is collected; the data file is the old one",
-    "compact.copied": "the new data file is whole and synced, under a temporary name",
-    "compact.renamed": "the new data file has its name; the store has not opened it yet",
-    "compact.after": "the store goes on with the new data file; the caller has not been told",
-    "backup.before": "the folder of a backup is there, and empty",
-    "backup.copied": "the copy is whole and synced, under a temporary name",
-    "backup.renamed": "the copy has its name, which is not synced yet",
+    "compact.collected": "entries of deleted ledgers are collected; the data file is still the old one",
+    "compact.copied": "the new data file is complete and synced, under a temporary name",
+    "compact.renamed": "the new data file has its final name; the store has not opened it yet",
+    "compact.after": "the store uses the new data file; the caller has not been notified",
+    "backup.before": "the folder of the backup exists and is empty",
+    "backup.copied": "the copy is complete and synced, under a temporary name",
+    "backup.renamed": "the copy has its final name, which is not synced yet",
     # topics
-    "topic.closed": "a topic's ledger is closed; the next is neither made nor listed",
-    "topic.begun": "a topic's next ledger is made and listed; nothing is written to it",
-    "topic.trimmed": "consumed ledgers of a topic are deleted and unlisted; the caller has not been told",
+    "topic.closed": "a topic's ledger is closed; the next one is neither created nor listed",
+    "topic.begun": "a topic's next ledger is created and listed; nothing is written to it",
+    "topic.trimmed": "consumed ledgers of a topic are deleted and unlisted; the caller has not been notified",
     # cursors
     "cursor.encoded": "pages and marker of a flush are encoded; none of them is written",
-    "cursor.flushed": "a flush is on the disk; whoever waits for it has not been told",
-    "cursor.copied": "a cursor's new ledger holds the whole state; its record points at the old one",
-    "cursor.switched": "a cursor's record points at the new ledger; the state in memory does not yet",
+    "cursor.flushed": "a flush is durable; no caller has been notified",
+    "cursor.copied": "a cursor's new ledger holds its full state; its record still refers to the old ledger",
+    "cursor.switched": "a cursor's record refers to the new ledger; the state in memory does not yet",
 }
-"""Every point that the store passes, and how things stand there. Hooks may stop, delay, fail or crash it at each."""
+"""Every failpoint, with the state of the store there. Hooks may pause, delay, fail or crash the store at each."""
 
 
 class SimulatedCrash(BaseException):
-    """Raised by a hook to have everything go as if the process had died there; see :meth:`Storage.crash`.
+    """Raised by a hook to simulate the death of the process at a failpoint; see :meth:`Storage.crash`.
 
-    A BaseException, so that code under test does not take it for an answer. Whoever else uses the store, in whatever
-    thread, is told ``reason``.
+    A BaseException, so that code under test does not handle it as the result of an operation. All other users of the
+    store, in any thread, get ``reason``.
     """
 
     def __init__(self, point: str) -> None:
@@ -91,63 +91,63 @@ class SimulatedCrash(BaseException):
 
 
 class Hooks:
-    """Override what is of interest; every method here lets things take their course.
+    """Base class of hooks. Override the methods of interest; the others change nothing.
 
     ``proceed`` may be called from any thread, once; ``proceed(error)`` makes the operation fail with that error.
     """
 
     sees_entries = True
-    """Whether ``before_add``, ``after_add`` and ``on_read`` are called. Then entries travel one by one; hooks that do
-    not care for single entries say False, and entries travel together as without hooks."""
+    """False if the hooks do not override ``before_add``, ``after_add`` and ``on_read``. Entries are then batched as
+    without hooks; otherwise each entry is submitted on its own."""
 
     def before_add(self, ledger_id: int, entry_id: int, proceed: Proceed) -> bool:
-        """An entry is about to be submitted. True: it waits, unseen by the store, until ``proceed()``."""
+        """Called before an entry is submitted. Return True to hold it back from the store until ``proceed()``."""
         return False
 
     def after_add(self, ledger_id: int, entry_id: int, proceed: Proceed) -> bool:
-        """An entry is stored and synced. True: its acknowledgment waits until ``proceed()``."""
+        """Called when an entry is stored and synced. Return True to delay its acknowledgment until ``proceed()``."""
         return False
 
     def on_read(self, ledger_id: int, entry_id: int, stored: bytes | None) -> bytes | None:
-        """An entry was read. What is returned is what the reader gets; None is "no such entry". May raise."""
+        """Called when an entry is read. Return what the reader gets; None means "no such entry". May raise."""
         return stored
 
     def on_fence(self, ledger_id: int) -> None:
-        """A ledger is about to be fenced. May raise."""
+        """Called before a ledger is fenced. May raise."""
 
     def on_read_lac(self, ledger_id: int) -> None:
-        """A ledger's last-add-confirmed is about to be read. May raise."""
+        """Called before a ledger's last-add-confirmed is read. May raise."""
 
     def of_bookie(self, number: int) -> Hooks:
-        """The hooks for what happens at one of a server's bookies: the same, unless they tell bookies apart."""
+        """Hooks for operations at one bookie of a server. The default makes no distinction between bookies."""
         return self
 
     def appears_empty(self, ledger_id: int) -> bool:
-        """A ledger was opened. True: its handle is to believe that it was closed without an entry."""
+        """Called when a ledger is opened. Return True to make its handle see a ledger that was closed empty."""
         return False
 
     def crashed(self, reason: StoreCrashedError) -> None:
-        """The store has crashed: whatever is held is to go on now, or fail with ``reason``; nothing is stored any more.
+        """Called after a crash: operations that are held back must proceed now, or fail with ``reason``; nothing is
+        stored any longer.
 
-        Called inside :meth:`Storage.crash`, which returns when no other thread is in the middle of a commit.
+        Called inside :meth:`Storage.crash`, which returns when no other thread is committing.
         """
 
     def disk_is_full(self) -> bool:
-        """Asked before each commit: True, and a store that has found its disk full does not look for itself whether
-        there is space again."""
+        """Called before each commit. True keeps a store that has found its disk full from checking for free space."""
         return False
 
     def point(self, name: str) -> None:
-        """The store passes one of ``POINTS``.
+        """Called at each failpoint of ``POINTS``.
 
-        May raise, or end the process. Of the points of a commit: what is raised before the sync refuses the commit,
-        what is raised after it leaves the caller with an unknown outcome. What is raised elsewhere is the operation's
-        answer. :class:`SimulatedCrash` closes the store as a dead process would.
+        May raise, or end the process. An exception at a failpoint of a commit refuses the commit before the sync, and
+        leaves the caller with an unknown outcome after it. Elsewhere the operation fails with the exception.
+        :class:`SimulatedCrash` closes the store as the death of the process would.
         """
 
     def at(self, name: str, subject: Subject, storage: Storage) -> None:
-        """The same with what it is about, and the store that passes it; not called for the points of a commit.
+        """Like :meth:`point`, with the subject and the store. Not called for the failpoints of a commit.
 
-        No lock is held and no transaction is open, so the store may be used, other than in the points of ``open``.
+        No lock is held and no transaction is open, so the store may be used, except at the failpoints of ``open``.
         """
         self.point(name)

@@ -1,4 +1,4 @@
-"""The logger: quiet unless the application sets one up, and imported on first need, for logging is slow to load."""
+"""The package's logger. ``logging`` is imported on first use, because loading it is slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-in for the metadata service: values with versions under paths, changed by compare-and-set."""
+"""Metadata store: versioned values under paths, changed by compare-and-set. It stands in for ZooKeeper."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from bookstand.storage.storage import Storage
 
-# What LMDB takes for a key.
+# LMDB's maximum key size.
 LONGEST_PATH = 511
 
 
 class Nodes:
-    """``expected_version`` is None for any version, -1 where the node must not exist yet."""
+    """The store's nodes. ``expected_version``: None accepts any version, -1 requires that the node does not exist."""
 
     def __init__(self, storage: Storage, check_usable: Callable[[], None], check_writable: Callable[[], None]) -> None:
         self._storage = storage
@@ -26,7 +26,7 @@ class Nodes:
         self._check_writable = check_writable
 
     def get(self, path: str) -> tuple[bytes, int]:
-        """(value, version); :class:`NoSuchNodeError` if there is none."""
+        """Return (value, version) of a node; raise :class:`NoSuchNodeError` if it does not exist."""
         path = check_path(path)
         self._check_usable()
         self._storage.flush_if_queued()
@@ -36,7 +36,7 @@ class Nodes:
         return found
 
     def put(self, path: str, value: bytes, expected_version: int | None = ANY_VERSION) -> int:
-        """Write it, and return its new version: 0 for a new node, one more with each write."""
+        """Write a node and return its new version: 0 for a new node, incremented by each write."""
         self._check_writable()
         operation = PutNode(check_path(path), check_value(value), check_version(expected_version))
         storage = self._storage
@@ -48,7 +48,7 @@ class Nodes:
         return version  # type: ignore[no-any-return]
 
     def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
-        """Remove it; nodes below it stay."""
+        """Delete a node. Nodes below it remain."""
         self._check_writable()
         operation = DeleteNode(check_path(path), check_version(expected_version))
         storage = self._storage
@@ -59,16 +59,16 @@ class Nodes:
             storage.point("nodes.delete.after", path)
 
     def children(self, path: str) -> list[str]:
-        """Names of the next level below the path, in order; also of those that have only nodes below them."""
+        """Names of the node's children in order, including those that exist only as a prefix of deeper paths."""
         path = check_path(path)
         self._check_usable()
         self._storage.flush_if_queued()
-        return self._storage.names_below(schema.NODES, path)
+        return self._storage.child_names(schema.NODES, path)
 
 
 def check_path(path: object) -> str:
     if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
-        raise IncorrectParameterError(f"a node's path is a string that begins with '/', not {path!r}")
+        raise IncorrectParameterError(f"a node's path must be a string that begins with '/', not {path!r}")
     try:
         size = len(path.encode())
     except UnicodeEncodeError as error:
@@ -82,10 +82,10 @@ def check_value(value: object) -> bytes:
     try:
         return memoryview(value).tobytes()  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise IncorrectParameterError(f"a node's value is bytes, not {type(value).__name__}") from None
+        raise IncorrectParameterError(f"a node's value must be bytes, not {type(value).__name__}") from None
 
 
 def check_version(version: object) -> int | None:
     if version is None or (isinstance(version, int) and not isinstance(version, bool) and version >= MUST_NOT_EXIST):
         return version
-    raise IncorrectParameterError(f"a version is None, -1 or from 0 up, not {version!r}")
+    raise IncorrectParameterError(f"a version must be None, -1 or a non-negative integer, not {version!r}")

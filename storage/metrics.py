@@ -1,4 +1,4 @@
-"""What there is to watch, as plain data: whoever has figures gives samples, and ``bookstand/metrics.py`` shows them."""
+"""Metric samples as plain data. Sources provide them; ``bookstand/metrics.py`` exports them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 
 
 class Family(NamedTuple):
-    """Figures of one kind: what their name means, and which labels tell them apart, beside ``cluster``."""
+    """A metric family: its name, kind, help text and labels, besides ``cluster``."""
 
     name: str
     kind: str
@@ -18,7 +18,7 @@ class Family(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One figure. ``name`` is the family's, but where a family has several, such as a histogram's sum and count."""
+    """One sample. ``name`` differs from the family's for a histogram's sum, count and buckets."""
 
     family: Family
     name: str
@@ -27,6 +27,6 @@ class Sample(NamedTuple):
 
 
 class MetricSource(Protocol):
-    """Has figures as long as it is known to its client."""
+    """An object that provides samples while it is registered with its client."""
 
     def samples(self) -> Iterable[Sample]: ...

@@ -1,7 +1,7 @@
-"""What can be read of a store. Every method has a transaction of its own, which is over before anything is returned.
+"""Read access to a store. Every method runs in its own read transaction, which ends before the method returns.
 
-A generator has a plain method begin and end each of its transactions: of a generator nobody can tell whether it was
-interrupted (:mod:`bookstand.storage.process.interrupt_guard`).
+A generator calls a plain method for each of its transactions, because an interrupted generator cannot be recognized
+(:mod:`bookstand.storage.process.interrupt_guard`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from bookstand.storage.hooks import Hooks
 
-# A scan's slice: enough entries to pay for a read transaction and numpy, few enough bytes to stay small.
+# Limits of a scan's slice: enough entries to amortize the read transaction and numpy, and bounded memory.
 SLICE_ENTRIES = 2_000
 SLICE_BYTES = 4 << 20
 
 
 class StorageReader:
-    """The reading half of a storage."""
+    """Read methods of :class:`~bookstand.storage.storage.Storage`."""
 
     _environment: LmdbEnvironment
     entry_hooks: Hooks | None
@@ -38,14 +38,14 @@ class StorageReader:
         """Raise if the store is closed, or was opened before a fork."""
 
     def state(self, ledger_id: int) -> LedgerState | None:
-        """What the bookie remembers of the ledger; None if it has never heard of it."""
+        """State of a ledger on the bookie; None if the bookie does not know the ledger."""
         sealed = self._get(schema.STATE, schema.LEDGER_KEY.pack(ledger_id))
         if sealed is None:
             return None
         return unpack(ledger_id, sealed_record.unseal(schema.STATE, schema.LEDGER_KEY.pack(ledger_id), sealed))
 
     def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """The stored bytes, or None if there is no such entry."""
+        """Stored bytes of an entry, or None if it does not exist."""
         stored = self.entry_as_stored(ledger_id, entry_id)
         if self.entry_hooks is None:
             return stored
@@ -55,7 +55,7 @@ class StorageReader:
         return changed
 
     def entry_as_stored(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """The same past the hooks: what lies in the file."""
+        """Stored bytes of an entry, without hooks."""
         return self._get(schema.ENTRIES, schema.ENTRY_KEY.pack(ledger_id, entry_id))
 
     def metadata(self, ledger_id: int) -> tuple[bytes, int] | None:
@@ -63,13 +63,13 @@ class StorageReader:
         return self._versioned(schema.LEDGERS, schema.LEDGER_KEY.pack(ledger_id))
 
     def has_ledger(self, ledger_id: int) -> bool:
-        """Return True if a ledger has metadata, damaged or not."""
+        """Return True if a ledger has metadata, even if it is damaged."""
         if not 0 <= ledger_id <= schema.MAX_LEDGER_ID:
             return False
         return self._get(schema.LEDGERS, schema.LEDGER_KEY.pack(ledger_id)) is not None
 
     def ledger(self, ledger_id: int) -> tuple[bytes, int, LedgerState | None] | None:
-        """(metadata bytes, version, state) of one moment, or None; no state if the bookie has not heard of it."""
+        """Return (metadata bytes, version, state) from one snapshot, or None; state is None if the bookie has none."""
         self.check_usable()
         environment = self._environment
         key = schema.LEDGER_KEY.pack(ledger_id)
@@ -90,7 +90,7 @@ class StorageReader:
         return (schema.ledger_of(schema.LEDGERS, key) for key in self.keys_of(schema.LEDGERS))
 
     def keys_of(self, database: bytes, start: bytes = b"") -> Iterator[bytes]:
-        """Keys of a sub-database from ``start`` on; read page by page, so that a slow caller holds nothing."""
+        """Keys of a sub-database from ``start`` on, read in pages: a slow caller holds no transaction open."""
         while True:
             page = self._key_page(database, start)
             yield from page
@@ -99,28 +99,28 @@ class StorageReader:
             start = page[-1] + b"\0"
 
     def meta(self, key: bytes) -> bytes | None:
-        """A record of the store about itself."""
+        """Body of a record in ``meta``."""
         sealed = self._get(schema.META, key)
-        # The format's record is not sealed.
+        # The format record is not sealed.
         return sealed if sealed is None or key == schema.META_FORMAT else sealed_record.unseal(schema.META, key, sealed)
 
     def meta_keys(self, prefix: bytes) -> Iterator[bytes]:
         return takewhile(lambda key: key.startswith(prefix), self.keys_of(schema.META, prefix))
 
-    def names_below(self, database: bytes, path: str) -> list[str]:
-        """Names of the level below a path, of nodes or of znodes in ``meta``, in their order. What lies deeper is
-        passed over, not read."""
+    def child_names(self, database: bytes, path: str) -> list[str]:
+        """Child names of a path, of nodes or of znodes in ``meta``, in byte order. Deeper levels are skipped, not
+        read."""
         prefix = schema.child_prefix(database, path)
         found: dict[bytes, None] = {}
         start: bytes | None = prefix
         while start is not None:
             start = self._names_page(database, prefix, start, found)
-        # The path itself, written with a slash at its end, is no name below itself.
+        # An entry for the path itself, written with a trailing slash, is not a child.
         found.pop(b"", None)
         return [schema.path_of(name) for name in sorted(found)]
 
     def _names_page(self, database: bytes, prefix: bytes, start: bytes, found: dict[bytes, None]) -> bytes | None:
-        """Adds a page of names; returns the key to go on from, None at the end."""
+        """Add a page of names to ``found``; return the key to continue from, None at the end."""
         self.check_usable()
         with self._environment.read() as transaction:
             cursor = transaction.cursor(self._environment.databases[database])
@@ -139,7 +139,7 @@ class StorageReader:
         return start
 
     def records(self, database: bytes, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Records of a sub-database whose keys begin so, with their seals; read page by page."""
+        """Sealed records of a sub-database whose keys begin with ``prefix``, read in pages."""
         start = prefix
         while True:
             page = self._records_page(database, prefix, start)
@@ -160,13 +160,13 @@ class StorageReader:
             raise _out_of_order(database, page[-1][0])
         return page
 
-    def news_total(self) -> int:
-        """How many changes others than a server of the store have made since it was served first."""
+    def change_count(self) -> int:
+        """Number of changes made by other writers than a server, since the store was first served."""
         sealed = self._get(schema.META, schema.META_CHANGE_FEED)
         return 0 if sealed is None else change_feed.decode_count(sealed)
 
-    def news_since(self, seen: int, total: int) -> list[tuple[bytes, bytes]] | None:
-        """Sub-databases and keys of the records that were changed by these; None if they are not all kept any more, or
+    def changes_since(self, seen: int, total: int) -> list[tuple[bytes, bytes]] | None:
+        """Return (sub-database, key) of the changes ``seen + 1`` to ``total``; None if some are no longer retained or
         one of them is damaged."""
         found = []
         for number in range(seen + 1, total + 1):
@@ -180,20 +180,20 @@ class StorageReader:
             try:
                 found.append(change_feed.unpack(number, sealed))
             except StoreDamagedError:
-                # What it said is found by a look at everything; the damage is named by `verify`.
+                # The caller scans everything instead; `verify` reports the damage.
                 return None
         return found
 
     def node_paths(self, prefix: str) -> Iterator[str]:
-        """Paths that begin with ``prefix``, in the order of their bytes."""
+        """Paths that begin with ``prefix``, in byte order."""
         wanted = prefix.encode()
         return map(schema.path_of, takewhile(lambda key: key.startswith(wanted), self.keys_of(schema.NODES, wanted)))
 
     def slices(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Stored entries ``first`` to ``last`` in slices: (id of the slice's first entry, consecutive entries).
+        """Yield stored entries ``first`` to ``last`` in slices: (id of the slice's first entry, consecutive entries).
 
-        Ends at the first entry that is not there. Each slice has a read transaction of its own, which is over before
-        the slice is handed out, and at most about ``SLICE_BYTES`` of entries.
+        Ends at the first missing entry. Each slice is read in its own transaction, which ends before the slice is
+        yielded, and holds at most about ``SLICE_BYTES``.
         """
         while first <= last:
             part = self._slice(ledger_id, first, last)
@@ -220,14 +220,14 @@ class StorageReader:
             if not cursor.set_key(schema.ENTRY_KEY.pack(ledger_id, first)):
                 return []
             if first <= state.unbroken and state.largest * wanted <= SLICE_BYTES * 2:
-                # Nothing is missing between first and there, so the values alone tell all there is to know.
+                # No entry is missing before `unbroken`, so the keys need not be read.
                 wanted = min(wanted, state.unbroken - first + 1)
                 return list(islice(values(cursor.iternext(False, True)), wanted))
             return _consecutive(cursor, first, last_key)
 
     def runs(self, ledger_id: int, last: int, first: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-        """All entries from ``first`` to ``last`` that there are, gaps or not, past the hooks: (first id, consecutive
-        entries)."""
+        """Yield all existing entries from ``first`` to ``last``, across gaps and without hooks, as (first id,
+        consecutive entries)."""
         while first <= last:
             run = self._run(ledger_id, first, last)
             if run is None:
@@ -246,7 +246,7 @@ class StorageReader:
             return found[1], _consecutive(cursor, found[1], beyond)
 
     def check_copy(self, key: bytes, name: str) -> None:
-        """Raise where what ``copies`` holds under the key is damaged."""
+        """Raise if the record or entry of a bookie under ``key`` in ``copies`` is damaged."""
         self.check_usable()
         with self._environment.read() as transaction:
             databases = self._environment.databases
@@ -264,11 +264,11 @@ class StorageReader:
             raise StoreDamagedError(f"{name} is damaged: its bytes are those of another entry")
 
     def sealed(self, database: bytes, key: bytes) -> bytes | None:
-        """A record as it lies in the file, with its seal, by which to tell whether it is the same as before."""
+        """Raw record with its checksum, for comparison with an earlier read."""
         return self._get(database, key)
 
     def is_sealed(self, database: bytes, key: bytes) -> bool:
-        """Whether the record is as it was sealed, if it is there."""
+        """Return False if the record exists and its checksum does not match."""
         sealed = self._get(database, key)
         try:
             if sealed is not None:
@@ -278,7 +278,7 @@ class StorageReader:
         return True
 
     def sum_of_seals(self, database: bytes) -> tuple[int, int]:
-        """What is recorded, and what all records of the sub-database come to, at one moment."""
+        """Return the recorded and the computed XOR of all checksums of a sub-database, from one snapshot."""
         self.check_usable()
         environment = self._environment
         key = schema.META_SUMS[database]
@@ -291,7 +291,7 @@ class StorageReader:
         return sealed_record.unseal_sum(schema.META, key, sealed), total
 
     def sizes(self) -> Iterator[tuple[str, int, int, int, int]]:
-        """Of each sub-database: name, records, pages, bytes in them, and how deep its tree is."""
+        """Yield (name, records, pages, bytes of the pages, tree depth) of each sub-database."""
         self.check_usable()
         for name in self._environment.databases:
             found = self._stat(name)
@@ -303,12 +303,12 @@ class StorageReader:
             return transaction.stat(self._environment.databases[database])  # type: ignore[return-value]
 
     def first_entry_from(self, ledger_id: int, first: int, last: int) -> int | None:
-        """Id of the first entry from ``first`` to ``last`` that is there."""
+        """Id of the first existing entry from ``first`` to ``last``."""
         found = self._entry_from(ledger_id, first)
         return found[1] if found is not None and found[0] == ledger_id and found[1] <= last else None
 
     def ledgers_with_entries(self) -> Iterator[int]:
-        """Ids of all ledgers that have an entry, known or not, ascending."""
+        """Ids of all ledgers that have an entry, with or without state, ascending."""
         found = self._entry_from(0, 0)
         while found is not None:
             yield found[0]
@@ -324,7 +324,7 @@ class StorageReader:
     def _key_page(self, database: bytes, start: bytes) -> list[bytes]:
         self.check_usable()
         with self._environment.read() as transaction:
-            # Inside the transaction: compaction replaces the environment, and its handles, between transactions.
+            # Inside the transaction: compaction replaces the environment and its handles between transactions.
             handle = self._environment.databases.get(database)
             if handle is None:
                 return []
@@ -348,7 +348,7 @@ class StorageReader:
 
 
 def _entry_from(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> tuple[int, int] | None:
-    """Move to the first entry from there on, past keys that can be none (``verify`` names these): (ledger, entry)."""
+    """Move to the first entry at or after a position, past malformed keys, which ``verify`` reports."""
     wanted = schema.ENTRY_KEY.pack(ledger_id, entry_id)
     there = cursor.set_range(wanted)
     while there:
@@ -363,12 +363,12 @@ def _entry_from(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> tuple[int
 
 
 def _out_of_order(database: bytes, key: bytes) -> StoreDamagedError:
-    """Who went on behind the last key found would go round in circles."""
+    """Error for a key out of order, which would make a scan that continues after the last key loop forever."""
     return StoreDamagedError(f"{database.decode()} is damaged: key {key.hex()} is out of order")
 
 
 def _consecutive(cursor: lmdb.Cursor, first: int, last_key: bytes) -> list[bytes]:
-    """Values from the cursor on, as long as the keys have no gap and the bytes are not too many."""
+    """Values from the cursor on, up to the first gap in the keys, ``last_key`` or ``SLICE_BYTES``."""
     ledger_id = schema.ENTRY_KEY.unpack(last_key)[0]
     stored = []
     size = 0

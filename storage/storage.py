@@ -1,7 +1,7 @@
-"""The bookie: one store on one machine, shared by all who have it open in this process.
+"""Storage engine of the bookie: one store on one machine, shared by all clients of this process.
 
-``submit`` is the one way to change anything. What a submit's Pending completed for survives kill -9 and power loss
-(``durability="commit"``); what was not confirmed may survive, and then as a prefix.
+Every change goes through ``submit``. With ``durability="commit"`` a change survives kill -9 and power loss once its
+Pending has completed. Unconfirmed changes may survive, but only as a prefix.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ if TYPE_CHECKING:
     from bookstand.storage.hooks import Subject
 
     class Client(Protocol):
-        """Who answers others out of this storage."""
+        """An object that serves other threads or network clients from this storage."""
 
         def storage_crashed(self, reason: BookstandError) -> None:
-            """It is gone: nothing that is under way will be answered by it."""
+            """Fail all operations in flight: the storage will complete none of them."""
 
 
 DURABILITIES = ("commit", "none")
 CHECKS = ("fast", "structure", "full", "subprocess")
-# Those that look at the structure of every file.
-_CLOSE = ("structure", "full")
+# Checks that verify the structure of the whole file.
+_STRUCTURE_CHECKS = ("structure", "full")
 
-# A look at the structure that meets a commit half written is repeated; damage is there every time.
-_LOOKS = 3
+# A structure check that reads a half-written commit is repeated; real damage is found every time.
+_STRUCTURE_ATTEMPTS = 3
 
-# How often a waiting reader looks for what other processes have committed.
+# Seconds between two checks of a waiting reader for commits of other processes.
 WATCH_INTERVAL = 0.01
 
 _opened: dict[tuple[int, int], Storage] = {}
@@ -78,7 +78,10 @@ def open_storage(
     hooks: Hooks | None = None,
     map_size: int = FIRST_MAP_SIZE,
 ) -> Storage:
-    """The storage at ``path``; the same one for everybody in this process who has it open. Close it as often."""
+    """Open the store at ``path``, or return the storage that this process has open already.
+
+    Each call needs its own ``close()``.
+    """
     if durability not in DURABILITIES:
         raise IncorrectParameterError(f"durability must be one of {DURABILITIES}, not {durability!r}")
     if check not in CHECKS:
@@ -99,13 +102,13 @@ def open_storage(
                         folder, identity, create, read_only, durability, check, witness, hooks, map_size
                     )
                 elif not shared.closing:
-                    shared.share(read_only, durability, check, witness, hooks)
+                    shared.attach(read_only, durability, check, witness, hooks)
                     opened = shared
             if opened is None and shared is not None:
-                # Waits for the thread that closes it, and ends what an interrupted one has begun.
+                # Wait for the thread that closes it, or complete a close that was interrupted.
                 shared.finish_closing()
     except BaseException:
-        # It is not returned, so no caller can close it.
+        # No caller can close it, because it is not returned.
         if opened is not None:
             opened.close()
         raise
@@ -123,9 +126,9 @@ def _open_first(
     hooks: Hooks | None,
     map_size: int,
 ) -> Storage:
-    """Nobody in this process has it open; the registry is locked."""
+    """Open a store that this process does not have open. The caller holds the registry lock."""
     if check == "subprocess" and data_files.has_data_file(folder):
-        # Before the folder is locked, for the child locks it as well.
+        # Before this process locks the folder, because the child locks it too.
         data_files.probe_in_subprocess(folder)
     if hooks is not None:
         hooks.point("open.before")
@@ -143,15 +146,15 @@ def _open_first(
         raise
     except BaseException:
         if identity in _opened:
-            _opened[identity]._let_go()
+            _opened[identity]._release_resources()
         raise
     return storage
 
 
 class Storage(ProcessBound, StorageReader):
-    """Use :func:`open_storage`. All methods may be called from any thread."""
+    """An open store; obtain one with :func:`open_storage`. All methods are thread-safe."""
 
-    _gone = False
+    _released = False
     path = ""
 
     def __init__(
@@ -172,34 +175,34 @@ class Storage(ProcessBound, StorageReader):
         self.durability = durability
         self._disk = DiskSpace(path)
         self.use_hooks(hooks)
-        self._refusal: BookstandError | None = None
-        # Those who are to be told of a crash, for they answer others.
+        self._closed_reason: BookstandError | None = None
+        # Notified of a crash, so that they can fail the operations of their own clients.
         self.clients: WeakSet[Client] = WeakSet()
         self._users = 1
-        self._closed_clean = False
-        # Those users that have closed it, as far as they are known.
-        self._left: set[Client | None] = set()
-        # The last user is closing it; whoever wants to open it again ends that first, one thread at a time.
+        self._is_clean = False
+        # Clients that have called close(), so that a repeated call does not count twice.
+        self._closed_clients: set[Client | None] = set()
+        # Set when the last client closes the store. A thread that reopens it completes the close first.
         self.closing = False
         self._closing_lock = RLock()
         self._watchers = Waiters()
-        self._owner: process_markers.ProcessMarker | None = None
+        self._marker: process_markers.ProcessMarker | None = None
         self._roles: set[process_markers.ExclusiveRole] = set()
         self._witness: Witness | None = None
-        self._lengthened = False
-        # Of a new one there is nothing to see.
+        self._was_extended = False
+        # A new store needs no structure check.
         self._structure_seen = created
         others = process_markers.OpenProcesses(path)
-        abandoned = [] if created else self._examine(check, others)
+        abandoned = [] if created else self._precheck(check, others)
         if read_only and not os.access(path, os.W_OK) and others.writers:
             raise StoreInUseError(
-                f"store {path} is being written to, and its folder cannot be written to from here: nothing would keep "
-                "the writer from reusing pages that are being read"
+                f"store {path} is being written to, and this process cannot write to its folder: the writer could "
+                "reuse pages that are being read"
             )
         if not read_only and others.unlocked:
             raise StoreInUseError(
-                f"store {path} is read by a process that found no room on the disk for LMDB's lock file: nothing would "
-                "keep a writer from reusing the pages that are being read; close it there first"
+                f"store {path} is being read by a process that found no disk space for LMDB's lock file: a writer "
+                "could reuse pages that are being read; close the store in that process first"
             )
         locked = data_files.preallocate_lock_file(path, read_only)
         durable = durability == "commit"
@@ -210,13 +213,13 @@ class Storage(ProcessBound, StorageReader):
             if witness:
                 self._witness = Witness(path)
                 self._witness.check(lambda: self._environment.last_commit)
-            if check in _CLOSE and not self._structure_seen:
+            if check in _STRUCTURE_CHECKS and not self._structure_seen:
                 self.check_structure()
-            if (check == "full" and not created) or self._lengthened:
+            if (check == "full" and not created) or self._was_extended:
                 self._check_everything()
             if hooks is not None:
                 hooks.point("open.before_marker")
-            self._announce(locked)
+            self._place_marker(locked)
             if hooks is not None:
                 hooks.point("open.after_marker")
             if not read_only:
@@ -228,38 +231,38 @@ class Storage(ProcessBound, StorageReader):
         except BaseException as failure:
             self._environment.close()
             with suppress(OSError):
-                if self._owner is not None and isinstance(failure, SimulatedCrash):
-                    self._owner.forget()
-                elif self._owner is not None:
-                    self._owner.leave()
+                if self._marker is not None and isinstance(failure, SimulatedCrash):
+                    self._marker.forget()
+                elif self._marker is not None:
+                    self._marker.leave()
             if self._witness is not None:
                 self._witness.close()
             raise
 
     # -- opening and closing ---------------------------------------------------------------------------------------
 
-    def _examine(self, check: str, others: process_markers.OpenProcesses) -> list[str]:
-        """Look at the files before LMDB does; returns the markers of processes that did not close the store."""
+    def _precheck(self, check: str, others: process_markers.OpenProcesses) -> list[str]:
+        """Check the files before LMDB opens them. Return the markers of processes that died with the store open."""
         if others.writers:
-            # Its pages change while we would look at them, as long as nothing keeps those that we read.
+            # The writer may reuse the pages being checked, because no read transaction protects them yet.
             return []
-        self._lengthened = data_files.check_file_length(self.path, self.read_only)
+        self._was_extended = data_files.check_file_length(self.path, self.read_only)
         if not self.read_only:
             data_files.remove_leftovers(self.path)
-        if others.died_writing or check in _CLOSE:
+        if others.died_writing or check in _STRUCTURE_CHECKS:
             data_files.verify_structure(self.path)
             self._structure_seen = True
         return others.died_writing + others.died_reading
 
-    def _announce(self, locked: bool) -> None:
-        self._owner = process_markers.ProcessMarker(self.path, self.read_only, locked)
+    def _place_marker(self, locked: bool) -> None:
+        self._marker = process_markers.ProcessMarker(self.path, self.read_only, locked)
         try:
-            self._owner.enter()
+            self._marker.enter()
         except OSError as error:
             if not self.read_only or not locked or is_interruption(error):
                 raise
-            # On a read-only medium no process can replace the file, either.
-            self._owner = None
+            # On a read-only medium no other process can replace the file.
+            self._marker = None
 
     def _check_everything(self) -> None:
         from bookstand.storage.verify import verify
@@ -268,8 +271,8 @@ class Storage(ProcessBound, StorageReader):
         if not report.ok:
             raise StoreDamagedError(f"store {self.path} is damaged: {report.problems[0].message}")
 
-    def share(self, read_only: bool, durability: str, check: str, witness: bool, hooks: Hooks | None) -> None:
-        """Somebody else in this process opens it, too."""
+    def attach(self, read_only: bool, durability: str, check: str, witness: bool, hooks: Hooks | None) -> None:
+        """Register another client of this process, and check that its options agree with the open store."""
         self.check_usable()
         if self.read_only and not read_only:
             raise StoreInUseError(f"store {self.path} is open read-only in this process; it cannot be written to")
@@ -281,106 +284,107 @@ class Storage(ProcessBound, StorageReader):
             raise StoreInUseError(f"store {self.path} is open in this process with other hooks")
         if witness and self._witness is None:
             raise StoreInUseError(f"store {self.path} is open in this process without a witness")
-        if check in _CLOSE:
+        if check in _STRUCTURE_CHECKS:
             self.check_structure()
         if check == "full":
             self._check_everything()
         if hooks is not None:
-            # Handles made before do not see them.
+            # Existing handles keep the hooks that they were created with.
             self.use_hooks(hooks)
         self._users += 1
 
     def close(self, client: Client | None = None) -> None:
-        """Commit what is queued; the last one who closes it closes the files. Called again for the same client, it ends
-        what an interruption has left."""
+        """Release one client's use of the store. The last client commits queued changes and closes the files.
+
+        Calling it again for the same client completes a close that was interrupted.
+        """
         if self.crashed:
             return
         with _opened_lock:
-            if not self.closing and (client is None or client not in self._left):
-                # No interruption comes between the two.
+            if not self.closing and (client is None or client not in self._closed_clients):
+                # No interruption can occur between these two statements.
                 self._users -= 1
-                self._left.add(client)
+                self._closed_clients.add(client)
             if self._users:
                 return
             self.closing = True
         self.finish_closing()
 
     def finish_closing(self) -> None:
-        """Commit what is queued, and close the files, unless another thread has. An interruption leaves the rest to the
-        next call."""
+        """Commit queued changes and close the files, unless another thread has done so. After an interruption, call it
+        again."""
         with self._closing_lock:
-            if self._gone:
+            if self._released:
                 return
             try:
-                # Outside the lock: what is told of these commits may open and close stores.
+                # Outside the lock: callbacks of these commits may open and close stores.
                 self.committer.stop()
             finally:
-                # Paused: nothing may commit while the environment goes, also not what was submitted at the last moment.
+                # Paused, so that nothing submitted at the last moment commits while the environment closes.
                 with _opened_lock, self.committer.paused(), data_files.os_errors(f"cannot close the store {self.path}"):
-                    self._let_go()
+                    self._release_resources()
         self._watchers.notify()
 
-    def _let_go(self) -> None:
-        """Each step can be repeated; the last one is to be gone."""
-        if self._gone:
+    def _release_resources(self) -> None:
+        """Close the environment and remove the marker. Each step can be repeated; the last one sets the flag."""
+        if self._released:
             return
-        clean = self._refusal is None or self._closed_clean
-        self._closed_clean = clean
+        clean = self._closed_reason is None or self._is_clean
+        self._is_clean = clean
         if not self.crashed:
-            self._refusal = ClientClosedError(f"store {self.path} is closed")
-        self._environment.close(self._refusal)
+            self._closed_reason = ClientClosedError(f"store {self.path} is closed")
+        self._environment.close(self._closed_reason)
         if self._witness is not None:
             self._witness.close()
         for role in list(self._roles):
-            self.resign(role)
-        if self._owner is not None:
+            self.release_role(role)
+        if self._marker is not None:
             if clean:
-                self._owner.leave()
+                self._marker.leave()
             else:
-                self._owner.forget()
+                self._marker.forget()
         _opened.pop(self._identity, None)
-        self._gone = True
+        self._released = True
 
     @property
     def crashed(self) -> bool:
-        return isinstance(self._refusal, StoreCrashedError)
+        return isinstance(self._closed_reason, StoreCrashedError)
 
     def crash(self, reason: StoreCrashedError | None = None) -> None:
-        """For tests: let go of everything as if the process had died here.
+        """Simulate the death of the process, for tests.
 
-        Nothing that is queued is committed, and the store is not closed in good order: the marker of its owner stays,
-        as a dead process leaves it. A commit that another thread is in the middle of ends first, and counts. Every
-        later use of a handle, in whatever thread and by whatever client, raises ``reason``; closing a client does not.
-        The path can be opened again, in this process as in others.
+        Queued changes are not committed, and the process marker remains in the folder. A commit in progress in another
+        thread completes and counts. Every later use of a handle, in any thread and by any client, raises ``reason``,
+        except that a client can still be closed. The path can be opened again, in this process and in others.
         """
-        if self._gone or self.crashed:
+        if self._released or self.crashed:
             return
-        self._refusal = reason or StoreCrashedError(f"store {self.path} has crashed (simulated); open it again")
+        self._closed_reason = reason or StoreCrashedError(f"store {self.path} has crashed (simulated); open it again")
         self.closing = True
         try:
             if self.hooks is not None:
-                self.hooks.crashed(self._refusal)
+                self.hooks.crashed(self._closed_reason)
             with self.committer.halted():
-                self._let_go()
+                self._release_resources()
         finally:
             self._watchers.notify()
         for client in list(self.clients):
-            client.storage_crashed(self._refusal)
+            client.storage_crashed(self._closed_reason)
 
     def _store_path(self) -> str | None:
-        return None if self._gone else self.path or None
+        return None if self._released else self.path or None
 
     def check_usable(self) -> None:
-        if self._refusal is not None:
-            raise self._refusal.with_traceback(None)
+        if self._closed_reason is not None:
+            raise self._closed_reason.with_traceback(None)
 
-    # -- serving it ------------------------------------------------------------------------------------------------
+    # -- server roles ----------------------------------------------------------------------------------------------
 
-    def take_role(self, name: str) -> process_markers.ExclusiveRole | None:
-        """Be the one who serves others with the store's ``name``, until :meth:`resign`, or the process ends.
+    def acquire_role(self, name: str) -> process_markers.ExclusiveRole | None:
+        """Acquire the exclusive right to serve the store's ``name``, until :meth:`release_role` or process exit.
 
-        :class:`StoreInUseError` if somebody is already. Others may use the store meanwhile. A store that is only read
-        may be served by many: that is no role, None.
+        :class:`StoreInUseError` if another process holds it. Other processes may use the store meanwhile. Any number of
+        servers may serve a read-only store: they need no role, and get None.
         """
         self.check_usable()
         if self.read_only:
@@ -396,33 +400,33 @@ class Storage(ProcessBound, StorageReader):
             holder = f"process {taken.holder}" if taken.holder else "another process"
             self._roles.discard(role)
             raise StoreInUseError(
-                f"store {self.path}: {holder} serves its {name} already, and only one server can at a time"
+                f"store {self.path}: {holder} serves its {name} already; only one server at a time is allowed"
             ) from None
         except BaseException:
-            # It is not returned, so no caller can resign it.
-            self.resign(role)
+            # It is not returned, so no caller can release it.
+            self.release_role(role)
             raise
 
-    def resign(self, role: process_markers.ExclusiveRole | None) -> None:
+    def release_role(self, role: process_markers.ExclusiveRole | None) -> None:
         if role in self._roles and role is not None:
-            # An interrupted call is repeated.
-            with data_files.os_errors(f"cannot end serving the store {self.path}"):
+            # Keep the role until it is released: an interrupted call is repeated.
+            with data_files.os_errors(f"cannot stop serving the store {self.path}"):
                 role.leave()
             self._roles.discard(role)
 
-    # -- hooks, where there are any --------------------------------------------------------------------------------
+    # -- hooks -----------------------------------------------------------------------------------------------------
 
     def use_hooks(self, hooks: Hooks | None) -> None:
-        """From now on; handles that writers have already do not see them."""
+        """Install hooks, or remove them. Writers that exist already keep the hooks that they were created with."""
         self.hooks = hooks
         if hooks is None:
             self._disk.kept_full = False
-        # The same where they want to see single entries.
+        # None if the hooks do not intercept single entries.
         self.entry_hooks = hooks if hooks is not None and hooks.sees_entries else None
 
     def point(self, name: str, subject: Subject = None, bookie: int | None = None) -> None:
-        """Pass a point of ``hooks.POINTS``, at a server's bookie or at none. Callers ask first whether there are hooks;
-        they may be gone since."""
+        """Reach a failpoint of ``hooks.POINTS``, optionally at one bookie of a server. Callers check ``hooks`` first to
+        save the call; another thread may have removed them since."""
         hooks = self.hooks
         if hooks is None:
             return
@@ -436,65 +440,65 @@ class Storage(ProcessBound, StorageReader):
             raise
 
     def copies(self, bookie: int) -> ReplicaReader:
-        """What one of a server's bookies has, at this moment."""
+        """Open a snapshot of one bookie's replica."""
         self.check_usable()
         return ReplicaReader(self._environment, bookie)
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
-    def submit(self, change: WriteBatch) -> Pending:
-        """Queue a change; the result is the list of its operations' results."""
-        submission = CommitRequest(self.committer, change.operations)
-        self.enqueue(submission, awaited=False)
-        return pending_for(submission)
+    def submit(self, batch: WriteBatch) -> Pending:
+        """Queue a write batch; the result is the list of its operations' results."""
+        request = CommitRequest(self.committer, batch.operations)
+        self.enqueue(request, awaited=False)
+        return pending_for(request)
 
-    def apply(self, change: WriteBatch) -> list[Any]:
-        """Submit, and wait until it is committed."""
-        submission = CommitRequest(self.committer, change.operations)
-        self.enqueue(submission)
-        result: list[Any] = pending_for(submission).result()
+    def apply(self, batch: WriteBatch) -> list[Any]:
+        """Submit a write batch and wait for its commit."""
+        request = CommitRequest(self.committer, batch.operations)
+        self.enqueue(request)
+        result: list[Any] = pending_for(request).result()
         return result
 
-    def enqueue(self, submission: CommitRequest, awaited: bool = True) -> None:
+    def enqueue(self, request: CommitRequest, awaited: bool = True) -> None:
         self.check_writable()
-        self.committer.submit(submission, awaited)
+        self.committer.submit(request, awaited)
 
-    def enqueue_locked(self, submission: CommitRequest) -> None:
-        """The same for a caller that holds ``committer_lock``."""
+    def enqueue_locked(self, request: CommitRequest) -> None:
+        """Queue a request for a caller that holds ``committer_lock``."""
         self.check_writable()
-        self.committer.enqueue(submission)
+        self.committer.enqueue(request)
 
     def flush(self) -> None:
-        """Commit whatever is queued."""
+        """Commit everything queued."""
         self.committer.flush()
 
     def flush_if_queued(self) -> None:
-        """Commit what is queued in this process, so that a read sees it."""
+        """Commit what this process has queued, so that a subsequent read sees it."""
         if not self.committer.idle:
             self.committer.flush()
 
     @property
     def is_full(self) -> bool:
-        """Whether a write has found the disk full, and there is no space yet."""
+        """True if a write has found the disk full, and there is still no space."""
         if self.hooks is not None:
             self._disk.kept_full = self.hooks.disk_is_full()
         return self._disk.refusal() is not None
 
     def check_writable(self) -> None:
-        if self._refusal is not None:
-            raise self._refusal.with_traceback(None)
+        if self._closed_reason is not None:
+            raise self._closed_reason.with_traceback(None)
         if self.read_only:
             raise WriteOnReadOnlyError(f"store {self.path} was opened read-only")
 
-    def _commit(self, submissions: list[CommitRequest]) -> list[Outcome]:
-        """(results, error) for each; runs in one thread at a time."""
-        if self._refusal is not None:
-            return [(None, self._refusal)] * len(submissions)
+    def _commit(self, requests: list[CommitRequest]) -> list[Outcome]:
+        """Commit a batch; return (results, error) for each request. Runs in one thread at a time."""
+        if self._closed_reason is not None:
+            return [(None, self._closed_reason)] * len(requests)
         hooks = self.hooks
         if hooks is not None:
             self._disk.kept_full = hooks.disk_is_full()
         try:
-            outcomes = self._commits.commit(submissions, hooks)
+            outcomes = self._commits.commit(requests, hooks)
         except SimulatedCrash as crash:
             self.crash(crash.reason)
             raise
@@ -502,10 +506,9 @@ class Storage(ProcessBound, StorageReader):
         return outcomes
 
     def commit_entries(self, entries: AddEntries) -> BookstandError | None:
-        """Commit entries of one ledger, and nothing else, in this thread, which has claimed the committer. Hooks see
-        nothing of it."""
-        if self._refusal is not None:
-            return self._refusal
+        """Commit entries of one ledger in this thread, which leads the committer. Bypasses the hooks."""
+        if self._closed_reason is not None:
+            return self._closed_reason
         error = self._commits.commit_entries(entries)
         if error is not None or self._watchers:
             self._after_commit()
@@ -513,14 +516,17 @@ class Storage(ProcessBound, StorageReader):
 
     def _after_commit(self) -> None:
         if self._commits.broken is not None:
-            self._refusal = self._commits.broken
+            self._closed_reason = self._commits.broken
         if self._watchers:
             self._watchers.notify()
 
-    # -- waiting for others -------------------------------------------------------------------------------------------
+    # -- waiting for other processes -------------------------------------------------------------------------------
 
-    def watch(self, deadline: float | None) -> bool:
-        """Wait a little for another commit, of this process or any other; False once the deadline has passed."""
+    def wait_for_commit(self, deadline: float | None) -> bool:
+        """Wait up to ``WATCH_INTERVAL`` for a commit of this process; return False after the deadline.
+
+        Commits of other processes send no wake-up: the caller reads again after each call.
+        """
         self.check_usable()
         rest = WATCH_INTERVAL if deadline is None else min(WATCH_INTERVAL, deadline - monotonic())
         if rest <= 0:
@@ -528,7 +534,7 @@ class Storage(ProcessBound, StorageReader):
         self._watchers.wait(rest, lambda: False)
         return True
 
-    # -- upkeep ----------------------------------------------------------------------------------------------------
+    # -- maintenance -----------------------------------------------------------------------------------------------
 
     @property
     def store_id(self) -> bytes:
@@ -539,57 +545,60 @@ class Storage(ProcessBound, StorageReader):
 
     @property
     def last_commit(self) -> int:
-        """Number of the newest commit, by whatever process."""
+        """Number of the newest commit, by any process."""
         self.check_usable()
         return self._environment.last_commit
 
     def collect(self, ledger_id: int) -> None:
-        """Remove what is left of a deleted ledger, in commits of bounded size."""
+        """Remove the remaining entries of a deleted ledger, in commits of bounded size."""
         while self.apply(WriteBatch(DeleteEntries(ledger_id)))[0]:
             pass
         self._disk.note_freed()
 
-    def collect_deleted(self, deleted_before: int, most: int | None = None) -> int:
-        """Remove what is left of the ledgers deleted before that time (ms), or of the ``most`` that were first; returns
-        how many there were."""
+    def collect_deleted(self, deleted_before: int, limit: int | None = None) -> int:
+        """Remove the remaining entries of ledgers deleted before a time (ms), oldest deletion first. Return the number
+        of ledgers, at most ``limit``."""
         count = 0
         for key in self.meta_keys(schema.META_DELETED):
             deleted_at, ledger_id = schema.parse_deletion(key)
-            if deleted_at > deleted_before or count == most:
+            if deleted_at > deleted_before or count == limit:
                 break
             self.collect(ledger_id)
             count += 1
         return count
 
-    def others(self) -> process_markers.OpenProcesses:
-        """Which other processes have the store open."""
-        return process_markers.OpenProcesses(self.path, besides=self._owner)
+    def other_processes(self) -> process_markers.OpenProcesses:
+        """Other processes that have the store open."""
+        return process_markers.OpenProcesses(self.path, besides=self._marker)
 
     def check_structure(self) -> None:
-        """:class:`StoreDamagedError` if LMDB could not read all of the file, or not write to it without destroying
-        something. Others may write meanwhile: the read transaction keeps every page of the newest commit and of later
-        ones as it is."""
+        """Raise :class:`StoreDamagedError` if LMDB could not read the whole file, or not write to it without destroying
+        data.
+
+        Other processes may write meanwhile: the read transaction protects all pages of the newest commit and later
+        ones.
+        """
         self.check_usable()
         with self._environment.read():
-            for _ in range(_LOOKS - 1):
+            for _ in range(_STRUCTURE_ATTEMPTS - 1):
                 if data_files.structure_problem(self.path) is None:
                     return
             data_files.verify_structure(self.path)
 
-    def replace_data_file(self, write_anew: Callable[[], None]) -> None:
-        """Call ``write_anew``, which puts another data file in place of this one, and go on with that.
+    def replace_data_file(self, write_replacement: Callable[[], None]) -> None:
+        """Call ``write_replacement``, which replaces the data file, and continue with the new file.
 
-        Nothing is committed meanwhile, nor later before the new file's name is durable. :class:`StoreInUseError` if
-        another process has the store open.
+        Nothing is committed meanwhile, or before the new file's name is durable. :class:`StoreInUseError` if another
+        process has the store open.
         """
         self.check_writable()
-        # Reading opens the environment if it is not open, which takes the folder's lock, so it is opened before; only a
-        # commit could close it again, and none is under way.
+        # The folder lock is acquired with the environment open: reading would otherwise reopen it, which needs the
+        # folder lock. Only a commit could close it again, and none is in progress.
         with self.committer.paused(), self._folder_lock_of_open() as lock:
-            others = self.others()
+            others = self.other_processes()
             if others.writers or others.readers:
                 raise StoreInUseError(f"store {self.path} is open in another process")
-            # The new file counts its commits from the beginning, which concerns a witness that is not in use as well.
+            # Commit numbers restart in the new file, which also affects a witness that this process does not use.
             witness = self._witness
             if witness is None and Witness.exists(self.path):
                 witness = Witness(self.path)
@@ -597,9 +606,9 @@ class Storage(ProcessBound, StorageReader):
                 if witness is not None:
                     witness.restart()
                 self._environment.name_is_durable = False
-                write_anew()
+                write_replacement()
             finally:
-                # Whatever went wrong: the file of that name is the store, be it the old one or the new one.
+                # After any failure the file with that name is the store, whether old or new.
                 if not self.crashed:
                     self._environment.reopen_locked()
                     self._environment.sync_name()

@@ -1,4 +1,4 @@
-"""Reads a whole store, and says what is wrong with it: every sealed record, every digest, every invariant."""
+"""Verify a whole store: every sealed record, every digest, every invariant."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bookstand.storage.storage import Storage
 
     class Problem(NamedTuple):
-        """One finding. ``ledger_id`` and ``entry_id`` are None where it concerns no single ledger or entry."""
+        """A finding. ``ledger_id`` and ``entry_id`` are None if it does not concern a single ledger or entry."""
 
         ledger_id: int | None
         entry_id: int | None
@@ -34,10 +34,10 @@ else:
 
 
 class Report:
-    """What :func:`verify` found."""
+    """Result of :func:`verify`."""
 
     def __init__(self, progress: Callable[[int], None] | None = None) -> None:
-        """``progress`` is told how many bytes of entries have been looked at."""
+        """``progress`` receives the number of bytes of entries verified so far."""
         self._progress = progress
         self.problems: list[Problem] = []
         self.ledgers = 0
@@ -47,18 +47,18 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if no problem was found."""
         return not self.problems
 
     def count(self, stored: list[bytes]) -> None:
-        """Note entries that have been looked at."""
+        """Count verified entries."""
         self.entries += len(stored)
         self.bytes += sum(map(len, stored))
         if self._progress is not None:
             self._progress(self.bytes)
 
     def add(self, message: str, ledger_id: int | None = None, entry_id: int | None = None) -> None:
-        """Note a problem."""
+        """Record a problem."""
         self.problems.append(Problem(ledger_id, entry_id, message))
 
     def __repr__(self) -> str:
@@ -70,10 +70,10 @@ class Report:
 
 
 def verify(storage: Storage, structure: bool = True, progress: Callable[[int], None] | None = None) -> Report:
-    """Look at everything while others go on: what is being added meanwhile is not looked at.
+    """Verify a store while writers continue; entries added meanwhile are not verified.
 
-    Where the ``structure`` of the file is damaged nothing else is read: LMDB might end the process. Only who looks at
-    it himself leaves that out.
+    If the ``structure`` of the file is damaged, nothing else is read, because LMDB might crash the process. Pass
+    ``structure=False`` only if the structure has been verified already.
     """
     report = Report(progress)
     storage.check_usable()
@@ -104,11 +104,11 @@ def _verify_entry_keys(storage: Storage, with_state: set[int], report: Report) -
     for ledger_id in storage.ledgers_with_entries():
         if ledger_id in with_state or storage.state(ledger_id) is not None:
             continue
-        # Unless they have been collected meanwhile, and the state with the last of them.
+        # Ignore entries that were collected meanwhile, together with the state.
         if storage.first_entry_from(ledger_id, 0, schema.MAX_ENTRY_ID) is not None and storage.state(ledger_id) is None:
-            report.add(f"ledger {ledger_id} has entries, but the store knows nothing of it", ledger_id)
+            report.add(f"ledger {ledger_id} has entries, but the store has no state for it", ledger_id)
     for key in storage.keys_of(schema.ENTRIES):
-        # Nearly all pass this look, which costs less than taking them apart.
+        # This test is cheaper than unpacking, and nearly all keys pass it.
         if len(key) != schema.ENTRY_KEY.size or (key[0] | key[8]) & 0x80:
             _reported(report, schema.entry_of, key)
 
@@ -130,8 +130,7 @@ def _verify_nodes(storage: Storage, report: Report) -> None:
 
 
 def _verify_copies(storage: Storage, report: Report) -> None:
-    """Every record of a bookie is as it was sealed; the copy of every entry that differs is there, and is of the entry
-    that it is said to be."""
+    """Check the records of all bookies, and that each overriding copy of an entry exists and has the right ids."""
     for key in storage.keys_of(schema.COPIES):
         name = _reported(report, schema.copy_name, key)
         if name is None:
@@ -144,16 +143,16 @@ def _verify_copies(storage: Storage, report: Report) -> None:
 
 def _verify_sum(storage: Storage, database: bytes, report: Report) -> None:
     recorded, found = storage.sum_of_seals(database)
-    # A record that is damaged in itself has been named.
+    # Single damaged records are reported elsewhere.
     if recorded != found and all(storage.is_sealed(database, key) for key in storage.keys_of(database)):
-        report.add(f"a part of {database.decode()} is not as it was last written: the sum of its seals is another")
+        report.add(f"{database.decode()} holds outdated pages: the XOR of its checksums is not the recorded one")
 
 
 _DAMAGED = object()
 
 
 def _reported(report: Report, read: Callable[..., Any], *arguments: object, default: object = None) -> Any:
-    """What reading gives; ``default`` where it finds damage, which is reported."""
+    """Return the result of ``read``; report damage, and return ``default`` instead."""
     try:
         return read(*arguments)
     except StoreDamagedError as damage:
@@ -176,7 +175,7 @@ def _ledgers(storage: Storage, database: bytes, report: Report) -> set[int]:
 
 def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
     report.ledgers += 1
-    # In this order: if the state is of the same incarnation in the end, the metadata is of no other.
+    # In this order: if the state has the same incarnation afterwards, so has the metadata.
     state = storage.state(ledger_id)
     found = storage.metadata(ledger_id)
     metadata = None
@@ -186,7 +185,7 @@ def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
         except MetadataSerializationError as damage:
             report.add(str(damage), ledger_id)
     if state is None:
-        # Made meanwhile, it has one by now.
+        # A ledger created meanwhile has its state by now.
         if found is not None and storage.state(ledger_id) is None and storage.metadata(ledger_id) is not None:
             report.add(f"ledger {ledger_id} has metadata, but the store has no state for it", ledger_id)
         return
@@ -196,26 +195,26 @@ def _verify_ledger(storage: Storage, ledger_id: int, report: Report) -> None:
     beyond = storage.first_entry_from(ledger_id, state.last_entry + 1, schema.MAX_ENTRY_ID)
     now = storage.state(ledger_id)
     if now is None or now.incarnation != state.incarnation:
-        # Collected meanwhile, or another ledger by now: what was read of it belongs to no one state.
+        # Collected or recreated meanwhile: the entries read may be of several incarnations.
         del report.problems[before:]
         return
     if found is None and state.digest and not now.deleted_at:
-        # What only a fence made of an unknown ledger has no digest.
+        # Only a ledger that a fence created has no digest.
         report.add(f"the metadata of ledger {ledger_id} is missing, but it was not deleted", ledger_id)
     if not now.deleted_at:
-        # Of a deleted ledger entries go a part at a time.
+        # Entries of a deleted ledger are collected in several commits.
         for entry_id in missing:
             report.add(f"entry {ledger_id}:{entry_id} was stored, but is missing", ledger_id, entry_id)
-    # Collected or added to meanwhile: the numbers are of another moment, and say nothing.
+    # After a concurrent append or collection, the counts are of different snapshots.
     if now.pack() == state.pack():
         _verify_count(ledger_id, state, count, report)
         if beyond is not None:
-            message = f"entry {ledger_id}:{beyond} is there, but the last one that was stored is {state.last_entry}"
+            message = f"entry {ledger_id}:{beyond} exists, but the last stored entry is {state.last_entry}"
             report.add(message, ledger_id, beyond)
 
 
 def _digest_of(state: LedgerState, metadata: LedgerMetadata | None) -> Digest | None:
-    """None where it cannot be had: a deleted ledger's password went with its metadata."""
+    """Digest of a ledger, None if unknown: the password of a deleted ledger is deleted with its metadata."""
     if metadata is not None and metadata.digest_type is not None:
         return digest_for(metadata.digest_type, metadata.password)
     return digest_for(state.digest, b"") if state.digest not in ("", "hmac") else None
@@ -224,7 +223,7 @@ def _digest_of(state: LedgerState, metadata: LedgerMetadata | None) -> Digest | 
 def _verify_entries(
     storage: Storage, ledger_id: int, state: LedgerState, digest: Digest | None, report: Report
 ) -> tuple[int, list[int]]:
-    """How many entries there are, and which are not although they were stored (of a long gap, the first)."""
+    """Return the number of entries, and the ids of stored entries that are missing (up to 100 of each gap)."""
     count = 0
     length = 0
     expected = 0
@@ -244,7 +243,7 @@ def _verify_entries(
 def _verify_digests(
     ledger_id: int, first: int, stored: list[bytes], digest: Digest | None, report: Report
 ) -> list[tuple[int, int, int]]:
-    """(entry id, cumulative length, own length) of each good entry."""
+    """Return (entry id, cumulative length, own length) of each valid entry."""
     if digest is None:
         return []
     try:
@@ -263,7 +262,7 @@ def _verify_digests(
 
 
 def _verify_lengths(ledger_id: int, entries: list[tuple[int, int, int]], before: int, report: Report) -> int:
-    """Where entries came in order, none has a smaller cumulative length than those before it and itself."""
+    """Check that cumulative lengths rise by at least each entry's own length, in a ledger written in order."""
     for entry_id, cumulative, own in entries:
         if cumulative < before + own:
             report.add(

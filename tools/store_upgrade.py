@@ -70,7 +70,7 @@ def look(store: Store, topics: Iterable[str], progress: Progress | None = None) 
 
 def upgrade(store: Store, found: UpgradeReport, progress: Progress | None = None) -> UpgradeReport:
     """Rewrite what :func:`look` has found, and nothing else: topics that are opened for writing get new ledgers."""
-    if store.storage.others().writers:
+    if store.storage.other_processes().writers:
         raise StoreInUseError(f"store {store.storage.path} is being written to by another process")
     report = UpgradeReport(False, kept=found.kept, left=list(found.left), problems=list(found.problems))
     total = len(found.metadata) + len(found.cursors)

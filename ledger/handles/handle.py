@@ -432,7 +432,7 @@ class LedgerHandle(ProcessBound):
                 if state is not None and state.known_lac > self._lac:
                     self._learn(state.known_lac, 0)
                     continue
-            if not self._storage.watch(deadline):
+            if not self._storage.wait_for_commit(deadline):
                 return False
 
     # -- what only some handles do ---------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def skip_reason(error: BookstandError) -> dict[str, Any]:
 def check_not_held(storage: Storage, topic: str, cursor: str) -> None:
     """Raise if another process has the store open for writing, and the last ledger of the topic or the cursor's was not
     closed: that process may be at it, and a process that died may have left it. Who has it, nothing tells."""
-    if storage.others().writers and any(_is_open(storage, one) for one in _ledgers(storage, topic, cursor)):
+    if storage.other_processes().writers and any(_is_open(storage, one) for one in _ledgers(storage, topic, cursor)):
         raise StoreInUseError(f"cursor {cursor!r} of topic {topic} may be open in another process, which has the store")
 
 

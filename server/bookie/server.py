@@ -43,7 +43,7 @@ class BookieServer:
             ListeningPort(BookieContext(bookie, office, load, self._limits, scratch, loop), self._host, port)
             for bookie, port in self._bookies
         ]
-        self._role = await asyncio.to_thread(self._storage.take_role, "bookies")
+        self._role = await asyncio.to_thread(self._storage.acquire_role, "bookies")
         try:
             for door in self._doors:
                 await door.open()
@@ -92,7 +92,7 @@ class BookieServer:
         """Stop listening, and close all connections. What has arrived and was not answered may be stored."""
         self._storage.clients.discard(self)
         await asyncio.gather(*(door.shut() for door in self._doors))
-        await asyncio.to_thread(self._storage.resign, self._role)
+        await asyncio.to_thread(self._storage.release_role, self._role)
 
     def storage_crashed(self, reason: BookstandError) -> None:
         """For tests: the store has died, and its bookies with it. From any thread."""

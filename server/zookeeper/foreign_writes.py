@@ -24,7 +24,7 @@ class ForeignWrites:
 
     @property
     def total(self) -> int:
-        return self._storage.news_total()
+        return self._storage.change_count()
 
     def have_written(self) -> bool:
         """Whether there is something that was not heard of."""
@@ -33,7 +33,7 @@ class ForeignWrites:
     def hear(self) -> list[str] | None:
         """The paths where they have written, in that order; None: only a look at everything can tell."""
         total = self.total
-        changed = self._storage.news_since(self.heard, total)
+        changed = self._storage.changes_since(self.heard, total)
         if changed is None:
             return None
         self.heard = total

@@ -120,7 +120,7 @@ class Tree:
         return found
 
     def names_below(self, path: str) -> list[str]:
-        return self._storage.names_below(schema.META, path)
+        return self._storage.child_names(schema.META, path)
 
     def count_below(self, path: str) -> int:
         """All of them, at whatever depth."""

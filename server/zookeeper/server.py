@@ -84,12 +84,12 @@ class ZooKeeperServer:
     async def start(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
         self._stopping = False
-        self._role = await asyncio.to_thread(self._storage.take_role, "ZooKeeper")
+        self._role = await asyncio.to_thread(self._storage.acquire_role, "ZooKeeper")
         try:
             self._state.restore(await asyncio.to_thread(self._begin))
             await self._listen(loop)
         except BaseException:
-            await asyncio.to_thread(self._storage.resign, self._role)
+            await asyncio.to_thread(self._storage.release_role, self._role)
             raise
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -129,7 +129,7 @@ class ZooKeeperServer:
             if loop.time() > until:
                 for connection in list(self._state.connections):
                     connection.abort()
-        await asyncio.to_thread(self._storage.resign, self._role)
+        await asyncio.to_thread(self._storage.release_role, self._role)
 
     def _stop_listening(self) -> None:
         if self._timer is not None:

@@ -32,7 +32,7 @@ class TreeScan(NamedTuple):
 
 
 def survey(storage: Storage) -> TreeScan:
-    news = storage.news_total()
+    news = storage.change_count()
     ephemerals: dict[int, set[str]] = {}
     mortal: set[str] = set()
     # What each znode's value was when the server last saw it; 0 where none holds it.

@@ -358,7 +358,7 @@ class StoreRebuilder:
             named = sum(map(_is_of(database), self._report.losses))
             lacking = 0 if tree is None else tree.records - self._met[database]
             if not breaks and told is not None and (lacking > 0 or not named):
-                yield Loss("store", f"a part of {name} is not as it was last written: the sum of its seals is another")
+                yield Loss("store", f"{name} holds outdated pages: the XOR of its checksums is not the recorded one")
         elif tree is not None and not breaks:
             lacking = tree.records - self._met[database] - (self._absent if database == schema.ENTRIES else 0)
             if lacking > 0:

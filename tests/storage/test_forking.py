@@ -592,9 +592,9 @@ def test_a_child_leaves_a_temporary_store_to_its_parent(store_path):
 
 
 OUTLIVING = """
-from bookstand.storage.process import process_markers as owners
+from bookstand.storage.process import process_markers
 store = bookstand.open(path)
-role = store.storage.take_role("bookies")
+role = store.storage.acquire_role("bookies")
 lock = process_markers.FolderLock(path)
 lock.__enter__()
 if os.fork():

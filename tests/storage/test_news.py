@@ -62,14 +62,14 @@ def test_every_change_is_named_once_a_commit(storage: Any, store: Any) -> None:
     ledger_id = store.create_ledger().id
     storage.apply(WriteBatch(PutNode("/a", b"2", None), PutNode("/b", b"", None), PutNode("/a", b"3", None)))
     storage.apply(WriteBatch(DeleteNode("/b", None)))
-    assert storage.news_total() == 5
+    assert storage.change_count() == 5
     ledger = schema.LEDGERS, schema.LEDGER_KEY.pack(ledger_id)
     names = [(schema.NODES, b"/a"), ledger, (schema.NODES, b"/a"), (schema.NODES, b"/b"), (schema.NODES, b"/b")]
-    assert storage.news_since(0, 5) == names
-    assert storage.news_since(4, 5) == names[4:]
-    assert storage.news_since(5, 5) == []
+    assert storage.changes_since(0, 5) == names
+    assert storage.changes_since(4, 5) == names[4:]
+    assert storage.changes_since(5, 5) == []
     # It was heard of more than there was: the file is an older one.
-    assert storage.news_since(-1, 5) is None
+    assert storage.changes_since(-1, 5) is None
     assert not store.verify().problems
 
 
@@ -77,7 +77,7 @@ def test_what_is_refused_is_no_news(storage: Any, store: Any) -> None:
     store.nodes.put("/a", b"1")
     with pytest.raises(errors.MetadataVersionError):
         store.nodes.put("/a", b"2", expected_version=7)
-    assert storage.news_total() == 1
+    assert storage.change_count() == 1
 
 
 @pytest.mark.damaged
@@ -88,7 +88,7 @@ def test_a_damaged_name_is_none(storage: Any, store: Any, body: bytes) -> None:
     key = change_feed.key_of(1)
     for value in (sealed_record.seal(key, body), b"\0" * 4 + body):
         storage.apply(WriteBatch(Restore(key, value)))
-        assert storage.news_since(0, 1) is None
+        assert storage.changes_since(0, 1) is None
         with pytest.raises(errors.StoreDamagedError, match="the name of change 1 is damaged"):
             change_feed.unpack(1, value)
     assert store.verify().problems

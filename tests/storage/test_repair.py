@@ -446,7 +446,7 @@ def test_records_that_are_gone_without_a_trace(store: Store) -> None:
     change(damaged, b"nodes", b"/node/3", lambda sealed: None)
     report = repaired(damaged, new)
     assert [str(loss) for loss in report.losses] == [
-        "a part of nodes is not as it was last written: the sum of its seals is another"
+        "nodes holds outdated pages: the XOR of its checksums is not the recorded one"
     ]
 
 

@@ -67,7 +67,7 @@ def test_what_clients_write_is_no_news(watcher: Client, connect: Callable[..., C
         client.set(f"/n{number}", b"y")
     store.nodes.put("/end", b"")
     assert events(watcher, 41)[-1] == (CREATED, "/end")
-    assert store.storage.news_total() == 1
+    assert store.storage.change_count() == 1
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -147,7 +147,7 @@ def test_clients_are_served_while_others_write_all_the_time(
 ) -> None:
     """Whenever the server looks whether there is something new, there is; and yet clients have their turn."""
     storage, written = store.storage, [0]
-    total = storage.news_total
+    total = storage.change_count
 
     def write_and_look() -> int:
         written[0] += 1
@@ -155,7 +155,7 @@ def test_clients_are_served_while_others_write_all_the_time(
         return int(total())
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "news_total", write_and_look)
+        patch.setattr(storage, "change_count", write_and_look)
         for number in range(5):
             assert client.create(f"/n{number}") == f"/n{number}"
             before = written[0]

@@ -153,11 +153,11 @@ def _obey(slot: int, path: str, journal: str, commands: int, answers: int) -> No
                 result = _put(store, command["value"])
             case "compact":
                 assert store is not None
-                if store.storage._refusal is None:
+                if store.storage._closed_reason is None:
                     _try(store.compact)
             case "grow":
                 assert store is not None
-                if store.storage._refusal is None:
+                if store.storage._closed_reason is None:
                     _try(store.storage._environment.grow)
             case "close":
                 assert store is not None
@@ -180,7 +180,7 @@ def _try(call: Any) -> None:
 
 
 def _put(store: bookstand.Store, value: str) -> str:
-    if store.storage._refusal is not None:
+    if store.storage._closed_reason is not None:
         return ""
     try:
         store.nodes.put("/a", value.encode() * 100)
