@@ -53,7 +53,7 @@ class _Together(CommitRequest):
         self.adds = adds
         self.answers = answers
 
-    def finished(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
+    def on_committed(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
         if error is None:
             for add in self.adds:
                 add.writer.add_finished(add, None, later)

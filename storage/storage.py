@@ -364,7 +364,7 @@ class Storage(ProcessBound, StorageReader):
         try:
             if self.hooks is not None:
                 self.hooks.crashed(self._closed_reason)
-            with self.committer.halted():
+            with self.committer.shut_down():
                 self._release_resources()
         finally:
             self._watchers.notify()

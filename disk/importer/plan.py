@@ -121,7 +121,7 @@ class Plan:
             in_order=found.in_order,
         )
         ledger_state = found.ledger_state
-        restored.tell(ledger_state)
+        restored.update_state(ledger_state)
         return PlannedLedger(ledger, restored, ledger_state, upto, found.stored_bytes)
 
     def _left_out(self, ledger: DiskLedger, why: str) -> Skipped:

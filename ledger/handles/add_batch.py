@@ -39,7 +39,7 @@ class PendingAdd(CommitRequest):
     def payload_bytes(self) -> int:
         return sum(map(len, self.payloads))
 
-    def finished(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
+    def on_committed(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
         # The stored bytes have done their work; the Add itself may live as long as the caller keeps its answer.
         self.entries.encoded = None
         self.writer.add_finished(self, error, later)
@@ -69,7 +69,7 @@ class OpenAddBatch(PendingAdd):
         self._measured = 0, 0
         self._numbered = False
 
-    def taken(self) -> None:
+    def on_sealed(self) -> None:
         if self.writer.gathering is self:
             self.writer.end_gathering()
 

@@ -245,7 +245,7 @@ class BaseWriter(LedgerHandle):
             except BookstandError as refusal:
                 error = refusal
         if error is None and not early:
-            self.committer.nudge()
+            self.committer.schedule_background()
             return
         callbacks: list[Callable[[], None]] = []
         self._answer(add, error, callbacks)
@@ -265,7 +265,7 @@ class BaseWriter(LedgerHandle):
             self._length_flushed = self._length
             self._storage.flush()
         else:
-            self.committer.nudge()
+            self.committer.schedule_background()
 
     def _refused(self, refusal: BookstandError) -> tuple[Completion, int]:
         if isinstance(refusal, IllegalOperationError):

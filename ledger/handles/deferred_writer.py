@@ -76,5 +76,5 @@ class DeferredLedgerWriter(LedgerWriter):
             self._committed_length = self._length
             self._storage.flush()
         else:
-            self.committer.nudge()
+            self.committer.schedule_background()
         return last

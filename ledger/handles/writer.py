@@ -66,7 +66,7 @@ class LedgerWriter(BaseWriter):
     ) -> int:
         """Commit entries in this thread if no other commits, and return the id of the first one; -1: they take the way
         that all others take. ``total``: the payloads' bytes."""
-        added = self.committer.alone(self._add_alone, payloads, total, sizes, most_entries)
+        added = self.committer.run_exclusive(self._add_alone, payloads, total, sizes, most_entries)
         if added is None:
             return -1
         first, error, interruption = added
@@ -136,7 +136,7 @@ class LedgerWriter(BaseWriter):
                     return pending
         pending = self._gather(data)
         if not pending.done():
-            self.committer.nudge()
+            self.committer.schedule_background()
         return pending
 
     def _came_in_time(self, add: OpenAddBatch, pending: Pending) -> bool:

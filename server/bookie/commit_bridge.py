@@ -42,7 +42,7 @@ class BridgedCommit(CommitRequest):
         self.told = told
         self.error: BaseException | None = None
 
-    def finished(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
+    def on_committed(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
         self.error = error
         self._office.arrived.append(self)
         if not later or later[-1] != self._office.wake:

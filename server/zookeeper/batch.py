@@ -106,7 +106,7 @@ class Batch:
         self._ephemerals = ephemerals
 
     def apply(self, staging: WriteSet) -> list[Outcome]:
-        staging.is_news = False
+        staging.is_published = False
         sealed = staging.get(schema.META, schema.META_SERVER)
         if sealed is None:
             raise StoreDamagedError("the record of the ZooKeeper server is missing")

@@ -1,8 +1,8 @@
-"""What was changed lately of nodes and ledgers, for the server of a store to find without looking at all of them.
+"""Change feed: the nodes and ledgers that were changed lately, so that a server need not scan for changes.
 
-A store that was ever served numbers the changes that others than its server make to records of ``nodes`` and
-``ledgers``, and keeps the names of the last few. A server that has heard of so many finds by these what is new; one
-that has missed more than are kept has to look at everything.
+A store that has been served numbers the changes that writers other than its server make to ``nodes`` and ``ledgers``,
+and retains the keys of the last :data:`~bookstand.storage.format.schema.CHANGE_FEED_LENGTH`. A server reads the changes
+after the last number it knows. If some of them are no longer retained, it scans everything.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     Changed = tuple[bytes, bytes]
     """Sub-database and key of a record."""
 
-TOTAL = Layout(f"what is under `{schema.META_CHANGE_FEED.decode()}` in `meta`", ("changes", "q", "how many there were"))
+TOTAL = Layout(
+    f"the record `{schema.META_CHANGE_FEED.decode()}` of `meta`", ("changes", "q", "number of changes so far")
+)
 CHANGE = Layout(
-    f"what is under `{schema.META_CHANGE_FEED.decode()}-` and the number of a change, in 8 bytes, in `meta`",
+    f"the record `{schema.META_CHANGE_FEED.decode()}-` and the number of a change, in 8 bytes, of `meta`",
     ("sub-database", "B", "0: ledgers; 1: nodes"),
     ("key", "the rest", ""),
 )
@@ -50,8 +52,8 @@ def unpack(number: int, sealed: bytes) -> Changed:
     return _DATABASES[body[0]], body[1:]
 
 
-def told(before: int, changed: Sequence[Changed]) -> Iterator[tuple[bytes, bytes | None]]:
-    """Records of ``meta`` to put, or to delete (None), where so many changes come after those ``before``."""
+def append_changes(before: int, changed: Sequence[Changed]) -> Iterator[tuple[bytes, bytes | None]]:
+    """Records of ``meta`` to put, or to delete (None), when changes are appended to ``before`` earlier ones."""
     total = before + len(changed)
     oldest = max(1, total - schema.CHANGE_FEED_LENGTH + 1)
     for number in range(max(1, before - schema.CHANGE_FEED_LENGTH + 1), min(before + 1, oldest)):

@@ -1,4 +1,4 @@
-"""Operations on entries, and on what a ledger's state says of them."""
+"""Operations on entries and on the ledger state derived from them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class AddEntries(ConsumesSpace):
-    """Consecutive entries of one ledger that carry the same last-add-confirmed.
+    """Add consecutive entries of one ledger that carry the same last-add-confirmed.
 
-    They are those of the writer that created the ledger with this ``incarnation``: refused where the ledger is gone or
-    was created anew. ``in_order`` says that the first of them must follow the last one stored, so that a failed add can
-    never leave a hole behind it. ``payloads`` may grow until :meth:`encode`, which makes ``keys`` and ``stored``.
+    They belong to the ledger created with this ``incarnation``, and are refused if it has been deleted or recreated.
+    With ``in_order`` the first entry must follow the last stored one, so a failed add cannot leave a gap.
+    ``payloads`` may grow until :meth:`encode`.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class AddEntries(ConsumesSpace):
         self.length_before = length_before
         self.payloads = payloads
         self.in_order = in_order
-        # Of the payloads, where they are known beforehand.
+        # Sizes of the payloads, if known.
         self.sizes: PayloadSizes | None = None
         self.encoded: EncodedEntries | None = None
 
@@ -68,7 +68,7 @@ class AddEntries(ConsumesSpace):
         return self.first_entry + len(self.payloads) - 1
 
     def encode(self) -> EncodedEntries:
-        """Make keys, headers and digests; called first before the transaction begins, so that it is short."""
+        """Encode keys, headers and digests. First called before the transaction begins, to keep it short."""
         encoded = self.encoded
         if encoded is None:
             encoded = self.encoded = encode_entries(
@@ -83,17 +83,17 @@ class AddEntries(ConsumesSpace):
         return encoded
 
     def encode_one(self) -> tuple[bytes, bytes]:
-        """Key and stored bytes of a lone entry."""
+        """Key and stored bytes of a single entry."""
         payload = self.payloads[0]
         length = self.length_before + len(payload)
         first = self.first_entry
         stored = encode(self.digest, self.ledger_id, first, self.last_add_confirmed, length, payload)
         return schema.ENTRY_KEY.pack(self.ledger_id, first), stored
 
-    def admit(self, ledger: LedgerState | None) -> LedgerState:
-        """The ledger's state, if it takes the entries."""
+    def check(self, ledger: LedgerState | None) -> LedgerState:
+        """Return the ledger's state, or raise if it does not accept the entries."""
         if ledger is None or ledger.incarnation != self.incarnation:
-            raise LedgerFencedError(f"ledger {self.ledger_id} was deleted and its entries collected; it takes no more")
+            raise LedgerFencedError(f"ledger {self.ledger_id} was deleted and its entries were collected")
         if ledger.master_key != self.master_key:
             ledger_state.authorize(ledger, self.ledger_id, self.master_key)
         if ledger.fenced:
@@ -104,25 +104,25 @@ class AddEntries(ConsumesSpace):
             )
         return ledger
 
-    def count_in(self, ledger: LedgerState) -> None:
-        """The state with all of the entries, none of which is there yet."""
+    def account(self, ledger: LedgerState) -> None:
+        """Update the state for all entries, none of which is stored yet."""
         encoded = self.encode()
         ledger_state.added(ledger, self.first_entry, encoded.count, encoded.largest, self.last_add_confirmed)
         if not self.in_order:
-            # Where ids are chosen, lengths need not rise with them.
+            # With ids chosen by the writer, cumulative lengths need not rise with the ids.
             ledger.in_order = False
 
     def apply(self, staging: WriteSet) -> range:
-        ledger = self.admit(staging.state(self.ledger_id))
+        ledger = self.check(staging.state(self.ledger_id))
         if self.first_entry > ledger.last_entry:
-            self.count_in(ledger)
+            self.account(ledger)
             staging.entries.append(self.encode())
         else:
-            # As on a bookie, what is there already stays, and the add is confirmed.
+            # As on a bookie, existing entries remain unchanged, and the add is confirmed.
             encoded = self.encode()
             pairs = list(encoded.pairs())
-            there = staging.entries_among([key for key, _ in pairs])
-            fresh = [pair for pair in pairs if pair[0] not in there]
+            existing = staging.existing_entries([key for key, _ in pairs])
+            fresh = [pair for pair in pairs if pair[0] not in existing]
             ledger_state.added(ledger, self.first_entry, len(fresh), encoded.largest, self.last_add_confirmed)
             if fresh:
                 staging.entries.append(EncodedEntries(fresh.__iter__, fresh[0][0], len(fresh), encoded.largest))
@@ -130,34 +130,36 @@ class AddEntries(ConsumesSpace):
         return range(self.first_entry, self.last_entry + 1)
 
     @property
-    def room(self) -> int:
-        """About how many bytes of the map it takes."""
+    def estimated_bytes(self) -> int:
+        """Estimate of the map space needed, in bytes."""
         return sum(map(len, self.payloads)) + 200 * len(self.payloads)
 
 
 def extend_contiguous(staging: WriteSet, ledger: LedgerState, ledger_id: int) -> None:
-    """Where the gap that began behind ``unbroken`` is filled, what was stored beyond it counts as well."""
-    # How far that is nobody knows: twice as far is looked each time.
-    looked = 1
+    """Advance ``unbroken`` after its gap was filled, past all entries stored contiguously after it."""
+    # The length of the run is unknown: look up exponentially growing ranges.
+    size = 1
     while ledger.unbroken < ledger.last_entry:
         first = ledger.unbroken + 1
-        wanted = [
+        keys = [
             schema.ENTRY_KEY.pack(ledger_id, entry_id)
-            for entry_id in range(first, min(first + looked, ledger.last_entry + 1))
+            for entry_id in range(first, min(first + size, ledger.last_entry + 1))
         ]
-        there = staging.entries_among(wanted)
-        if len(there) < len(wanted):
-            missing = next(number for number, key in enumerate(wanted) if key not in there)
+        existing = staging.existing_entries(keys)
+        if len(existing) < len(keys):
+            missing = next(number for number, key in enumerate(keys) if key not in existing)
             ledger.unbroken = first + missing - 1
             return
-        ledger.unbroken = first + len(wanted) - 1
-        looked *= 2
+        ledger.unbroken = first + len(keys) - 1
+        size *= 2
 
 
 class DeleteEntries:
-    """Remove up to ``limit`` entries of a ledger that has no metadata any more, and bookies' copies with them; result:
-    how many are left to do. Without a limit all go at once, which another change of the same commit needs: what is
-    staged is not seen when keys are looked up."""
+    """Delete up to ``limit`` entries of a ledger without metadata, and bookies' replicas of them.
+
+    The result estimates the number of entries left; 0 means none. Without a limit all are deleted in one step. A batch
+    that reuses the ledger id needs that, because key scans do not see staged changes.
+    """
 
     __slots__ = ("ledger_id", "limit")
 
@@ -171,15 +173,15 @@ class DeleteEntries:
         ledger = staging.state(self.ledger_id)
         if ledger is None:
             return 0
-        marks = staging.copy_keys(self.ledger_id, self.limit)
-        staging.writes.update(((schema.COPIES, key), None) for key in marks if len(key) == schema.COPY_LEDGER.size)
-        staging.marks.update((key, None) for key in marks if len(key) != schema.COPY_LEDGER.size)
-        if len(marks) == self.limit:
+        keys = staging.replica_keys(self.ledger_id, self.limit)
+        staging.writes.update(((schema.COPIES, key), None) for key in keys if len(key) == schema.COPY_LEDGER.size)
+        staging.overrides.update((key, None) for key in keys if len(key) != schema.COPY_LEDGER.size)
+        if len(keys) == self.limit:
             return max(1, ledger.count)
-        doomed = staging.entry_keys(self.ledger_id, self.limit)
-        staging.removed_entries += doomed
-        ledger.count = max(0, ledger.count - len(doomed))
-        if self.limit is None or len(doomed) < self.limit:
+        entry_keys = staging.entry_keys(self.ledger_id, self.limit)
+        staging.removed_entries += entry_keys
+        ledger.count = max(0, ledger.count - len(entry_keys))
+        if self.limit is None or len(entry_keys) < self.limit:
             staging.states[self.ledger_id] = None
             if ledger.deleted_at:
                 staging.put(schema.META, schema.deletion_key(ledger.deleted_at, self.ledger_id), None)
@@ -188,10 +190,10 @@ class DeleteEntries:
 
 
 class Fence:
-    """Stop a ledger's writers for good; result: the ledger's incarnation.
+    """Stop a ledger's writers permanently; the result is the ledger's incarnation.
 
-    With an ``incarnation`` it must still be the ledger that was created with it. Without one, a bookie that is asked to
-    fence a ledger it never saw makes it first; so do we.
+    With an ``incarnation``, it must still be the ledger created with it. Without one, an unknown ledger is created and
+    fenced, as on a bookie.
     """
 
     __slots__ = ("incarnation", "ledger_id", "master_key")
@@ -225,11 +227,11 @@ class SetExplicitLac:
     def apply(self, staging: WriteSet) -> None:
         ledger = staging.state(self.ledger_id)
         if ledger is None or ledger.incarnation != self.incarnation:
-            raise LedgerFencedError(f"ledger {self.ledger_id} was deleted and its entries collected")
+            raise LedgerFencedError(f"ledger {self.ledger_id} was deleted and its entries were collected")
         ledger_state.authorize(ledger, self.ledger_id, self.master_key)
         ledger.explicit_lac = max(ledger.explicit_lac, self.last_add_confirmed)
 
 
 def next_incarnation(staging: WriteSet) -> int:
-    # From 1 on.
+    # Incarnations start at 1.
     return staging.next_number(schema.META_NEXT_INCARNATION) + 1

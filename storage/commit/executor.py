@@ -1,4 +1,4 @@
-"""One commit: a write transaction in which many changes are each applied or refused, and what becomes of it."""
+"""Commit execution: one write transaction that applies or refuses each write batch, and the outcome of its sync."""
 
 from __future__ import annotations
 
@@ -30,84 +30,86 @@ if TYPE_CHECKING:
     from bookstand.storage.hooks import Hooks
     from bookstand.storage.process.witness import Witness
 
-    class Submitted(Protocol):
-        """What a commit needs to know of a submission."""
+    class Request(Protocol):
+        """A commit request, as the executor sees it."""
 
         @property
         def operations(self) -> Sequence[Operation]: ...
 
 
-# Pages are kept for a reader that was killed until somebody looks; who has the store open looks so often.
-_COMMITS_BETWEEN_LOOKS = 128
+# Commits between two calls of reader_check(), which releases the pages that killed readers keep from being reused.
+_READER_CHECK_INTERVAL = 128
 
 _ADDS = (AddEntries, AddToReplica)
 
-# States of ledgers kept from one commit to the next.
-_KEPT_STATES = 1_000
+# Maximum number of ledger states cached between commits.
+_CACHED_STATES = 1_000
 
 
 class CommitExecutor:
-    """Commits batches, one at a time. After each the disk holds all of the batch that was not refused, or none."""
+    """Executes commits, one at a time. Each makes all accepted write batches durable, or none."""
 
     def __init__(self, environment: LmdbEnvironment, disk: DiskSpace, witness: Witness | None) -> None:
         self._environment = environment
         self._disk = disk
         self._witness = witness
-        # States as of the commit with this number; worth nothing as soon as another process has committed.
+        # Cached states as of this commit. Stale as soon as another process has committed.
         self._states: dict[int, LedgerState | None] = {}
         self._states_at = -1
-        # Set where nothing can be written any more.
+        # Set when nothing can be written any longer.
         self.broken: BookstandError | None = None
 
     def forget_states(self) -> None:
-        """The file was replaced, and counts its commits anew."""
+        """Discard cached states, because the data file was replaced and its commit numbers restart."""
         self._states, self._states_at = {}, -1
 
-    def commit(self, submissions: Sequence[Submitted], hooks: Hooks | None) -> list[Outcome]:
-        """(results, error) for each submission."""
+    def commit(self, requests: Sequence[Request], hooks: Hooks | None) -> list[Outcome]:
+        """Commit the requests in one transaction; return (results, error) for each."""
         try:
-            for submission in submissions:
-                for operation in submission.operations:
+            for request in requests:
+                for operation in request.operations:
                     if type(operation) is AddEntries:
                         operation.encode()
             if hooks is not None:
                 hooks.point("commit.before_write")
-            return self._write(submissions, hooks)
+            return self._write(requests, hooks)
         except lmdb.Error as error:
-            answer = translate(error, self._environment.path, "writing")
+            translated = translate(error, self._environment.path, "writing")
         except BookstandError as error:
-            answer = error
-        self._disk.note(answer)
-        return [(None, answer)] * len(submissions)
+            translated = error
+        self._disk.note(translated)
+        return [(None, translated)] * len(requests)
 
-    def _write(self, submissions: Sequence[Submitted], hooks: Hooks | None) -> list[Outcome]:
+    def _write(self, requests: Sequence[Request], hooks: Hooks | None) -> list[Outcome]:
         full = self._disk.refusal()
         while True:
             try:
                 with self._environment.begin_write() as transaction:
                     self._environment.reserve(transaction)
                     number = transaction.id()
-                    states = self._states if self._states_at == number - 1 and len(self._states) < _KEPT_STATES else {}
-                    # Until the commit has succeeded they are worth nothing: it changes them as it goes.
+                    states = (
+                        self._states if self._states_at == number - 1 and len(self._states) < _CACHED_STATES else {}
+                    )
+                    # Invalid until the commit has succeeded, because the transaction modifies them.
                     self._states_at = -1
-                    writing = WriteTransaction(self._environment, transaction, states)
-                    outcomes = [writing.attempt(submission.operations, full) for submission in submissions]
-                    writing.write_rest()
-                    if not writing.changes_anything():
+                    write_transaction = WriteTransaction(self._environment, transaction, states)
+                    outcomes = [write_transaction.apply(request.operations, full) for request in requests]
+                    write_transaction.write_derived()
+                    if not write_transaction.changes_anything():
                         transaction.abort()
                         return outcomes
                     if hooks is not None:
                         hooks.point("commit.before_sync")
                     failure = self._sync(transaction, number)
                 if failure is not None:
-                    self._settle(failure)
+                    self._resolve_outcome(failure)
             except lmdb.MapFullError:
-                self._environment.grow(_size_of(submissions))
+                self._environment.grow(_size_of(requests))
                 continue
             finally:
                 self._environment.end_write()
             self._states, self._states_at = states, number
-            if number % _COMMITS_BETWEEN_LOOKS == 0:
+            if number % _READER_CHECK_INTERVAL == 0:
                 self._environment.reader_check()
             self._after_sync(number, hooks)
             return outcomes
@@ -127,13 +129,13 @@ class CommitExecutor:
             hooks.point("commit.after_sync")
 
     def commit_entries(self, entries: AddEntries) -> BookstandError | None:
-        """A batch that is entries of one known ledger: the same as :meth:`commit`, without what only several need.
+        """Fast path: commit entries of a single known ledger.
 
-        A lone durable append is what people wait for most, and waits for nothing but this. Whatever is out of the
-        ordinary goes the long way.
+        Equivalent to :meth:`commit`, without the work that only several operations need, because a single durable
+        append is latency-bound. All other cases fall back to :meth:`commit`.
         """
         if self._witness is not None or self._disk.full is not None:
-            return self._commit_alone(entries)
+            return self._commit_single(entries)
         environment = self._environment
         one = entries.encode_one() if len(entries.payloads) == 1 else None
         if one is None:
@@ -146,12 +148,12 @@ class CommitExecutor:
                 if ledger is None:
                     transaction.abort()
                 else:
-                    # Until the commit has succeeded the states are worth nothing: it changes them as it goes.
+                    # Invalid until the commit has succeeded, because the transaction modifies them.
                     self._states_at = -1
-                    entries.admit(ledger)
+                    entries.check(ledger)
                     databases = environment.databases
                     if one is None:
-                        entries.count_in(ledger)
+                        entries.account(ledger)
                         _put_entries(transaction, databases[schema.ENTRIES], entries.encode())
                     else:
                         added(ledger, entries.first_entry, 1, len(one[1]), entries.last_add_confirmed)
@@ -161,30 +163,30 @@ class CommitExecutor:
                     transaction.put(key, sealed, True, True, False, databases[schema.STATE])
                     failure = self._sync(transaction, number)
             if ledger is None:
-                return self._commit_alone(entries)
+                return self._commit_single(entries)
             if failure is not None:
-                self._settle(failure)
+                self._resolve_outcome(failure)
             self._states_at = number
-            if number % _COMMITS_BETWEEN_LOOKS == 0:
+            if number % _READER_CHECK_INTERVAL == 0:
                 environment.reader_check()
             return None
         except BookstandError as error:
-            answer: BookstandError = error
+            translated: BookstandError = error
         except lmdb.MapFullError:
-            return self._commit_alone(entries)
+            return self._commit_single(entries)
         except lmdb.Error as error:
-            answer = translate(error, environment.path, "writing")
+            translated = translate(error, environment.path, "writing")
         finally:
             environment.end_write()
-        self._disk.note(answer)
-        return answer
+        self._disk.note(translated)
+        return translated
 
-    def _commit_alone(self, entries: AddEntries) -> BookstandError | None:
-        ((_, error),) = self.commit([_Lone(entries)], None)
+    def _commit_single(self, entries: AddEntries) -> BookstandError | None:
+        ((_, error),) = self.commit([_SingleAdd(entries)], None)
         return error  # type: ignore[return-value]
 
     def _sync(self, transaction: lmdb.Transaction, number: int) -> BookstandError | None:
-        """Commit the transaction. Return the error after which it may have taken no effect, for :meth:`_settle`."""
+        """Commit the transaction. Return an error that leaves the outcome unknown, for :meth:`_resolve_outcome`."""
         self._environment.mark(transaction, number)
         try:
             self._environment.commit(transaction, number)
@@ -194,9 +196,9 @@ class CommitExecutor:
             return translate(error, self._environment.path, "committing")
         return None
 
-    def _settle(self, error: BookstandError) -> None:
-        """After the device failed during a commit: reopen the store, and raise unless the commit took effect. LMDB may
-        have marked the environment as broken, whatever the error was."""
+    def _resolve_outcome(self, error: BookstandError) -> None:
+        """Reopen the store after a failed commit, and raise unless the commit took effect. LMDB may have marked the
+        environment as broken, whatever the error was."""
         environment = self._environment
         try:
             environment.reopen()
@@ -212,16 +214,16 @@ class CommitExecutor:
         if took_effect is None:
             raise OutcomeUnknownError(
                 f"store {environment.path}: a commit failed ({error}), and more than {WRITERS_LISTED - 1} other "
-                "processes have committed before its outcome could be read; read what it was to change"
+                "processes have committed before its outcome could be read; read the records it was to change"
             ) from error
         if not took_effect:
             raise error from error.__cause__
 
 
 class WriteTransaction:
-    """One write transaction, as the stagings of the changes in it see it. ``states`` are those known beforehand."""
+    """One write transaction, shared by the write sets of a commit. ``states`` are the cached ledger states."""
 
-    __slots__ = ("_changed", "_databases", "_entries_changed", "_news", "_records", "_states", "_transaction")
+    __slots__ = ("_changed", "_databases", "_entries_changed", "_published", "_records", "_states", "_transaction")
 
     def __init__(
         self, environment: LmdbEnvironment, transaction: lmdb.Transaction, states: dict[int, LedgerState | None]
@@ -230,22 +232,22 @@ class WriteTransaction:
         self._transaction = transaction
         self._states = states
         self._changed: set[int] = set()
-        # What each record that is written was before, and is now.
+        # Value of each written record before the transaction, and now.
         self._records: dict[tuple[bytes, bytes], tuple[bytes | None, bytes | None]] = {}
-        # Records that a server is to be told of, in the order in which they were changed.
-        self._news: dict[tuple[bytes, bytes], None] = {}
-        # Entries, or marks of bookies' copies.
+        # Records to publish in the change feed, in order of change.
+        self._published: dict[tuple[bytes, bytes], None] = {}
+        # Whether entries, or overrides of bookies' replicas, have changed.
         self._entries_changed = False
 
-    # -- what stagings read ------------------------------------------------------------------------------------------
+    # -- reads by write sets -----------------------------------------------------------------------------------------
 
     def get(self, database: bytes, key: bytes) -> bytes | None:
-        # Positional arguments: py-lmdb takes twice as long over keywords.
+        # Positional arguments: py-lmdb takes twice as long for keyword arguments.
         return self._transaction.get(key, None, self._databases[database])  # type: ignore[return-value]
 
-    def get_many(self, database: bytes, wanted: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-        """Those that are there, in the order of the keys."""
-        return self._transaction.cursor(self._databases[database]).getmulti(wanted)  # type: ignore[return-value]
+    def get_many(self, database: bytes, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Existing records among the keys, in key order."""
+        return self._transaction.cursor(self._databases[database]).getmulti(keys)  # type: ignore[return-value]
 
     def state(self, ledger_id: int) -> LedgerState | None:
         if ledger_id in self._states:
@@ -259,7 +261,7 @@ class WriteTransaction:
     def entry_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
         return self._keys_of_ledger(schema.ENTRIES, ledger_id, limit)
 
-    def copy_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
+    def replica_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
         return self._keys_of_ledger(schema.COPIES, ledger_id, limit)
 
     def ledger_keys(self) -> Iterator[bytes]:
@@ -275,20 +277,20 @@ class WriteTransaction:
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
-    def attempt(self, operations: Sequence[Operation], full: BookstandError | None) -> Outcome:
-        """Apply one change, or refuse it and leave no trace. ``full`` is what to say to changes that take space."""
+    def apply(self, operations: Sequence[Operation], full: BookstandError | None) -> Outcome:
+        """Apply one write batch, or refuse it without a trace. ``full``: error for operations that consume space."""
         try:
             if full is not None and any(isinstance(operation, ConsumesSpace) for operation in operations):
                 raise full
             operation = operations[0] if len(operations) == 1 else None
             if type(operation) is AddEntries:
                 ledger_id = operation.ledger_id
-                ledger = operation.admit(self._states.get(ledger_id) or self.state(ledger_id))
+                ledger = operation.check(self._states.get(ledger_id) or self.state(ledger_id))
                 if operation.first_entry > ledger.last_entry:
-                    # By far the most frequent change, and nothing can refuse it from here on: no need to stage it.
-                    operation.count_in(ledger)
+                    # By far the most frequent case. Nothing can refuse it any longer, so it needs no write set.
+                    operation.account(ledger)
                     self._changed.add(ledger_id)
-                    self._add(operation.encode())
+                    self._put_entry_batch(operation.encode())
                     return None, None
             staging = WriteSet(self)
             results = [operation.apply(staging) for operation in operations]
@@ -299,51 +301,50 @@ class WriteTransaction:
 
     def _merge(self, staging: WriteSet) -> None:
         for (database, key), value in staging.writes.items():
-            if self._put(database, key, value) and staging.is_news and database in schema.META_SUMS:
-                self._news[database, key] = None
+            if self._put(database, key, value) and staging.is_published and database in schema.META_SUMS:
+                self._published[database, key] = None
         for encoded in staging.entries:
-            self._add(encoded)
+            self._put_entry_batch(encoded)
         entries = self._databases[schema.ENTRIES]
         for key in staging.removed_entries:
             self._transaction.delete(key, b"", entries)
             self._entries_changed = True
-        if staging.marks:
-            self._mark(staging.marks)
+        if staging.overrides:
+            self._put_overrides(staging.overrides)
         if staging.states:
             self._states.update(staging.states)
             self._changed.update(staging.states)
 
     def _put(self, database: bytes, key: bytes, value: bytes | None) -> bool:
-        """Whether that changes anything."""
+        """Write or delete a record; return True if that changes anything."""
         there = self.get(database, key)
         if there == value:
             return False
         written = self._records.get((database, key))
         self._records[database, key] = there if written is None else written[0], value
         if value is None or (written is not None and there is not None):
-            # Over a larger value of the same transaction LMDB writes in place, and leaves it more pages than it takes.
+            # LMDB overwrites a larger value of the same transaction in place, and keeps more pages than needed.
             self._transaction.delete(key, b"", self._databases[database])
         if value is not None:
             self._transaction.put(key, value, True, True, False, self._databases[database])
         return True
 
-    def _add(self, encoded: EncodedEntries) -> None:
+    def _put_entry_batch(self, encoded: EncodedEntries) -> None:
         _put_entries(self._transaction, self._databases[schema.ENTRIES], encoded)
         self._entries_changed = True
 
-    def _mark(self, marks: dict[bytes, bytes | None]) -> None:
-        """Marks of bookies' copies: what changes them changes the bookie's record as well."""
+    def _put_overrides(self, overrides: dict[bytes, bytes | None]) -> None:
+        """Write overrides of bookies' replicas. Each change of an override changes the bookie's record as well."""
         database = self._databases[schema.COPIES]
-        # In the order of the keys, which LMDB takes faster.
-        put = sorted((key, mark) for key, mark in marks.items() if mark is not None)
+        # LMDB is faster with sorted keys.
+        put = sorted((key, override) for key, override in overrides.items() if override is not None)
         self._transaction.cursor(database).putmulti(put)
-        for key in marks.keys() - dict(put).keys():
+        for key in overrides.keys() - dict(put).keys():
             self._transaction.delete(key, b"", database)
         self._entries_changed = True
 
-    def write_rest(self) -> None:
-        """States are written once a transaction, however many changes touched them; so are the sums of seals, and what
-        a server is told."""
+    def write_derived(self) -> None:
+        """Write ledger states, checksum sums and the change feed, once per transaction."""
         for ledger_id in self._changed:
             state = self._states[ledger_id]
             key = schema.LEDGER_KEY.pack(ledger_id)
@@ -359,14 +360,14 @@ class WriteTransaction:
                 total = sealed_record.unseal_sum(schema.META, key, self.get(schema.META, key))
                 self._put(schema.META, key, sealed_record.encode_checksum_xor(key, total ^ change))
 
-        told = self.get(schema.META, schema.META_CHANGE_FEED) if self._news else None
-        if told is not None:
-            for key, value in change_feed.told(change_feed.decode_count(told), list(self._news)):
+        published = self.get(schema.META, schema.META_CHANGE_FEED) if self._published else None
+        if published is not None:
+            for key, value in change_feed.append_changes(change_feed.decode_count(published), list(self._published)):
                 self._put(schema.META, key, value)
 
     def _counted_seal(self, database: bytes, key: bytes, before: bytes | None) -> int:
-        """The seal with which the sum counts a record that is replaced. Of a damaged record that is the seal stored, or
-        the one that belongs to its body: whichever makes the sum correct."""
+        """Checksum with which the sum includes a record that is replaced. For a damaged record it is the stored one or
+        the one of its body, whichever makes the sum correct."""
         stored = sealed_record.checksum_of(before)
         if before is None or sealed_record.is_sealed(key, before):
             return stored
@@ -382,12 +383,12 @@ class WriteTransaction:
         return computed if counted == total ^ stored ^ computed else stored
 
     def changes_anything(self) -> bool:
-        """Return False if the changes cancel each other out: LMDB does not number a commit that changes nothing."""
+        """Return False if the changes cancel out: LMDB assigns no number to a commit that changes nothing."""
         return self._entries_changed or any(before != now for before, now in self._records.values())
 
 
-class _Lone:
-    """Entries that nobody submitted: their writer commits them itself."""
+class _SingleAdd:
+    """Commit request of entries that their writer commits itself."""
 
     __slots__ = ("operations",)
 
@@ -401,16 +402,16 @@ def _put_entries(transaction: lmdb.Transaction, database: lmdb._Database, encode
         transaction.put(key, stored, True, True, False, database)
     elif encoded.count:
         cursor = transaction.cursor(database)
-        # LMDB packs its pages tighter and searches less where it knows that keys come in at the very end.
+        # LMDB packs pages tighter and searches less if it knows that keys are appended at the end.
         at_end = not cursor.last() or bytes(cursor.key()) < encoded.first_key
         cursor.putmulti(encoded.pairs(), True, True, at_end)
 
 
-def _size_of(submissions: Sequence[Submitted]) -> int:
-    """About how many bytes of the map the submissions will take."""
-    room = 0
-    for submission in submissions:
-        for operation in submission.operations:
+def _size_of(requests: Sequence[Request]) -> int:
+    """Estimate of the map space that the requests need, in bytes."""
+    total = 0
+    for request in requests:
+        for operation in request.operations:
             if isinstance(operation, _ADDS):
-                room += operation.room
-    return 2 * room + (1 << 20)
+                total += operation.estimated_bytes
+    return 2 * total + (1 << 20)

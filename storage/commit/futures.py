@@ -1,7 +1,7 @@
-"""What a submit returns at once: a :class:`Pending` that completes later.
+"""Futures: a submit returns a :class:`Pending` that completes later.
 
-Many Pendings may share one :class:`Completion` (all appends that travel in one commit do), so that completing costs
-the same for one append as for two thousand. A Completion has no thread of its own: whoever waits drives it.
+Several Pendings may share one :class:`Completion` (all appends of one commit do), so completing two thousand appends
+costs as much as completing one. A Completion has no thread of its own: the thread that waits for it drives it.
 """
 
 from __future__ import annotations
@@ -19,54 +19,54 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Driver(Protocol):
-        """Whoever can move a completion forward."""
+        """An object that makes progress on a completion."""
 
         def drive(self, completion: Completion, deadline: float | None) -> None:
-            """Work on it in this thread, or wait for the thread that does, until it is done or the deadline passes."""
+            """Complete it in this thread, or wait for the thread that does, until it is done or the deadline passes."""
 
         def hurry(self) -> None:
-            """Somebody wants the result without waiting for it in a thread: let the background do the work."""
+            """Have a background thread complete it: a caller needs the result but does not block for it."""
 
 
 class _AnotherThread(ProcessBound):
-    """Driver of completions that another thread completes. A forked child has no other thread."""
+    """Driver of completions that another thread completes. A forked child has no such thread."""
 
     def drive(self, completion: Completion, deadline: float | None) -> None:
-        """Do nothing: the other thread needs no help."""
+        """Do nothing: the other thread completes it."""
 
     def hurry(self) -> None:
         """Do nothing."""
 
 
-# Guards the rare paths only: registering callbacks and events, against completing.
+# Guards only the rare paths: registering callbacks and gates, against completing.
 _lock = Lock()
 _another_thread = _AnotherThread()
 
 
 def _renew() -> None:
-    """In a forked child: replace what another thread of the parent may hold for ever."""
+    """In a forked child: replace a lock that another thread of the parent may have held."""
     global _lock, _another_thread
     _lock = Lock()
-    # The former one is disabled, which ends the waiting for completions of the parent.
+    # The previous driver is disabled, so waiting for a completion of the parent raises.
     _another_thread = _AnotherThread()
 
 
 call_in_child(_renew)
 
-# Seconds after which a waiting thread looks whether its wake-up was lost: the thread that should wake it may have been
+# Seconds after which a waiting thread checks for a lost wake-up: the thread that should wake it may have been
 # interrupted.
 LOST_WAKEUP_POLL = 0.05
 
 
 def shut_gate() -> Lock:
-    """A lock at which threads wait until it is opened."""
+    """Return a lock at which a thread waits until another one opens it."""
     gate = Lock()
     gate.acquire()
     return gate
 
 
 def open_gate(gate: Lock) -> None:
-    """Let one thread through. A gate that is open stays open."""
+    """Let one thread through. An open gate stays open."""
     try:
         gate.release()
     except RuntimeError:
@@ -74,8 +74,7 @@ def open_gate(gate: Lock) -> None:
 
 
 class Waiters:
-    """Threads that wait for something to happen. Unlike with a Condition, an interrupted thread leaves no lock
-    behind."""
+    """Threads that wait for an event. Unlike with a Condition, an interrupted thread leaves no lock held."""
 
     def __init__(self) -> None:
         self._gates: list[Lock] = []
@@ -84,24 +83,24 @@ class Waiters:
         return len(self._gates)
 
     def wait(self, timeout: float, has_happened: Callable[[], bool]) -> None:
-        """Wait until :meth:`notify` is called, unless it has happened already, or for so many seconds."""
+        """Wait until :meth:`notify` is called, the event has happened already, or ``timeout`` seconds have passed."""
         gate = shut_gate()
         try:
             self._gates.append(gate)
-            # After that: what happens from now on is not missed.
+            # Checked after registration, so that no notification is lost.
             if not has_happened():
                 gate.acquire(True, timeout)
         finally:
             self._gates.remove(gate)
 
     def notify(self) -> None:
-        """Wake all."""
+        """Wake all waiting threads."""
         for gate in list(self._gates):
             open_gate(gate)
 
 
 class Completion:
-    """Done or not, with a value or an error. Without a ``driver`` another thread completes it unasked."""
+    """A result or an error, once it is done. Without a ``driver`` another thread completes it."""
 
     __slots__ = ("_callbacks", "_gate", "done", "driver", "error", "value")
 
@@ -114,7 +113,7 @@ class Completion:
         self._gate: Lock | None = None
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> Sequence[Callable[[], None]]:
-        """Make it done, and return what is to be called now. The first outcome stands; a call that was interrupted is
+        """Set the outcome and return the callbacks to run. The first outcome counts; an interrupted call can be
         repeated."""
         with _lock:
             if not self.done:
@@ -132,13 +131,14 @@ class Completion:
             callback = _nothing
             try:
                 with _lock:
-                    # Another thread may do the same. Nothing here is a call, so an interruption does not lose it.
+                    # Another thread may do the same. No call occurs between the two statements, so an interruption
+                    # loses no callback.
                     if callbacks:
                         callback = callbacks[0]
                         del callbacks[0]
                 callback()
             except BaseException:
-                # It may have been interrupted before it did anything.
+                # An interruption may have come before the callback did anything.
                 callback()
                 raise
 
@@ -147,9 +147,9 @@ class Completion:
             callback()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Until done; :class:`OperationTimeoutError` if that takes longer than ``timeout`` seconds."""
+        """Wait until done; :class:`OperationTimeoutError` after ``timeout`` seconds."""
         if timeout is not None and not isinstance(timeout, int | float):
-            raise IncorrectParameterError(f"a timeout is a number of seconds or None, not {timeout!r}")
+            raise IncorrectParameterError(f"timeout must be a number of seconds or None, not {timeout!r}")
         deadline = None if timeout is None else monotonic() + timeout
         self.driver.drive(self, deadline)
         if self.done:
@@ -163,7 +163,7 @@ class Completion:
         while not self.done:
             rest = LOST_WAKEUP_POLL if deadline is None else min(LOST_WAKEUP_POLL, deadline - monotonic())
             if gate.acquire(True, max(0.0, rest)):
-                # For the next one.
+                # Let the next waiting thread through.
                 open_gate(gate)
             elif rest <= 0 and not self.done:
                 raise OperationTimeoutError(f"not complete after {timeout} s")
@@ -187,12 +187,12 @@ def _nothing() -> None:
 
 
 class Pending:
-    """The result of an operation that may still be under way.
+    """Future result of an operation.
 
-    What a Pending completed for without an error is durable, as far as the store's durability reaches.
+    When a Pending completes without an error, its operation is as durable as the store's durability setting promises.
     """
 
-    # Filled in by who makes it: an __init__ would double what an append costs.
+    # Set by the creator: an __init__ would double the cost of an append.
     __slots__ = ("_completion", "_value")
 
     _completion: Completion
@@ -214,11 +214,11 @@ class Pending:
         return self._completion.error
 
     def done(self) -> bool:
-        """Whether it is complete, with a result or an error."""
+        """Return True if it has completed, with a result or an error."""
         return self._completion.done
 
     def add_done_callback(self, callback: Callable[[Pending], object]) -> None:
-        """Call ``callback(self)`` when done: at once if it is, else in the thread that completes it."""
+        """Call ``callback(self)`` on completion: immediately if done, else in the thread that completes it."""
 
         def call() -> None:
             try:
@@ -244,7 +244,7 @@ class Pending:
                 try:
                     loop.call_soon_threadsafe(wake)
                 except RuntimeError:
-                    # The loop was closed: nobody awaits any more.
+                    # The loop is closed: no coroutine awaits the result.
                     pass
 
             self._completion.when_done(wake_from_any_thread)
@@ -258,7 +258,7 @@ class Pending:
 
 
 def pending_for(completion: Completion, value: Any = None) -> Pending:
-    """``value`` is the result where it is known beforehand; else the completion brings it."""
+    """Create a Pending with a result that is known already, or else with the completion's."""
     pending = Pending()
     pending._completion = completion
     pending._value = value
@@ -266,12 +266,12 @@ def pending_for(completion: Completion, value: Any = None) -> Pending:
 
 
 def completed(value: Any = None, error: BaseException | None = None) -> Pending:
-    """A Pending that is done already."""
+    """Create a completed Pending."""
     completion = Completion()
     completion.complete(value, error)
     return pending_for(completion)
 
 
 def with_result(pending: Pending, value: Any) -> Pending:
-    """Done when ``pending`` is, with another result."""
+    """Create a Pending that completes with ``pending``, but with another result."""
     return pending_for(pending._completion, value)

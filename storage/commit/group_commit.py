@@ -1,20 +1,20 @@
-"""Group commit: whoever waits commits for all.
+"""Group commit: the first thread that waits commits for all.
 
-Submissions gather in the open :class:`Batch`. The first thread that waits for one of them becomes the leader: it takes
-the whole batch and commits it in one transaction, in its own thread, so that a lone durable append pays for no
-hand-over. Threads that come meanwhile wait at their batch's gates. A finished leader opens those of the batch it
-committed, and each woken thread passes its gate on to the next. The last of them opens the gates of the batch that
-gathered meanwhile, and the first one there leads it: until then those who were answered have mostly come again, so that
-one commit does for all. They are waited for no longer than ``FOLLOWER_GRACE`` seconds, and not at all where a commit
-takes less time than that would. One waiting thread polls every ``LOST_WAKEUP_POLL`` seconds in case its wake-up was
-lost: the threads before it may be held up by a signal's handler that waits, or may have been interrupted.
+Requests join the open :class:`Batch`. The first thread that waits for one of them becomes the leader. It seals the
+batch and commits it in one transaction, in its own thread, so a single durable append needs no thread switch. Threads
+that arrive during the commit are the followers: they wait at the gates of their batch. The leader opens the gates of
+the batch that it has committed, and each released thread opens its gate for the next one. The last of them opens the
+gates of the next batch, whose first thread leads it. By then most released threads have submitted again, so one commit
+serves them all. The next batch waits up to ``FOLLOWER_GRACE`` seconds for them, and not at all if the last commit was
+shorter than ``FOLLOWER_GRACE_MIN_COMMIT``. One waiting thread polls every ``LOST_WAKEUP_POLL`` seconds in case its
+wake-up was lost: the threads before it may be blocked in a signal handler, or may have been interrupted.
 
-An exception may interrupt the leader between any two steps. The leader then gives up the lead, and repeats what follows
-the commit (telling every submission its outcome, waking threads, calling callbacks): each of these steps can be
-repeated. A commit that was interrupted has an unknown outcome.
+An exception may interrupt the leader between any two steps. The leader then ends its lead and repeats the steps after
+the commit (completing the requests, waking threads, running callbacks), all of which can be repeated. An interrupted
+commit has an unknown outcome.
 
-A background thread commits what nobody waits for. It starts with the first such submission, and gives the submitter
-``LINGER`` seconds to come and wait itself, because one thread is cheaper than two.
+A background thread commits requests that no thread waits for. It starts with the first such request, and gives the
+submitter ``LINGER`` seconds to wait after all, because one thread is cheaper than two.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ FOLLOWER_GRACE = 0.005
 FOLLOWER_GRACE_MIN_COMMIT = 0.000_05
 LOST_WAKEUP_POLL = 0.05
 
-# So often what follows an interrupted commit is repeated if it is interrupted as well.
+# Attempts to finish what follows an interrupted commit if further exceptions interrupt it.
 _ATTEMPTS = 100
 
-# So many threads are woken one after the other in no time.
-_FEW = 8
+# Up to this number of threads wait at a single gate: waking them one by one is fast enough.
+_SINGLE_GATE_WAITERS = 8
 
 
 class CommitRequest(Completion):
-    """Operations on their way to the store, and whoever waits for them."""
+    """Operations submitted for commit, and the completion of their outcome."""
 
     __slots__ = ("batch", "operations")
 
@@ -61,85 +61,85 @@ class CommitRequest(Completion):
         self.operations = operations
         self.batch: Batch | None = None
 
-    def taken(self) -> None:
-        """A leader has taken the batch: nothing may be added to the operations any more. Called under the lock."""
+    def on_sealed(self) -> None:
+        """Called under the lock when a leader seals the batch: no operations may be added afterwards."""
 
-    def finished(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
-        """The commit has come to its end. Runs in the leader; what users may see happens through ``later``."""
+    def on_committed(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
+        """Record the outcome. Runs in the leader; actions visible to callers are deferred through ``later``."""
         later += self.settle(value, error)
 
 
 class Batch:
-    """What one commit will cover. Its gates are open while there is something that a waiting thread should look at.
+    """Requests that one commit will cover. Its gates are open while there is something for a waiting thread to do.
 
-    Many wait at two of them, so that the next thread wakes up while one runs. For few that takes longer, and so would
-    a third gate for many.
+    Many threads wait at two gates, so that the next one wakes up while one runs. For few threads one gate is faster,
+    and a third gate does not pay even for many.
     """
 
-    __slots__ = ("committed", "gates", "outcomes", "submissions", "waiting")
+    __slots__ = ("committed", "gates", "outcomes", "requests", "waiting")
 
     def __init__(self) -> None:
-        self.submissions: list[CommitRequest] = []
-        # Of each submission, from the end of the commit until all have been told.
+        self.requests: list[CommitRequest] = []
+        # One per request, from the end of the commit until all requests are completed.
         self.outcomes: list[Outcome] | None = None
         self.committed = False
         self.gates = shut_gate(), shut_gate()
-        # The threads that wait for it.
+        # Threads waiting for this batch.
         self.waiting: set[int] = set()
 
-    def gate_for_one_more(self) -> Lock:
+    def next_gate(self) -> Lock:
         waiting = len(self.waiting)
-        return self.gates[waiting % 2 if waiting > _FEW else 0]
+        return self.gates[waiting % 2 if waiting > _SINGLE_GATE_WAITERS else 0]
 
     def wake(self) -> None:
-        """Let a waiting thread through at each gate."""
+        """Let one waiting thread through each gate."""
         for gate in self.gates:
             open_gate(gate)
 
 
 class GroupCommitter(ProcessBound):
-    """Owns the open batch. ``lock`` guards it, and all that writers must keep consistent with what they submit."""
+    """Owner of the open batch. ``lock`` guards it, and everything that writers keep consistent with their requests."""
 
     def __init__(self, commit: Callable[[list[CommitRequest]], list[Outcome]]) -> None:
         self.lock = Lock()
         self._commit = commit
         self._open: Batch | None = None
-        # Held by the thread that commits. Its owner must not wait for a commit: a hook may call the store from one.
+        # Held by the leader. Reentrant, to detect a hook that waits for the commit that it runs in.
         self._leading = RLock()
-        # The batch that was committed last, and until when those who waited for it are waited for.
-        self._answered = Batch()
-        self._rally_ends = 0.0
+        # The batch committed last, and the end of the grace period for the threads that waited for it.
+        self._last_batch = Batch()
+        self._grace_ends = 0.0
         self._background: Thread | None = None
-        # Gates of the background thread, which shuts them as it passes. Unlike an Event, an interrupted thread leaves
-        # no lock behind.
-        self._nudged = shut_gate()
-        self._hurried = shut_gate()
+        # Gates of the background thread, which shuts them as it passes. Unlike an Event, a gate leaves no lock held
+        # when a thread is interrupted.
+        self._work_queued = shut_gate()
+        self._expedited = shut_gate()
         self._stopped = False
-        self._halted = False
+        self._is_shut_down = False
 
     @property
     def idle(self) -> bool:
-        """Nothing is queued. Says nothing of a commit under way."""
+        """True if nothing is queued, even while a commit is in progress."""
         return self._open is None
 
-    def submit(self, submission: CommitRequest, awaited: bool = True) -> None:
-        """Queue it. What nobody is going to wait for, the background commits."""
+    def submit(self, request: CommitRequest, awaited: bool = True) -> None:
+        """Queue a request. The background thread commits it if ``awaited`` is False."""
         with self.lock:
-            self.enqueue(submission)
+            self.enqueue(request)
         if not awaited:
-            self.nudge()
+            self.schedule_background()
 
-    def enqueue(self, submission: CommitRequest) -> None:
-        """Put it into the open batch; the caller holds ``lock``."""
+    def enqueue(self, request: CommitRequest) -> None:
+        """Add a request to the open batch. The caller holds ``lock``."""
         batch = self._open
         if batch is None:
             batch = self._open = Batch()
-        submission.batch = batch
-        batch.submissions.append(submission)
+        request.batch = batch
+        batch.requests.append(request)
 
-    def alone(self, action: Callable[..., T], *arguments: Any) -> T | None:
+    def run_exclusive(self, action: Callable[..., T], *arguments: Any) -> T | None:
         """Call the action while this thread leads without a batch, and return its result. Return None without calling
-        it if anything is queued, or a thread leads."""
+        it if anything is queued or another thread leads."""
         if self._open is not None or not self._may_lead():
             return None
         leading = self._leading
@@ -159,48 +159,48 @@ class GroupCommitter(ProcessBound):
             self._wake_open_batch()
         return result
 
-    def _is_rallying(self) -> bool:
-        """Whether those who were answered last are waited for, as long as there are any."""
-        return monotonic() < self._rally_ends and not self._stopped
+    def _is_in_grace(self) -> bool:
+        """Return True during the grace period for the threads that the last commit released."""
+        return monotonic() < self._grace_ends and not self._stopped
 
     def _may_lead(self) -> bool:
-        """Return False while the threads answered last are waited for, and in a thread that leads already."""
-        if self._answered.waiting and self._is_rallying():
+        """Return False while released threads have their grace period, and in a thread that leads already."""
+        if self._last_batch.waiting and self._is_in_grace():
             return False
         return not self._leading._is_owned()  # type: ignore[attr-defined]
 
     def drive(self, completion: Completion, deadline: float | None = None) -> None:
-        """Return when the completion's batch has been committed, by this thread or another, or at the deadline."""
+        """Wait until the completion's batch is committed, by this thread or another, or until the deadline."""
         assert isinstance(completion, CommitRequest)
         batch = completion.batch
         if batch is None:
             return
         thread, waiting = get_ident(), batch.waiting
-        gate, looks_out = None, False
+        gate, polls = None, False
         try:
             while not batch.committed:
                 waiting.discard(thread)
                 if self._lead():
                     continue
                 if deadline is None and self._leading._is_owned():  # type: ignore[attr-defined]
-                    raise IllegalOperationError("a hook cannot wait for the commit that it is called from")
+                    raise IllegalOperationError("a hook cannot wait for the commit that called it")
                 if gate is None:
-                    # Somebody must wake up by himself: who is to wake him may be gone.
-                    gate, looks_out = batch.gate_for_one_more(), not waiting
+                    # One waiter must time out on its own: the thread that should wake it may have died.
+                    gate, polls = batch.next_gate(), not waiting
                 waiting.add(thread)
-                if deadline is None and not looks_out:
+                if deadline is None and not polls:
                     gate.acquire()
                 else:
-                    longest = FOLLOWER_GRACE if self._answered.waiting and self._is_rallying() else LOST_WAKEUP_POLL
-                    patience = longest if deadline is None else max(0.0, min(deadline - monotonic(), longest))
-                    if not gate.acquire(True, patience) and deadline is not None and monotonic() >= deadline:
-                        # Who has no time to wait may have been the one who would have led.
-                        self.nudge()
+                    longest = FOLLOWER_GRACE if self._last_batch.waiting and self._is_in_grace() else LOST_WAKEUP_POLL
+                    timeout = longest if deadline is None else max(0.0, min(deadline - monotonic(), longest))
+                    if not gate.acquire(True, timeout) and deadline is not None and monotonic() >= deadline:
+                        # No other thread may be left to lead the batch.
+                        self.schedule_background()
                         return
-                # Whoever was woken for nothing, perhaps by the one who looked out, does it from now on.
-                looks_out = True
+                # A spuriously woken thread polls from now on: the polling thread may have woken it when it left.
+                polls = True
         finally:
-            # First of all, and also where an interruption ends the waiting: the next one is to look.
+            # First, even if the wait was interrupted: wake the next thread.
             if gate is not None and batch.committed:
                 open_gate(gate)
             else:
@@ -210,7 +210,7 @@ class GroupCommitter(ProcessBound):
                 self._wake_open_batch()
 
     def flush(self) -> None:
-        """Commit whatever has been submitted before the call."""
+        """Commit everything submitted before the call."""
         with self.lock:
             batch = self._open
         if batch is not None:
@@ -218,49 +218,50 @@ class GroupCommitter(ProcessBound):
             probe.batch = batch
             self.drive(probe)
         with self.paused():
-            # A commit that was under way when we came is over once its leader lets go.
+            # A commit that was in progress at the call has ended when its leader releases the lock.
             pass
 
     def paused(self) -> RLock:
-        """Return a context manager: nothing is committed inside the block; what is submitted meanwhile waits.
+        """Return a context manager that blocks commits inside the block; requests submitted meanwhile wait.
 
-        It is a lock: an interruption at either end of the block leaves it free."""
+        It is the leader's lock, which an interruption at either end of the block leaves free."""
         if self._leading._is_owned():  # type: ignore[attr-defined]
-            raise IllegalOperationError("a hook cannot stop the commit that it is called from")
+            raise IllegalOperationError("a hook cannot pause the commit that called it")
         return self._leading
 
     @contextmanager
-    def halted(self) -> Iterator[None]:
-        """For good: no commit is under way in another thread inside the block, and whoever waits is answered after it.
+    def shut_down(self) -> Iterator[None]:
+        """Stop for good. No commit runs in another thread inside the block, and all waiting threads are completed after
+        it.
 
-        Unlike :meth:`paused` it may be called from inside a commit. What is submitted must be refused by now.
+        Unlike :meth:`paused`, it may be called inside a commit. The store must already refuse every request.
         """
-        self._halted = self._stopped = True
+        self._is_shut_down = self._stopped = True
         with self._leading:
             yield
         self._wake_open_batch()
         if self._background is not None:
             self.hurry()
 
-    def nudge(self) -> None:
-        """Something was submitted that its submitter does not wait for."""
+    def schedule_background(self) -> None:
+        """Have the background thread commit queued requests that no thread waits for."""
         if self._background is None:
             with self.lock:
                 if self._background is None and not self._stopped:
                     background = Thread(target=self._run_background, name="bookstand-commit", daemon=True)
                     background.start()
-                    # Interrupted before, the next call starts another one: two do no harm.
+                    # After an interruption here the next call starts a second thread, which does no harm.
                     self._background = background
-        if self._nudged.locked():
-            open_gate(self._nudged)
+        if self._work_queued.locked():
+            open_gate(self._work_queued)
 
     def hurry(self) -> None:
-        """Have the background commit now."""
-        open_gate(self._hurried)
-        self.nudge()
+        """Have the background thread commit without delay."""
+        open_gate(self._expedited)
+        self.schedule_background()
 
     def stop(self) -> None:
-        """Commit what is queued, and end the background thread."""
+        """Commit queued requests and end the background thread."""
         self.flush()
         self._stopped = True
         background = self._background
@@ -272,7 +273,7 @@ class GroupCommitter(ProcessBound):
                 background.join()
 
     def _lead(self) -> bool:
-        """Commit the open batch, unless another thread leads. Return whether this thread led."""
+        """Commit the open batch unless another thread leads. Return True if this thread led."""
         if not self._may_lead():
             return False
         batch: Batch | None = None
@@ -291,116 +292,116 @@ class GroupCommitter(ProcessBound):
                     self._give_up_lead(batch, later, interruption)
                     break
                 except BaseException:
-                    # A second one, where memory is short, say. Others wait for what is left to do.
+                    # A second exception, for example for lack of memory. Other threads wait for the rest.
                     if not left:
                         raise
             raise
         return True
 
     def _give_up_lead(self, batch: Batch | None, later: list[Callable[[], None]], interruption: BaseException) -> None:
-        if batch is not None and batch.submissions:
+        if batch is not None and batch.requests:
             if batch.outcomes is None:
-                batch.outcomes = [(None, _outcome_after(interruption))] * len(batch.submissions)
-            _tell(batch, later)
+                batch.outcomes = [(None, _outcome_after(interruption))] * len(batch.requests)
+            _complete_all(batch, later)
         self._end_lead(batch, later)
 
     def _commit_batch(self, batch: Batch, later: list[Callable[[], None]]) -> None:
         began = monotonic()
         with self.lock:
-            for submission in batch.submissions:
-                submission.taken()
-        batch.outcomes = self._commit(batch.submissions)
+            for request in batch.requests:
+                request.on_sealed()
+        batch.outcomes = self._commit(batch.requests)
         ended = monotonic()
-        self._rally_ends = ended + FOLLOWER_GRACE if ended - began > FOLLOWER_GRACE_MIN_COMMIT else ended
-        crash = _tell(batch, later)
+        self._grace_ends = ended + FOLLOWER_GRACE if ended - began > FOLLOWER_GRACE_MIN_COMMIT else ended
+        crash = _complete_all(batch, later)
         if crash is not None:
             raise crash
 
     def _end_lead(self, batch: Batch | None, later: list[Callable[[], None]]) -> None:
-        """Give up the lead, wake threads and call back. An interrupted call is repeated."""
+        """Release the lead, wake threads and run callbacks. Can be repeated after an interruption."""
         if batch is not None:
-            self._answered = batch
+            self._last_batch = batch
             batch.committed = True
         if self._leading._is_owned():  # type: ignore[attr-defined]
             self._leading.release()
         if batch is not None:
             batch.wake()
-        if batch is None or not (batch.waiting and self._is_rallying()):
+        if batch is None or not (batch.waiting and self._is_in_grace()):
             self._wake_open_batch()
         call_all(later)
 
-    def _lead_on(self) -> None:
-        """Lead, whatever happens: those who submitted have heard of it, and others will submit."""
+    def _lead_suppressing(self) -> None:
+        """Lead in the background thread. Submitters have their errors already, so the thread must survive any error."""
         try:
             self._lead()
         except SimulatedCrash:
-            # The store is closed by now, and whoever uses it hears of the crash.
+            # The store is closed already, and every user gets the crash as an error.
             pass
         except Exception:
             logger().exception("a commit was interrupted")
 
     def _wake_open_batch(self) -> None:
-        gathering = self._open
-        if gathering is not None:
-            gathering.wake()
-            if self._halted:
-                # There may be nobody else any more to tell those who gathered that they are refused.
+        open_batch = self._open
+        if open_batch is not None:
+            open_batch.wake()
+            if self._is_shut_down:
+                # No other thread may be left to fail these requests.
                 self._lead()
 
     def _run_background(self) -> None:
         while not self._stopped:
-            self._nudged.acquire()
+            self._work_queued.acquire()
             batch = self._open
             while batch is not None:
-                self._hurried.acquire(True, LINGER)
+                self._expedited.acquire(True, LINGER)
                 if batch is self._open:
-                    self._lead_on()
-                # Somebody is at it, or has come meanwhile with more: stay until nothing is left.
+                    self._lead_suppressing()
+                # Another thread leads, or more requests have arrived: continue until nothing is queued.
                 batch = self._open
-        # For another one, if an interruption had two started.
-        open_gate(self._nudged)
+        # Pass the signal on to a second background thread, if an interruption caused two to start.
+        open_gate(self._work_queued)
 
 
 def _outcome_after(interruption: BaseException) -> BookstandError:
-    """What to tell those whose commit was interrupted."""
+    """Error for requests whose commit was interrupted."""
     if isinstance(interruption, SimulatedCrash):
         return interruption.reason
     return OutcomeUnknownError(f"the commit was interrupted by {interruption!r}")
 
 
-def _tell(batch: Batch, later: list[Callable[[], None]]) -> SimulatedCrash | None:
-    """Let every submission know its outcome, whatever becomes of the others; return the crash that a hook of one of
-    them simulated. An interrupted call is repeated: the first outcome of a submission stands."""
+def _complete_all(batch: Batch, later: list[Callable[[], None]]) -> SimulatedCrash | None:
+    """Complete each request with its outcome, independently of the others. Return a crash simulated by one of their
+    hooks. Can be repeated after an interruption: the first outcome of a request counts."""
     assert batch.outcomes is not None
     crash: SimulatedCrash | None = None
     interruption: Exception | None = None
-    for submission, (value, error) in zip(batch.submissions, batch.outcomes, strict=True):
+    for request, (value, error) in zip(batch.requests, batch.outcomes, strict=True):
         try:
             if crash is None:
-                submission.finished(value, error, later)
+                request.on_committed(value, error, later)
             else:
-                submission.finished(None, crash.reason, later)
+                request.on_committed(None, crash.reason, later)
         except SimulatedCrash as caught:
             crash = caught
-            submission.finished(None, crash.reason, later)
+            request.on_committed(None, crash.reason, later)
         except Exception as failure:
-            # An interruption is over, and this can be repeated; a hook's error is its own submission's.
+            # After an interruption, try again. A hook's error belongs to its own request.
             try:
-                submission.finished(value, error, later)
+                request.on_committed(value, error, later)
                 interruption = failure
             except Exception:
-                logger().exception("a submission could not be answered")
-                later += submission.settle(error=failure)
-    # A submission knows its batch: both would live on until the next garbage collection.
-    batch.submissions, batch.outcomes = [], None
+                logger().exception("a commit request could not be completed")
+                later += request.settle(error=failure)
+    # A request refers to its batch: break the cycle, which would keep both until the next garbage collection.
+    batch.requests, batch.outcomes = [], None
     if interruption is not None and crash is None:
         raise interruption
     return crash
 
 
 def call_all(callbacks: list[Callable[[], None]]) -> None:
-    """Call each and remove it, also after one that raises: others wait for what they do. The first exception is raised
-    at the end. One that was interrupted is called again; so all must allow for that."""
+    """Call and remove each callback. All are called even if some raise; the first exception is raised at the end. An
+    interrupted callback is called again, so callbacks must be idempotent."""
     first: BaseException | None = None
     while callbacks:
         try:

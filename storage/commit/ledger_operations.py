@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class ReserveLedger:
-    """Take a ledger id and an incarnation for a ledger that is created later; result: both. ``deleted_too``: the ids of
-    deleted ledgers are free before their entries are collected, which then is the creator's task."""
+    """Reserve a ledger id and an incarnation; the result is both. With ``deleted_too`` ids of deleted ledgers are free
+    before their entries are collected; the creator must then collect them."""
 
     __slots__ = ("deleted_too",)
 
@@ -27,7 +27,7 @@ class ReserveLedger:
 
 
 class RestartLedgerIds:
-    """Begin with ledger id 0 again, if the store has no ledgers; result: whether that is so."""
+    """Restart ledger ids at 0 if the store has no ledgers; the result is whether it has none."""
 
     __slots__ = ()
 
@@ -40,10 +40,10 @@ class RestartLedgerIds:
 
 
 class CreateLedger(ConsumesSpace):
-    """A new ledger; result: (ledger id, incarnation). Both may have been reserved; else they are the next free ones.
+    """Create a ledger; the result is (ledger id, incarnation). Without reserved ones, the next free ones are used.
 
-    ``home``: NO_HOME_YET for one that a server's client makes. Its bookies may have been sent entries already, or a
-    fence: these stay, as they do on a bookie, which never hears of metadata.
+    ``home`` is NO_HOME_YET for a ledger that a client of a server creates. Its bookies may have received entries or a
+    fence already. These remain, as on a bookie, which does not see ledger metadata.
     """
 
     __slots__ = ("digest", "home", "incarnation", "ledger_id", "master_key", "metadata")
@@ -85,13 +85,13 @@ class CreateLedger(ConsumesSpace):
 
 
 class EntriesNotCollectedError(LedgerExistsError):
-    """The id is that of a deleted ledger whose entries are still there: collect them, then create again."""
+    """The id belongs to a deleted ledger whose entries remain: collect them, then create the ledger again."""
 
 
 class UpdateLedger:
-    """Replace a ledger's metadata if it has the expected version; result: the new version.
+    """Replace a ledger's metadata if it has the expected version; the result is the new version.
 
-    With an ``incarnation`` it must also still be the ledger that was created with it.
+    With an ``incarnation`` it must also still be the ledger created with it.
     """
 
     __slots__ = ("expected_version", "incarnation", "ledger_id", "metadata")
@@ -114,8 +114,8 @@ class UpdateLedger:
 
 
 class DeleteLedger:
-    """Remove a ledger's metadata. Its entries stay until they are collected, as on a bookie. With any version accepted,
-    neither the metadata nor the state need be readable."""
+    """Delete a ledger's metadata. Its entries remain until they are collected, as on a bookie. If any version is
+    accepted, metadata and state need not be readable."""
 
     __slots__ = ("expected_version", "ledger_id", "now")
 
@@ -132,7 +132,7 @@ class DeleteLedger:
         try:
             ledger = staging.state(self.ledger_id)
         except StoreDamagedError:
-            # A new state takes its place, by which the entries are collected.
+            # Replace the damaged state, so that the entries can be collected.
             ledger = staging.states[self.ledger_id] = LedgerState(next_incarnation(staging), None)
         if ledger is not None:
             ledger.deleted_at = max(1, self.now)

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from bookstand.storage.commit.operations import WriteSet
 
 
-# The version that a damaged record is taken to have: no writer that knows the true one can have come so far.
+# Version assumed for a damaged record: higher than any true version can be.
 _BEYOND = 1 << 30
 
 
 class PutNode(ConsumesSpace):
-    """Write a node; result: its new version. ``expected_version``: None any, -1 it must not exist yet. With any version
-    accepted, the record that is replaced need not be readable; the new version is then far beyond those before."""
+    """Write a node; the result is its new version. ``expected_version``: None accepts any version, -1 requires that the
+    node does not exist. If any version is accepted, the replaced record need not be readable; the new version is then
+    far above the earlier ones."""
 
     __slots__ = ("expected_version", "path", "value")
 
@@ -42,11 +43,11 @@ class PutNode(ConsumesSpace):
 
 
 class NodeVersionError(MetadataVersionError):
-    """A node that was to stay as it is has another version, or is gone."""
+    """An asserted node has another version, or does not exist."""
 
 
 class AssertNodeVersion:
-    """Refuse everything that goes with it where a node has another version: whoever wrote that has taken over."""
+    """Refuse the batch unless a node has a version: a writer that changed the node has taken over."""
 
     __slots__ = ("path", "version")
 
@@ -62,7 +63,7 @@ class AssertNodeVersion:
 
 
 class DeleteNode:
-    """Remove a node if it has the expected version. With any version accepted, the record need not be readable."""
+    """Delete a node if it has the expected version. If any version is accepted, the record need not be readable."""
 
     __slots__ = ("expected_version", "path")
 
@@ -73,7 +74,7 @@ class DeleteNode:
     def apply(self, staging: WriteSet) -> None:
         key = self.path.encode()
         if staging.get(schema.NODES, key) is None:
-            raise NoSuchNodeError(f"there is no node {self.path!r}")
+            raise NoSuchNodeError(f"node {self.path!r} does not exist")
         if self.expected_version is not ANY_VERSION:
             found = staging.versioned(schema.NODES, key)
             if found is not None and self.expected_version != found[1]:

@@ -1,8 +1,8 @@
-"""Changes of the store: operations that are checked and applied as one.
+"""Write batches: operations that are checked and applied atomically.
 
-Every operation has an ``apply(staging)`` that reads and writes through a :class:`WriteSet`. A staging is one change's
-view inside a write transaction: what it stages is seen by the operations after it, and reaches the transaction only
-when all of them have passed. An operation that raises refuses its whole change, and only that.
+Each operation has an ``apply(staging)`` that reads and writes through a :class:`WriteSet`, the view that one batch has
+of the write transaction. Later operations of the batch see what earlier ones have written. The writes reach the
+transaction only when all operations have passed. An operation that raises refuses its own batch, and no other.
 
 Operations on entries are in :mod:`bookstand.storage.commit.entry_operations`, on ledgers in
 :mod:`bookstand.storage.commit.ledger_operations`, on nodes in :mod:`bookstand.storage.commit.node_operations`.
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from bookstand.storage.served.bookie_replica import ReplicaState
 
     class Operation(Protocol):
-        """One step of a change."""
+        """One step of a write batch."""
 
         def apply(self, staging: WriteSet) -> Any:
-            """Check, stage, and return the operation's result; or raise, and nothing of the change happens."""
+            """Check and stage the operation, and return its result; raise to refuse the whole batch."""
 
     class TransactionView(Protocol):
-        """The write transaction as stagings see it."""
+        """The write transaction as write sets see it."""
 
         def get(self, database: bytes, key: bytes) -> bytes | None: ...
-        def get_many(self, database: bytes, wanted: Sequence[bytes]) -> list[tuple[bytes, bytes]]: ...
+        def get_many(self, database: bytes, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]: ...
         def state(self, ledger_id: int) -> LedgerState | None: ...
         def entry_keys(self, ledger_id: int, limit: int | None) -> list[bytes]: ...
-        def copy_keys(self, ledger_id: int, limit: int | None) -> list[bytes]: ...
+        def replica_keys(self, ledger_id: int, limit: int | None) -> list[bytes]: ...
         def ledger_keys(self) -> Iterator[bytes]: ...
 
 
@@ -45,7 +45,7 @@ MUST_NOT_EXIST = -1
 
 
 class WriteBatch:
-    """Operations that happen together or not at all."""
+    """Operations that take effect together or not at all."""
 
     __slots__ = ("operations",)
 
@@ -54,27 +54,27 @@ class WriteBatch:
 
 
 class ConsumesSpace:
-    """Operations that a full store refuses. Deleting, collecting, fencing and closing stay possible: they are the way
-    out."""
+    """Operations that a full store refuses. Deleting, collecting, fencing and closing remain possible: they are needed
+    to free space."""
 
     __slots__ = ()
 
 
 class WriteSet:
-    """What one change has written so far, over the view of the transaction."""
+    """Uncommitted writes of one batch, over the view of the transaction."""
 
-    __slots__ = ("_view", "entries", "is_news", "marks", "removed_entries", "states", "writes")
+    __slots__ = ("_view", "entries", "is_published", "overrides", "removed_entries", "states", "writes")
 
     def __init__(self, view: TransactionView) -> None:
         self._view = view
         self.writes: dict[tuple[bytes, bytes], bytes | None] = {}
         self.states: dict[int, LedgerState | None] = {}
         self.entries: list[EncodedEntries] = []
-        # Of bookies' copies; None: the mark is taken away.
-        self.marks: dict[bytes, bytes | None] = {}
+        # Overrides of bookies' replicas, by key; None deletes one.
+        self.overrides: dict[bytes, bytes | None] = {}
         self.removed_entries: list[bytes] = []
-        # Whether a server of the store is to be told of it; of what it writes itself it is not.
-        self.is_news = True
+        # False for writes of the store's server, which the change feed leaves out.
+        self.is_published = True
 
     def get(self, database: bytes, key: bytes) -> bytes | None:
         if (database, key) in self.writes:
@@ -85,58 +85,58 @@ class WriteSet:
         self.writes[database, key] = value
 
     def state(self, ledger_id: int) -> LedgerState | None:
-        """The ledger's state, ready to be changed."""
+        """Mutable state of a ledger, written with the batch."""
         if ledger_id not in self.states:
             current = self._view.state(ledger_id)
             self.states[ledger_id] = None if current is None else current.copy()
         return self.states[ledger_id]
 
     def merge(self, inner: WriteSet) -> None:
-        """Take over what a staging over this one has staged: a step of a change that may fail by itself."""
+        """Add the writes of a nested write set, made by a step that may fail on its own."""
         self.writes.update(inner.writes)
         self.states.update(inner.states)
         self.entries += inner.entries
-        self.marks.update(inner.marks)
+        self.overrides.update(inner.overrides)
         self.removed_entries += inner.removed_entries
 
     def versioned(self, database: bytes, key: bytes) -> tuple[bytes, int] | None:
         sealed = self.get(database, key)
         return None if sealed is None else sealed_record.unseal_versioned(database, key, sealed)
 
-    def entries_among(self, wanted: Sequence[bytes]) -> dict[bytes, bytes]:
-        """By their keys those entries that are there; in the order of the keys, unless some were staged here."""
-        found = dict(self._view.get_many(schema.ENTRIES, wanted))
+    def existing_entries(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Existing entries by key, in key order unless some were staged here."""
+        found = dict(self._view.get_many(schema.ENTRIES, keys))
         if self.entries:
             staged = dict(pair for encoded in self.entries for pair in encoded.pairs())
-            found.update({key: staged[key] for key in wanted if key in staged})
+            found.update({key: staged[key] for key in keys if key in staged})
         return found
 
-    def marks_among(self, wanted: Sequence[bytes]) -> dict[bytes, bytes]:
-        """By their keys the marks that tell a bookie's copies of entries apart from the store's."""
-        found: dict[bytes, bytes | None] = dict(self._view.get_many(schema.COPIES, wanted))
-        if self.marks:
-            found.update({key: self.marks[key] for key in wanted if key in self.marks})
+    def existing_overrides(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Existing overrides of a bookie's replica, by key."""
+        found: dict[bytes, bytes | None] = dict(self._view.get_many(schema.COPIES, keys))
+        if self.overrides:
+            found.update({key: self.overrides[key] for key in keys if key in self.overrides})
         return {key: mark for key, mark in found.items() if mark is not None}
 
-    def get_many(self, database: bytes, wanted: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-        """For a staging over this one."""
-        found = self.entries_among(wanted) if database == schema.ENTRIES else self.marks_among(wanted)
+    def get_many(self, database: bytes, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Existing records among the keys, for a nested write set."""
+        found = self.existing_entries(keys) if database == schema.ENTRIES else self.existing_overrides(keys)
         return list(found.items())
 
     def entry_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
         return self._view.entry_keys(ledger_id, limit)
 
-    def copy_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
-        return self._view.copy_keys(ledger_id, limit)
+    def replica_keys(self, ledger_id: int, limit: int | None) -> list[bytes]:
+        return self._view.replica_keys(ledger_id, limit)
 
     def ledger_keys(self) -> Iterator[bytes]:
-        """Keys of the ledgers that have metadata, in no order."""
+        """Keys of the ledgers that have metadata, unordered."""
         staged = {key: value for (database, key), value in self.writes.items() if database == schema.LEDGERS}
         yield from (key for key, value in staged.items() if value is not None)
         yield from (key for key in self._view.ledger_keys() if key not in staged)
 
-    def copy(self, ledger_id: int, bookie: int) -> ReplicaState | None:
-        """What a bookie knows of a ledger, ready to be changed and put back."""
+    def replica(self, ledger_id: int, bookie: int) -> ReplicaState | None:
+        """Replica state of a ledger at one bookie. Changes take effect with :meth:`put_replica`."""
         key = schema.COPY_LEDGER.pack(ledger_id, bookie)
         sealed = self.get(schema.COPIES, key)
         return (
@@ -145,9 +145,9 @@ class WriteSet:
             else bookie_replica.unpack(schema.copy_name(key), sealed_record.unseal(schema.COPIES, key, sealed))
         )
 
-    def put_copy(self, ledger_id: int, bookie: int, copy: ReplicaState) -> None:
+    def put_replica(self, ledger_id: int, bookie: int, replica: ReplicaState) -> None:
         key = schema.COPY_LEDGER.pack(ledger_id, bookie)
-        self.put(schema.COPIES, key, sealed_record.seal(key, copy.pack()))
+        self.put(schema.COPIES, key, sealed_record.seal(key, replica.pack()))
 
     def next_number(self, name: bytes) -> int:
         sealed = self.get(schema.META, name)
@@ -157,7 +157,7 @@ class WriteSet:
         number = int.from_bytes(counter, "big")
         if len(counter) != schema.COUNTER_BYTES or number > schema.MAX_LEDGER_ID + 1:
             raise StoreDamagedError(
-                f"{sealed_record.describe(schema.META, name)} is damaged: {counter.hex()} is no number of its"
+                f"{sealed_record.describe(schema.META, name)} is damaged: {counter.hex()} is not a valid counter"
             )
         self.put(schema.META, name, sealed_record.seal(name, (number + 1).to_bytes(schema.COUNTER_BYTES, "big")))
         return number

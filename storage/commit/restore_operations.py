@@ -1,7 +1,7 @@
-"""Operations that put ledgers back as another store had them: entries byte for byte, metadata and state as they are.
+"""Operations that restore ledgers from another store: entries byte for byte, metadata and state unchanged.
 
-The entries come first, in as many commits as they need; the ledger exists from the commit that brings its metadata. A
-ledger on its way is one with a state and entries, but no metadata: nobody can open it, and its id is given to no other.
+The entries come first, in several commits if needed. The commit that writes the metadata creates the ledger. Until then
+it has a state and entries, but no metadata: it cannot be opened, and its id is not given to another ledger.
 """
 
 from __future__ import annotations
@@ -22,28 +22,26 @@ if TYPE_CHECKING:
 
 
 class RestoreEntries:
-    """Entries of one ledger as they are stored, by ascending id; some ids between them may be missing.
+    """Restore stored entries of one ledger, in ascending order of id, possibly with gaps.
 
-    ``behind`` is the last entry that was restored before, -1 for none: refused if that is not so.
+    ``after`` is the last entry restored before, -1 for none; refused if that is not so.
     """
 
-    __slots__ = ("behind", "entry_ids", "lac", "ledger_id", "stored")
+    __slots__ = ("after", "entry_ids", "lac", "ledger_id", "stored")
 
-    def __init__(
-        self, ledger_id: int, behind: int, entry_ids: Sequence[int], stored: Sequence[bytes], lac: int
-    ) -> None:
+    def __init__(self, ledger_id: int, after: int, entry_ids: Sequence[int], stored: Sequence[bytes], lac: int) -> None:
         self.ledger_id = ledger_id
-        self.behind = behind
+        self.after = after
         self.entry_ids = entry_ids
         self.stored = stored
-        # The highest that any of them carries.
+        # The highest last-add-confirmed that any of them carries.
         self.lac = lac
 
     def apply(self, staging: WriteSet) -> None:
-        ledger = on_its_way(staging, self.ledger_id)
-        if ledger.last_entry != self.behind:
+        ledger = restoring_state(staging, self.ledger_id)
+        if ledger.last_entry != self.after:
             raise IllegalOperationError(
-                f"ledger {self.ledger_id} has entries up to {ledger.last_entry}, not up to {self.behind}"
+                f"ledger {self.ledger_id} has entries up to {ledger.last_entry}, not up to {self.after}"
             )
         largest = max(map(len, self.stored))
         for first, last in runs(self.entry_ids):
@@ -54,7 +52,7 @@ class RestoreEntries:
 
 
 class RestoreLedger:
-    """The metadata of a ledger whose entries are there by now, and what its bookies knew of it."""
+    """Restore the metadata of a ledger whose entries have been restored, and its bookies' state."""
 
     __slots__ = ("digest", "explicit_lac", "fenced", "in_order", "ledger_id", "master_key", "metadata")
 
@@ -75,17 +73,17 @@ class RestoreLedger:
         self.digest = digest
         self.fenced = fenced
         self.explicit_lac = explicit_lac
-        # Whether each entry's cumulative length includes that of all before it.
+        # Whether cumulative lengths rise with the ids.
         self.in_order = in_order
 
     def apply(self, staging: WriteSet) -> None:
-        ledger = on_its_way(staging, self.ledger_id)
-        self.tell(ledger)
+        ledger = restoring_state(staging, self.ledger_id)
+        self.update_state(ledger)
         key = schema.LEDGER_KEY.pack(self.ledger_id)
         staging.put(schema.LEDGERS, key, sealed_record.seal_versioned(key, 0, self.metadata))
 
-    def tell(self, ledger: LedgerState) -> None:
-        """What the state of the ledger is to say besides what its entries say."""
+    def update_state(self, ledger: LedgerState) -> None:
+        """Set the parts of the ledger's state that do not follow from its entries."""
         ledger.master_key = self.master_key
         ledger.digest = self.digest
         ledger.fenced = self.fenced
@@ -94,7 +92,7 @@ class RestoreLedger:
 
 
 class RestoreState:
-    """The state of a ledger whose entries are there by now, as it is to be; it may have none."""
+    """Restore the state of a ledger whose entries, if any, have been restored."""
 
     __slots__ = ("ledger_id", "state")
 
@@ -107,7 +105,7 @@ class RestoreState:
 
 
 class RestoreVersioned:
-    """A ledger's metadata or a node with the version that it had."""
+    """Restore a ledger's metadata or a node with its version."""
 
     __slots__ = ("database", "key", "value", "version")
 
@@ -122,7 +120,7 @@ class RestoreVersioned:
 
 
 class RestoreSealed:
-    """A sealed record with the body that it had: one of the store about itself, or of a server."""
+    """Restore the body of a sealed record of the store or of a server."""
 
     __slots__ = ("body", "database", "key")
 
@@ -135,21 +133,21 @@ class RestoreSealed:
         staging.put(self.database, self.key, sealed_record.seal(self.key, self.body))
 
 
-class RestoreMark:
-    """What a bookie of a server was sent of an entry."""
+class RestoreOverride:
+    """Restore a bookie's override of an entry."""
 
-    __slots__ = ("key", "mark")
+    __slots__ = ("key", "override")
 
-    def __init__(self, key: bytes, mark: bytes) -> None:
+    def __init__(self, key: bytes, override: bytes) -> None:
         self.key = key
-        self.mark = mark
+        self.override = override
 
     def apply(self, staging: WriteSet) -> None:
-        staging.marks[self.key] = self.mark
+        staging.overrides[self.key] = self.override
 
 
 class RaiseCounter:
-    """What counts in this record of the store about itself goes on at ``number`` at least."""
+    """Raise a counter in ``meta`` to at least ``number``."""
 
     __slots__ = ("name", "number")
 
@@ -165,7 +163,7 @@ class RaiseCounter:
 
 
 class RaiseNextLedger(RaiseCounter):
-    """No ledger that is created from now on gets an id below ``ledger_id`` unless it asks for it."""
+    """Raise the next ledger id to at least ``ledger_id``."""
 
     __slots__ = ()
 
@@ -173,22 +171,22 @@ class RaiseNextLedger(RaiseCounter):
         super().__init__(schema.META_NEXT_LEDGER, ledger_id)
 
 
-def on_its_way(staging: WriteSet, ledger_id: int) -> LedgerState:
-    """The state of a ledger that has no metadata yet."""
+def restoring_state(staging: WriteSet, ledger_id: int) -> LedgerState:
+    """State of a ledger that has no metadata yet."""
     if staging.get(schema.LEDGERS, schema.LEDGER_KEY.pack(ledger_id)) is not None:
         raise LedgerExistsError(f"ledger {ledger_id} exists")
     ledger = staging.state(ledger_id)
     if ledger is not None and ledger.deleted_at:
         raise LedgerExistsError(f"ledger {ledger_id} was deleted, but its entries are not collected yet")
     if ledger is None or not ledger.count:
-        # A state without entries is that of a fence that came before there was a ledger.
+        # A state without entries was created by a fence before the ledger existed.
         incarnation = staging.next_number(schema.META_NEXT_INCARNATION) + 1 if ledger is None else ledger.incarnation
         ledger = staging.states[ledger_id] = LedgerState(incarnation, None)
     return ledger
 
 
 def runs(entry_ids: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending ids as (first, last) of those that follow each other without a gap."""
+    """Contiguous runs of ascending ids, as (first, last)."""
     if not entry_ids:
         return []
     gaps = [(before, after) for before, after in pairwise(entry_ids) if after != before + 1]

@@ -35,7 +35,7 @@ from bookstand.storage.commit.commit_marks import CommitMarks
 from bookstand.storage.commit.futures import LOST_WAKEUP_POLL, Waiters
 from bookstand.storage.format import schema
 from bookstand.storage.lmdb.errors import disk_full, reraise
-from bookstand.storage.lmdb.meta_page import HeaderPages
+from bookstand.storage.lmdb.meta_page import MetaPages
 from bookstand.storage.lmdb.preallocation import Preallocator, is_supported
 from bookstand.storage.process import process_markers
 from bookstand.storage.process.interrupt_guard import Call, is_interruption
@@ -183,7 +183,7 @@ class LmdbEnvironment(ProcessBound):
         self._gate = MapLock()
         self._reserve: Preallocator | None = None
         self._marks = CommitMarks()
-        self._headers: HeaderPages | None = None
+        self._meta_pages: MetaPages | None = None
         self.name_is_durable = True
         """False while the data file has replaced another one and the folder was not synced since."""
         self._closed = False
@@ -202,9 +202,9 @@ class LmdbEnvironment(ProcessBound):
             self._reserve = self._make_reserve()
             if schema.COPIES not in self.databases and not self.read_only:
                 self._add_copies(env)
-            self._close_headers()
+            self._close_meta_pages()
             if self._durable and not self.read_only:
-                self._headers = HeaderPages(data_file(self.path), self.page_size)
+                self._meta_pages = MetaPages(data_file(self.path), self.page_size)
             self._marks.forget()
         except lmdb.NotFoundError as error:
             env.close()
@@ -312,12 +312,12 @@ class LmdbEnvironment(ProcessBound):
         env, self._env = self._env, None
         if env is not None:
             env.close()
-        self._close_headers()
+        self._close_meta_pages()
 
-    def _close_headers(self) -> None:
-        if self._headers is not None:
-            self._headers.close()
-            self._headers = None
+    def _close_meta_pages(self) -> None:
+        if self._meta_pages is not None:
+            self._meta_pages.close()
+            self._meta_pages = None
 
     def _forked(self) -> None:
         """In a forked child: never free the environment.
@@ -427,7 +427,7 @@ class LmdbEnvironment(ProcessBound):
 
     def mark(self, transaction: lmdb.Transaction, number: int) -> None:
         """Write the mark of the commit that :meth:`commit` is about to make. If that fails, nothing is committed."""
-        self._marks.write(transaction, self.databases[schema.META], number, self._headers)
+        self._marks.write(transaction, self.databases[schema.META], number, self._meta_pages)
 
     def commit(self, transaction: lmdb.Transaction, number: int) -> None:
         """Commit; durable on return if the environment is. ``number`` is the transaction's id."""
@@ -444,8 +444,8 @@ class LmdbEnvironment(ProcessBound):
         try:
             with self.begin_write() as transaction:
                 done = self._marks.took_effect(transaction, self.databases[schema.META])
-                if self._headers is not None:
-                    self._headers.rewrite(transaction.id() - 1)
+                if self._meta_pages is not None:
+                    self._meta_pages.rewrite(transaction.id() - 1)
                 transaction.abort()
         finally:
             self.end_write()

@@ -69,7 +69,7 @@ def parse_meta(page: bytes) -> Meta | None:
     return Meta(transaction, last_page, page_size, root)
 
 
-class HeaderPages:
+class MetaPages:
     """The header pages of a data file that is written to. Callers hold LMDB's lock of writers.
 
     A header page that LMDB could not write may be on the disk nevertheless, although LMDB shows the commit before it.

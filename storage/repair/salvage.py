@@ -195,14 +195,14 @@ class Salvage:
             return None
         if len(key) == schema.ENTRY_KEY.size and self.file.begins(node, len(key)) == key:
             return schema.ENTRIES
-        if len(key) == schema.COPY_ENTRY.size and bookie_replica.may_be_mark(
-            key, self.file.begins(node, bookie_replica.MARK_BYTES)
+        if len(key) == schema.COPY_ENTRY.size and bookie_replica.may_be_override(
+            key, self.file.begins(node, bookie_replica.OVERRIDE_BYTES)
         ):
             return schema.COPIES
         body = unsealed(self.file, schema.META, key, node)
         if body is None:
             return None
-        if len(key) == schema.COPY_LEDGER.size and bookie_replica.may_be_copy(key, body):
+        if len(key) == schema.COPY_LEDGER.size and bookie_replica.may_be_replica_state(key, body):
             return schema.COPIES
         if key.startswith(b"/"):
             return schema.NODES

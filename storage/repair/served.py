@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bookstand.errors import StoreDamagedError
-from bookstand.storage.commit.restore_operations import RestoreMark, RestoreSealed
+from bookstand.storage.commit.restore_operations import RestoreOverride, RestoreSealed
 from bookstand.storage.format import schema
 from bookstand.storage.repair.report import Loss, RepairReport
 from bookstand.storage.repair.salvage import Salvage, SalvagedRecord
@@ -41,7 +41,9 @@ def served_operations(
         if ledger_id in deleted or given_up:
             continue
         if entry_id is None:
-            bodies = [body for body in found.bodies(schema.COPIES, one) if bookie_replica.may_be_copy(one.key, body)]
+            bodies = [
+                body for body in found.bodies(schema.COPIES, one) if bookie_replica.may_be_replica_state(one.key, body)
+            ]
             if bodies:
                 newest = max(bodies, key=lambda body: _age(bookie_replica.unpack("", body)))
                 yield RestoreSealed(schema.COPIES, one.key, newest), len(newest)
@@ -53,7 +55,7 @@ def served_operations(
                 why = f"{name} is damaged: the store's own takes its place"
                 report.losses.append(Loss("copy", why, ledger_id, entry_id, entry_id))
                 mark = bookie_replica.SAME
-            yield RestoreMark(one.key, mark), len(one.key) + len(mark)
+            yield RestoreOverride(one.key, mark), len(one.key) + len(mark)
 
 
 def _age(copy: bookie_replica.ReplicaState) -> tuple[int, int]:
@@ -63,6 +65,8 @@ def _age(copy: bookie_replica.ReplicaState) -> tuple[int, int]:
 def _mark(found: Salvage, one: SalvagedRecord) -> bytes | None:
     """None if there is none that can be, or several are found, and which is the last is not known."""
     nodes = one.elsewhere if one.in_place is None else [one.in_place]
-    marks = {mark for node in nodes if (mark := found.value(node)) is not None}
-    good = [mark for mark in marks if bookie_replica.may_be_mark(one.key, mark[: bookie_replica.MARK_BYTES])]
+    overrides = {mark for node in nodes if (mark := found.value(node)) is not None}
+    good = [
+        mark for mark in overrides if bookie_replica.may_be_override(one.key, mark[: bookie_replica.OVERRIDE_BYTES])
+    ]
     return good[0] if len(good) == 1 else None

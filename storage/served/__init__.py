@@ -1,1 +1,1 @@
-"""Copies of ledgers on served bookies."""
+"""Replicas of ledgers at served bookies."""

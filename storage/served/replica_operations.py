@@ -1,4 +1,4 @@
-"""Operations of the bookies of a server on their copies, see :mod:`bookstand.storage.served.bookie_replica`."""
+"""Operations of served bookies on their replicas; see :mod:`bookstand.storage.served.bookie_replica`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from operator import itemgetter, lt
 from bookstand.errors import IncorrectParameterError, LedgerFencedError
 from bookstand.storage.commit.entry_operations import extend_contiguous, next_incarnation
 from bookstand.storage.commit.operations import ConsumesSpace
-from bookstand.storage.format import ledger_state
-from bookstand.storage.format import schema as keys
+from bookstand.storage.format import ledger_state, schema
 from bookstand.storage.format.entry_batch import EncodedEntries
 from bookstand.storage.format.ledger_state import NO_HOME_YET, LedgerState
 from bookstand.storage.served import bookie_replica
@@ -23,19 +22,19 @@ if TYPE_CHECKING:
 
     from bookstand.storage.commit.operations import WriteSet
 
-# Up to the LAC: what a bookie looks at of an entry, and so the least that it takes.
+# Bytes up to and including the LAC: the part of an entry that a bookie reads, hence the minimum size it accepts.
 LEAST_ENTRY_BYTES = 24
 _LAC = struct.Struct(">q")
 _LAC_AT = LEAST_ENTRY_BYTES - _LAC.size
-_LONGEST_BODY = 256
-_KEY_OF = itemgetter(slice(keys.ENTRY_KEY.size))
+_MAX_LAC_BODY_BYTES = 256
+_KEY_OF = itemgetter(slice(schema.ENTRY_KEY.size))
 
 
 class AddToReplica(ConsumesSpace):
-    """Entries of one ledger that one bookie was sent under one master key, as they came; result: None.
+    """Add entries of one ledger that one bookie received under one master key, in any order; the result is None.
 
-    As on a bookie, what is there already stays, and the add is confirmed. ``recovery`` passes the fence. ``lac`` is the
-    highest that any of them carries, and -1 at least.
+    As on a bookie, existing entries remain unchanged, and the add is confirmed. ``recovery`` adds bypass the fence.
+    ``lac`` is the highest LAC that any of the entries carries, at least -1.
     """
 
     __slots__ = ("bookie", "entry_ids", "lac", "ledger_id", "master_key", "recovery", "stored")
@@ -59,95 +58,103 @@ class AddToReplica(ConsumesSpace):
         self.lac = lac
 
     @property
-    def room(self) -> int:
-        """About how many bytes of the map it takes."""
+    def estimated_bytes(self) -> int:
+        """Estimate of the map space needed, in bytes."""
         return sum(map(len, self.stored)) + 200 * len(self.stored)
 
     def apply(self, staging: WriteSet) -> None:
-        copy, ledger = _known(staging, self.bookie, self.ledger_id, self.master_key)
-        if not self.recovery and (copy.fenced or (ledger is not None and ledger.fenced)):
+        replica, ledger = _known(staging, self.bookie, self.ledger_id, self.master_key)
+        if not self.recovery and (replica.fenced or (ledger is not None and ledger.fenced)):
             raise LedgerFencedError(f"entry {self.ledger_id}:{self.entry_ids[0]} refused: the ledger is fenced")
-        copy.lac = max(copy.lac, self.lac)
+        replica.lac = max(replica.lac, self.lac)
         ids, stored = _ascending(self.entry_ids, self.stored)
-        # The store takes no negative ids.
-        apart = len(ids) if ledger is None else bisect_left(ids, 0)
-        if apart:
-            self._keep_apart(staging, copy, ids[:apart], stored[:apart])
+        # The store accepts no negative ids.
+        negative = len(ids) if ledger is None else bisect_left(ids, 0)
+        if negative:
+            self._add_unstorable(staging, replica, ids[:negative], stored[:negative])
         if ledger is not None:
-            if apart < len(ids):
-                sent = _Sent(ids[apart:], list(map(_KEY_OF, stored[apart:])), stored[apart:])
-                self._add(staging, copy, ledger, sent)
-            ledger.lac = max(ledger.lac, _believed(self.lac, ledger))
-        staging.put_copy(self.ledger_id, self.bookie, copy)
+            if negative < len(ids):
+                sent = _SentEntries(ids[negative:], list(map(_KEY_OF, stored[negative:])), stored[negative:])
+                self._add(staging, replica, ledger, sent)
+            ledger.lac = max(ledger.lac, _plausible_lac(self.lac, ledger))
+        staging.put_replica(self.ledger_id, self.bookie, replica)
 
-    def _keep_apart(self, staging: WriteSet, copy: ReplicaState, ids: Sequence[int], stored: Sequence[bytes]) -> None:
-        marked = self._mark_keys(self.bookie, ids)
-        there = staging.marks_among(marked)
-        new = [key not in there for key in marked]
+    def _add_unstorable(
+        self, staging: WriteSet, replica: ReplicaState, ids: Sequence[int], stored: Sequence[bytes]
+    ) -> None:
+        keys = self._override_keys(self.bookie, ids)
+        existing = staging.existing_overrides(keys)
+        new = [key not in existing for key in keys]
         if any(new):
             own = [OWN + entry for entry in compress(stored, new)]
-            staging.marks.update(zip(compress(marked, new), own, strict=True))
-            copy.added(len(own), max(compress(ids, new)))
+            staging.overrides.update(zip(compress(keys, new), own, strict=True))
+            replica.added(len(own), max(compress(ids, new)))
 
-    def _add(self, staging: WriteSet, copy: ReplicaState, ledger: LedgerState, sent: _Sent) -> None:
+    def _add(self, staging: WriteSet, replica: ReplicaState, ledger: LedgerState, sent: _SentEntries) -> None:
         if ledger.home == NO_HOME_YET:
-            # The first bookie that is sent an entry of a ledger is its home.
+            # The first bookie that receives an entry of a ledger is its home.
             ledger.home = self.bookie
         home = bookie_replica.mirrors_store(ledger, self.bookie)
         absent: set[bytes] = set()
-        if copy.marked if home else copy.last_entry is not None and sent.ids[0] <= copy.last_entry:
-            marked = self._mark_keys(self.bookie, sent.ids)
-            marks = staging.marks_among(marked)
-            absent = {bookie_replica.ids_of(key) for key, mark in marks.items() if mark == ABSENT}
-            # Of the others it has its copy already.
-            sent = sent.only([marks.get(key, ABSENT) == ABSENT for key in marked])
-        there = staging.entries_among(sent.keys) if sent.ids and sent.ids[0] <= ledger.last_entry else {}
-        if len(there) < len(sent.ids):
-            new = sent.only([key not in there for key in sent.keys]) if there else sent
-            self._store(staging, copy, ledger, new)
+        if replica.has_overrides if home else replica.last_entry is not None and sent.ids[0] <= replica.last_entry:
+            keys = self._override_keys(self.bookie, sent.ids)
+            overrides = staging.existing_overrides(keys)
+            absent = {bookie_replica.ids_of(key) for key, override in overrides.items() if override == ABSENT}
+            # Skip the entries that the bookie has already.
+            sent = sent.only([overrides.get(key, ABSENT) == ABSENT for key in keys])
+        existing = staging.existing_entries(sent.keys) if sent.ids and sent.ids[0] <= ledger.last_entry else {}
+        if len(existing) < len(sent.ids):
+            new = sent.only([key not in existing for key in sent.keys]) if existing else sent
+            self._store(staging, replica, ledger, new)
             if not home:
-                self._mark_all(staging, self.bookie, new.ids, SAME)
-                self._mark_all(staging, ledger.home, new.ids, ABSENT)
-                _mark_home(staging, self.ledger_id, ledger.home)
-        if there:
-            # What the store has the home has, but for what is marked.
-            known = sent.only([key in there and (not home or key in absent) for key in sent.keys])
-            self._compare(staging, copy, known, list(map(there.__getitem__, known.keys)), None if home else SAME)
+                self._override_all(staging, self.bookie, new.ids, SAME)
+                self._override_all(staging, ledger.home, new.ids, ABSENT)
+                _flag_overrides(staging, self.ledger_id, ledger.home)
+        if existing:
+            # The home has every entry of the store except the overridden ones.
+            known = sent.only([key in existing and (not home or key in absent) for key in sent.keys])
+            stored = list(map(existing.__getitem__, known.keys))
+            self._override_differing(staging, replica, known, stored, None if home else SAME)
 
-    def _store(self, staging: WriteSet, copy: ReplicaState, ledger: LedgerState, new: _Sent) -> None:
-        """They are the store's entries, for it has none of these."""
-        between = new.ids[0] <= ledger.last_entry
+    def _store(self, staging: WriteSet, replica: ReplicaState, ledger: LedgerState, new: _SentEntries) -> None:
+        """Write entries that the store does not have as the store's own."""
+        fills_gap = new.ids[0] <= ledger.last_entry
         largest = max(map(len, new.stored))
         ledger_state.added_some(ledger, new.ids, largest)
         pairs = list(zip(new.keys, new.stored, strict=True))
         staging.entries.append(EncodedEntries(pairs.__iter__, new.keys[0], len(pairs), largest))
-        if between:
+        if fills_gap:
             extend_contiguous(staging, ledger, self.ledger_id)
-        copy.added(len(pairs), new.ids[-1])
+        replica.added(len(pairs), new.ids[-1])
 
-    def _compare(
-        self, staging: WriteSet, copy: ReplicaState, known: _Sent, there: Sequence[bytes], same: bytes | None
+    def _override_differing(
+        self,
+        staging: WriteSet,
+        replica: ReplicaState,
+        known: _SentEntries,
+        stored: Sequence[bytes],
+        same: bytes | None,
     ) -> None:
-        """The store has them from another bookie: they are the same, which is what ``same`` marks, or others."""
+        """Override entries that the store has from another bookie: with ``same`` if equal, else with the bytes sent."""
         if not known.ids:
             return
-        if there == known.stored:
-            self._mark_all(staging, self.bookie, known.ids, same)
+        if stored == known.stored:
+            self._override_all(staging, self.bookie, known.ids, same)
         else:
-            marked = self._mark_keys(self.bookie, known.ids)
-            told = [same if one == other else OWN + one for one, other in zip(known.stored, there, strict=True)]
-            staging.marks.update(zip(marked, told, strict=True))
-        copy.added(len(known.ids), known.ids[-1])
+            keys = self._override_keys(self.bookie, known.ids)
+            overrides = [same if one == other else OWN + one for one, other in zip(known.stored, stored, strict=True)]
+            staging.overrides.update(zip(keys, overrides, strict=True))
+        replica.added(len(known.ids), known.ids[-1])
 
-    def _mark_all(self, staging: WriteSet, bookie: int, ids: Sequence[int], mark: bytes | None) -> None:
-        staging.marks.update(zip(self._mark_keys(bookie, ids), repeat(mark)))
+    def _override_all(self, staging: WriteSet, bookie: int, ids: Sequence[int], override: bytes | None) -> None:
+        staging.overrides.update(zip(self._override_keys(bookie, ids), repeat(override)))
 
-    def _mark_keys(self, bookie: int, ids: Sequence[int]) -> list[bytes]:
-        return list(map(keys.COPY_ENTRY.pack, repeat(self.ledger_id), repeat(bookie), ids))
+    def _override_keys(self, bookie: int, ids: Sequence[int]) -> list[bytes]:
+        return list(map(schema.COPY_ENTRY.pack, repeat(self.ledger_id), repeat(bookie), ids))
 
 
-class _Sent:
-    """Entries by ascending ids, with their keys."""
+class _SentEntries:
+    """Entries in ascending order of id, with their keys."""
 
     __slots__ = ("ids", "keys", "stored")
 
@@ -156,16 +163,16 @@ class _Sent:
         self.keys = keys
         self.stored = stored
 
-    def only(self, chosen: Sequence[bool]) -> _Sent:
+    def only(self, chosen: Sequence[bool]) -> _SentEntries:
         if all(chosen):
             return self
-        return _Sent(
+        return _SentEntries(
             list(compress(self.ids, chosen)), list(compress(self.keys, chosen)), list(compress(self.stored, chosen))
         )
 
 
 def _ascending(ids: Sequence[int], stored: Sequence[bytes]) -> tuple[Sequence[int], list[bytes]]:
-    """Of what came more than once the first, by ascending ids."""
+    """Sort entries by id; of duplicates the first one counts."""
     if isinstance(ids, range) or all(map(lt, ids, islice(ids, 1, None))):
         return ids, list(stored)
     first = dict(zip(reversed(ids), reversed(stored), strict=True))
@@ -173,7 +180,7 @@ def _ascending(ids: Sequence[int], stored: Sequence[bytes]) -> tuple[Sequence[in
 
 
 class FenceReplica:
-    """Have one bookie refuse a ledger's writers for good. It need never have heard of the ledger."""
+    """Make one bookie refuse a ledger's writers permanently, even if it has not seen the ledger."""
 
     __slots__ = ("bookie", "ledger_id", "master_key")
 
@@ -183,22 +190,24 @@ class FenceReplica:
         self.master_key = master_key
 
     def apply(self, staging: WriteSet) -> None:
-        copy, ledger = _known(staging, self.bookie, self.ledger_id, self.master_key)
-        copy.fenced = True
+        replica, ledger = _known(staging, self.bookie, self.ledger_id, self.master_key)
+        replica.fenced = True
         if ledger is not None and not ledger.home:
-            # A writer of the store may be at it.
+            # A writer of the store may be appending to it.
             ledger.fenced = True
-        staging.put_copy(self.ledger_id, self.bookie, copy)
+        staging.put_replica(self.ledger_id, self.bookie, replica)
 
 
 class SetReplicaLac:
-    """Record a LAC that no entry carries yet, and the body by which a bookie was told."""
+    """Record a LAC that no entry carries yet, and the body in which a bookie received it."""
 
     __slots__ = ("body", "bookie", "lac", "ledger_id", "master_key")
 
     def __init__(self, bookie: int, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
-        if len(body) > _LONGEST_BODY:
-            raise IncorrectParameterError(f"ledger {ledger_id}: a LAC's body has no {len(body)} bytes")
+        if len(body) > _MAX_LAC_BODY_BYTES:
+            raise IncorrectParameterError(
+                f"ledger {ledger_id}: a LAC's body must not exceed {_MAX_LAC_BODY_BYTES} bytes, not {len(body)}"
+            )
         self.bookie = bookie
         self.ledger_id = ledger_id
         self.master_key = master_key
@@ -206,16 +215,16 @@ class SetReplicaLac:
         self.body = body
 
     def apply(self, staging: WriteSet) -> None:
-        copy, ledger = _known(staging, self.bookie, self.ledger_id, self.master_key)
-        copy.lac = max(copy.lac, self.lac)
-        copy.explicit_lac = self.body
+        replica, ledger = _known(staging, self.bookie, self.ledger_id, self.master_key)
+        replica.lac = max(replica.lac, self.lac)
+        replica.explicit_lac = self.body
         if ledger is not None:
-            ledger.explicit_lac = max(ledger.explicit_lac, _believed(self.lac, ledger))
-        staging.put_copy(self.ledger_id, self.bookie, copy)
+            ledger.explicit_lac = max(ledger.explicit_lac, _plausible_lac(self.lac, ledger))
+        staging.put_replica(self.ledger_id, self.bookie, replica)
 
 
 def highest_lac(stored: Iterable[bytes]) -> int:
-    """The highest LAC that any of the entries carries, -1 at least."""
+    """Highest LAC that any of the entries carries, at least -1."""
     lac = -1
     for entry in stored:
         (carried,) = _LAC.unpack_from(entry, _LAC_AT)
@@ -223,29 +232,29 @@ def highest_lac(stored: Iterable[bytes]) -> int:
     return lac
 
 
-def _believed(lac: int, ledger: LedgerState) -> int:
-    """What a client says is confirmed, as far as it can be: the absence of what was confirmed would be damage."""
+def _plausible_lac(lac: int, ledger: LedgerState) -> int:
+    """Limit a client's LAC to the stored entries: a missing entry below the LAC would count as damage."""
     return min(lac, ledger.unbroken)
 
 
 def _known(
     staging: WriteSet, bookie: int, ledger_id: int, master_key: bytes
 ) -> tuple[ReplicaState, LedgerState | None]:
-    """What the bookie and the store know of a ledger, both made if need be; the store takes no negative ids."""
-    copy = staging.copy(ledger_id, bookie) or ReplicaState()
-    ledger_state.authorize(copy, ledger_id, master_key)
+    """State of a ledger at the bookie and in the store, created if missing. The store accepts no negative ids."""
+    replica = staging.replica(ledger_id, bookie) or ReplicaState()
+    ledger_state.authorize(replica, ledger_id, master_key)
     if ledger_id < 0:
-        return copy, None
+        return replica, None
     ledger = staging.state(ledger_id)
     if ledger is None:
         ledger = staging.states[ledger_id] = LedgerState(next_incarnation(staging), None, home=NO_HOME_YET)
     ledger_state.authorize(ledger, ledger_id, master_key)
-    return copy, ledger
+    return replica, ledger
 
 
-def _mark_home(staging: WriteSet, ledger_id: int, home: int) -> None:
-    """Its reads look for marks from now on."""
-    copy = staging.copy(ledger_id, home)
-    if copy is not None and not copy.marked:
-        copy.marked = True
-        staging.put_copy(ledger_id, home, copy)
+def _flag_overrides(staging: WriteSet, ledger_id: int, home: int) -> None:
+    """Make reads at the home bookie look for overrides."""
+    replica = staging.replica(ledger_id, home)
+    if replica is not None and not replica.has_overrides:
+        replica.has_overrides = True
+        staging.put_replica(ledger_id, home, replica)

@@ -1,5 +1,4 @@
-"""What can be read of the copies that the bookies of a server keep, see
-:mod:`bookstand.storage.served.bookie_replica`."""
+"""Read access to the replicas of served bookies; see :mod:`bookstand.storage.served.bookie_replica`."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaReader:
-    """One bookie's view at one moment, in a read transaction of its own: a context manager, not to be held for long."""
+    """Snapshot of one bookie, in its own read transaction. A context manager; do not hold it for long."""
 
     __slots__ = ("_bookie", "_call", "_environment", "_ledgers", "_transaction")
 
@@ -31,7 +30,7 @@ class ReplicaReader:
         self._ledgers: dict[int, tuple[LedgerState | None, ReplicaState | None]] = {}
 
     def __enter__(self) -> ReplicaReader:
-        # Without a frame: a server's connection leaves the block in another call.
+        # Without a frame, because a server's connection leaves the block in another call.
         self._call = self._environment.begin_read()
         assert self._call.transaction is not None
         self._transaction = self._call.transaction
@@ -41,36 +40,36 @@ class ReplicaReader:
         self._environment.end_read(self._call)
 
     def ledger(self, ledger_id: int) -> ReplicaState | None:
-        """What the bookie knows of the ledger; None if it has never heard of it."""
-        found, copy = self._known(ledger_id)
-        return bookie_replica.effective_state(found, copy)
+        """State of a ledger at the bookie; None if it does not know the ledger."""
+        found, replica = self._known(ledger_id)
+        return bookie_replica.effective_state(found, replica)
 
     def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """The bookie's copy of the entry, or None if it has none."""
-        found, copy = self._known(ledger_id)
+        """The bookie's replica of an entry, or None if it has none."""
+        found, replica = self._known(ledger_id)
         home = bookie_replica.mirrors_store(found, self._bookie)
         storable = found is not None and entry_id >= 0
-        if home and storable and (copy is None or not copy.marked):
+        if home and storable and (replica is None or not replica.has_overrides):
             return self._get(schema.ENTRIES, schema.ENTRY_KEY.pack(ledger_id, entry_id))
         key = schema.COPY_ENTRY.pack(ledger_id, self._bookie, entry_id)
-        mark = self._get(schema.COPIES, key)
+        override = self._get(schema.COPIES, key)
         stored = self._get(schema.ENTRIES, schema.ENTRY_KEY.pack(ledger_id, entry_id)) if storable else None
-        return bookie_replica.resolve_entry(mark, stored, home, schema.copy_name(key))
+        return bookie_replica.resolve_entry(override, stored, home, schema.copy_name(key))
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
         """Ids of the entries that the bookie has, ascending."""
-        found, copy = self._known(ledger_id)
-        marks = self._marks(ledger_id) if copy is not None else {}
+        found, replica = self._known(ledger_id)
+        overrides = self._overrides(ledger_id) if replica is not None else {}
         if found is not None and bookie_replica.mirrors_store(found, self._bookie):
             for key, _ in self._items(schema.ENTRIES, schema.LEDGER_KEY.pack(ledger_id)):
-                marks.setdefault(schema.entry_of(key)[1], bookie_replica.SAME)
-        return (entry_id for entry_id, mark in sorted(marks.items()) if mark != bookie_replica.ABSENT)
+                overrides.setdefault(schema.entry_of(key)[1], bookie_replica.SAME)
+        return (entry_id for entry_id, override in sorted(overrides.items()) if override != bookie_replica.ABSENT)
 
-    def _marks(self, ledger_id: int) -> dict[int, bytes]:
+    def _overrides(self, ledger_id: int) -> dict[int, bytes]:
         prefix = schema.COPY_LEDGER.pack(ledger_id, self._bookie)
         return {
-            schema.COPY_ENTRY.unpack(key)[2]: mark[:1]
-            for key, mark in self._items(schema.COPIES, prefix)
+            schema.COPY_ENTRY.unpack(key)[2]: override[:1]
+            for key, override in self._items(schema.COPIES, prefix)
             if len(key) == schema.COPY_ENTRY.size
         }
 

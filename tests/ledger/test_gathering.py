@@ -101,7 +101,7 @@ def interrupt_at(step, call, writer):
 
     def trace(frame, event, _argument):
         nonlocal seen
-        if frame.f_code.co_name in ("_tell", "_append_now"):
+        if frame.f_code.co_name in ("_complete_all", "_append_now"):
             sys.settrace(None)
         if not frame.f_code.co_filename.endswith(GATHERS):
             return None

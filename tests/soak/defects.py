@@ -238,7 +238,7 @@ def _lost_entry(patches: Patches) -> None:
 
         return add
 
-    patches.replace(commits.WriteTransaction, "_add", make)
+    patches.replace(commits.WriteTransaction, "_put_entry_batch", make)
 
 
 @defect("a batch that grew the map is lost", "storage", "what found the map full is answered, and not tried again")
@@ -303,7 +303,7 @@ def _unknown_is_ok(patches: Patches) -> None:
 
         return settle
 
-    patches.replace(commits.CommitExecutor, "_settle", make)
+    patches.replace(commits.CommitExecutor, "_resolve_outcome", make)
 
 
 @defect("stale states", "storage", "states of ledgers are kept although another process has committed")
@@ -342,7 +342,7 @@ def _states_do_not_count(patches: Patches) -> None:
 @defect("sums of seals stand still", "storage", "records of the store change, and the sum that guards them does not")
 def _no_sums(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
-        def write_rest(self: Any) -> None:
+        def write_derived(self: Any) -> None:
             sums = schema.META_SUMS
             patches.hit()
             schema.META_SUMS = {}
@@ -351,9 +351,9 @@ def _no_sums(patches: Patches) -> None:
             finally:
                 schema.META_SUMS = sums
 
-        return write_rest
+        return write_derived
 
-    patches.replace(commits.WriteTransaction, "write_rest", make)
+    patches.replace(commits.WriteTransaction, "write_derived", make)
 
 
 @defect("a transaction in two commits", "storage", "a transaction's nodes and ledgers are committed before its entries")

@@ -65,7 +65,7 @@ def _keep_the_lead() -> None:
 def _keep_the_lead_alone() -> None:
     """The same of a lone append."""
 
-    def alone(self: Any, action: Callable[..., Any], *arguments: Any) -> Any:
+    def run_exclusive(self: Any, action: Callable[..., Any], *arguments: Any) -> Any:
         if self._open is not None or not self._may_lead() or not self._leading.acquire(False):
             return None
         result = action(*arguments) if self._open is None and not self._stopped else None
@@ -73,7 +73,7 @@ def _keep_the_lead_alone() -> None:
         self._wake_open_batch()
         return result
 
-    GroupCommitter.alone = alone  # type: ignore[method-assign]
+    GroupCommitter.run_exclusive = run_exclusive  # type: ignore[method-assign]
 
 
 def _stay_inside() -> None:

@@ -40,7 +40,7 @@ def in_the_middle_of_a_commit(call, monkeypatch, kind=KeyboardInterrupt):
         monkeypatch.undo()
         raise kind("raised in the middle of a call")
 
-    monkeypatch.setattr(WriteTransaction, "write_rest", stop)
+    monkeypatch.setattr(WriteTransaction, "write_derived", stop)
     with pytest.raises(kind) as caught:
         call()
     return caught.value
@@ -201,14 +201,14 @@ def in_the_middle_of_a_commit_or_after(call, monkeypatch):
     """Whoever leads is interrupted, once."""
     from bookstand.storage.commit.executor import WriteTransaction
 
-    real, count = WriteTransaction.write_rest, iter(range(99))
+    real, count = WriteTransaction.write_derived, iter(range(99))
 
     def stop(self):
         if not next(count):
             raise KeyboardInterrupt
         return real(self)
 
-    monkeypatch.setattr(WriteTransaction, "write_rest", stop)
+    monkeypatch.setattr(WriteTransaction, "write_derived", stop)
     try:
         call()
     except (KeyboardInterrupt, bookstand.BookstandError):

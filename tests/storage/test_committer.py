@@ -69,7 +69,7 @@ def submit(committer, name, awaited=True):
 
 def count_waiting(log, committer, wanted):
     """Wait until so many submissions are queued."""
-    eventually(lambda: committer._open is not None and len(committer._open.submissions) >= wanted, "submissions")
+    eventually(lambda: committer._open is not None and len(committer._open.requests) >= wanted, "submissions")
 
 
 # -- exactly once ----------------------------------------------------------------------------------------------------
@@ -111,14 +111,14 @@ def test_a_lone_submission_is_committed_by_its_own_thread(committer, log):
 
 def answered_and_not_back_yet(committer, for_so_long):
     """As when a commit is over, and a thread that waited for it has not woken up."""
-    committer._answered.waiting.add(-1)
-    committer._rally_ends = monotonic() + for_so_long
+    committer._last_batch.waiting.add(-1)
+    committer._grace_ends = monotonic() + for_so_long
 
 
 @pytest.mark.parametrize("threads", [3, 30])
 def test_those_who_were_answered_are_waited_for(committer, log, threads):
     answered_and_not_back_yet(committer, PATIENCE)
-    assert committer.alone(lambda: True) is None
+    assert committer.run_exclusive(lambda: True) is None
     results = []
     waiting = [
         threading.Thread(target=lambda i=i: results.append(submit(committer, f"b{i}").result())) for i in range(threads)
@@ -127,7 +127,7 @@ def test_those_who_were_answered_are_waited_for(committer, log, threads):
         thread.start()
     count_waiting(log, committer, threads)
     assert not log.batches
-    committer._answered.waiting.clear()
+    committer._last_batch.waiting.clear()
     committer._wake_open_batch()
     for thread in waiting:
         thread.join(PATIENCE)
@@ -140,7 +140,7 @@ def test_the_last_who_was_answered_lets_the_next_batch_go(committer, log, monkey
     monkeypatch.setattr(bookstand.storage.commit.group_commit, "FOLLOWER_GRACE_MIN_COMMIT", -1.0)
     in_threads(12, lambda index: [submit(committer, f"{index}-{number}").result() for number in range(50)])
     assert Counter(name for batch in log.batches for name in batch).total() == 600
-    assert not committer._answered.waiting
+    assert not committer._last_batch.waiting
 
 
 def test_who_does_not_come_back_holds_nobody_up_for_long(committer, log):
@@ -178,7 +178,7 @@ def test_nor_those_who_came_before_he_was_answered(committer, log, monkeypatch, 
     # Nobody wakes them.
     gathered = committer._open
     monkeypatch.setattr(committer, "_wake_open_batch", lambda: None)
-    committer._rally_ends = 0.0
+    committer._grace_ends = 0.0
     log.go.set()
     for thread in [leader, *waiting]:
         thread.join(PATIENCE)

@@ -249,8 +249,8 @@ def test_a_store_from_before_there_were_servers(open_store: Callable[..., Any], 
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        (schema.COPY_ENTRY.pack(5, 2, 1), b"=", "is missing: the bookie was sent it"),
-        (schema.COPY_ENTRY.pack(5, 2, 0), b"?", "is no mark"),
+        (schema.COPY_ENTRY.pack(5, 2, 1), b"=", "is missing: the bookie received it"),
+        (schema.COPY_ENTRY.pack(5, 2, 0), b"?", "is not a valid override"),
         (schema.COPY_ENTRY.pack(5, 2, 0), b"+" + bytes(40), "its bytes are those of another entry"),
         (schema.COPY_LEDGER.pack(5, 2), b"", "checksum does not match"),
         (b"odd", b"", "a key that can be none"),

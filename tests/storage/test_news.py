@@ -44,7 +44,7 @@ def test_the_last_are_kept_by_their_numbers(commits: list[int]) -> None:
     total = 0
     for count in commits:
         changed = [(schema.NODES, b"/%d" % (total + number)) for number in range(count)]
-        for key, value in change_feed.told(total, changed):
+        for key, value in change_feed.append_changes(total, changed):
             if value is None:
                 del kept[key]
             else:

@@ -10,7 +10,7 @@ import bookstand
 from bookstand.server.zookeeper import persistent_records
 from bookstand.storage.commit.ledger_operations import CreateLedger, DeleteLedger
 from bookstand.storage.commit.operations import WriteBatch
-from bookstand.storage.commit.restore_operations import RestoreMark, RestoreSealed
+from bookstand.storage.commit.restore_operations import RestoreOverride, RestoreSealed
 from bookstand.storage.format import schema
 from bookstand.storage.format.ledger_state import NO_HOME_YET
 from bookstand.storage.repair.repair import repair
@@ -127,7 +127,7 @@ def test_a_broken_tree_of_copies(served: Path, tmp_path: Path) -> None:
     with bookstand.open(served) as store:
         store.compact()
         store.storage.apply(
-            WriteBatch(*(RestoreMark(mark_key(9, STRIPED, n), bookie_replica.ABSENT) for n in range(2000)))
+            WriteBatch(*(RestoreOverride(mark_key(9, STRIPED, n), bookie_replica.ABSENT) for n in range(2000)))
         )
     zero_page(served, root_of(served, schema.COPIES))
     report = repaired(served, new)
