@@ -85,7 +85,7 @@ class CommitExecutor:
         while True:
             try:
                 with self._environment.begin_write() as transaction:
-                    self._environment.reserve(transaction)
+                    self._environment.preallocate(transaction)
                     number = transaction.id()
                     states = (
                         self._states if self._states_at == number - 1 and len(self._states) < _CACHED_STATES else {}
@@ -142,7 +142,7 @@ class CommitExecutor:
             entries.encode()
         try:
             with environment.begin_write() as transaction:
-                environment.reserve(transaction)
+                environment.preallocate(transaction)
                 number = transaction.id()
                 ledger = self._states.get(entries.ledger_id) if self._states_at == number - 1 else None
                 if ledger is None:
@@ -202,7 +202,7 @@ class CommitExecutor:
         environment = self._environment
         try:
             environment.reopen()
-            took_effect = environment.settle()
+            took_effect = environment.resolve_outcome()
         except (BookstandError, lmdb.Error, OSError) as second:
             if isinstance(second, OSError) and is_interruption(second):
                 raise

@@ -1,1 +1,1 @@
-"""LMDB: the environment, and the pages of its file."""
+"""LMDB: the environment, and the pages of its data file."""

@@ -1,11 +1,12 @@
-"""The LMDB environment of one store: transactions, growth of the map, and reopening after a failed commit.
+"""LMDB environment of a store: transactions, growth of the map, and reopening after a failed commit.
 
-LMDB forbids changing the map while this process has a transaction open or is about to open one, so every transaction
-goes through :class:`MapLock`, and whoever changes the map shuts it first. Read transactions are short: nothing here is
-held across a user's code.
+LMDB forbids changing the map while this process has a transaction open or is about to open one. Every transaction
+therefore holds the shared :class:`MapLock`, and a map change holds it exclusively. Read transactions are short: none
+is held across user code.
 
-A call may be interrupted between any two steps, and then neither ends its transaction nor leaves the gate. The end of a
-write transaction does not depend on it; that of a read transaction is made up for by the next call that meets it.
+A call may be interrupted between any two steps, and then neither ends its transaction nor releases the map lock. The
+end of a write transaction does not depend on that. An interrupted read transaction is ended by the next call that
+encounters it.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 
 FIRST_MAP_SIZE = 1 << 30
-# Doubling is right for small maps; for large ones it would reserve absurd amounts of address space.
+# Doubling suits small maps; for large ones it would reserve absurd amounts of address space.
 LARGEST_GROWTH = 64 << 30
 MAX_READERS = 510
-# What LMDB makes of the lock file for that many readers; written beforehand, for LMDB maps it without checking
-# whether the disk has room for it, and touching the map of a file without room ends in SIGBUS.
+# Size that LMDB gives the lock file for that many readers. The file is written beforehand: LMDB maps it without
+# checking for disk space, and touching a mapped page without a disk block raises SIGBUS.
 LOCK_FILE_BYTES = 32 << 10
 
 
-class Pass(Call):
-    """A call that is inside the gate, with its transaction if it reads."""
+class MapUser(Call):
+    """A call that holds the map lock shared, with its transaction if it reads."""
 
     __slots__ = ("transaction",)
 
@@ -71,28 +72,28 @@ class Pass(Call):
 
 
 class MapLock(ProcessBound):
-    """Open to any number of readers, or shut by one who changes the map.
+    """Shared lock of transactions, and exclusive lock of map changes.
 
-    A thread that shuts the gate is not inside itself, and one that is inside may go in again: the thread that has shut
-    the gate waits for it. Calls that were interrupted are found by those who wait for them, and by the next call of
-    their thread; what they left open is ended.
+    It is reentrant for shared holders: an exclusive request waits for them. A thread that requests it exclusively
+    releases its own shared holds first. Holds of interrupted calls are detected by the threads that wait for them and
+    by the next call of the same thread, and their transactions are ended.
     """
 
     def __init__(self) -> None:
-        # An RLock, entered without a Python call: an interruption at either end of a ``with`` leaves it free.
+        # An RLock, acquired without a Python call: an interruption at either end of a ``with`` leaves it free.
         self.lock = RLock()
         self._changed = Waiters()
-        self._inside: dict[int, list[Pass]] = {}
+        self._inside: dict[int, list[MapUser]] = {}
         self._shut: Call | None = None
 
-    def enter(self, call: Pass) -> None:
+    def enter(self, call: MapUser) -> None:
         while True:
             with self.lock:
                 calls = self._inside.get(call.thread)
                 if calls:
                     self._end_interrupted(call.thread)
                     calls = self._inside.get(call.thread)
-                # A thread that is inside may enter again: the one that has shut the gate waits for it.
+                # A thread with a shared hold may acquire another one: the exclusive request waits for both.
                 if calls:
                     calls.append(call)
                     return
@@ -108,20 +109,20 @@ class MapLock(ProcessBound):
     def _is_empty(self) -> bool:
         return not self._inside
 
-    def leave(self, call: Pass) -> None:
+    def leave(self, call: MapUser) -> None:
         with self.lock:
             calls = self._inside.get(call.thread, [])
             if call in calls:
                 calls.remove(call)
-            # The frame refers to the call.
+            # Break the reference cycle of frame and call.
             call.frame = None
             if not calls:
                 self._inside.pop(call.thread, None)
                 if self._shut is not None:
                     self._changed.notify()
 
-    def depart(self) -> None:
-        """Leave it, however often this thread has entered it."""
+    def leave_all(self) -> None:
+        """Release all shared holds of this thread."""
         with self.lock:
             self._inside.pop(get_ident(), None)
             if self._shut is not None:
@@ -137,9 +138,9 @@ class MapLock(ProcessBound):
             self._inside.pop(thread, None)
 
     def __enter__(self) -> None:
-        """Shut it, and wait until everybody has left."""
+        """Acquire it exclusively, after all shared holders have left."""
         call = Call(sys._getframe(1))
-        self.depart()
+        self.leave_all()
         while not self._shuts(call):
             self._changed.wait(LOST_WAKEUP_POLL, self._is_open)
         try:
@@ -166,32 +167,32 @@ class MapLock(ProcessBound):
 
 
 class LmdbEnvironment(ProcessBound):
-    """An open LMDB environment with its sub-databases. ``lib_version=0`` pins the format of LMDB 0.9."""
+    """Open LMDB environment with its sub-databases. ``lib_version=0`` pins the file format of LMDB 0.9."""
 
     _env: lmdb.Environment | None = None
 
     def __init__(
         self, path: str, *, read_only: bool, durable: bool, locked: bool = True, map_size: int = FIRST_MAP_SIZE
     ) -> None:
-        """``locked=False``: without LMDB's lock file. Callers see to it that no process writes meanwhile."""
+        """``locked=False`` opens it without LMDB's lock file; the caller ensures that no process writes meanwhile."""
         self.path = path
         self.read_only = read_only
         self._durable = durable
         self._locked = locked
         self.page_size = 0
         self._map_size = map_size
-        self._gate = MapLock()
-        self._reserve: Preallocator | None = None
+        self._map_lock = MapLock()
+        self._preallocator: Preallocator | None = None
         self._marks = CommitMarks()
         self._meta_pages: MetaPages | None = None
         self.name_is_durable = True
-        """False while the data file has replaced another one and the folder was not synced since."""
+        """False if the data file has replaced another one and the folder has not been synced since."""
         self._closed = False
         self._closed_for: BookstandError | None = None
         self.databases: dict[bytes, lmdb._Database] = {}
         self._open()
 
-    # -- life ------------------------------------------------------------------------------------------------------
+    # -- opening and closing ---------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         env = self._open_lmdb()
@@ -199,9 +200,9 @@ class LmdbEnvironment(ProcessBound):
             env.reader_check()
             self.page_size = env.stat()["psize"]
             self.databases = self._open_databases(env)
-            self._reserve = self._make_reserve()
+            self._preallocator = self._make_preallocator()
             if schema.COPIES not in self.databases and not self.read_only:
-                self._add_copies(env)
+                self._create_copies(env)
             self._close_meta_pages()
             if self._durable and not self.read_only:
                 self._meta_pages = MetaPages(data_file(self.path), self.page_size)
@@ -234,7 +235,7 @@ class LmdbEnvironment(ProcessBound):
                     lib_version=0,
                 )
             except lmdb.MapResizedError:
-                # Another process has committed to a larger file between LMDB's look at its size and its first use.
+                # Another process has committed to a larger file between LMDB's size check and first use.
                 continue
             except lmdb.Error as error:
                 reraise(error, self.path, "opening it")
@@ -242,15 +243,15 @@ class LmdbEnvironment(ProcessBound):
     def _open_databases(self, env: lmdb.Environment) -> dict[bytes, lmdb._Database]:
         while True:
             try:
-                # The format first: a later one may have other sub-databases.
+                # The format first: a later format may have other sub-databases.
                 check_format(self.path, _format_record(self.path, env))
                 return dict(_each_database(env))
             except lmdb.MapResizedError:
-                # Another process commits to a file that is larger than the map asked for.
+                # Another process has committed to a file larger than the requested map.
                 env.set_mapsize(0)
 
-    def _add_copies(self, env: lmdb.Environment) -> None:
-        """Stores made before there were servers have none. Read-only ones stay without."""
+    def _create_copies(self, env: lmdb.Environment) -> None:
+        """Create the sub-database that old stores do not have. Read-only environments do without it."""
         while True:
             try:
                 self.databases[schema.COPIES] = env.open_db(schema.COPIES)
@@ -258,39 +259,39 @@ class LmdbEnvironment(ProcessBound):
             except lmdb.MapResizedError:
                 env.set_mapsize(0)
 
-    def _make_reserve(self) -> Preallocator | None:
-        """None where nothing has to wait for a file that grows."""
+    def _make_preallocator(self) -> Preallocator | None:
+        """Return None if commits need not wait for a file that grows."""
         name = data_file(self.path)
         if self.read_only or not self._durable or not is_supported(name):
             return None
         return Preallocator(name, self.page_size)
 
     def close(self, reason: BookstandError | None = None) -> None:
-        """Close it; later use raises ``reason``."""
-        with self._gate:
+        """Close the environment; later use raises ``reason``."""
+        with self._map_lock:
             self._closed = True
             self._closed_for = reason
             self._release()
 
     def _folder_lock(self) -> process_markers.FolderLock:
-        """The folder's lock, which is taken before the gate: its holder may be waiting until this thread, whose
-        transaction has ended, has left the gate."""
-        self._gate.depart()
+        """Folder lock, acquired before the map lock: its holder may be waiting until this thread, whose transaction has
+        ended, releases the map lock."""
+        self._map_lock.leave_all()
         return process_markers.FolderLock(self.path, f"store {self.path}")
 
     def reopen(self) -> None:
-        """Close and open again: the only way on after LMDB has given up on an environment.
+        """Close and open the environment, the only way to recover once LMDB has marked it as broken.
 
-        As the first opening does, it holds the folder's lock. LMDB initializes its lock file while it opens: a process
-        that died in the middle of that would leave another one, which waits for its turn, with transaction 0.
+        Holds the folder lock, as the first opening does. LMDB initializes its lock file while it opens: if a process
+        died in the middle, another process waiting for its turn would start with transaction 0.
         """
         with self._folder_lock() as lock:
             self.reopen_locked()
             lock.release()
 
     def reopen_locked(self) -> None:
-        """Reopen for a caller that holds the folder's lock."""
-        with self._gate:
+        """Reopen for a caller that holds the folder lock."""
+        with self._map_lock:
             self._release()
             self._open()
 
@@ -308,7 +309,7 @@ class LmdbEnvironment(ProcessBound):
         self.name_is_durable = True
 
     def _release(self) -> None:
-        # No interruption comes between the two.
+        # No interruption can occur between these two statements.
         env, self._env = self._env, None
         if env is not None:
             env.close()
@@ -320,34 +321,34 @@ class LmdbEnvironment(ProcessBound):
             self._meta_pages = None
 
     def _forked(self) -> None:
-        """In a forked child: never free the environment.
+        """In a forked child: keep the environment allocated forever.
 
-        LMDB would end the transactions of the parent's threads, and py-lmdb would wait for the calls that these threads
-        are in. The files remain open and mapped until the child exits.
+        Freeing it would end the transactions of the parent's threads, and py-lmdb would wait for the calls that these
+        threads are in. The files remain open and mapped until the child exits.
         """
         if self._env is not None:
-            _keep_forever(self._env)
+            _leak(self._env)
 
     # -- transactions ----------------------------------------------------------------------------------------------
 
     def read(self) -> ReadTransaction:
         return ReadTransaction(self)
 
-    def _enter(self, call: Pass) -> lmdb.Environment:
-        """Enter the gate and return the open environment; callers leave the gate afterwards."""
+    def _enter(self, call: MapUser) -> lmdb.Environment:
+        """Acquire the map lock shared and return the open environment; the caller releases the lock."""
         while True:
-            self._gate.enter(call)
+            self._map_lock.enter(call)
             env = self._env
             if env is not None:
                 return env
-            self._gate.leave(call)
+            self._map_lock.leave(call)
             self._open_again()
 
     def _open_again(self, given_up: lmdb.Environment | None = None) -> None:
-        """Open the environment if an attempt to reopen it has failed: the device may have recovered. If LMDB has given
-        it up after a failed commit, reopen it, unless another thread has."""
+        """Open the environment if an earlier reopening failed: the device may have recovered. Reopen it if it is still
+        ``given_up``, which LMDB rejects after a failed commit."""
         self._check_open()
-        with self._folder_lock() as lock, self._gate:
+        with self._folder_lock() as lock, self._map_lock:
             self._check_open()
             if self._env is given_up:
                 self._release()
@@ -359,74 +360,74 @@ class LmdbEnvironment(ProcessBound):
         if self._closed:
             raise self._closed_for or ClientClosedError(f"store {self.path} is closed")
 
-    def begin_read(self, frame: FrameType | None = None) -> Pass:
-        """Begin a read transaction; end it with :meth:`end_read`. :meth:`read` does both. It is ended as well once the
-        frame, if one is given, has left the stack."""
-        call = Pass(frame)
+    def begin_read(self, frame: FrameType | None = None) -> MapUser:
+        """Begin a read transaction, ended by :meth:`end_read`; :meth:`read` does both. If a frame is given, the
+        transaction also ends after that frame has left the stack."""
+        call = MapUser(frame)
         while True:
             env = self._enter(call)
             try:
                 call.transaction = env.begin()
                 return call
             except lmdb.MapResizedError:
-                self._gate.leave(call)
+                self._map_lock.leave(call)
                 self._adopt_map_size()
             except lmdb.PanicError:
                 # The thread whose commit failed has not reopened it yet, or was interrupted before it did.
-                self._gate.leave(call)
+                self._map_lock.leave(call)
                 self._open_again(env)
             except lmdb.ReadersFullError as error:
-                # LMDB frees the slots of dead processes only on request.
+                # LMDB frees the reader slots of dead processes only on request.
                 freed = env.reader_check()
-                self._gate.leave(call)
+                self._map_lock.leave(call)
                 if not freed:
                     reraise(error, self.path, "beginning to read")
             except lmdb.Error as error:
-                self._gate.leave(call)
+                self._map_lock.leave(call)
                 reraise(error, self.path, "beginning to read")
             except BaseException:
-                self._gate.leave(call)
+                self._map_lock.leave(call)
                 raise
 
-    def end_read(self, call: Pass) -> None:
+    def end_read(self, call: MapUser) -> None:
         if call.transaction is not None:
             call.transaction.abort()
-        self._gate.leave(call)
+        self._map_lock.leave(call)
 
     def begin_write(self) -> lmdb.Transaction:
-        """A write transaction, for a ``with`` block, at whose end it is aborted or was committed; the caller's frame is
-        inside the gate until :meth:`end_write`. LMDB's errors are the caller's to handle, except a map that another
+        """Begin a write transaction for a ``with`` block, which aborts it unless it was committed. The caller's frame
+        holds the map lock shared until :meth:`end_write`. The caller handles LMDB's errors, except a map that another
         process has grown.
 
-        Nothing here refers to the transaction when it is returned, and the block belongs to LMDB's own object: so an
-        interruption between any two steps ends the transaction, whoever keeps the exception.
+        The ``with`` block uses LMDB's own object, and nothing here refers to the transaction on return. An interruption
+        between any two steps therefore ends the transaction, wherever its exception is stored.
         """
-        call = Pass(sys._getframe(1))
+        call = MapUser(sys._getframe(1))
         while True:
             env = self._enter(call)
             try:
                 if not self.name_is_durable:
                     self.sync_name()
-                # Positional arguments (parent and write): py-lmdb takes twice as long over keywords.
+                # Positional arguments (parent and write): py-lmdb takes twice as long for keyword arguments.
                 return env.begin(None, None, True)
             except lmdb.MapResizedError:
-                self._gate.leave(call)
+                self._map_lock.leave(call)
                 self._adopt_map_size()
             except lmdb.PanicError:
-                self._gate.leave(call)
+                self._map_lock.leave(call)
                 self._open_again(env)
             except BaseException:
-                self._gate.leave(call)
+                self._map_lock.leave(call)
                 raise
 
-    def reserve(self, transaction: lmdb.Transaction) -> None:
-        """Have the file as large as the next commits need it."""
-        reserve = self._reserve
-        if reserve is not None and transaction.id() >= reserve.next_look and self._env is not None:
-            reserve.look(transaction.id(), self._env.info()["last_pgno"])
+    def preallocate(self, transaction: lmdb.Transaction) -> None:
+        """Extend the file for the next commits, if due."""
+        preallocator = self._preallocator
+        if preallocator is not None and transaction.id() >= preallocator.next_check and self._env is not None:
+            preallocator.maybe_extend(transaction.id(), self._env.info()["last_pgno"])
 
     def mark(self, transaction: lmdb.Transaction, number: int) -> None:
-        """Write the mark of the commit that :meth:`commit` is about to make. If that fails, nothing is committed."""
+        """Write the mark of the commit that :meth:`commit` will make. If that fails, nothing is committed."""
         self._marks.write(transaction, self.databases[schema.META], number, self._meta_pages)
 
     def commit(self, transaction: lmdb.Transaction, number: int) -> None:
@@ -434,12 +435,11 @@ class LmdbEnvironment(ProcessBound):
         transaction.commit()
         self._marks.committed(number)
 
-    def settle(self) -> bool | None:
-        """After a commit that failed: return whether it took effect (None: that cannot be known), and make that final.
+    def resolve_outcome(self) -> bool | None:
+        """After a failed commit: return whether it took effect (None: unknown), and make that final.
 
-        LMDB's two header pages are written again before they are synced: after a write that failed the kernel may take
-        a page for clean although the disk does not have it. LMDB's lock of writers keeps others from committing
-        meanwhile.
+        Both meta pages are rewritten before the sync: after a failed write the kernel may consider a page clean that
+        the disk does not have. LMDB's writer lock keeps other processes from committing meanwhile.
         """
         try:
             with self.begin_write() as transaction:
@@ -452,13 +452,13 @@ class LmdbEnvironment(ProcessBound):
         return done
 
     def end_write(self) -> None:
-        """From here on others may change the map."""
-        self._gate.depart()
+        """Release the map lock, so that others may change the map."""
+        self._map_lock.leave_all()
 
     # -- the map and the file --------------------------------------------------------------------------------------
 
     def _adopt_map_size(self) -> None:
-        with self._gate:
+        with self._map_lock:
             if self._env is not None:
                 self._adopt_map_size_of(self._env)
 
@@ -466,23 +466,23 @@ class LmdbEnvironment(ProcessBound):
         try:
             env.set_mapsize(0)
         except (lmdb.Error, MemoryError) as error:
-            # LMDB has given up the old map. The next transaction opens the file again.
+            # LMDB has released the old map. The next transaction opens the file again.
             self._release()
             raise StoreError(
                 f"store {self.path}: cannot map the file, which another process has grown: {error}"
             ) from error
 
     def grow(self, needed: int = 0) -> None:
-        """Make the map larger, by at least ``needed`` bytes. No write transaction of this process may be open."""
-        with self._folder_lock() as lock, self._gate:
+        """Grow the map by at least ``needed`` bytes. This process must not have a write transaction open."""
+        with self._folder_lock() as lock, self._map_lock:
             env = self._env
             if env is not None:
                 self._grow(env, needed)
-            # If it is closed it is opened, and grown if that is still needed, by the transaction that is tried next.
+            # A closed environment is reopened by the caller's next attempt, which grows it if still needed.
             lock.release()
 
     def _grow(self, env: lmdb.Environment, needed: int) -> None:
-        # Freed pages may only be kept for readers that died.
+        # Reused pages may be blocked by dead readers only.
         env.reader_check()
         self._adopt_map_size_of(env)
         size = env.info()["map_size"]
@@ -492,7 +492,7 @@ class LmdbEnvironment(ProcessBound):
             env.set_mapsize(larger)
             self._map_size = larger
         except (lmdb.Error, MemoryError, OverflowError) as error:
-            # LMDB has given up the old map before it tried the new one.
+            # LMDB has released the old map before it tried the new size.
             self._release()
             self._map_size = size
             self._open()
@@ -502,38 +502,38 @@ class LmdbEnvironment(ProcessBound):
     @property
     def last_commit(self) -> int:
         """Number of the newest commit by any process."""
-        call = Pass(sys._getframe())
+        call = MapUser(sys._getframe())
         env = self._enter(call)
         try:
             return env.info()["last_txnid"]
         finally:
-            self._gate.leave(call)
+            self._map_lock.leave(call)
 
     def reader_check(self) -> None:
-        """Free what is kept for readers that died."""
-        call = Pass(sys._getframe())
+        """Release pages and slots of dead readers."""
+        call = MapUser(sys._getframe())
         env = self._enter(call)
         try:
             env.reader_check()
         finally:
-            self._gate.leave(call)
+            self._map_lock.leave(call)
 
     def copy(self, destination: str, compact: bool) -> None:
-        """A consistent copy of the data file into the folder ``destination``, while writers go on."""
-        call = Pass(sys._getframe())
+        """Write a consistent copy of the data file into the folder ``destination`` while writers continue."""
+        call = MapUser(sys._getframe())
         while True:
             env = self._enter(call)
             given_up = False
             try:
-                # As bytes, which the stubs do not know of: a string has to be UTF-8.
+                # As bytes, which the stubs do not allow: a string would have to be UTF-8.
                 env.copy(os.fsencode(destination), compact=compact)  # type: ignore[arg-type]
                 return
             except (lmdb.MapResizedError, lmdb.PanicError) as error:
-                # What it has begun is in the way of the next attempt.
+                # Remove the partial copy, which would block the next attempt.
                 os.unlink(data_file(destination))
                 given_up = isinstance(error, lmdb.PanicError)
             finally:
-                self._gate.leave(call)
+                self._map_lock.leave(call)
             if given_up:
                 self._open_again(env)
             else:
@@ -541,7 +541,7 @@ class LmdbEnvironment(ProcessBound):
 
 
 class ReadTransaction:
-    """``with environment.read() as transaction``; LMDB's errors become ours on the way out."""
+    """Context manager of a read transaction. Translates LMDB's errors."""
 
     __slots__ = ("_call", "_environment")
 
@@ -561,7 +561,7 @@ class ReadTransaction:
 
 
 def values(found: Iterator[bytes | memoryview]) -> Iterator[bytes]:
-    """What LMDB gives, as bytes: it gives memoryviews only to those who ask for buffers, and nobody here does."""
+    """Type LMDB's results as bytes: it returns memoryviews only on request, which this package never makes."""
     return found  # type: ignore[return-value]
 
 
@@ -587,7 +587,7 @@ def _format_record(path: str, env: lmdb.Environment) -> bytes | None:
 
 
 def check_format(path: str, found: bytes | None) -> None:
-    """Refuse what is no store, or one of another format, and say what to do with it."""
+    """Raise if the format record is missing, malformed or of another version; the message names the remedy."""
     if found is None:
         raise NotAStoreError(f"{path} holds an LMDB file of another program")
     if len(found) != schema.FORMAT.size:
@@ -606,19 +606,18 @@ def check_format(path: str, found: bytes | None) -> None:
         )
 
 
-def _keep_forever(env: lmdb.Environment) -> None:
-    _environments_of_parents.append(env)
-    # Module globals are deleted when the interpreter exits.
+def _leak(env: lmdb.Environment) -> None:
+    _parent_environments.append(env)
+    # Module globals are deleted at interpreter exit.
     if Py_INCREF is not None:
         Py_INCREF(env)
 
 
-def _disregard_parents() -> None:
-    """In a forked child: open files that an environment of the parent has open.
+def _allow_reopening_in_child() -> None:
+    """In a forked child: allow opening files that an environment of the parent has open.
 
-    py-lmdb refuses to open an environment twice in a process, since LMDB's locks belong to the process: closing one of
-    the two would release those of the other. The parent's environments are never closed here, and a child does not
-    inherit locks.
+    py-lmdb refuses to open an environment twice in a process, because closing one would release the process's locks of
+    the other. Here the parent's environments are never closed, and a child does not inherit locks.
     """
     if _envid is not None:
         process = os.getpid()
@@ -628,8 +627,8 @@ def _disregard_parents() -> None:
         )
 
 
-_environments_of_parents: list[lmdb.Environment] = []
-call_in_child(_disregard_parents)
+_parent_environments: list[lmdb.Environment] = []
+call_in_child(_allow_reopening_in_child)
 
 
 def data_file(path: str) -> str:

@@ -1,4 +1,4 @@
-"""The one place where LMDB's errors become ours."""
+"""Translation of LMDB's errors into bookstand's. No other module translates them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-# Free bytes at which a store that was full takes writes again.
+# Free bytes at which a full store accepts writes again.
 LOW_WATER = 128 << 10
 
 _DAMAGE = (
@@ -46,7 +46,7 @@ def translate(error: lmdb.Error, path: str, doing: str) -> BookstandError:
     code = getattr(error, "code", 0)
     about = f"store {path}: {doing}: {error}"
     if code in FULL or (code == errno.EIO and not has_space(path)):
-        # LMDB calls a write that was cut short by the end of the disk an I/O error.
+        # LMDB reports a write that was cut short by a full disk as an I/O error.
         return disk_full(about, error)
     if isinstance(error, lmdb.MapFullError):
         return disk_full(f"store {path}: {doing}: the map cannot grow any further", error)
@@ -57,7 +57,7 @@ def translate(error: lmdb.Error, path: str, doing: str) -> BookstandError:
     if isinstance(error, lmdb.VersionMismatchError | lmdb.IncompatibleError):
         return StoreFormatError(about)
     if isinstance(error, lmdb.ReadersFullError):
-        return StoreError(f"store {path}: {doing}: more threads and processes read at once than there are slots for")
+        return StoreError(f"store {path}: {doing}: more concurrent readers than LMDB has reader slots")
     if "already open in this process" in str(error):
         return StoreInUseError(about)
     if code == errno.EIO:
@@ -66,7 +66,7 @@ def translate(error: lmdb.Error, path: str, doing: str) -> BookstandError:
 
 
 def has_space(path: str) -> bool:
-    """Whether the disk has room for more than a commit or two."""
+    """Return True if the disk has space for more than one or two commits."""
     try:
         disk = os.statvfs(path)
     except OSError as error:
@@ -77,14 +77,14 @@ def has_space(path: str) -> bool:
 
 
 def reraise(error: lmdb.Error, path: str, doing: str) -> NoReturn:
-    """Raise what :func:`translate` makes of it, with the cause that this gives it."""
+    """Raise the translated error with its cause."""
     answer = translate(error, path, doing)
     raise answer from answer.__cause__ or error
 
 
 def disk_full(about: str, error: BaseException) -> NotEnoughBookiesError:
-    """BookKeeper's answer to a full disk, with the full disk as its cause."""
-    cause = DiskFullError(f"{about} (no space left; what is open can be read, and writes go on once there is space)")
+    """BookKeeper's error for a full disk, with :class:`DiskFullError` as its cause."""
+    cause = DiskFullError(f"{about} (no space left; reads continue, and writes resume once there is space)")
     cause.__cause__ = error
     answer = NotEnoughBookiesError(str(cause))
     answer.__cause__ = cause

@@ -1,11 +1,11 @@
-"""LMDB's pages, taken apart without LMDB: it believes what it reads, and a damaged page may end the process.
+"""Decoder of LMDB pages that does not use LMDB: LMDB trusts what it reads, and a damaged page may crash the process.
 
-The layout is that of LMDB 0.9 on 64 bits, little-endian. Every page begins with a header, and what follows depends on
-the kind that its flags tell. Branches and leaves have the offsets of their nodes, two bytes each, up to ``lower``. On
-an overflow page the value follows the header, in which the number of its pages stands in place of ``lower`` and
-``upper``. Meta pages are those of :mod:`bookstand.storage.lmdb.meta_page`.
+The layout is that of LMDB 0.9 on 64 bits, little-endian. Every page begins with a header whose flags determine the kind
+of page. Branches and leaves have the offsets of their nodes, two bytes each, up to ``lower``. On an overflow page the
+value follows the header, which has the number of pages in place of ``lower`` and ``upper``. Meta pages are decoded by
+:mod:`bookstand.storage.lmdb.meta_page`.
 
-Nothing here raises for what is in a page: what cannot be is left out, and counted.
+The content of a page never raises an exception here: impossible nodes are skipped and counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PAGE_SIZES = (SMALLEST_PAGE, 1 << 13, 1 << 14, 1 << 15)
 NO_PAGE = (1 << 64) - 1
 
 PAGE = Layout(
-    "the header of a page of LMDB",
+    "the header of an LMDB page",
     ("page", "Q", "its number"),
     ("padding", "H", ""),
     ("flags", "H", "1: branch, 2: leaf, 4: overflow"),
@@ -44,10 +44,10 @@ LEAF_NODE = Layout(
     "a node of a leaf",
     ("size low", "H", "the lower 16 bits of the value's size"),
     ("size high", "H", "the higher 16"),
-    ("flags", "H", "1: the value is on pages of its own; 2: it is the record of a tree"),
+    ("flags", "H", "1: the value is on overflow pages; 2: it is the record of a tree"),
     ("key size", "H", ""),
     ("key", "key size bytes", ""),
-    ("value", "size bytes", "or the number of the page where it begins, 8 bytes"),
+    ("value", "size bytes", "or the number of its first overflow page, 8 bytes"),
     order="<",
 )
 TREE = Layout(
@@ -74,14 +74,14 @@ _BIG, _TREE_BELOW = 0x01, 0x02
 class Tree(NamedTuple):
     records: int
     root: int
-    """:data:`NO_PAGE` if it is empty."""
+    """:data:`NO_PAGE` if the tree is empty."""
 
 
 class Node(NamedTuple):
     key: bytes
     value: bytes
     size: int
-    """Of the value, where it begins on page ``overflow`` and is not in ``value``."""
+    """Size of the value. If it begins on page ``overflow``, ``value`` holds the page number."""
     overflow: int | None
     is_tree: bool
 
@@ -89,12 +89,12 @@ class Node(NamedTuple):
 class Leaf(NamedTuple):
     nodes: list[Node]
     broken: int
-    """Nodes that cannot be."""
+    """Number of impossible nodes."""
 
 
 class Branch(NamedTuple):
     children: list[tuple[bytes, int]]
-    """Lowest key and page of each; the key of the first counts for nothing."""
+    """Lowest key and page of each child; the key of the first has no meaning."""
     broken: int
 
 
@@ -106,7 +106,7 @@ def parse_tree(value: bytes) -> Tree | None:
 
 
 def parse_page(page: bytes) -> Leaf | Branch | None:
-    """None for pages of other kinds, and for what is no page."""
+    """Decode a leaf or branch; return None for other kinds of pages and for anything else."""
     _, _, flags, lower, upper = _HEADER.unpack_from(page)
     if flags & _KIND not in (_LEAF, _BRANCH) or not _HEADER.size <= lower <= upper <= len(page):
         return None
@@ -143,10 +143,10 @@ def _node(page: bytes, offset: int, upper: int) -> Node | None:
 
 
 def estimate_pages(sizes: Iterable[int], key_size: int, page_size: int) -> int:
-    """How many pages values of these sizes take that were written one behind the other: large ones have pages of their
-    own, and the rest is on leaves. Branches are few, and not counted."""
+    """Estimate the number of pages of consecutive values of these sizes: leaves and overflow pages, but not branches,
+    which are few."""
     room = page_size - _HEADER.size
-    # As LMDB reckons: a leaf has two nodes at least.
+    # LMDB requires room for at least two nodes in a leaf.
     largest = (room // 2 & -2) - _OFFSET.size
     own = leaves = 0
     free = 0
@@ -164,13 +164,13 @@ def estimate_pages(sizes: Iterable[int], key_size: int, page_size: int) -> int:
 
 
 def page_number(page: bytes) -> int:
-    """Which page it says that it is."""
+    """Number in the header of a page."""
     number: int = _PAGE.unpack_from(page)[0]
     return number
 
 
 class PageReader:
-    """A data file by pages, which are read and not mapped: neither its end nor a broken disk ends the process."""
+    """Page reader of a data file. It does not map the file, so neither a short file nor a broken disk is fatal."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -185,7 +185,7 @@ class PageReader:
 
     @property
     def changed(self) -> bool:
-        """Whether somebody has written to it since."""
+        """Return True if the file was written to since it was opened."""
         return self._stamp() != self.identity
 
     def _stamp(self) -> tuple[int, int]:
@@ -194,14 +194,14 @@ class PageReader:
 
     @property
     def pages(self) -> int:
-        """A page that was cut off counts."""
+        """Number of pages, including a truncated one."""
         return -(-self.bytes // self.page_size)
 
     def _read_metas(self) -> list[Meta | None]:
         found = [_meta_of(self.read(0, SMALLEST_PAGE))]
-        # Where the first one is damaged, the second one is where it is most often.
-        told = [] if found[0] is None else [found[0].page_size]
-        for size in filter(_may_be_page_size, [*told, *_PAGE_SIZES]):
+        # If the first meta page is damaged, try the second one at the page sizes in use.
+        stated = [] if found[0] is None else [found[0].page_size]
+        for size in filter(_may_be_page_size, [*stated, *_PAGE_SIZES]):
             meta = _meta_of(self.read(size, SMALLEST_PAGE))
             if meta is not None:
                 found.append(meta)
@@ -212,7 +212,7 @@ class PageReader:
         return [*found, None]
 
     def page(self, number: int) -> bytes | None:
-        """None if it is not in the file, or not to be read. What is cut off is zeros."""
+        """Read a page, padded with zeros if truncated; None if it is beyond the end or unreadable."""
         if number >= self.pages:
             return None
         start = number * self.page_size
@@ -220,7 +220,7 @@ class PageReader:
         return None if found is None else found.ljust(self.page_size, b"\0")
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """None unless all of it is there."""
+        """Read bytes; None unless all of them can be read."""
         if size < 0 or offset + size > self.bytes:
             return None
         try:
@@ -230,26 +230,26 @@ class PageReader:
         self.bytes_read += len(found)
         return found if len(found) == size else None
 
-    def extent(self, page: bytes, number: int) -> int:
-        """How many pages the value takes that begins on this one; 1 for pages of any other kind."""
-        told, _, flags, lower, upper = _HEADER.unpack_from(page)
+    def overflow_page_count(self, page: bytes, number: int) -> int:
+        """Number of pages of the value that begins on this page; 1 for pages of any other kind."""
+        stated, _, flags, lower, upper = _HEADER.unpack_from(page)
         count = lower | upper << 16
-        begins = told == number and flags & _KIND == _OVERFLOW and number + count <= self.pages
-        return max(1, count) if begins else 1
+        is_first = stated == number and flags & _KIND == _OVERFLOW and number + count <= self.pages
+        return max(1, count) if is_first else 1
 
-    def begins(self, node: Node, size: int) -> bytes:
-        """The first bytes of a value, as far as they are to be had."""
+    def value_prefix(self, node: Node, size: int) -> bytes:
+        """First bytes of a value, as far as they can be read."""
         if node.overflow is None:
             return node.value[:size]
         return self.read(node.overflow * self.page_size + _HEADER.size, size) or b""
 
     def value(self, node: Node) -> bytes | None:
-        """None if it is not to be had."""
+        """Read a value; None if it cannot be read."""
         if node.overflow is None:
             return node.value if len(node.value) == node.size else None
         if node.overflow < META_PAGES or node.overflow >= self.pages:
             return None
-        # Whatever the header of that page says: what the value is worth, its digest or seal tells.
+        # The header of that page is ignored: the value's digest or checksum decides whether it is valid.
         return self.read(node.overflow * self.page_size + _HEADER.size, node.size)
 
 
@@ -258,7 +258,7 @@ def _may_be_page_size(size: int) -> bool:
 
 
 def _meta_of(page: bytes | None) -> Meta | None:
-    """A number of another version may be damage as well: which it is, the other page and the rest of the file tell."""
+    """Decode a meta page; None also for an unknown version, which may be damage: the rest of the file decides that."""
     try:
         return parse_meta(page or b"")
     except StoreFormatError:
@@ -266,7 +266,7 @@ def _meta_of(page: bytes | None) -> Meta | None:
 
 
 def newest_commit(path: str) -> int:
-    """The number of the last commit that a data file's header tells of; 0 where nothing was ever committed to it."""
+    """Number of the newest commit in a data file's meta pages; 0 if nothing was ever committed."""
     file = PageReader(path)
     try:
         return max((meta.transaction for meta in file.metas if meta is not None), default=0)

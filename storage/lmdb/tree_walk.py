@@ -1,4 +1,4 @@
-"""The trees of a data file of which nothing is believed: what hangs on a page, and where it cannot be followed."""
+"""Walk of a data file's trees that trusts no page: the readable records, and the gaps."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from bookstand.storage.lmdb.pages import (
 )
 
 MAX_DEPTH = 32
-"""No tree is deeper: what leads on is damage."""
+"""Maximum depth of a tree; deeper pages are damage."""
 
 
 class TreeGap(NamedTuple):
-    """Of keys from ``low`` up to ``high`` (None: to the last), not included, some may be missing."""
+    """A range of keys of which some may be missing: from ``low`` up to, but not including, ``high`` (None: the end)."""
 
     low: bytes
     high: bytes | None
@@ -36,7 +36,7 @@ class TreeGap(NamedTuple):
 
 
 class KeyRanges:
-    """The keys of some breaks, without those that lie in others."""
+    """Union of the key ranges of some gaps."""
 
     def __init__(self, breaks: list[TreeGap]) -> None:
         self._lows: list[bytes] = []
@@ -58,8 +58,8 @@ class KeyRanges:
 
 
 def walk(file: PageReader, root: int, report: Callable[[TreeGap], None]) -> Iterator[Node]:
-    """The records of a tree, by ascending keys. Whatever a page says, no key comes twice: each may only have the keys
-    that those above it leave to it."""
+    """Records of a tree in key order. Each page may only have keys within the range of its parents, so no key occurs
+    twice, whatever the pages contain."""
     waiting: list[tuple[bytes, bytes | None, int, int]] = [] if root == NO_PAGE else [(b"", None, root, 0)]
     while waiting:
         low, high, number, depth = waiting.pop()
@@ -72,7 +72,7 @@ def walk(file: PageReader, root: int, report: Callable[[TreeGap], None]) -> Iter
         elif isinstance(found, Branch) and found.children:
             waiting += reversed(_below(found, low, high, number, depth, report))
         else:
-            report(TreeGap(low, high, number, "is not to be had" if page is None else "is no page of a tree"))
+            report(TreeGap(low, high, number, "cannot be read" if page is None else "is not a page of a tree"))
 
 
 def _in_order(leaf: Leaf, low: bytes, high: bytes | None, number: int, report: Callable[[TreeGap], None]) -> list[Node]:
@@ -87,7 +87,7 @@ def _in_order(leaf: Leaf, low: bytes, high: bytes | None, number: int, report: C
             stray.append(node.key)
     if leaf.broken or stray or not leaf.nodes:
         highest = None if high is None else max([high, *(key + b"\0" for key in stray)])
-        report(TreeGap(min([low, *stray]), highest, number, "has records that cannot be in their place"))
+        report(TreeGap(min([low, *stray]), highest, number, "has misplaced records"))
     return good
 
 
@@ -99,14 +99,13 @@ def _below(
         if starts[-1][0] < key and (high is None or key < high):
             starts.append((key, page))
     if branch.broken or len(starts) < len(branch.children):
-        report(TreeGap(low, high, number, "has branches that cannot be in their place"))
+        report(TreeGap(low, high, number, "has misplaced branches"))
     ends = [*(start for start, _ in starts[1:]), high]
     return [(start, end, page, depth + 1) for (start, page), end in zip(starts, ends, strict=True)]
 
 
 def trees_at(file: PageReader, root: int, report: Callable[[TreeGap], None] = lambda _: None) -> dict[bytes, Tree]:
-    """The trees whose records hang on a page by their names, as far as they can be read. One that begins behind the end
-    of the file is none."""
+    """Readable trees below a root page, by name. A tree that begins beyond the end of the file is ignored."""
     breaks: list[TreeGap] = []
     found = {}
     for node in walk(file, root, breaks.append):
@@ -116,13 +115,13 @@ def trees_at(file: PageReader, root: int, report: Callable[[TreeGap], None] = la
     for one in breaks:
         report(one)
     if not breaks and set(schema.DATABASES) - found.keys() == {schema.COPIES}:
-        # Stores made before there were servers have none.
+        # Stores made by versions without a server do not have this tree.
         found[schema.COPIES] = Tree(0, NO_PAGE)
     return found
 
 
 def unsealed(file: PageReader, database: bytes, key: bytes, node: Node) -> bytes | None:
-    """The body of a record; None if it is not to be had as it was sealed."""
+    """Body of a sealed record; None if it cannot be read or its checksum does not match."""
     value = file.value(node)
     try:
         return None if value is None else sealed_record.unseal(database, key, value)

@@ -184,7 +184,7 @@ class Salvage:
             if isinstance(found, Leaf):
                 yield number, found
             # What a value holds is not taken for pages.
-            number += 1 if page is None else self.file.extent(page, number)
+            number += 1 if page is None else self.file.overflow_page_count(page, number)
             self._tell(number * self.file.page_size)
 
     def _database_of(self, node: Node) -> bytes | None:
@@ -193,10 +193,10 @@ class Salvage:
         key = node.key
         if node.is_tree:
             return None
-        if len(key) == schema.ENTRY_KEY.size and self.file.begins(node, len(key)) == key:
+        if len(key) == schema.ENTRY_KEY.size and self.file.value_prefix(node, len(key)) == key:
             return schema.ENTRIES
         if len(key) == schema.COPY_ENTRY.size and bookie_replica.may_be_override(
-            key, self.file.begins(node, bookie_replica.OVERRIDE_BYTES)
+            key, self.file.value_prefix(node, bookie_replica.OVERRIDE_BYTES)
         ):
             return schema.COPIES
         body = unsealed(self.file, schema.META, key, node)

@@ -79,7 +79,7 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "folders' locks remain": _replace(process_markers.FolderLock, "_forked", _nothing),
     "markers remain locked": _replace(process_markers._Held, "_forked", _nothing),
     "temporary folders are removed": _replace(bookstand.temporary, "_forked", _nothing),
-    "inherited environments are open": _remove_from(fork_guard._in_child, environment._disregard_parents),
+    "inherited environments are open": _remove_from(fork_guard._in_child, environment._allow_reopening_in_child),
     "inherited stores are open": _remove_from(fork_guard._in_child, storage._forget_parents),
     "locks of the module remain": _remove_from(fork_guard._in_child, pending._renew),
 }

@@ -536,7 +536,7 @@ OWN_LOCKS = """
 import fcntl, gc
 from bookstand.storage.lmdb import environment
 if sys.argv[2] == "freed":
-    environment._keep_forever = lambda env: None
+    environment._leak = lambda env: None
 store = bookstand.open(path)
 store.nodes.put("/n", b"1")
 

@@ -227,7 +227,7 @@ def test_repaired_header_pages_that_cannot_be_synced_fail_the_commit(store, stor
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", fail)
-        with pytest.raises(errors.WriteError, match="cannot write the header pages"):
+        with pytest.raises(errors.WriteError, match="cannot write the meta pages"):
             store.nodes.put("/a", b"0")
     assert real is os.fdatasync
     store.nodes.put("/a", b"1")
@@ -243,7 +243,7 @@ def test_a_lost_header_page_is_damage(store, store_path):
         file.seek(newest % 2 * PAGE + END - 8)
         file.write(struct.pack("<Q", newest - 2))
     with pytest.raises(
-        errors.StoreDamagedError, match=f"header page of commit {newest}, the newest one, has the number"
+        errors.StoreDamagedError, match=f"meta page of commit {newest}, the newest one, has the number"
     ):
         store.nodes.put("/a", b"1")
     with open(data_file(store_path), "r+b") as file:

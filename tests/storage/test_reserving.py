@@ -122,8 +122,8 @@ def test_it_grows_with_the_store(store, store_path):
 def test_the_file_seldom_grows_and_has_its_blocks(store, store_path, monkeypatch):
     writer = store.create_ledger()
     fill(writer, 400)
-    looks, lengthen = [], preallocation._lengthen
-    monkeypatch.setattr(preallocation, "_lengthen", lambda *told: looks.append(told) or lengthen(*told))
+    looks, lengthen = [], preallocation._extend_file
+    monkeypatch.setattr(preallocation, "_extend_file", lambda *told: looks.append(told) or lengthen(*told))
     lengths = set()
     for _ in range(200):
         fill(writer, 1)
@@ -143,8 +143,8 @@ def test_it_is_looked_after_no_more_often_than_it_may_be_used_up(tmp_path, growt
     reserve = preallocation.Preallocator(str(file), 4 * KIB)
     last_page, looks = MIB // KIB - 1, 0
     for commit in range(1, 400):
-        if commit >= reserve.next_look:
-            reserve.look(commit, last_page)
+        if commit >= reserve.next_check:
+            reserve.maybe_extend(commit, last_page)
             looks += 1
         last_page += growth
         assert file.stat().st_size > last_page * 4 * KIB
