@@ -232,9 +232,9 @@ class Storage(ProcessBound, StorageReader):
             self._environment.close()
             with suppress(OSError):
                 if self._marker is not None and isinstance(failure, SimulatedCrash):
-                    self._marker.forget()
+                    self._marker.abandon()
                 elif self._marker is not None:
-                    self._marker.leave()
+                    self._marker.remove()
             if self._witness is not None:
                 self._witness.close()
             raise
@@ -340,9 +340,9 @@ class Storage(ProcessBound, StorageReader):
             self.release_role(role)
         if self._marker is not None:
             if clean:
-                self._marker.leave()
+                self._marker.remove()
             else:
-                self._marker.forget()
+                self._marker.abandon()
         _opened.pop(self._identity, None)
         self._released = True
 
@@ -411,7 +411,7 @@ class Storage(ProcessBound, StorageReader):
         if role in self._roles and role is not None:
             # Keep the role until it is released: an interrupted call is repeated.
             with data_files.os_errors(f"cannot stop serving the store {self.path}"):
-                role.leave()
+                role.remove()
             self._roles.discard(role)
 
     # -- hooks -----------------------------------------------------------------------------------------------------
@@ -420,7 +420,7 @@ class Storage(ProcessBound, StorageReader):
         """Install hooks, or remove them. Writers that exist already keep the hooks that they were created with."""
         self.hooks = hooks
         if hooks is None:
-            self._disk.kept_full = False
+            self._disk.simulates_full = False
         # None if the hooks do not intercept single entries.
         self.entry_hooks = hooks if hooks is not None and hooks.sees_entries else None
 
@@ -481,8 +481,8 @@ class Storage(ProcessBound, StorageReader):
     def is_full(self) -> bool:
         """True if a write has found the disk full, and there is still no space."""
         if self.hooks is not None:
-            self._disk.kept_full = self.hooks.disk_is_full()
-        return self._disk.refusal() is not None
+            self._disk.simulates_full = self.hooks.disk_is_full()
+        return self._disk.full_error() is not None
 
     def check_writable(self) -> None:
         if self._closed_reason is not None:
@@ -496,7 +496,7 @@ class Storage(ProcessBound, StorageReader):
             return [(None, self._closed_reason)] * len(requests)
         hooks = self.hooks
         if hooks is not None:
-            self._disk.kept_full = hooks.disk_is_full()
+            self._disk.simulates_full = hooks.disk_is_full()
         try:
             outcomes = self._commits.commit(requests, hooks)
         except SimulatedCrash as crash:
@@ -553,7 +553,7 @@ class Storage(ProcessBound, StorageReader):
         """Remove the remaining entries of a deleted ledger, in commits of bounded size."""
         while self.apply(WriteBatch(DeleteEntries(ledger_id)))[0]:
             pass
-        self._disk.note_freed()
+        self._disk.record_freed()
 
     def collect_deleted(self, deleted_before: int, limit: int | None = None) -> int:
         """Remove the remaining entries of ledgers deleted before a time (ms), oldest deletion first. Return the number
@@ -614,7 +614,7 @@ class Storage(ProcessBound, StorageReader):
                     self._environment.sync_name()
                     self._commits.forget_states()
                     if witness is not None:
-                        witness.saw(self._environment.last_commit)
+                        witness.record_commit(self._environment.last_commit)
                 if witness is not None and witness is not self._witness:
                     witness.close()
             lock.release()

@@ -77,11 +77,11 @@ class CommitExecutor:
             translated = translate(error, self._environment.path, "writing")
         except BookstandError as error:
             translated = error
-        self._disk.note(translated)
+        self._disk.record_failure(translated)
         return [(None, translated)] * len(requests)
 
     def _write(self, requests: Sequence[Request], hooks: Hooks | None) -> list[Outcome]:
-        full = self._disk.refusal()
+        full = self._disk.full_error()
         while True:
             try:
                 with self._environment.begin_write() as transaction:
@@ -117,7 +117,7 @@ class CommitExecutor:
     def _after_sync(self, number: int, hooks: Hooks | None) -> None:
         if self._witness is not None:
             try:
-                self._witness.saw(number)
+                self._witness.record_commit(number)
             except OSError as error:
                 if is_interruption(error):
                     raise
@@ -178,7 +178,7 @@ class CommitExecutor:
             translated = translate(error, environment.path, "writing")
         finally:
             environment.end_write()
-        self._disk.note(translated)
+        self._disk.record_failure(translated)
         return translated
 
     def _commit_single(self, entries: AddEntries) -> BookstandError | None:

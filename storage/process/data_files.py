@@ -1,7 +1,7 @@
-"""The files of a store: made so that a crash at any moment leaves a whole store or none, and looked at before use.
+"""The files of a store: created so that a crash at any moment leaves a complete store or none, and checked before use.
 
-LMDB believes what it reads. A file that was cut short ends in SIGBUS, and one that a crash left before its first
-commit never opens again. Hence creation under another name, and the checks before LMDB sees a file.
+LMDB trusts what it reads. A truncated file raises SIGBUS, and a file whose creation crashed before the first commit
+never opens again. Therefore files are created under a temporary name, and checked before LMDB opens them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _CREATING = "creating-"
 
-# Bytes a second that a probe reads at the very least.
+# Minimum read rate of a probe, in bytes per second.
 _SLOWEST_PROBE = 1 << 20
 
 
@@ -47,28 +47,28 @@ def folder_name(path: str | os.PathLike[str]) -> str:
     try:
         name = os.fsdecode(os.fspath(path))
     except TypeError:
-        raise IncorrectParameterError(f"a store's path is a string or path, not {path!r}") from None
+        raise IncorrectParameterError(f"a store's path must be a string or path, not {path!r}") from None
     if not name or "\0" in name:
-        raise IncorrectParameterError(f"{name!r} is no path for a store")
+        raise IncorrectParameterError(f"{name!r} is not a valid path for a store")
     return name
 
 
 def prepare_folder(path: str, create: bool, read_only: bool) -> None:
-    """Make sure that a folder is there which holds a store, or may become one."""
+    """Ensure that a folder exists that holds a store, or may become one."""
     if os.path.exists(path):
         if os.path.isdir(path):
             return
-        raise NotAStoreError(f"{path} is not a folder, so it is no store")
+        raise NotAStoreError(f"{path} is not a folder, so it is not a store")
     if not create or read_only:
         raise StoreNotFoundError(f"there is no store at {path}")
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise_os_error(error, f"cannot make the folder {path}")
+        raise_os_error(error, f"cannot create the folder {path}")
 
 
 def create_if_missing(path: str, create: bool, read_only: bool, durable: bool, hooks: Hooks | None = None) -> bool:
-    """Under the folder's lock: make the data file if there is none; True if it was made."""
+    """Create the data file if there is none, under the folder's lock; return True if it was created."""
     if has_data_file(path):
         return False
     others = [name for name in os.listdir(path) if not is_store_file(name)]
@@ -83,8 +83,8 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool, h
         _write_superblock(temporary)
         if durable:
             sync_file(temporary)
-        # First of all, and whatever the durability is now, which may be another one at the next opening: a store whose
-        # data file has its name is never without the names of its folders.
+        # Before the rename, regardless of the durability, which may be another one at the next opening: a data file
+        # with its final name must never lose the names of its folders.
         process_markers.sync_parents(path)
         if hooks is not None:
             hooks.point("open.before_rename")
@@ -105,7 +105,7 @@ def create_if_missing(path: str, create: bool, read_only: bool, durable: bool, h
 
 
 def remove_leftovers(path: str) -> None:
-    """What a crashed creation, backup or compaction left. Only for who has the store to itself."""
+    """Remove the remains of a crashed creation, backup or compaction. The caller uses the store exclusively."""
     for name in os.listdir(path):
         leftover = os.path.join(path, name)
         if name.startswith(_CREATING):
@@ -126,7 +126,7 @@ def has_data_file(path: str) -> bool:
 
 
 def _write_superblock(path: str) -> None:
-    # sync=False: nobody knows the file yet, and it is synced as a whole before it gets its name.
+    # sync=False: the file is synced as a whole before it gets its final name.
     env = lmdb.open(
         os.fsencode(path),
         subdir=False,
@@ -150,10 +150,10 @@ def _write_superblock(path: str) -> None:
 
 
 def preallocate_lock_file(path: str, read_only: bool) -> bool:
-    """Give the lock file its full size: LMDB maps it without asking whether the disk has room for it.
+    """Give the lock file its full size, because LMDB maps it without checking for disk space.
 
-    Return whether there is one to use. A reader does without on a medium that is read-only, where LMDB decides that,
-    and on a disk without room, where this does.
+    Return whether LMDB should use a lock file. A reader does without one on a read-only medium, as LMDB decides itself,
+    and on a disk without space.
     """
     name = lock_file(path)
     if read_only and not os.access(path, os.W_OK):
@@ -161,7 +161,7 @@ def preallocate_lock_file(path: str, read_only: bool) -> bool:
     try:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            # Written rather than reserved: the same on every system, and it is little.
+            # Written rather than allocated: it is small, and works on every system.
             missing = os.fstat(descriptor).st_size < LOCK_FILE_BYTES
             if missing and os.pwrite(descriptor, bytes(LOCK_FILE_BYTES), 0) != LOCK_FILE_BYTES:
                 raise OSError(errno.ENOSPC, "written only in part")
@@ -170,16 +170,16 @@ def preallocate_lock_file(path: str, read_only: bool) -> bool:
     except OSError as error:
         if read_only and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return False
-        raise_os_error(error, f"cannot make the lock file {name}")
+        raise_os_error(error, f"cannot create the lock file {name}")
     return True
 
 
 def check_file_length(path: str, read_only: bool) -> bool:
-    """Refuse a data file that LMDB would crash on: no header, or shorter than its own header says.
+    """Refuse a data file that LMDB would crash on: without meta pages, or shorter than its meta page says.
 
-    A valid file may be shorter than that where its last pages are free, which only a look at all of it can tell. It is
-    made as long as it says, and True returned: should that look have been mistaken, reading finds zeros, which no
-    digest passes, instead of the end of the file, which kills the process.
+    A valid file may be shorter if its last pages are free, which only a check of the whole file can prove. Such a file
+    is extended, and True returned. If that check was mistaken, reads return zeros, which fail every digest, instead of
+    crossing the end of the file, which kills the process.
     """
     name = data_file(path)
     try:
@@ -194,26 +194,26 @@ def check_file_length(path: str, read_only: bool) -> bool:
         raise_os_error(error, f"cannot read {name}")
     valid = [meta for meta in metas if meta]
     if len(valid) < META_PAGES:
-        raise StoreDamagedError(f"{name} is damaged: {len(valid)} of its {META_PAGES} header pages can be read")
+        raise StoreDamagedError(f"{name} is damaged: {len(valid)} of its {META_PAGES} meta pages can be read")
     transactions = {meta.transaction for meta in valid}
     if transactions != {0} and max(transactions) - min(transactions) != 1:
-        # Commits go to the two pages in turn. A flipped bit here would make LMDB take the older one.
-        raise StoreDamagedError(f"{name} is damaged: its header pages tell of commits {sorted(transactions)}")
+        # Commits alternate between the two pages. After a flipped bit here LMDB would use the older one.
+        raise StoreDamagedError(f"{name} is damaged: its meta pages have commits {sorted(transactions)}")
     newest = max(valid)
-    told = (newest.last_page + 1) * newest.page_size
-    if size < told:
-        if read_only or not _whole_despite_its_size(name):
-            raise StoreDamagedError(f"{name} is damaged: it has {size} bytes, but its header tells of {told}")
+    expected = (newest.last_page + 1) * newest.page_size
+    if size < expected:
+        if read_only or not _is_complete_despite_length(name):
+            raise StoreDamagedError(f"{name} is damaged: it has {size} bytes, but its meta page requires {expected}")
         try:
-            os.truncate(name, told)
+            os.truncate(name, expected)
             sync_file(name)
         except OSError as error:
-            raise_os_error(error, f"cannot lengthen {name}")
+            raise_os_error(error, f"cannot extend {name}")
         return True
     return False
 
 
-def _whole_despite_its_size(name: str) -> bool:
+def _is_complete_despite_length(name: str) -> bool:
     from lmdb.verify import VerifyError, verify
 
     try:
@@ -225,8 +225,8 @@ def _whole_despite_its_size(name: str) -> bool:
 
 
 def structure_problem(path: str) -> str | None:
-    """LMDB's trees and the list of free pages, page by page, without LMDB: what was found first, if anything is wrong.
-    Whoever goes on with LMDB reads until the process ends, or writes over pages that are in use."""
+    """Check LMDB's trees and free list page by page, without LMDB; return the first problem. Continuing with LMDB could
+    crash the process, or overwrite pages in use."""
     from lmdb.verify import VerifyError, verify
 
     name = data_file(path)
@@ -243,17 +243,17 @@ def structure_problem(path: str) -> str | None:
 
 
 def verify_structure(path: str) -> None:
-    """Raise :class:`StoreDamagedError` with what :func:`structure_problem` finds."""
+    """Raise :class:`StoreDamagedError` with the result of :func:`structure_problem`."""
     problem = structure_problem(path)
     if problem is not None:
         raise StoreDamagedError(f"{problem}: bookstand repair saves what can be saved")
 
 
 def probe_in_subprocess(path: str) -> None:
-    """Let a child read all of the store first, so that what would kill a process kills that one."""
+    """Have a child process read the whole store first, so that a crash kills only the child."""
     import subprocess
 
-    patience = 120 + os.path.getsize(data_file(path)) / _SLOWEST_PROBE
+    timeout = 120 + os.path.getsize(data_file(path)) / _SLOWEST_PROBE
     try:
         probe = subprocess.run(
             [sys.executable, "-m", "bookstand.storage.process.probe", path],
@@ -263,10 +263,10 @@ def probe_in_subprocess(path: str) -> None:
             encoding="utf-8",
             errors="surrogateescape",
             check=False,
-            timeout=patience,
+            timeout=timeout,
         )
     except subprocess.TimeoutExpired:
-        raise StoreDamagedError(f"store {path} is damaged: reading it did not end within {patience:.0f} s") from None
+        raise StoreDamagedError(f"store {path} is damaged: reading it did not finish within {timeout:.0f} s") from None
     if probe.returncode < 0:
         raise StoreDamagedError(f"store {path} is damaged: reading it killed a process with signal {-probe.returncode}")
     if probe.returncode:
@@ -277,7 +277,7 @@ def probe_in_subprocess(path: str) -> None:
 
 @contextmanager
 def os_errors(doing: str) -> Iterator[None]:
-    """What the operating system refuses inside the block becomes an error of ours."""
+    """Translate errors of the operating system inside the block."""
     try:
         yield
     except OSError as error:
@@ -287,7 +287,7 @@ def os_errors(doing: str) -> Iterator[None]:
 
 
 def raise_os_error(error: OSError, doing: str) -> NoReturn:
-    """The error of ours for an operating system's."""
+    """Raise the translation of an operating system error; an interruption is raised as it is."""
     if is_interruption(error):
         raise error
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -1,4 +1,4 @@
-"""A store whose disk is full takes nothing more until there is space again, as a bookie does; reads go on."""
+"""Refusal of writes while the disk is full, as on a bookie. Reads continue."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ if TYPE_CHECKING:
 
 
 class DiskSpace:
-    """Remembers that a write found the disk full."""
+    """Memory of a write that found the disk full."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        # What a write was told that found the disk full.
+        # Error of the write that found the disk full.
         self.full: BookstandError | None = None
-        # A hook has the disk be full, whatever the machine's own has left.
-        self.kept_full = False
+        # A hook simulates a full disk, whatever space the real one has.
+        self.simulates_full = False
 
-    def note(self, error: BookstandError) -> None:
-        """A write failed with this."""
+    def record_failure(self, error: BookstandError) -> None:
+        """Remember that the disk is full if a write failed for that reason."""
         if isinstance(error.__cause__, DiskFullError):
             self.full = error
 
-    def note_freed(self) -> None:
-        """Pages inside the file became free: what the disk has left does not tell any more."""
+    def record_freed(self) -> None:
+        """Accept writes again: pages inside the file became free, whatever the free space of the disk."""
         self.full = None
 
-    def refusal(self) -> BookstandError | None:
-        """What to answer to changes that take space; None where there is some."""
+    def full_error(self) -> BookstandError | None:
+        """Error for operations that consume space; None if there is space."""
         if self.full is None:
             return None
-        if not self.kept_full and has_space(self._folder):
+        if not self.simulates_full and has_space(self._folder):
             self.full = None
             return None
-        refusal = NotEnoughBookiesError(str(self.full))
-        refusal.__cause__ = DiskFullError(str(self.full))
-        return refusal
+        error = NotEnoughBookiesError(str(self.full))
+        error.__cause__ = DiskFullError(str(self.full))
+        return error

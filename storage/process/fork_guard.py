@@ -1,10 +1,10 @@
-"""Open objects in a forked child.
+"""Disabling of open objects in a forked child.
 
 A child shares the locks and the LMDB environment of its parent, but not the threads: a lock that another thread of the
 parent held at the fork is never released in the child, and a transaction that the child ends is the parent's. Every
 object that holds a lock or a file is therefore :class:`ProcessBound`. The child replaces the class of each with one
 whose methods and attributes raise :class:`ForkedStoreError`, before any lock is acquired. The fork itself waits for no
-call that is under way, and the parent does not notice it.
+call in progress, and does not affect the parent.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
             """Called once, in the child."""
 
 
-# Attributes that identify an object. They remain readable, so that a child can open the same thing for itself.
+# Attributes that identify an object. They remain readable, so that a child can open the same object for itself.
 _IDENTITY = frozenset({"path", "name", "id", "_id"})
-# Methods that promise nothing but the release of what the object holds. The child holds nothing.
+# Methods that only release what the object holds. The child holds nothing.
 _RELEASES = frozenset({"close", "stop"})
 
 files_lock = RLock()
-"""Held while a file that a child must close is opened or closed, so that no fork happens in the middle."""
+"""Held while a file that a child must close is opened or closed, so that no fork occurs in between."""
 
 _inherited: WeakSet[Inherited] = WeakSet()
 _in_child: list[Callable[[], None]] = []
@@ -43,7 +43,7 @@ _disabled_in = 0
 
 
 def call_in_child(action: Callable[[], None]) -> None:
-    """Call a function in each forked child. What it makes anew is not disabled."""
+    """Call a function in each forked child. Objects that it creates are not disabled."""
     _in_child.append(action)
 
 
@@ -61,7 +61,7 @@ def disconnect(descriptor: int) -> None:
 
 
 class ProcessBound:
-    """An object that only the process that made it can use.
+    """Base class of objects that only the process that created them can use.
 
     In a forked child ``close()``, ``stop()`` and the end of a ``with`` block do nothing; every other use raises
     :class:`ForkedStoreError`.
@@ -70,7 +70,7 @@ class ProcessBound:
     __slots__ = ()
 
     _close_is_durable = False
-    """True if ``close()`` promises a change of the store: then it raises like everything else."""
+    """True if ``close()`` promises a change of the store. In a child it then raises like all other methods."""
 
     def __new__(cls, *_arguments: Any, **_named: Any) -> Self:
         self = super().__new__(cls)
@@ -123,7 +123,7 @@ def _reason(paths: list[str]) -> str:
     named = f"store{'s' if len(paths) > 1 else ''} {', '.join(paths)}" if paths else "this store"
     return (
         f"{named} {'were' if len(paths) > 1 else 'was'} opened before this process was forked; open stores after the "
-        "fork, or start the process anew (multiprocessing: the spawn or forkserver method)"
+        "fork, or start the process without forking (multiprocessing: the spawn or forkserver method)"
     )
 
 
@@ -151,7 +151,8 @@ def _disable_inherited() -> None:
         try:
             one._forked()
         except Exception:
-            # It was interrupted; or another thread was constructing the object, and it is incomplete.
+            # The call was interrupted, or the object is incomplete because another thread was constructing it. The
+            # others must be disabled all the same.
             with suppress(Exception):
                 one._forked()
     disabled: dict[type, type] = {}

@@ -1,9 +1,9 @@
-"""How an object survives an exception that arrives in the middle of one of its calls.
+"""Consistency of an object after an exception interrupted one of its calls.
 
-Ctrl-C, the handler of a timeout and ``MemoryError`` can end a call between any two steps. Locks are C objects and are
-taken with ``with``, so an interrupted call leaves them free; but it may have made half of a change. A
-:class:`InterruptGuard` notes which call is changing an object. The next call that finds a note of a call that is over
-repairs the object first.
+Ctrl-C, a timeout handler and ``MemoryError`` can end a call between any two steps. Locks are C objects acquired with
+``with``, so an interrupted call leaves them free, but it may have made half of a change. An :class:`InterruptGuard`
+records the call that is changing an object. The next call that finds the record of an ended call repairs the object
+first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-# Flags of generators and coroutines. Their frames leave the stack while they are suspended.
+# Flags of generators and coroutines, whose frames leave the stack while they are suspended.
 _SUSPENDABLE = 0x20 | 0x80 | 0x200
 
 
@@ -29,8 +29,8 @@ def is_interruption(error: OSError) -> bool:
 
 
 class Call:
-    """A call in progress. It is over once its frame has left the stack of its thread, also where an interruption kept
-    it from saying so. Without a frame, and in a generator, only the caller knows when it is over."""
+    """A call in progress. It is over when its frame has left its thread's stack, even if an interruption kept it from
+    recording that. Without a frame, and in a generator, only the caller knows when it is over."""
 
     __slots__ = ("frame", "thread")
 
@@ -44,8 +44,8 @@ class Call:
         if frame is None or frame.f_code.co_flags & _SUSPENDABLE:
             return False
         try:
-            # Only a frame that has left its stack can be cleared. A walk along the stack of a thread that runs would
-            # not be atomic.
+            # Only a frame that has left its stack can be cleared. Walking the stack of a running thread would not be
+            # atomic.
             frame.clear()
         except RuntimeError:
             return False
@@ -63,11 +63,11 @@ def call_of_block(frame: FrameType) -> Call:
 
 
 class InterruptGuard:
-    """``with lock, guard:`` around whatever changes, or depends on, more than one thing.
+    """Guard for ``with lock, guard:`` around code that changes, or depends on, several fields.
 
-    The lock is the object's own; an RLock may be held by the caller already. The library's own errors leave an object
-    as it was. After any other exception the next block begins with ``repair()``, which has the lock, and may enter
-    further blocks; if it raises or is interrupted, it is called again by the next one.
+    The lock is the object's own; the caller may hold an RLock already. The library's own errors leave an object
+    consistent. After any other exception the next block begins with ``repair()``, which holds the lock and may enter
+    further blocks. If it raises or is interrupted, the next block calls it again.
     """
 
     __slots__ = ("_repair", "call")
@@ -75,24 +75,24 @@ class InterruptGuard:
     def __init__(self, repair: Callable[[], object]) -> None:
         self._repair = repair
         self.call: Call | None = None
-        """The call that is inside, or was interrupted inside."""
+        """The call inside the block, or the one interrupted inside."""
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether the next block begins with a repair. The caller need not have the lock."""
+        """True if the next block begins with a repair. The caller need not hold the lock."""
         call = self.call
-        # A block that ends in good order forgets its call before the frame leaves the stack.
+        # A block that ends normally clears its call before the frame leaves the stack.
         return call is not None and call.is_over and self.call is call
 
     def interrupt(self) -> None:
-        """Have the next block begin with a repair."""
+        """Make the next block begin with a repair."""
         self.call = _INTERRUPTED
 
     def __enter__(self) -> None:
         call = self.call
         if call is not None:
             if not call.is_over:
-                # This thread is inside already.
+                # This thread is inside a block already.
                 return
             self.call = Call(sys._getframe())
             self._repair()

@@ -1,6 +1,6 @@
-"""``python -m bookstand.storage.process.probe PATH``: read all of a store, and print the error it gives, if any.
+"""``python -m bookstand.storage.process.probe PATH``: read the whole store and print the error, if any.
 
-Run as a child process by ``check="subprocess"``: what would kill a process that opens a damaged file kills this one.
+``check="subprocess"`` runs it as a child process: a damaged file that crashes the reader crashes the child only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def main(path: str) -> int:
     try:
         open_storage(path, create=False, read_only=True, check="full").close()
     except BookstandError as error:
-        # With the path as it is, whatever its bytes.
+        # The path may have bytes that are not UTF-8.
         sys.stdout.buffer.write(f"{type(error).__name__}: {error}\n".encode(errors="surrogateescape"))
         return 1
     return 0

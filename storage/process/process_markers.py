@@ -1,11 +1,11 @@
-"""Who has the store open, and whether the last ones left in good order.
+"""Process markers: the processes that have a store open, and whether earlier ones closed it.
 
-Every process that opens a store for writing keeps a file ``open-…`` in its folder, locked as long as the process
-lives and removed when it closes the store. A marker without a lock was left by a process that died: the store was not
-closed, and is examined more closely when it is opened next. A process that only reads keeps a file ``read-…`` if it
-may write to the folder, so that the data file is not replaced meanwhile; or ``read-unlocked-…`` if the disk has no
-room for LMDB's lock file, so that nothing is written meanwhile. The process that serves a store keeps a file
-``serve-…`` for each of its roles, which one process at a time can have.
+Every process that opens a store for writing creates a file ``open-…`` in its folder. The file is locked while the
+process lives, and removed when it closes the store. An unlocked marker belongs to a process that died with the store
+open; the next process that opens the store checks it more thoroughly. A reader creates a file ``read-…`` if it may
+write to the folder, so that the data file is not replaced meanwhile, or ``read-unlocked-…`` if the disk has no space
+for LMDB's lock file, so that nothing is written meanwhile. A server process creates a file ``serve-…`` for each of its
+roles, which one process at a time can hold.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SERVER = "serve-"
 
 
 class FolderLock:
-    """Held while a store is created or opened, so that this happens in one process at a time.
+    """Lock held while a store is created or opened, so that only one process at a time does so.
 
-    A block ends with :meth:`release`, because an interruption may come at the entry of ``__exit__``.
+    End a ``with`` block with :meth:`release`, because an interruption may occur on entry to ``__exit__``.
     """
 
     def __init__(self, folder: str, what: str | None = None) -> None:
-        """``what``: what :class:`StoreError` names if the folder cannot be locked; else that is an ``OSError``."""
+        """``what`` is named by the :class:`StoreError` raised if the folder cannot be locked; else ``OSError``."""
         self._file: int | None = None
         self._folder = folder
         self._what = what
@@ -53,7 +53,7 @@ class FolderLock:
                 raise
             raise StoreError(f"{self._what}: cannot lock its folder: {error}") from error
         except BaseException:
-            # An interruption may come while it waits, or right after it has got the lock.
+            # An interruption may occur while it waits, or right after it has acquired the lock.
             self.release()
             raise
         return self
@@ -62,18 +62,18 @@ class FolderLock:
         self.release()
 
     def release(self) -> None:
-        """Let the next one in. Nothing is done if that was done already; an interrupted call is repeated."""
+        """Release the lock if it is held. An interrupted call can be repeated."""
         with fork_guard.files_lock:
             file = self._file
             if file is None:
                 return
             interruption: OSError | None = None
-            # Explicitly: it is released whatever close() says.
+            # Unlock explicitly, because close() may report an error.
             try:
                 fcntl.flock(file, fcntl.LOCK_UN)
             except OSError as error:
                 interruption = error if is_interruption(error) else None
-            # No interruption comes between these two.
+            # No interruption can occur between these two statements.
             self._file = None
             try:
                 os.close(file)
@@ -90,36 +90,36 @@ class FolderLock:
             os.close(file)
 
 
-class _Held:
-    """A locked file of this process. Making the object locks nothing yet: if an interruption keeps it from being
-    returned, nothing remains locked."""
+class _LockedFile:
+    """A file locked by this process. The constructor locks nothing, so that nothing remains locked if an interruption
+    prevents the caller from getting the object."""
 
     _file: int | None = None
 
-    def forget(self) -> None:
-        """Close the file and leave it in the folder, as a process that dies does."""
+    def abandon(self) -> None:
+        """Close the file and leave it in the folder, as the death of the process would."""
         with fork_guard.files_lock:
             file, self._file = self._file, None
             if file is not None:
                 os.close(file)
 
     # A child shares the lock. If it kept the file open, the lock would outlive the parent.
-    _forked = forget
+    _forked = abandon
 
 
-class ProcessMarker(_Held):
-    """This process's marker."""
+class ProcessMarker(_LockedFile):
+    """Marker of this process."""
 
     def __init__(self, folder: str, read_only: bool = False, locked: bool = True) -> None:
-        """``locked=False``: a reader without LMDB's lock file, which keeps writers out."""
+        """``locked=False`` marks a reader without LMDB's lock file, which keeps writers out."""
         prefix = (READER if locked else UNLOCKED) if read_only else WRITER
         self.path = os.path.join(folder, f"{prefix}{os.getpid()}-{os.urandom(4).hex()}")
         self._folder = folder
-        # Without this the marker might be missing after a power cut, which is when it is wanted.
+        # Without this sync the marker might be missing after a power failure, when it is needed.
         self._is_durable = not read_only
 
     def enter(self) -> None:
-        """Leave the marker in the folder."""
+        """Create and lock the marker."""
         try:
             with fork_guard.files_lock:
                 self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -129,47 +129,46 @@ class ProcessMarker(_Held):
                 sync_folder(self._folder)
         except BaseException:
             with suppress(OSError):
-                self.leave()
+                self.remove()
             raise
 
-    def leave(self) -> None:
-        """The store was closed in good order."""
+    def remove(self) -> None:
+        """Remove the marker, because the store was closed properly."""
         if self._file is None:
             return
         try:
             remove([self.path])
         except OSError as error:
-            # An interrupted call is repeated.
+            # An interrupted call is repeated, so the lock must stay.
             if not is_interruption(error):
-                self.forget()
+                self.abandon()
             raise
-        self.forget()
+        self.abandon()
 
 
 class RoleHeldError(Exception):
-    """``holder`` is the process that has the role, as far as it could say so."""
+    """Another process holds the role: ``holder``, empty if unknown."""
 
     def __init__(self, holder: str) -> None:
         super().__init__(holder)
         self.holder = holder
 
 
-class ExclusiveRole(_Held):
-    """What one process at a time does for all who use a store. The system lets go of it when the process ends, however
-    that comes about."""
+class ExclusiveRole(_LockedFile):
+    """A role that one process at a time can hold for a store. The system releases it when the process ends."""
 
     def __init__(self, folder: str, name: str) -> None:
         self._folder = folder
         self._path = os.path.join(folder, f"{SERVER}{name}")
 
     def take(self) -> None:
-        """Have it until :meth:`leave`; :class:`RoleHeldError` if another has it."""
+        """Acquire the role until :meth:`remove`. Raise :class:`RoleHeldError` if another process has it."""
         try:
             with FolderLock(self._folder) as lock:
                 self._lock()
                 lock.release()
         except BaseException:
-            self.forget()
+            self.abandon()
             raise
 
     def _lock(self) -> None:
@@ -184,20 +183,20 @@ class ExclusiveRole(_Held):
             os.ftruncate(file, 0)
             os.pwrite(file, str(os.getpid()).encode(), 0)
         except OSError as error:
-            # On a full disk it stays unsaid who it is.
+            # On a full disk the file does not name the holder.
             if is_interruption(error):
                 raise
 
-    def leave(self) -> None:
+    def remove(self) -> None:
         if self._file is None:
             return
         try:
-            # Nobody is between opening the file and locking it.
+            # Under the lock, no process is between opening the file and locking it.
             with FolderLock(self._folder) as lock:
                 remove([self._path])
                 lock.release()
         finally:
-            self.forget()
+            self.abandon()
 
 
 def remove(markers: Iterable[str]) -> None:
@@ -210,8 +209,8 @@ def remove(markers: Iterable[str]) -> None:
 
 
 class OpenProcesses:
-    """Other processes that have a store open: living ``writers`` and ``readers``, of these the ``unlocked``, which use
-    no lock file of LMDB's, and the markers of processes that died."""
+    """Other processes that have a store open: ``writers`` and ``readers``, of which ``unlocked`` do not use LMDB's lock
+    file, and the markers of processes that died."""
 
     def __init__(self, folder: str, besides: ProcessMarker | None = None) -> None:
         self.writers = 0
@@ -222,15 +221,15 @@ class OpenProcesses:
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
             if name.startswith((WRITER, READER)) and (besides is None or path != besides.path):
-                self._look_at(path, name.startswith(WRITER))
+                self._inspect(path, name.startswith(WRITER))
 
-    def _look_at(self, path: str, writer: bool) -> None:
+    def _inspect(self, path: str, writer: bool) -> None:
         try:
             marker = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return
         try:
-            # Shared: who looks at the marker of one who died must not seem to be him to others who look.
+            # A shared lock, so that another process inspecting the same marker does not take this one for its owner.
             fcntl.flock(marker, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             if writer:
@@ -245,7 +244,7 @@ class OpenProcesses:
 
 
 def make_folders(path: str) -> None:
-    """Make a folder and its missing parents, durably."""
+    """Create a folder and its missing parents durably."""
     os.makedirs(path, exist_ok=True)
     sync_parents(path)
 
@@ -253,9 +252,9 @@ def make_folders(path: str) -> None:
 def sync_parents(path: str) -> None:
     """Make the name of a folder durable, and those of its parents up to the root of the file system.
 
-    Existing folders are no exception: a process that made them may have been killed before it synced their names.
+    This includes existing folders: a process that created them may have been killed before it synced their names.
     """
-    # Not abspath: behind a symbolic link, ".." is the parent of what the link names.
+    # Not abspath: after a symbolic link, ".." is the parent of the link's target.
     folder = os.path.realpath(path)
     device = os.stat(folder).st_dev
     while (parent := os.path.dirname(folder)) != folder and os.stat(parent).st_dev == device:
@@ -263,7 +262,7 @@ def sync_parents(path: str) -> None:
         try:
             sync_folder(folder)
         except PermissionError:
-            # A process that may not read a folder has hardly created the one in it.
+            # A process that may not read a folder is unlikely to have created the one in it.
             continue
 
 

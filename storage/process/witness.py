@@ -1,9 +1,9 @@
-"""A small file beside the store that remembers the newest commit.
+"""Witness: a small file beside the store that records the newest commit.
 
-A rollback of the whole data file to an earlier commit (a restored backup, a lying disk) is a perfect store: nothing
-inside the file can show it. With the witness it shows, unless both files went back together.
+A rollback of the whole data file to an earlier commit (a restored backup, a disk that lied about a sync) leaves a valid
+store: nothing inside the file reveals it. The witness does, unless both files were rolled back together.
 
-It has two slots, which are written in turn, so that a torn write loses one.
+It has two slots, which are written alternately, so a torn write loses only one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SLOT = SLOT.struct
 
 
 class Witness:
-    """Open while the store is. ``saw`` returns once the commit's number is on the disk."""
+    """Open while the store is. ``record_commit`` returns when the commit's number is durable."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, FILE)
@@ -48,7 +48,7 @@ class Witness:
             self._create(folder)
 
     def _create(self, folder: str) -> None:
-        """Under another name first, which whoever opens the store next removes: a part of a witness is none."""
+        """Create the file under a temporary name, which the next opening removes if incomplete, and rename it."""
         temporary = os.path.join(folder, f"creating-{FILE}")
         self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -64,9 +64,8 @@ class Witness:
         return os.path.exists(os.path.join(folder, FILE))
 
     @staticmethod
-    def told(folder: str) -> int | None:
-        """The newest commit that was witnessed, with a look only; None where there is no witness, or one that is
-        damaged."""
+    def read(folder: str) -> int | None:
+        """Newest witnessed commit; None if there is no witness or it is damaged."""
         try:
             with open(os.path.join(folder, FILE), "rb") as file:
                 return _newest(file.read(WITNESS.struct.size))
@@ -74,20 +73,20 @@ class Witness:
             return None
 
     def check(self, newest_commit: Callable[[], int]) -> None:
-        """:class:`StoreRolledBackError` if the file has fewer commits than were witnessed."""
-        # In this order: others may commit, and witness it, between the two.
+        """Raise :class:`StoreRolledBackError` if the data file has fewer commits than were witnessed."""
+        # In this order: another process may commit, and witness that, between the two reads.
         witnessed = self._newest()
         last_commit = newest_commit()
         if last_commit < witnessed:
             raise StoreRolledBackError(
                 f"{self._path}: commit {witnessed} was witnessed, but the store's newest is {last_commit}: "
-                "the data file is an earlier state of itself"
+                "the data file was rolled back to an earlier state"
             )
 
-    def saw(self, commit: int) -> None:
-        # Other processes witness their commits too; the number must never go back.
+    def record_commit(self, commit: int) -> None:
+        # Other processes witness their commits too, and the number must never decrease.
         try:
-            # Inside, for an interruption may come right after it; releasing what is not locked does nothing.
+            # Inside the block: an interruption may arrive right after it, and unlocking an unlocked file does nothing.
             fcntl.flock(self._file, fcntl.LOCK_EX)
             if self._newest() < commit:
                 self._write(_SLOT.pack(commit, _crc(commit)), len(_MAGIC) + (commit & 1) * _SLOT.size)
@@ -96,7 +95,7 @@ class Witness:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def restart(self) -> None:
-        """Forget all commits: the data file is about to be replaced by one that counts from the beginning."""
+        """Discard all commits, because the data file will be replaced by one whose numbers restart."""
         self._write(bytes(2 * _SLOT.size), len(_MAGIC))
         os.fsync(self._file)
 
@@ -105,7 +104,7 @@ class Witness:
             raise OSError(errno.EIO, f"{self._path}: written only in part")
 
     def close(self) -> None:
-        # The system closes the file even if it reports an error: a repeated call must not close another file.
+        # The system closes the file even if it reports an error. A repeated call must not close another file.
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
@@ -118,7 +117,7 @@ class Witness:
 
 
 def _newest(content: bytes) -> int | None:
-    """0 where both slots are damaged; None where it is no witness's content."""
+    """Newest commit of a witness; 0 if both slots are damaged, None if the content is not a witness's."""
     if len(content) != WITNESS.struct.size or not content.startswith(_MAGIC):
         return None
     newest = 0

@@ -99,7 +99,7 @@ class StoreRebuilder:
         for operation, size in served_operations(self._found, self._report, self._saved, self._left_out, self._met):
             self._add(operation, size)
         self._commit()
-        self._report.losses += self._losses_of_the_store(Witness.told(self._report.source))
+        self._report.losses += self._losses_of_the_store(Witness.read(self._report.source))
         self._doubt()
 
     # -- records of the store about itself, and states ---------------------------------------------------------------

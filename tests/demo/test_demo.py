@@ -121,7 +121,7 @@ def test_too_few_messages_are_refused() -> None:
 def test_a_process_that_fails_is_a_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """What it said of it is said on."""
     (tmp_path / "store").write_text("no folder")
-    says = "FAILED: the process that works ended with 1: .*/store is not a folder, so it is no store"
+    says = "FAILED: the process that works ended with 1: .*/store is not a folder, so it is not a store"
     with pytest.raises(SystemExit, match=says):
         life.ChildProcess(str(tmp_path / "store"), Accounting(main.FEWEST)).live(lambda _: False)
     assert capfd.readouterr().err == ""

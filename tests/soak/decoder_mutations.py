@@ -507,7 +507,7 @@ class _Witnessed:
                 if not is_it(newest + (1 << bit) - 1):
                     newest += 1 << bit
             if newest < (1 << 64) - 1:
-                witness.saw(newest + 1)
+                witness.record_commit(newest + 1)
                 if is_it(newest) or not is_it(newest + 1):
                     raise AssertionError(f"commit {newest + 1} was witnessed in vain")
             return newest

@@ -462,16 +462,16 @@ def _made_in_place(patches: Patches) -> None:
 
 
 @defect("a short file is believed", "files", "nobody looks whether the data file is as long as its header says")
-def _no_size_gate(patches: Patches) -> None:
+def _no_length_check(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
-        def size_gate(path: str, read_only: bool) -> bool:
+        def check_file_length(path: str, read_only: bool) -> bool:
             try:
                 real(path, read_only)
             except errors.StoreDamagedError:
                 patches.hit()
             return False
 
-        return size_gate
+        return check_file_length
 
     patches.replace(data_files, "check_file_length", make)
 
@@ -501,14 +501,14 @@ def _no_marker(patches: Patches) -> None:
         def enter(self) -> None:
             pass
 
-        leave = forget = enter
+        remove = abandon = enter
 
     patches.replace(process_markers, "ProcessMarker", lambda real: Nobody)
 
 
 @defect("the witness is not written", "files", "commits are not witnessed")
 def _no_witness(patches: Patches) -> None:
-    patches.replace(witness.Witness, "saw", lambda real: lambda self, commit: patches.hit())
+    patches.replace(witness.Witness, "record_commit", lambda real: lambda self, commit: patches.hit())
 
 
 @defect("the witness is made in its place", "files", "a part of a witness file may have its name")
@@ -517,7 +517,7 @@ def _witness_in_place(patches: Patches) -> None:
         def create(self: Any, folder: str) -> None:
             patches.hit()
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._write(witness._MAGIC.ljust(witness._FILE_BYTES, b"\0"), 0)
+            self._write(witness._MAGIC.ljust(witness.WITNESS.struct.size, b"\0"), 0)
             os.fsync(self._file)
 
         return create
@@ -570,7 +570,7 @@ def _admitting(patches: Patches, pretend: Callable[[Any, Any], tuple[str, Any] |
     """While an add is examined, ``pretend`` has one attribute of the ledger's state be another."""
 
     def make(real: Callable[..., Any]) -> Any:
-        def admit(self: Any, ledger: Any) -> Any:
+        def check(self: Any, ledger: Any) -> Any:
             change = None if ledger is None else pretend(self, ledger)
             if change is None:
                 return real(self, ledger)
@@ -583,9 +583,9 @@ def _admitting(patches: Patches, pretend: Callable[[Any, Any], tuple[str, Any] |
             finally:
                 setattr(ledger, name, before)
 
-        return admit
+        return check
 
-    patches.replace(entry_operations.AddEntries, "admit", make)
+    patches.replace(entry_operations.AddEntries, "check", make)
 
 
 @defect("a fence is not looked at", "ledger", "entries are added to a ledger that is fenced")

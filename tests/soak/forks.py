@@ -77,7 +77,7 @@ def _remove_from(actions: list[Any], action: Any) -> Callable[[], None]:
 DEFECTS: dict[str, Callable[[], None]] = {
     "inherited objects are used": _replace(fork_guard, "_disabled", lambda kind, _: kind),
     "folders' locks remain": _replace(process_markers.FolderLock, "_forked", _nothing),
-    "markers remain locked": _replace(process_markers._Held, "_forked", _nothing),
+    "markers remain locked": _replace(process_markers._LockedFile, "_forked", _nothing),
     "temporary folders are removed": _replace(bookstand.temporary, "_forked", _nothing),
     "inherited environments are open": _remove_from(fork_guard._in_child, environment._allow_reopening_in_child),
     "inherited stores are open": _remove_from(fork_guard._in_child, storage._forget_parents),

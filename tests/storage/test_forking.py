@@ -613,7 +613,7 @@ def test_locks_of_a_parent_end_with_it(store_path):
         assert (survey.writers, len(survey.died_writing)) == (0, 1)
         role = process_markers.ExclusiveRole(str(store_path), "bookies")
         role.take()
-        role.leave()
+        role.remove()
         program.tell("go")
         program.finish()
 

@@ -242,9 +242,7 @@ def test_a_lost_header_page_is_damage(store, store_path):
     with open(data_file(store_path), "r+b") as file:
         file.seek(newest % 2 * PAGE + END - 8)
         file.write(struct.pack("<Q", newest - 2))
-    with pytest.raises(
-        errors.StoreDamagedError, match=f"meta page of commit {newest}, the newest one, has the number"
-    ):
+    with pytest.raises(errors.StoreDamagedError, match=f"meta page of commit {newest}, the newest one, has the number"):
         store.nodes.put("/a", b"1")
     with open(data_file(store_path), "r+b") as file:
         file.seek(newest % 2 * PAGE + END - 8)

@@ -165,8 +165,8 @@ def test_a_survey(tmp_path):
     assert survey.died_reading == [str(tmp_path / "read-1-dead")]
     survey = process_markers.OpenProcesses(folder, besides=mine)
     assert (survey.writers, survey.readers) == (0, 1)
-    reading.leave()
-    mine.leave()
+    reading.remove()
+    mine.remove()
     survey = process_markers.OpenProcesses(folder)
     assert (survey.writers, survey.readers) == (0, 0)
 

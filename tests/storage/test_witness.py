@@ -145,7 +145,7 @@ def test_a_second_client_must_not_ask_for_what_the_first_did_not(open_store):
 def test_the_number_never_goes_back(tmp_path):
     witness = Witness(str(tmp_path))
     for number in (1, 2, 3, 10, 9, 4, 11, 11):
-        witness.saw(number)
+        witness.record_commit(number)
     witness.check(lambda: 11)
     witness.check(lambda: 12)
     with pytest.raises(errors.StoreRolledBackError):
@@ -166,7 +166,7 @@ def test_a_torn_write_loses_one_slot(tmp_path):
         folder.mkdir()
         witness = Witness(str(folder))
         for number in range(1, 8):
-            witness.saw(number)
+            witness.record_commit(number)
         slot = 8 + 12 * (7 & 1)
         old = (folder / "witness").read_bytes()
         new = struct.pack(">Q", 9) + os.urandom(4)

@@ -300,11 +300,11 @@ def test_a_store_that_cannot_be_opened_gives_a_report_that_says_so(own: Path) ->
     cut_file(own / "my-store")
     result = run("report", "my-store", *AT)
     assert result.code == DAMAGE
-    assert "its header tells of" in result.err
+    assert "its meta page requires" in result.err
     shown = Page((own / "my-store-report.html").read_text("utf-8"))
     assert "Damage was found in 1 place." in shown.words("header")
     assert "It cannot be read" in shown.words("main")
-    assert "its header tells of" in shown.rows("damage")[0][0]
+    assert "its meta page requires" in shown.rows("damage")[0][0]
     as_json = run("report", "my-store", "--json")
     assert (as_json.code, len(as_json.json["damage"])) == (DAMAGE, 1)
 
