@@ -244,7 +244,7 @@ def _measure(catalog: Catalog, ledger: DiskLedger, upto: int) -> _Measured:
         closes = np.append(opens[1:], len(best))
         lac, largest = int(best.lacs.max()), int(best.sizes.max())
         for first, count in zip(best.entry_ids[opens].tolist(), (closes - opens).tolist(), strict=True):
-            state.added(known, first, count, largest, lac)
+            state.record_added(known, first, count, largest, lac)
         stored_bytes += int(best.sizes.sum(dtype=np.int64))
         payloads = best.sizes.astype(np.int64) - before_payload
         in_order &= bool((best.lengths - payloads >= np.concatenate(([length], best.lengths[:-1]))).all())

@@ -107,7 +107,7 @@ class AddEntries(ConsumesSpace):
     def account(self, ledger: LedgerState) -> None:
         """Update the state for all entries, none of which is stored yet."""
         encoded = self.encode()
-        ledger_state.added(ledger, self.first_entry, encoded.count, encoded.largest, self.last_add_confirmed)
+        ledger_state.record_added(ledger, self.first_entry, encoded.count, encoded.largest, self.last_add_confirmed)
         if not self.in_order:
             # With ids chosen by the writer, cumulative lengths need not rise with the ids.
             ledger.in_order = False
@@ -123,7 +123,7 @@ class AddEntries(ConsumesSpace):
             pairs = list(encoded.pairs())
             existing = staging.existing_entries([key for key, _ in pairs])
             fresh = [pair for pair in pairs if pair[0] not in existing]
-            ledger_state.added(ledger, self.first_entry, len(fresh), encoded.largest, self.last_add_confirmed)
+            ledger_state.record_added(ledger, self.first_entry, len(fresh), encoded.largest, self.last_add_confirmed)
             if fresh:
                 staging.entries.append(EncodedEntries(fresh.__iter__, fresh[0][0], len(fresh), encoded.largest))
                 extend_contiguous(staging, ledger, self.ledger_id)

@@ -12,7 +12,7 @@ from bookstand.storage.commit.commit_marks import WRITERS_LISTED
 from bookstand.storage.commit.entry_operations import AddEntries
 from bookstand.storage.commit.operations import ConsumesSpace, WriteSet
 from bookstand.storage.format import schema, sealed_record
-from bookstand.storage.format.ledger_state import LedgerState, added, unpack
+from bookstand.storage.format.ledger_state import LedgerState, record_added, unpack
 from bookstand.storage.lmdb.environment import LmdbEnvironment, values
 from bookstand.storage.lmdb.errors import translate
 from bookstand.storage.process.disk_space import DiskSpace
@@ -156,7 +156,7 @@ class CommitExecutor:
                         entries.account(ledger)
                         _put_entries(transaction, databases[schema.ENTRIES], entries.encode())
                     else:
-                        added(ledger, entries.first_entry, 1, len(one[1]), entries.last_add_confirmed)
+                        record_added(ledger, entries.first_entry, 1, len(one[1]), entries.last_add_confirmed)
                         transaction.put(*one, True, True, False, databases[schema.ENTRIES])
                     key = schema.LEDGER_KEY.pack(entries.ledger_id)
                     sealed = sealed_record.seal(key, ledger.pack())

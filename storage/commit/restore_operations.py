@@ -45,7 +45,7 @@ class RestoreEntries:
             )
         largest = max(map(len, self.stored))
         for first, last in runs(self.entry_ids):
-            state.added(ledger, first, last - first + 1, largest, self.lac)
+            state.record_added(ledger, first, last - first + 1, largest, self.lac)
         entry_keys = [schema.ENTRY_KEY.pack(self.ledger_id, entry_id) for entry_id in self.entry_ids]
         pairs = list(zip(entry_keys, self.stored, strict=True))
         staging.entries.append(EncodedEntries(pairs.__iter__, entry_keys[0], len(pairs), largest))

@@ -1,1 +1,1 @@
-"""Format of the store: keys, entries, digests, checksums, ledger metadata and ledger state."""
+"""Storage format: keys, entries, digests, checksums, ledger metadata and ledger state."""

@@ -1,7 +1,7 @@
-"""The four digests that BookKeeper puts on an entry, and the keys it derives from a ledger's password.
+"""The four digests of BookKeeper's entries, and the keys that it derives from a ledger's password.
 
-A digest covers the entry's 32 header bytes followed by its payload, never its own slot. The two CRCs are linear, which
-is what :mod:`bookstand.storage.format.entry_batch` builds on; ``checksum`` and ``extend`` are there for it.
+A digest covers the entry's 32 header bytes and its payload, but not its own slot. The two CRCs are linear, which
+:mod:`bookstand.storage.format.entry_batch` exploits through ``checksum`` and ``extend``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _U64 = struct.Struct(">Q")
 
 
 class Digest:
-    """How one ledger's entries are protected: ``size`` bytes between header and payload."""
+    """Digest of one ledger's entries: ``size`` bytes between header and payload."""
 
     __slots__ = ("name", "size")
 
@@ -33,18 +33,18 @@ class Digest:
         self.size = size
 
     def of(self, header: bytes, payload: bytes) -> bytes:
-        """The content of the digest slot."""
+        """Content of the digest slot."""
         raise TypeError("use one of the digests of this module")
 
     def of_all(self, headers: Iterable[bytes], payloads: Iterable[bytes]) -> Iterator[bytes]:
-        """The same of many entries."""
+        """Digest slots of many entries."""
         return map(self.of, headers, payloads)
 
 
 class CrcDigest(Digest):
-    """A CRC kept as a big-endian integer in a slot that may be wider than the checksum.
+    """A CRC stored as a big-endian integer in a slot that may be wider than the checksum.
 
-    ``immutable_only``: ``checksum`` refuses bytearrays and others whose buffers must be given back, with TypeError.
+    ``immutable_only``: ``checksum`` refuses bytearrays and other mutable buffers with TypeError.
     """
 
     __slots__ = ("_pack", "checksum", "extend", "immutable_only")
@@ -67,12 +67,12 @@ class CrcDigest(Digest):
         return self._pack(self.extend(self.checksum(header), payload))
 
     def of_all(self, headers: Iterable[bytes], payloads: Iterable[bytes]) -> Iterator[bytes]:
-        # Without a Python call for each.
+        # Without a Python call per entry.
         return map(self._pack, map(self.extend, map(self.checksum, headers), payloads))
 
 
 class HmacDigest(Digest):
-    """HMAC-SHA1 under a key made of the password. Unlike the others it depends on the ledger's password."""
+    """HMAC-SHA1 with a key derived from the ledger's password."""
 
     __slots__ = ("_key",)
 
@@ -87,7 +87,7 @@ class HmacDigest(Digest):
 
 
 class DummyDigest(Digest):
-    """No protection: any change to the payload goes unnoticed."""
+    """No protection: changes of the payload go unnoticed."""
 
     __slots__ = ()
 
@@ -108,7 +108,7 @@ DIGEST_NAMES = ("crc32", "crc32c", "hmac", "dummy")
 
 
 def digest_name(name: object) -> str:
-    """The canonical name of a digest, or :class:`IncorrectParameterError`."""
+    """Canonical name of a digest; :class:`IncorrectParameterError` if it is unknown."""
     if isinstance(name, str):
         lowered = name.lower()
         lowered = _ALIASES.get(lowered, lowered)
@@ -118,7 +118,7 @@ def digest_name(name: object) -> str:
 
 
 def digest_for(name: str, password: bytes) -> Digest:
-    """The digest called ``name``; only HMAC makes use of the password."""
+    """Digest with a name; only HMAC uses the password."""
     canonical = digest_name(name)
     if canonical == "crc32c":
         return _CRC32C
@@ -128,5 +128,5 @@ def digest_for(name: str, password: bytes) -> Digest:
 
 
 def master_key(password: bytes) -> bytes:
-    """What the bookie keeps to recognise who may write to a ledger, or fence it."""
+    """Key by which the bookie authorizes writers and recovery of a ledger."""
     return sha1(b"ledger" + password).digest()

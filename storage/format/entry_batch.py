@@ -1,13 +1,13 @@
-"""Many entries at once: the same bytes as :mod:`bookstand.storage.format.entry_codec`, made and checked by the column.
+"""Vectorized codec of many entries, equivalent to :mod:`bookstand.storage.format.entry_codec`.
 
-A CRC is linear over GF(2): for messages of equal size, ``crc(a) ^ crc(b)`` depends on nothing but ``a ^ b``, and is the
-XOR of one table entry per piece of it, chosen by how many bits follow that piece. Within a batch only the low bits of a
-few header fields vary, so numpy makes the headers' part of all checksums with a handful of look-ups an entry.
-Where all payloads have one size, their own checksums are XORed to it, and may be made before ids are known; else one
-``extend`` per payload finishes each digest. Digests that are no CRC, and batches too small to pay for numpy, go one by
-one.
+A CRC is linear over GF(2): for messages of equal size, ``crc(a) ^ crc(b)`` depends only on ``a ^ b``, and is the XOR of
+one table entry per piece of it, chosen by the number of bits after that piece. Within a batch only the low bits of a
+few header fields vary, so numpy computes the headers' contribution to all checksums with a few look-ups per entry. If
+all payloads have one size, their own checksums are XORed to it, and can be computed before the ids are known. Otherwise
+one ``extend`` per payload completes each digest. Digests other than CRCs, and batches too small to amortize numpy, are
+encoded entry by entry.
 
-``tests/storage/test_batch.py`` holds both ways equal.
+``tests/storage/test_batch.py`` verifies that both codecs are equivalent.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# Where numpy pays for its fixed cost, also if other work between the batches has driven its code out of the processor's
-# cache; and where a slice falls out of that.
+# Batch size from which numpy pays off, even if its code has been evicted from the processor's cache since the previous
+# batch; and the maximum slice size that fits into that cache.
 SMALLEST_BATCH = 128
 LARGEST_SLICE = 2_000
-# The tables of one payload size cost some checksums of as many bytes.
+# The tables for one payload size cost as much as several checksums of that size.
 LARGEST_COMMON_SIZE = 4_096
-# Bits of a header field that are looked up at a time: the ids of a slice mostly share all others, and a table of them
-# stays in the processor's cache.
+# Bits of a header field per look-up. The ids of a slice mostly share all higher bits, and a table of this size stays in
+# the processor's cache.
 _PIECE = 12
 _MASK = (1 << _PIECE) - 1
 
@@ -46,7 +46,7 @@ _K, _H = ENTRY_KEY.size, layout.HEADER_BYTES
 
 
 class PackedPayloads:
-    """Payloads of one size, each behind room for its key, header and digest, and their own checksums."""
+    """Payloads of one size, each after space for its key, header and digest, and their checksums."""
 
     __slots__ = ("rows", "sums")
 
@@ -55,43 +55,43 @@ class PackedPayloads:
 
         count, head = len(payloads), _K + _H + digest.size
         self.rows = np.empty((count, head + size), np.uint8)
-        # Called with nothing but the payloads: they are copied once less.
+        # Called with the payloads as the only arguments, which saves a copy.
         partial(_layout(f"{head}x{size}s", count).pack_into, self.rows.data, 0)(*payloads)
         self.sums = _checksums(digest, payloads)
 
 
 class PayloadSizes:
-    """Of the payloads of a batch, which are mostly ``alike``. ``columns``: what :meth:`pack` made of each slice."""
+    """Sizes of a batch's payloads, mostly ``uniform``. ``columns`` are the packed slices, if :meth:`pack` succeeded."""
 
-    __slots__ = ("alike", "columns", "each", "largest", "total")
+    __slots__ = ("columns", "each", "largest", "total", "uniform")
 
     def __init__(self, each: Sequence[int]) -> None:
         first, count = each[0] if each else 0, len(each)
         self.each = each
         self.columns: Sequence[PackedPayloads] = ()
         # Counting is ten times as fast as max and sum.
-        self.alike = each.count(first) == count
-        self.largest = first if self.alike else max(each)
-        self.total = first * count if self.alike else sum(each)
+        self.uniform = each.count(first) == count
+        self.largest = first if self.uniform else max(each)
+        self.total = first * count if self.uniform else sum(each)
 
     def pack(self, digest: Digest, payloads: Sequence[bytes]) -> bool:
-        """Do what can be done before ids are known, and say whether that was anything. Then all payloads are bytes:
-        others are refused, with TypeError or struct.error."""
-        if len(payloads) < SMALLEST_BATCH or not self.alike or self.largest > LARGEST_COMMON_SIZE:
+        """Pack the payloads before their ids are known, if possible; return whether it was. All payloads must then be
+        bytes: other types raise TypeError or struct.error."""
+        if len(payloads) < SMALLEST_BATCH or not self.uniform or self.largest > LARGEST_COMMON_SIZE:
             return False
         if not isinstance(digest, CrcDigest) or not digest.immutable_only:
             return False
-        # Packing refuses all but bytes and bytearrays, and the checksum bytearrays: nobody needs to ask each for its
-        # type. A subclass of bytes passes, and is taken at its word for its length.
+        # No payload needs a type check: packing accepts only bytes and bytearrays, and the checksum refuses bytearrays.
+        # A subclass of bytes passes with the length that it reports.
         self.columns = [PackedPayloads(digest, part, self.largest) for part in _slices(payloads)]
         return True
 
 
 class EncodedEntries:
-    """Entries ready to be stored: how many, the key of the first, and the size of the largest as stored.
+    """Entries ready to be stored: their number, the key of the first, and the size of the largest as stored.
 
-    ``pairs()`` gives the key and the bytes of one after the other, anew each time. What is made only there is let go
-    before the next, so that few of them are in memory at a time.
+    ``pairs()`` iterates over keys and stored bytes, and can be called repeatedly. Values are created on the fly, so few
+    are in memory at a time.
     """
 
     __slots__ = ("count", "first_key", "largest", "pairs")
@@ -114,7 +114,7 @@ def encode_entries(
     payloads: Sequence[bytes],
     sizes: PayloadSizes | None = None,
 ) -> EncodedEntries:
-    """Consecutive entries that all carry the same last-add-confirmed. ``sizes``: those of the payloads, if known."""
+    """Encode consecutive entries with the same last-add-confirmed. ``sizes`` are those of the payloads, if known."""
     count = len(payloads)
     if sizes is None:
         sizes = PayloadSizes(list(map(len, payloads)))
@@ -129,7 +129,7 @@ def encode_entries(
     return EncodedEntries(pairs, first_key, count, _H + digest.size + sizes.largest)
 
 
-# What precedes a slice: ledger, first entry, last-add-confirmed, length before it.
+# State before a slice: ledger, first entry, last-add-confirmed, cumulative length.
 _Before = tuple[int, int, int, int]
 
 
@@ -170,13 +170,13 @@ def _encode_slice(
     sizes: PayloadSizes,
     column: PackedPayloads | None = None,
 ) -> tuple[Callable[[], Iterator[tuple[bytes, bytes]]], _Before]:
-    """Keys and stored bytes, and what precedes the next slice."""
+    """Encode a slice; return its keys and stored bytes, and the state before the next slice."""
     import numpy as np
 
     ledger_id, first, last_add_confirmed, length_before = before
     count, size = len(payloads), sizes.largest
     head = _K + _H + digest.size
-    if column is None and sizes.alike and size <= LARGEST_COMMON_SIZE:
+    if column is None and sizes.uniform and size <= LARGEST_COMMON_SIZE:
         column = PackedPayloads(digest, payloads, size)
     if column is not None:
         rows = column.rows
@@ -189,7 +189,7 @@ def _encode_slice(
     ids = np.arange(count) + first
     first_header = layout.HEADER.pack(ledger_id, first, last_add_confirmed, int(lengths[0]))
     headers = rows[:, : _K + _H]
-    # Copied as a whole, and then what differs: numpy is thrice as slow with a number for a column.
+    # Copy the first header to all rows, then set the varying fields: numpy is three times as slow with scalar columns.
     headers.view(f"V{_K + _H}")[:] = np.frombuffer(first_header[:_K] + first_header, f"V{_K + _H}")
     fields = headers.view(">i8")
     fields[:, 1] = fields[:, 3] = ids
@@ -212,13 +212,13 @@ def _joined(keys: Sequence[bytes], heads: Sequence[bytes], payloads: Sequence[by
 def decode_entries(
     digest: Digest, ledger_id: int, first_entry: int, stored: Sequence[bytes]
 ) -> tuple[Sequence[int], Sequence[bytes]]:
-    """Cumulative lengths and payloads of consecutive entries, each of them verified as ``entry.decode`` does."""
+    """Verify consecutive entries as ``entry_codec.decode`` does; return their cumulative lengths and payloads."""
     if stored and isinstance(digest, CrcDigest):
         decode = _decode_slice if len(stored) >= SMALLEST_BATCH else _decode_few
         decoded = decode(digest, ledger_id, first_entry, stored)
         if decoded is not None:
             return decoded
-        # Something is wrong with one of them: the plain way finds which, and says what.
+        # An entry is invalid: decoding one by one finds it and raises the exact error.
     plain = [layout.decode(digest, ledger_id, entry_id, entry) for entry_id, entry in enumerate(stored, first_entry)]
     if plain:
         _, lengths, payloads = zip(*plain, strict=True)
@@ -232,7 +232,7 @@ def _decode_few(
     start = _H + digest.size
     headers = list(map(itemgetter(slice(_H)), stored))
     payloads = list(map(itemgetter(slice(start, None)), stored))
-    # What is too short for its digest has another one.
+    # An entry too short for its digest never compares equal.
     if list(digest.of_all(headers, payloads)) != list(map(itemgetter(slice(_H, start)), stored)):
         return None
     ledgers, entry_ids, _, lengths = zip(*layout.HEADER.iter_unpack(b"".join(headers)), strict=True)
@@ -265,8 +265,8 @@ def _decode_slice(
     if (header[:, 0] != ledger_id).any() or (header[:, 1] - first != np.arange(count)).any():
         return None
     columns = [(8, header[:, 2].copy()), (0, header[:, 3].copy())]
-    alike = sizes.count(sizes[0]) == count and sizes[0] - start <= LARGEST_COMMON_SIZE
-    sums = _digests(digest, together[:_H], columns, payloads, _checksums(digest, payloads) if alike else None)
+    uniform = sizes.count(sizes[0]) == count and sizes[0] - start <= LARGEST_COMMON_SIZE
+    sums = _digests(digest, together[:_H], columns, payloads, _checksums(digest, payloads) if uniform else None)
     if (found != sums).any():
         return None
     return header[:, 3].tolist(), payloads
@@ -279,85 +279,85 @@ def _digests(
     payloads: Sequence[bytes],
     own: Any | None,
 ) -> Any:
-    """The checksums of header and payload of each entry.
+    """Checksums over header and payload of each entry.
 
-    ``columns`` are the header fields that vary, as (bytes of the header that follow the field, native int64 array). The
-    entry id, which counts up, is none of them. ``own``: the payloads' own checksums, where they all have one size.
+    ``columns`` are the varying header fields, as (bytes of the header after the field, native int64 array), except the
+    entry id, which counts up. ``own`` are the payloads' checksums, if all payloads have one size.
     """
     import numpy as np
 
     checksum = digest.checksum
-    behind = 0 if own is None else len(payloads[0])
-    zeros = bytes(behind)
+    trailing = 0 if own is None else len(payloads[0])
+    zeros = bytes(trailing)
     of_first = np.uint32(checksum(first_header + zeros) ^ checksum(zeros))
     sums = np.full(len(payloads), of_first) if own is None else own ^ of_first
     _, first_entry, _, _ = layout.HEADER.unpack(first_header)
-    _add_count(digest, behind + 16, first_entry, sums)
+    _add_count(digest, trailing + 16, first_entry, sums)
     for in_header, column in columns:
-        _add_column(digest, behind + in_header, column, sums)
+        _add_column(digest, trailing + in_header, column, sums)
     if own is not None:
         return sums
     return np.array(array("I", starmap(digest.extend, zip(sums.tolist(), payloads, strict=True))), np.uint32)
 
 
 def _checksums(digest: CrcDigest, payloads: Sequence[bytes]) -> Any:
-    """Each payload's own."""
+    """Checksum of each payload."""
     import numpy as np
 
-    # By a fifth faster than `map`, which makes a tuple for each call: `zip` uses its own again.
+    # A fifth faster than `map`, which creates a tuple for each call: `zip` reuses its own.
     return np.asarray(array("I", starmap(digest.checksum, zip(payloads))))  # noqa: RUF058
 
 
-def _add_count(digest: CrcDigest, behind: int, first: int, sums: Any) -> None:
-    """XOR to ``sums`` what it changes that a field counts up from ``first``."""
-    table = _table(digest.checksum, behind, 0)
+def _add_count(digest: CrcDigest, trailing: int, first: int, sums: Any) -> None:
+    """XOR to ``sums`` the effect of a field that counts up from ``first``."""
+    table = _table(digest.checksum, trailing, 0)
     done = 0
     while done < len(sums):
-        # As long as only the lowest piece varies, what the table says of it is wanted in its own order.
+        # While only the lowest piece varies, its table entries are used in their stored order.
         low = first + done & _MASK
         part = sums[done : done + len(table) - low]
-        part ^= table[low : low + len(part)] ^ _effect(digest.checksum, behind, first ^ first + done - low)
+        part ^= table[low : low + len(part)] ^ _effect(digest.checksum, trailing, first ^ first + done - low)
         done += len(part)
 
 
-def _add_column(digest: CrcDigest, behind: int, column: Any, sums: Any) -> None:
-    """XOR to ``sums`` what it changes that the int64 values of ``column`` are not all like the first."""
+def _add_column(digest: CrcDigest, trailing: int, column: Any, sums: Any) -> None:
+    """XOR to ``sums`` the effect of the differences between the int64 values of ``column`` and the first one."""
     import numpy as np
 
     delta = column ^ column[0]
     varying = int(np.bitwise_or.reduce(delta)) & 0xFFFF_FFFF_FFFF_FFFF
-    place = 0
+    bit = 0
     while varying:
         bits = varying & _MASK
         if bits:
-            sums ^= _table(digest.checksum, behind, place).take(delta & bits)
-        place += _PIECE
+            sums ^= _table(digest.checksum, trailing, bit).take(delta & bits)
+        bit += _PIECE
         varying >>= _PIECE
         delta >>= _PIECE
 
 
 @lru_cache(maxsize=256)
-def _table(checksum: Callable[[bytes], int], behind: int, place: int) -> Any:
-    """The effect of each value of the piece from bit ``place`` on."""
+def _table(checksum: Callable[[bytes], int], trailing: int, bit: int) -> Any:
+    """Effect of each value of the piece that starts at ``bit``."""
     import numpy as np
 
-    table = np.zeros(1 << min(_PIECE, 64 - place), np.uint32)
+    table = np.zeros(1 << min(_PIECE, 64 - bit), np.uint32)
     half = 1
     while half < len(table):
-        table[half : 2 * half] = table[:half] ^ _effect(checksum, behind, half << place)
+        table[half : 2 * half] = table[:half] ^ _effect(checksum, trailing, half << bit)
         half *= 2
     return table
 
 
-def _effect(checksum: Callable[[bytes], int], behind: int, change: int) -> Any:
-    """What it does to a checksum when the bits of ``change`` flip in a field that ``behind`` bytes follow."""
+def _effect(checksum: Callable[[bytes], int], trailing: int, change: int) -> Any:
+    """Effect on a checksum of flipping the bits of ``change`` in a field that ``trailing`` bytes follow."""
     import numpy as np
 
-    zeros = bytes(behind)
+    zeros = bytes(trailing)
     return np.uint32(checksum(change.to_bytes(8) + zeros) ^ checksum(bytes(8) + zeros))
 
 
 @lru_cache(maxsize=64)
 def _layout(piece: str, count: int) -> Struct:
-    """The layout of ``count`` pieces: packs and cuts buffers by half faster than numpy's tolist."""
+    """Layout of ``count`` pieces, which packs and splits buffers half again as fast as numpy's tolist."""
     return Struct(piece * count)

@@ -1,4 +1,4 @@
-"""A stored entry, byte for byte as a bookie stores it. This module is the only place that knows the layout."""
+"""Stored entries, byte for byte as a bookie stores them. No other module knows the layout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAYOUT = Layout(
     ("ledger id", "q", ""),
     ("entry id", "q", ""),
     ("LAC", "q", "the writer's last-add-confirmed when the entry was sent"),
-    ("length", "q", "payload bytes of the ledger up to and with this entry"),
+    ("length", "q", "payload bytes of the ledger up to and including this entry"),
     ("digest", "0, 4, 8 or 20 bytes", "of the 32 bytes before it and the payload"),
     ("payload", "the rest", "what was appended"),
 )
@@ -25,7 +25,7 @@ assert HEADER_BYTES == 32
 EXPLICIT_LAC = Layout(
     "an explicit LAC",
     ("ledger id", "q", ""),
-    ("LAC", "q", "what the writer tells without adding an entry"),
+    ("LAC", "q", "the LAC sent without an entry"),
     ("digest", "0, 4, 8 or 20 bytes", "of the 16 bytes before it"),
 )
 
@@ -38,7 +38,7 @@ def encode(
 
 
 def decode(digest: Digest, ledger_id: int, entry_id: int, stored: bytes) -> tuple[int, int, bytes]:
-    """(last add confirmed, cumulative length, payload), or :class:`DigestMismatchError` naming what is wrong."""
+    """Return (last add confirmed, cumulative length, payload); :class:`DigestMismatchError` names the defect."""
     stored_entry, last_add_confirmed, length, payload = _verified(digest, ledger_id, stored, f"{ledger_id}:{entry_id}")
     if stored_entry != entry_id:
         raise DigestMismatchError(f"entry {ledger_id}:{entry_id}: the stored bytes are those of entry {stored_entry}")
@@ -46,7 +46,7 @@ def decode(digest: Digest, ledger_id: int, entry_id: int, stored: bytes) -> tupl
 
 
 def decode_last_confirmed(digest: Digest, ledger_id: int, stored: bytes) -> tuple[int, int]:
-    """(last add confirmed, cumulative length) of whatever entry of the ledger this is."""
+    """Return (last add confirmed, cumulative length) of any entry of the ledger."""
     _, last_add_confirmed, length, _ = _verified(digest, ledger_id, stored, f"{ledger_id}:last")
     return last_add_confirmed, length
 
@@ -65,7 +65,7 @@ def _verified(digest: Digest, ledger_id: int, stored: bytes, name: str) -> tuple
 
 
 def decode_header(stored: bytes) -> tuple[int, int, int, int]:
-    """(ledger id, entry id, last add confirmed, cumulative length) without a look at the digest."""
+    """Return (ledger id, entry id, last add confirmed, cumulative length) without verifying the digest."""
     if len(stored) < HEADER_BYTES:
         raise DigestMismatchError(f"a stored entry of {len(stored)} bytes is too short for its header")
     ledger_id, entry_id, last_add_confirmed, length = HEADER.unpack_from(stored)
@@ -73,6 +73,6 @@ def decode_header(stored: bytes) -> tuple[int, int, int, int]:
 
 
 def encode_explicit_lac(digest: Digest, ledger_id: int, last_add_confirmed: int) -> bytes:
-    """The body by which a writer tells its LAC without adding an entry."""
+    """Body of a request that sets the LAC without adding an entry."""
     body = EXPLICIT_LAC.struct.pack(ledger_id, last_add_confirmed)
     return body + digest.of(body, b"")

@@ -1,8 +1,7 @@
-"""Escapes of text that others have chosen, for each kind of output.
+"""Escaping of untrusted text for each kind of output.
 
-Names, properties, paths and payloads may hold anything: escape sequences that a terminal obeys, marks that reverse the
-direction of writing, formulas, HTML. Whatever prints or draws such text takes it from here, once, at the place where
-the output is written.
+Names, properties, paths and payloads may contain anything: terminal escape sequences, direction marks, formulas, HTML.
+Code that prints or renders such text escapes it here, once, where the output is written.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Letters and marks by their category that nothing is drawn for; str.isprintable() is false for all others.
+# Letters and marks by category that are not rendered; str.isprintable() is false for all others.
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(:[+-]?\d+)?")
@@ -22,9 +21,9 @@ _HTML = {ord(char): f"\\u{ord(char):04x}" for char in "<>&'"}
 
 
 def visible(text: str) -> str:
-    """Text on one line in which everything is drawn: for a terminal and for a page.
+    """Escape text for a single line of a terminal or page, so that every character is visible.
 
-    Control characters, escape sequences, marks of direction, invisible characters and lone surrogates become Python's
+    Control characters, escape sequences, direction marks, invisible characters and lone surrogates become Python
     escapes.
     """
     if text.isprintable() and not _INVISIBLE.search(text):
@@ -33,16 +32,16 @@ def visible(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Visible text for a cell of a table, which may be copied into a spreadsheet: what a spreadsheet would take for a
-    formula begins with an apostrophe. Numbers and positions are none."""
+    """Escape text for a table cell that may be copied into a spreadsheet: formulas get an apostrophe as prefix. Numbers
+    and positions are not formulas."""
     shown = visible(text)
     return f"'{shown}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else shown
 
 
 def json_text(value: Any, **layout: Any) -> str:
-    """A value as JSON, for a terminal as well as for a program: all that is not visible is escaped.
+    """Encode a value as JSON for terminals and programs, with invisible characters escaped.
 
-    A lone surrogate, which stands for a byte that is no text, is read back by Python's reader of JSON.
+    A lone surrogate, which represents a byte that is not text, can be decoded by Python's JSON reader.
     """
     text = json.dumps(value, **{"ensure_ascii": False, **layout})
     if text.replace("\n", "").isprintable() and not _INVISIBLE.search(text):
@@ -51,7 +50,7 @@ def json_text(value: Any, **layout: Any) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON for a block of data in an HTML page: no character of it is known to HTML."""
+    """Encode JSON for a data block in an HTML page, without characters that are special in HTML."""
     return json_text(value, separators=(",", ":")).translate(_HTML)
 
 

@@ -1,10 +1,10 @@
-"""What is known about a ledger apart from its entries, and the bytes BookKeeper keeps it in.
+"""Ledger metadata, and its encodings in BookKeeper's formats.
 
-Three formats are written and read, each beginning with ``BookieMetadataFormatVersion\\t<n>\\n``: 1 is lines of text
-(:mod:`bookstand.storage.format.ledger_metadata_text`; it keeps no password, digest, creation time or custom metadata),
-2 is protobuf's text format, 3 a length-prefixed protobuf message
-(:mod:`bookstand.storage.format.ledger_metadata_binary`). There is no checksum in any of them: damage that leaves a
-well-formed message goes unnoticed, as in BookKeeper.
+Three formats are written and read, each beginning with ``BookieMetadataFormatVersion\\t<n>\\n``. Format 1 is lines of
+text (:mod:`bookstand.storage.format.ledger_metadata_text`), without password, digest, creation time and custom
+metadata. Format 2 is protobuf's text format, format 3 a length-prefixed protobuf message
+(:mod:`bookstand.storage.format.ledger_metadata_binary`). None of them has a checksum: as in BookKeeper, damage that
+leaves a well-formed message goes unnoticed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FORMATS = (1, 2, 3)
 CURRENT_FORMAT = 3
 NO_ENTRY = -1
 
-# The key in a ledger's custom metadata that says that its metadata was lost, and that this was made up.
+# Key in the custom metadata of a ledger whose metadata was lost and has been reconstructed.
 MADE_UP = "bookstand/made-up"
 
 _HEADER = b"BookieMetadataFormatVersion\t"
@@ -44,16 +44,15 @@ _INT64 = 1 << 63
 
 
 class LedgerMetadata:
-    """A ledger's metadata; immutable, changed copies come from :meth:`replace`.
+    """Immutable metadata of a ledger; :meth:`replace` makes changed copies.
 
-    ``last_entry_id`` and ``length`` are known of closed ledgers only: they must be given for a ``CLOSED`` one and are
-    -1 and 0 in any other state. Password and digest are given both or neither (``has_password``). ``ensembles`` lists,
-    for each stretch of entries, its first entry and the bookies that hold it. ``stores_ctime`` says whether ``ctime``
-    (ms) is written into the bytes; where it is not, it is the metadata service that knows the time. ``custom_metadata``
-    is kept in the order in which BookKeeper would write it.
+    ``last_entry_id`` and ``length`` are required for a ``CLOSED`` ledger, and are -1 and 0 in any other state. Password
+    and digest must be given both or neither (``has_password``). ``ensembles`` lists the first entry and the bookies of
+    each ensemble. ``stores_ctime`` tells whether the bytes include ``ctime`` (ms); otherwise only the metadata service
+    has it. ``custom_metadata`` is in the order in which BookKeeper would write it.
 
-    ``version`` is the number of times the metadata was changed since creation, for compare-and-set. It is no part of
-    the bytes, and two metadata that differ in nothing else are equal.
+    ``version`` is the number of changes since creation, for compare-and-set. It is not part of the bytes, and
+    comparisons ignore it.
     """
 
     __slots__ = (
@@ -183,19 +182,19 @@ class LedgerMetadata:
         }
 
     def replace(self, **changes: Any) -> LedgerMetadata:
-        """A copy with some fields changed. A closed ledger's last entry and length stay unless they are changed too,
-        so that taking it out of CLOSED needs ``last_entry_id=None, length=None``."""
+        """Return a copy with some fields changed. Last entry and length of a closed ledger are retained unless they are
+        changed too, so any other state needs ``last_entry_id=None, length=None``."""
         arguments = self._arguments()
         leaves_closed = self.state == CLOSED and changes.get("state", CLOSED) != CLOSED
         if leaves_closed and not {"last_entry_id", "length"} <= changes.keys():
-            _refuse("a ledger that is not closed has neither last entry nor length: they must be set to None")
+            _refuse("a ledger that is not closed has neither last entry nor length: both must be set to None")
         unknown = changes.keys() - arguments.keys()
         if unknown:
-            _refuse(f"ledger metadata has no {sorted(unknown)[0]!r}")
+            _refuse(f"ledger metadata has no field {sorted(unknown)[0]!r}")
         return LedgerMetadata(**(arguments | changes))
 
     def ensemble_at(self, entry_id: int) -> tuple[str, ...]:
-        """The bookies that hold an entry, or would hold it if it were written."""
+        """Bookies that hold an entry, or would hold it if it existed."""
         for first_entry, bookies in reversed(self.ensembles):
             if first_entry <= entry_id:
                 return bookies
@@ -219,7 +218,7 @@ class LedgerMetadata:
         return self._described("OMITTED")
 
     def __str__(self) -> str:
-        """The same with the password, in base64. ``repr`` leaves it out, so that logs do not get it by chance."""
+        """Description that includes the password, in base64. ``repr`` omits it, to keep it out of logs."""
         return self._described(_base64(self.password))
 
     __repr__ = to_safe_string
@@ -272,8 +271,7 @@ def _checked_custom_metadata(given: Mapping[str, bytes]) -> Mapping[str, bytes]:
 
 
 def _hash_map_order(keys: Mapping[str, object]) -> list[str]:
-    """The order in which a Java HashMap lists the keys: BookKeeper reads custom metadata into one, so that it stands
-    in its bytes in this order."""
+    """Keys in the order of a Java HashMap: BookKeeper reads custom metadata into one, and writes it in its order."""
     buckets = 16
     while len(keys) > buckets * 3 // 4:
         buckets *= 2
@@ -297,7 +295,7 @@ def _checked_ensembles(given: Iterable[tuple[int, Iterable[str]]], size: int) ->
         if not -_INT64 <= first_entry < _INT64:
             _refuse(f"the first entry {first_entry} of an ensemble does not fit in 64 bits")
         if checked and first_entry <= checked[-1][0]:
-            _refuse(f"the ensemble from entry {first_entry} on does not come after that of entry {checked[-1][0]}")
+            _refuse(f"the ensemble from entry {first_entry} on must begin after entry {checked[-1][0]}")
         for bookie in bookies:
             if not bookie or not _IN_BOOKIE_IDS.issuperset(bookie) or bookie.lower() == "readonly":
                 _refuse(f"{bookie!r} is not a valid bookie id")
@@ -307,18 +305,18 @@ def _checked_ensembles(given: Iterable[tuple[int, Iterable[str]]], size: int) ->
     return tuple(checked)
 
 
-# -- the bytes -------------------------------------------------------------------------------------------------------
+# -- serialization -----------------------------------------------------------------------------------------------------
 
 
-def begins_like_metadata(data: bytes) -> bool:
+def has_metadata_header(data: bytes) -> bool:
     return data.startswith(_HEADER)
 
 
 def parse(data: bytes, ledger_id: int, store_ctime: int | None = None, version: int = 0) -> LedgerMetadata:
-    """The metadata that ``data`` holds, or :class:`MetadataSerializationError`.
+    """Decode metadata; raise :class:`MetadataSerializationError` if it is malformed.
 
-    ``store_ctime`` is the creation time by the metadata service; it counts where the bytes of format 2 and 3 have none.
-    Bytes after a message of format 3, and after the closing line of format 1, are ignored.
+    ``store_ctime`` is the metadata service's creation time, used if the bytes of format 2 or 3 have none. Bytes after
+    the message of format 3, and after the closing line of format 1, are ignored.
     """
     try:
         format_version, start = _read_header(data)
@@ -338,7 +336,7 @@ def parse(data: bytes, ledger_id: int, store_ctime: int | None = None, version: 
 
 
 def serialize(metadata: LedgerMetadata) -> bytes:
-    """The bytes of ``metadata`` in its own format."""
+    """Encode metadata in its own format."""
     header = _HEADER + b"%d\n" % metadata.format_version
     try:
         if metadata.format_version != 1 and metadata.digest_type is None:
@@ -359,10 +357,10 @@ def _read_header(data: bytes) -> tuple[int, int]:
     start = len(_HEADER)
     newline = data.find(b"\n", start, start + _VERSION_DIGITS)
     if newline < 0:
-        raise WireError("there is no end of the version number")
+        raise WireError("the version number has no end")
     number = data[start:newline]
     if not number.removeprefix(b"+").isdigit():
-        raise WireError(f"the version number {number!r} is not one")
+        raise WireError(f"{number!r} is not a version number")
     if int(number) not in FORMATS:
-        raise WireError(f"its format {int(number)} is not one of 1, 2 and 3")
+        raise WireError(f"the format must be 1, 2 or 3, not {int(number)}")
     return int(number), newline + 1

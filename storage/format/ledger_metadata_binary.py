@@ -1,5 +1,5 @@
-"""The message that metadata formats 2 and 3 hold, and its binary encoding. ``proto/ledger_metadata.proto`` says it in
-protobuf's words."""
+"""Message of metadata formats 2 and 3, and its binary encoding. ``proto/ledger_metadata.proto`` is its protobuf
+definition."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _CUSTOM_VALUE_TAG = tag(_CUSTOM_VALUE, BYTES)
 
 
 class RawMetadata:
-    """A LedgerMetadataFormat message as read from either encoding, before it is checked."""
+    """LedgerMetadataFormat message as read from either encoding, before validation."""
 
     __slots__ = ("custom", "digest_type", "numbers", "password", "segments", "state")
 
@@ -125,7 +125,7 @@ def _read_segment(data: bytes) -> tuple[int | None, list[bytes]]:
 
 
 def arguments_of(message: RawMetadata, store_ctime: int | None) -> dict[str, Any]:
-    """What the message says, as arguments of :class:`LedgerMetadata`."""
+    """Convert a message to arguments of :class:`LedgerMetadata`."""
     write_quorum = message.required("quorumSize")
     numbers = message.numbers
     if message.state is None:
@@ -147,19 +147,19 @@ def arguments_of(message: RawMetadata, store_ctime: int | None) -> dict[str, Any
         "ctime": numbers.get("ctime", -1 if store_ctime is None else store_ctime),
     }
     if message.state == "CLOSED":
-        # A message without the field closes at entry 0, not -1: the field's default in BookKeeper's schema.
+        # Without the field the ledger closes at entry 0, not -1: the default in BookKeeper's schema.
         arguments["last_entry_id"] = numbers.get("lastEntryId", 0)
         arguments["length"] = message.required("length")
     if message.password is not None:
         if message.digest_type is None:
-            raise WireError("there is a password without a digest type")
+            raise WireError("the message has a password without a digest type")
         arguments["password"] = message.password
         arguments["digest_type"] = message.digest_type
     return arguments
 
 
 def delimited(metadata: LedgerMetadata) -> bytes:
-    """The message preceded by its length."""
+    """Encode the message with a length prefix."""
     message = _message(metadata)
     out = bytearray()
     write_varint(out, len(message))

@@ -23,7 +23,7 @@ _IN_RECOVERY_ENTRY = -102
 
 
 def read_message(data: bytes) -> RawMetadata:
-    """A message in protobuf's text format. What follows an unmatched closing brace is ignored, as BookKeeper does."""
+    """Decode protobuf's text format. As in BookKeeper, text after an unmatched closing brace is ignored."""
     reader = TextReader(data)
     message = RawMetadata()
     closer = reader.open_message()
@@ -100,7 +100,7 @@ def _read_custom(reader: TextReader) -> tuple[str, bytes]:
 
 
 def write_message(metadata: LedgerMetadata) -> bytes:
-    # BookKeeper froze the fields of this format: there is no cToken in it.
+    # BookKeeper froze the fields of this format, so it has no cToken.
     lines = [
         f"quorumSize: {metadata.write_quorum_size}",
         f"ensembleSize: {metadata.ensemble_size}",
@@ -122,10 +122,10 @@ def write_message(metadata: LedgerMetadata) -> bytes:
 
 
 def read_lines(data: bytes) -> dict[str, Any]:
-    """Format 1, as arguments of :class:`~bookstand.storage.format.ledger_metadata.LedgerMetadata`."""
+    """Decode format 1 into arguments of :class:`~bookstand.storage.format.ledger_metadata.LedgerMetadata`."""
     lines = data.splitlines()
     if len(lines) < 3:
-        raise WireError("the lines of quorum, ensemble size and length are not all there")
+        raise WireError("the lines of quorum size, ensemble size and length are incomplete")
     quorum, ensemble_size = _number(lines[0], 31), _number(lines[1], 31)
     length = _number(lines[2], 63)
     arguments: dict[str, Any] = {
@@ -138,7 +138,7 @@ def read_lines(data: bytes) -> dict[str, Any]:
     for line in lines[3:]:
         first, *words = line.rstrip(b"\t").split(b"\t")
         if not words:
-            raise WireError(f"the line {line!r} names no bookie")
+            raise WireError(f"the line {line!r} has no bookie")
         if words[0] == _CLOSED_WORD.encode():
             entry = _number(first, 63)
             if entry == _IN_RECOVERY_ENTRY:
@@ -165,11 +165,11 @@ def write_lines(metadata: LedgerMetadata) -> bytes:
     lines = [str(metadata.write_quorum_size), str(metadata.ensemble_size), str(metadata.length)]
     for first_entry, bookies in metadata.ensembles:
         if bookies and bookies[0] == _CLOSED_WORD:
-            raise WireError("format 1 would take a first bookie named CLOSED for the end of the ledger")
+            raise WireError("format 1 would read a first bookie named CLOSED as the end of the ledger")
         lines.append("\t".join((str(first_entry), *bookies)))
     text = "".join(f"{line}\n" for line in lines)
     if metadata.state == CLOSED and metadata.last_entry_id == _IN_RECOVERY_ENTRY:
-        raise WireError(f"format 1 would take the last entry {_IN_RECOVERY_ENTRY} for a ledger in recovery")
+        raise WireError(f"format 1 would read the last entry {_IN_RECOVERY_ENTRY} as a ledger in recovery")
     if metadata.state != OPEN:
         entry = metadata.last_entry_id if metadata.state == CLOSED else _IN_RECOVERY_ENTRY
         text += f"{entry}\t{_CLOSED_WORD}"

@@ -1,4 +1,4 @@
-"""What the bookie remembers of one ledger, and how operations change it. Plain values, no I/O."""
+"""State of a ledger on the bookie, and its updates by operations. Plain values, no I/O."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Keyed(Protocol):
-        """What may have been given a ledger's key."""
+        """State with a master key."""
 
         master_key: bytes | None
 
 
 STATE = Layout(
     "the state of a ledger",
-    ("flags", "Q", "bit 0: fenced; 1: has a master key; 2: entries came out of order; octet 1: digest; 2 and 3: home"),
-    ("incarnation", "Q", "a number that every creation takes anew"),
-    ("count", "Q", "entries that are stored"),
+    ("flags", "Q", "bit 0: fenced; 1: has a master key; 2: entries out of order; octet 1: digest; 2 and 3: home"),
+    ("incarnation", "Q", "unique number of each creation"),
+    ("count", "Q", "number of stored entries"),
     ("last entry", "q", "the highest id; -1: none"),
-    ("unbroken", "q", "up to which all entries were stored; -1: none"),
+    ("unbroken", "q", "last entry before the first gap; -1: none"),
     ("LAC", "q", "the highest that an entry carries; -1: none"),
     ("explicit LAC", "q", "-1: none"),
     ("largest", "Q", "bytes of the largest stored entry"),
     ("deleted at", "Q", "milliseconds since 1970; 0: not deleted"),
-    ("master key", f"{MASTER_KEY_BYTES}s", "a SHA-1, made of the ledger's password"),
+    ("master key", f"{MASTER_KEY_BYTES}s", "a SHA-1 of the ledger's password"),
 )
 _LAYOUT = STATE.struct
 STATE_BYTES = _LAYOUT.size
 _FENCED = 1
 _KEYED = 2
 _OUT_OF_ORDER = 4
-# 0: not known.
+# 0: unknown.
 _DIGEST_SHIFT = 8
 _HOME_SHIFT = 16
-# Of a ledger that a server's client made, until a bookie is sent an entry of it.
+# Home of a ledger created by a server's client, until a bookie receives an entry of it.
 NO_HOME_YET = 0xFFFF
 MAX_BOOKIES = NO_HOME_YET - 1
 _DIGESTS = ("", *DIGEST_NAMES)
 
 
 class LedgerState:
-    """``count`` entries are stored, the highest id is ``last_entry``; ``lac`` is the highest LAC any of them carries.
+    """``count`` entries are stored, the highest id is ``last_entry``, and ``lac`` is the highest LAC that any carries.
 
-    All entries up to ``unbroken`` were stored: one of them that is not there is damage. Behind it the first gap begins.
-    ``incarnation`` tells apart two ledgers that had the same id one after the other. ``largest`` is the size of the
-    largest stored entry, by which a scan plans its slices. ``in_order`` holds as long as entries only ever came one
-    after the other, each with the next id: then their cumulative lengths rise. ``home`` is the number, from 1 on, of
-    the bookie of a server that was the first to be sent an entry of the ledger; 0 where it is the store's own ledger.
+    All entries up to ``unbroken`` were stored, so a missing one is damage; the first gap begins after it.
+    ``incarnation`` distinguishes ledgers that have had the same id. ``largest`` is the size of the largest stored
+    entry, by which a scan plans its slices. ``in_order`` is true while entries are only appended with consecutive ids;
+    their cumulative lengths then rise. ``home`` is the number, from 1, of the bookie of a server that was the first to
+    receive an entry of the ledger; 0 for the store's own ledgers.
     """
 
     __slots__ = (
@@ -95,17 +95,17 @@ class LedgerState:
 
     @property
     def heard_of(self) -> bool:
-        """Whether a bookie would know the ledger: it does once it was sent an entry, a fence or an explicit LAC."""
+        """True if a bookie would know the ledger, because it received an entry, a fence or an explicit LAC."""
         return self.last_entry >= 0 or self.fenced or self.explicit_lac >= 0
 
     @property
     def known_lac(self) -> int:
-        """The highest LAC that any entry carries, or that was told explicitly."""
+        """Highest LAC carried by an entry or set explicitly."""
         return max(self.lac, self.explicit_lac)
 
     def must_exist(self, entry_id: int) -> bool:
-        """Whether the entry was stored for certain (none is missing before it, or it was confirmed), so that its
-        absence is damage."""
+        """Return True if the entry must have been stored, because no earlier entry was missing or because it was
+        confirmed. Its absence is then damage."""
         return 0 <= entry_id <= max(self.unbroken, self.known_lac)
 
     def pack(self) -> bytes:
@@ -156,7 +156,7 @@ def unpack(ledger_id: int, body: bytes) -> LedgerState:
 
 
 def authorize(state: Keyed, ledger_id: int, master_key: bytes) -> None:
-    """The first key that a ledger is given is its key; any other is refused."""
+    """Adopt the first master key that a ledger receives; refuse any other."""
     if state.master_key is None:
         state.master_key = master_key
     elif state.master_key != master_key:
@@ -164,16 +164,16 @@ def authorize(state: Keyed, ledger_id: int, master_key: bytes) -> None:
 
 
 def expect_incarnation(incarnation: int | None, state: LedgerState | None, ledger_id: int) -> None:
-    """Refuse what was meant for the ledger that was created with this incarnation, if another one has its id by now."""
+    """Refuse an operation on the ledger created with this incarnation if another ledger has its id now."""
     if incarnation is not None and (state is None or state.incarnation != incarnation):
-        raise NoSuchLedgerError(f"ledger {ledger_id} was deleted; what has its id now, if anything, is another one")
+        raise NoSuchLedgerError(f"ledger {ledger_id} was deleted; its id is unused or belongs to another ledger now")
 
 
-def added_some(state: LedgerState, entry_ids: Sequence[int], largest: int) -> None:
-    """New entries came by ascending ids, whatever is between these; entries of this ledger come in any order."""
+def record_scattered(state: LedgerState, entry_ids: Sequence[int], largest: int) -> None:
+    """Record new entries in ascending order of id, possibly with gaps; the ledger's entries arrive in any order."""
     first, last, count = entry_ids[0], entry_ids[-1], len(entry_ids)
     if first == state.unbroken + 1:
-        # Ids that rise by one are as many as they span.
+        # Consecutive ids are as many as they span.
         without_gap = count if last - first + 1 == count else sum(map(eq, entry_ids, range(first, first + count)))
         state.unbroken += without_gap
     state.count += count
@@ -182,8 +182,8 @@ def added_some(state: LedgerState, entry_ids: Sequence[int], largest: int) -> No
     state.in_order = False
 
 
-def added(state: LedgerState, first_entry: int, count: int, largest: int, lac: int) -> None:
-    """``count`` new entries came from ``first_entry`` on, sent when ``lac`` was confirmed; ``largest`` as stored."""
+def record_added(state: LedgerState, first_entry: int, count: int, largest: int, lac: int) -> None:
+    """Record ``count`` new entries from ``first_entry`` on, sent with ``lac``; ``largest`` is a stored size."""
     if lac > state.lac:
         state.lac = lac
     if not count:

@@ -1,4 +1,4 @@
-"""Where an entry of a topic is: in which of its ledgers, and where in that."""
+"""Position of an entry in a topic: its ledger, and its id in that ledger."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ else:
 
 
 class Position(_Fields):
-    """Positions are ordered as their entries are. Entry −1 is the place before a ledger's first entry."""
+    """Positions are ordered like their entries. Entry −1 is the position before a ledger's first entry."""
 
     __slots__ = ()
 
     @property
     def next(self) -> Position:
-        """The place behind, whether there is an entry or not."""
+        """Position after this one, whether or not it has an entry."""
         return Position(self.ledger_id, self.entry_id + 1)
 
     @property
     def previous(self) -> Position:
-        """The place before."""
+        """Position before this one."""
         return Position(self.ledger_id, self.entry_id - 1)
 
     def __str__(self) -> str:
@@ -40,12 +40,12 @@ class Position(_Fields):
 
 
 def positions_in(ledger_id: int, entry_ids: Iterable[int]) -> list[Position]:
-    """Positions of one ledger; made without a Python call for each."""
+    """Positions in one ledger, created without a Python call for each."""
     return list(map(tuple.__new__, repeat(Position), zip(repeat(ledger_id), entry_ids, strict=False)))
 
 
 EARLIEST = Position(-1, -1)
-"""Before everything, whatever there is."""
+"""Position before all entries."""
 
 LATEST = Position(MAX_LEDGER_ID, MAX_ENTRY_ID)
-"""Behind everything, whatever will come."""
+"""Position after all entries, including future ones."""

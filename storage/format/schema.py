@@ -1,7 +1,7 @@
-"""Names of the sub-databases, and the bytes of their keys.
+"""Names of the sub-databases, and the encoding of their keys.
 
-Ids are never negative, so that the order of the bytes is the order of the numbers. Those of ``copies`` may be, for
-bookies take what they are sent; nothing relies on their order.
+Ids are not negative, so byte order is numeric order. Ids in ``copies`` may be negative, because bookies accept any id;
+no code relies on their order.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ COPY_ENTRY = KEY_OF_COPY.struct
 MAX_LEDGER_ID = (1 << 63) - 1
 MAX_ENTRY_ID = (1 << 63) - 1
 
-# Each with its key and its value.
+# Name, key and value of each sub-database.
 TABLES = (
     (b"meta", "a name", "a sealed record; that of the format's version is not sealed"),
     (b"entries", KEY_OF_ENTRY.title, "a stored entry"),
     (b"ledgers", KEY_OF_LEDGER.title, "sealed: its version, and BookKeeper's LedgerMetadataFormat"),
     (b"state", KEY_OF_LEDGER.title, "sealed: the state of a ledger"),
     (b"nodes", "the path in UTF-8", "sealed: its version, and the value"),
-    (b"copies", f"{KEY_OF_COPIES.title}, or {KEY_OF_COPY.title}", "sealed: what that bookie of a server knows of it"),
+    (b"copies", f"{KEY_OF_COPIES.title}, or {KEY_OF_COPY.title}", "sealed: its state at that bookie; or an override"),
 )
 DATABASES = tuple(name for name, _, _ in TABLES)
 META, ENTRIES, LEDGERS, STATE, NODES, COPIES = DATABASES
@@ -38,23 +38,22 @@ META_FORMAT = b"format"
 META_STORE_ID = b"store-id"
 META_NEXT_LEDGER = b"next-ledger-id"
 META_NEXT_INCARNATION = b"next-incarnation"
-# The XOR of the seals of all records of a sub-database: a page of it that is an old one of its own shows.
+# XOR of the checksums of all records of a sub-database, which reveals a page replaced by an older version of itself.
 META_SUMS = {LEDGERS: b"sum-of-ledgers", NODES: b"sum-of-nodes"}
 META_RECORDS = (META_FORMAT, META_STORE_ID, META_NEXT_LEDGER, META_NEXT_INCARNATION, *META_SUMS.values())
-# What the ZooKeeper protocol's server keeps beside the nodes and ledgers themselves
-# (bookstand.server.zookeeper.persistent_records): one of its own, one for each session, and what is known of each
-# znode apart from its value, under the znode's path. In place of the path's first slash stands a byte with which no
-# path begins: a page that nothing leads to any more shows by its keys whether it is one of these or one of nodes.
+# State of the ZooKeeper server beside nodes and ledgers (bookstand.server.zookeeper.persistent_records): one record of
+# its own, one per session, and one per znode for everything but its value, under the znode's path. The path's first
+# slash is replaced by a byte with which no path begins, so the keys of an unreachable page show whether it belongs to
+# these or to nodes.
 META_SERVER = b"zookeeper"
 META_SESSION = b"session-"
 META_ZNODE = b":"
-# What others have changed, for the server to find (bookstand.storage.commit.change_feed): how many changes, and the
-# last of them.
+# Change feed for the server (bookstand.storage.commit.change_feed): the number of changes, and the last of them.
 META_CHANGE_FEED = b"news"
 CHANGE_FEED_LENGTH = 1_000
-# What the next ids and incarnations are stored in.
+# Size of the counters of ids and incarnations.
 COUNTER_BYTES = 8
-# One for each deleted ledger whose entries are not collected yet, in the order in which they were deleted.
+# One for each deleted ledger whose entries are not collected yet, ordered by time of deletion.
 META_DELETED = b"deleted-"
 DELETION = Layout(
     "the key of a deletion, in `meta`",
@@ -63,13 +62,13 @@ DELETION = Layout(
     ("ledger id", "Q", ""),
 )
 _DELETION = DELETION.struct
-# The last writers and how many commits each has tried (bookstand.storage.commit.commit_marks).
+# The last writers and the number of their commits (bookstand.storage.commit.commit_marks).
 META_WRITERS = b"writers"
-# What else a server may have in `meta`: all keys that begin so.
+# Prefixes of all keys of servers in `meta`.
 META_OF_SERVERS = (META_SERVER, META_SESSION, META_ZNODE, META_CHANGE_FEED)
 
-# Version of everything this page and the modules it names describe. Its record is not sealed: whatever a later format
-# changes, this one must stay able to read that it is later.
+# Version of everything this module and the modules it names describe. Its record is not sealed, so that this version
+# can recognize later formats, whatever they change.
 FORMAT_VERSION = 2
 VERSION = Layout(
     "the format's version, in `meta`", ("version", "I", f"{FORMAT_VERSION}; a store of any other version is refused")
@@ -78,14 +77,14 @@ FORMAT = VERSION.struct
 
 
 def ledger_of(database: bytes, key: bytes) -> int:
-    """The ledger id that a key of ``ledgers`` or ``state`` stands for."""
+    """Ledger id of a key of ``ledgers`` or ``state``."""
     if len(key) == LEDGER_KEY.size and (ledger_id := int.from_bytes(key, "big")) <= MAX_LEDGER_ID:
         return ledger_id
     raise _impossible(database, key)
 
 
 def entry_of(key: bytes) -> tuple[int, int]:
-    """(ledger id, entry id) of a key of ``entries``."""
+    """Return (ledger id, entry id) of a key of ``entries``."""
     if len(key) == ENTRY_KEY.size:
         ledger_id, entry_id = ENTRY_KEY.unpack(key)
         if ledger_id <= MAX_LEDGER_ID and entry_id <= MAX_ENTRY_ID:
@@ -94,7 +93,7 @@ def entry_of(key: bytes) -> tuple[int, int]:
 
 
 def path_of(key: bytes) -> str:
-    """The path that a key of ``nodes`` stands for."""
+    """Path of a key of ``nodes``."""
     try:
         return key.decode()
     except UnicodeDecodeError:
@@ -110,16 +109,16 @@ def znode_path(key: bytes) -> str:
 
 
 def child_prefix(database: bytes, path: str) -> bytes:
-    """With what the keys begin of all that is below a path: of nodes, or of znodes in ``meta``."""
+    """Common prefix of the keys below a path, of nodes or of znodes in ``meta``."""
     below = path.rstrip("/") + "/"
     return znode_key(below) if database == META else below.encode()
 
 
 def copy_name(key: bytes) -> str:
-    """What a key of ``copies`` stands for, in words."""
+    """Name of a key of ``copies``, for messages."""
     if len(key) == COPY_LEDGER.size:
         ledger_id, bookie = COPY_LEDGER.unpack(key)
-        return f"what bookie {bookie} knows of ledger {ledger_id}"
+        return f"state of ledger {ledger_id} at bookie {bookie}"
     if len(key) == COPY_ENTRY.size:
         ledger_id, bookie, entry_id = COPY_ENTRY.unpack(key)
         return f"entry {ledger_id}:{entry_id} of bookie {bookie}"
@@ -127,7 +126,7 @@ def copy_name(key: bytes) -> str:
 
 
 def _impossible(database: bytes, key: bytes) -> StoreDamagedError:
-    return StoreDamagedError(f"{database.decode()} has a key that can be none: {key.hex()}")
+    return StoreDamagedError(f"{database.decode()} has an invalid key: {key.hex()}")
 
 
 def deletion_key(deleted_at: int, ledger_id: int) -> bytes:
@@ -135,7 +134,7 @@ def deletion_key(deleted_at: int, ledger_id: int) -> bytes:
 
 
 def parse_deletion(key: bytes) -> tuple[int, int]:
-    """(deleted at, ledger id)."""
+    """Return (time of deletion, ledger id)."""
     if len(key) != _DELETION.size:
         raise _impossible(META, key)
     _, deleted_at, ledger_id = _DELETION.unpack(key)

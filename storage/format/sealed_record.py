@@ -1,7 +1,7 @@
-"""Sealed records: small values that carry a CRC32C over their key and themselves.
+"""Sealed records: small values with a CRC32C over their key and body.
 
-LMDB does not checksum its pages, so a flipped bit in a value would be believed. Entries carry their own digests;
-everything else the store keeps is sealed here.
+LMDB does not checksum its pages, so a flipped bit in a value would go unnoticed. Entries carry their own digests;
+everything else in the store is sealed here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def seal(key: bytes, body: bytes) -> bytes:
 
 
 def unseal(database: bytes, key: bytes, sealed: bytes) -> bytes:
-    """The body, or :class:`StoreDamagedError` naming the record."""
+    """Return the body; raise :class:`StoreDamagedError` with the name of a damaged record."""
     body = sealed[_CRC.size :]
     if len(sealed) < _CRC.size or _CRC.unpack_from(sealed)[0] != google_crc32c.value(key + body):
         raise StoreDamagedError(f"{describe(database, key)} is damaged: its checksum does not match")
@@ -31,22 +31,22 @@ def unseal(database: bytes, key: bytes, sealed: bytes) -> bytes:
 
 
 def body_of(sealed: bytes) -> bytes:
-    """The body without a look at the seal."""
+    """Body of a record, without verification."""
     return sealed[_CRC.size :]
 
 
 def is_sealed(key: bytes, sealed: bytes) -> bool:
-    """Return True if the seal matches the key and the body."""
+    """Return True if the checksum matches the key and the body."""
     return len(sealed) >= _CRC.size and checksum_of(sealed) == google_crc32c.value(key + body_of(sealed))
 
 
 def checksum_of(sealed: bytes | None) -> int:
-    """The checksum of a record as a number; 0 for one that is not there."""
+    """Checksum of a record as a number; 0 for None."""
     return 0 if sealed is None else int.from_bytes(sealed[: _CRC.size], "big")
 
 
 def encode_checksum_xor(key: bytes, total: int) -> bytes:
-    """The record of a sum of seals."""
+    """Record for an XOR of checksums."""
     return seal(key, _CRC.pack(total))
 
 
@@ -55,7 +55,7 @@ def unseal_sum(database: bytes, key: bytes, sealed: bytes | None) -> int:
         raise StoreDamagedError(f"{describe(database, key)} is missing")
     body = unseal(database, key, sealed)
     if len(body) != _CRC.size:
-        raise StoreDamagedError(f"{describe(database, key)} is damaged: {body.hex()} is no sum of seals")
+        raise StoreDamagedError(f"{describe(database, key)} is damaged: {body.hex()} is not an XOR of checksums")
     return int.from_bytes(body, "big")
 
 
@@ -64,7 +64,7 @@ def seal_versioned(key: bytes, version: int, value: bytes) -> bytes:
 
 
 def unseal_versioned(database: bytes, key: bytes, sealed: bytes) -> tuple[bytes, int]:
-    """(value, version)."""
+    """Return (value, version)."""
     body = unseal(database, key, sealed)
     if len(body) < VERSION.size:
         raise StoreDamagedError(f"{describe(database, key)} is damaged: it is too short for its version")
@@ -72,16 +72,16 @@ def unseal_versioned(database: bytes, key: bytes, sealed: bytes) -> tuple[bytes,
 
 
 def describe(database: bytes, key: bytes) -> str:
-    """The record in words, for error messages."""
+    """Name of a record, for error messages."""
     if database == b"nodes":
         return f"node {key.decode('utf-8', 'replace')!r}"
     if database in (b"ledgers", b"state"):
         what = "metadata" if database == b"ledgers" else "state"
         return f"{what} of ledger {int.from_bytes(key, 'big')}"
     if database == b"meta" and key.startswith(META_ZNODE):
-        return f"what is kept of znode {'/' + key[1:].decode('utf-8', 'replace')!r}"
+        return f"metadata of znode {'/' + key[1:].decode('utf-8', 'replace')!r}"
     if database == b"meta" and key.startswith(META_CHANGE_FEED + b"-"):
-        return f"the name of change {int.from_bytes(key[len(META_CHANGE_FEED) + 1 :], 'big')}"
+        return f"record of change {int.from_bytes(key[len(META_CHANGE_FEED) + 1 :], 'big')}"
     if database == b"copies":
         return copy_name(key)
     return f"record {key.decode('ascii', 'replace')!r} of {database.decode()}"

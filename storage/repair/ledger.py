@@ -114,7 +114,7 @@ class LedgerRepair:
         if entry_id > self.behind + 1:
             self._gaps.append((self.behind + 1, entry_id - 1))
         self.behind = entry_id
-        state.added(self._found, entry_id, 1, len(stored), lac)
+        state.record_added(self._found, entry_id, 1, len(stored), lac)
         self._rising &= self.unchecked or length >= self._length + payload_bytes
         self._length = max(self._length, length)
 

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from bookstand.storage.format import schema, sealed_record
-from bookstand.storage.format.ledger_metadata import begins_like_metadata
+from bookstand.storage.format.ledger_metadata import has_metadata_header
 from bookstand.storage.format.ledger_state import STATE_BYTES
 from bookstand.storage.lmdb.environment import check_format
 from bookstand.storage.lmdb.meta_page import META_PAGES
@@ -212,6 +212,6 @@ class Salvage:
             return schema.META
         if len(key) != schema.LEDGER_KEY.size:
             return None
-        if begins_like_metadata(body[sealed_record.VERSION.size :]):
+        if has_metadata_header(body[sealed_record.VERSION.size :]):
             return schema.LEDGERS
         return schema.STATE if len(body) == STATE_BYTES else None

@@ -80,7 +80,7 @@ class ReplicaState:
         )
         return fixed + self.explicit_lac
 
-    def added(self, count: int, last_entry: int) -> None:
+    def record_added(self, count: int, last_entry: int) -> None:
         self.count += count
         if self.last_entry is None or last_entry > self.last_entry:
             self.last_entry = last_entry
@@ -139,7 +139,7 @@ def effective_state(ledger: LedgerState | None, replica: ReplicaState | None) ->
     seen.fenced = ledger.fenced or (replica is not None and replica.fenced)
     seen.lac = max(seen.lac, ledger.known_lac)
     if ledger.last_entry >= 0:
-        seen.added(ledger.count, ledger.last_entry)
+        seen.record_added(ledger.count, ledger.last_entry)
     return seen
 
 

@@ -88,7 +88,7 @@ class AddToReplica(ConsumesSpace):
         if any(new):
             own = [OWN + entry for entry in compress(stored, new)]
             staging.overrides.update(zip(compress(keys, new), own, strict=True))
-            replica.added(len(own), max(compress(ids, new)))
+            replica.record_added(len(own), max(compress(ids, new)))
 
     def _add(self, staging: WriteSet, replica: ReplicaState, ledger: LedgerState, sent: _SentEntries) -> None:
         if ledger.home == NO_HOME_YET:
@@ -120,12 +120,12 @@ class AddToReplica(ConsumesSpace):
         """Write entries that the store does not have as the store's own."""
         fills_gap = new.ids[0] <= ledger.last_entry
         largest = max(map(len, new.stored))
-        ledger_state.added_some(ledger, new.ids, largest)
+        ledger_state.record_scattered(ledger, new.ids, largest)
         pairs = list(zip(new.keys, new.stored, strict=True))
         staging.entries.append(EncodedEntries(pairs.__iter__, new.keys[0], len(pairs), largest))
         if fills_gap:
             extend_contiguous(staging, ledger, self.ledger_id)
-        replica.added(len(pairs), new.ids[-1])
+        replica.record_added(len(pairs), new.ids[-1])
 
     def _override_differing(
         self,
@@ -144,7 +144,7 @@ class AddToReplica(ConsumesSpace):
             keys = self._override_keys(self.bookie, known.ids)
             overrides = [same if one == other else OWN + one for one, other in zip(known.stored, stored, strict=True)]
             staging.overrides.update(zip(keys, overrides, strict=True))
-        replica.added(len(known.ids), known.ids[-1])
+        replica.record_added(len(known.ids), known.ids[-1])
 
     def _override_all(self, staging: WriteSet, bookie: int, ids: Sequence[int], override: bytes | None) -> None:
         staging.overrides.update(zip(self._override_keys(bookie, ids), repeat(override)))

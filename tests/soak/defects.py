@@ -326,17 +326,17 @@ def _stale_states(patches: Patches) -> None:
 @defect("states do not count", "storage", "the number of a ledger's entries is not counted up")
 def _states_do_not_count(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
-        def added(ledger: Any, *arguments: Any) -> None:
+        def record_added(ledger: Any, *arguments: Any) -> None:
             count = ledger.count
             real(ledger, *arguments)
             if ledger.count != count:
                 patches.hit()
                 ledger.count = count
 
-        return added
+        return record_added
 
-    patches.replace(ledger_state, "added", make)
-    patches.replace(commits, "added", make)
+    patches.replace(ledger_state, "record_added", make)
+    patches.replace(commits, "record_added", make)
 
 
 @defect("sums of seals stand still", "storage", "records of the store change, and the sum that guards them does not")

@@ -253,7 +253,7 @@ def test_a_store_from_before_there_were_servers(open_store: Callable[..., Any], 
         (schema.COPY_ENTRY.pack(5, 2, 0), b"?", "is not a valid override"),
         (schema.COPY_ENTRY.pack(5, 2, 0), b"+" + bytes(40), "its bytes are those of another entry"),
         (schema.COPY_LEDGER.pack(5, 2), b"", "checksum does not match"),
-        (b"odd", b"", "a key that can be none"),
+        (b"odd", b"", "has an invalid key"),
     ],
 )
 def test_damage_is_found(storage: Any, store: Any, key: bytes, value: bytes, told: str) -> None:

@@ -89,6 +89,6 @@ def test_a_damaged_name_is_none(storage: Any, store: Any, body: bytes) -> None:
     for value in (sealed_record.seal(key, body), b"\0" * 4 + body):
         storage.apply(WriteBatch(Restore(key, value)))
         assert storage.changes_since(0, 1) is None
-        with pytest.raises(errors.StoreDamagedError, match="the name of change 1 is damaged"):
+        with pytest.raises(errors.StoreDamagedError, match="record of change 1 is damaged"):
             change_feed.unpack(1, value)
     assert store.verify().problems

@@ -44,14 +44,14 @@ def test_a_copy_is_another(made):
     before = made.pack()
     copied = made.copy()
     assert fields(copied) == fields(made)
-    ledger_state.added(copied, made.last_entry + 1 if made.last_entry < 1 << 62 else 0, 1, 1, 0)
+    ledger_state.record_added(copied, made.last_entry + 1 if made.last_entry < 1 << 62 else 0, 1, 1, 0)
     copied.fenced = not copied.fenced
     assert made.pack() == before
 
 
 def test_every_flipped_bit_and_cut_is_found():
     made = LedgerState(5, bytes(range(20)))
-    ledger_state.added(made, 0, 2, 4, -1)
+    ledger_state.record_added(made, 0, 2, 4, -1)
     key = (9).to_bytes(8, "big")
     sealed = sealed_record.seal(key, made.pack())
     for bit in range(8 * len(sealed)):
@@ -67,8 +67,8 @@ def test_every_flipped_bit_and_cut_is_found():
 def test_adding_in_order():
     made = LedgerState(1, None)
     assert not made.heard_of
-    ledger_state.added(made, 0, 1, 5, -1)
-    ledger_state.added(made, 1, 3, 7, 0)
+    ledger_state.record_added(made, 0, 1, 5, -1)
+    ledger_state.record_added(made, 1, 3, 7, 0)
     assert (made.count, made.last_entry, made.lac, made.largest, made.in_order) == (4, 3, 0, 7, True)
     assert made.heard_of
     assert [made.must_exist(entry_id) for entry_id in (-1, 0, 3, 4)] == [False, True, True, False]
@@ -76,12 +76,12 @@ def test_adding_in_order():
 
 def test_adding_out_of_order():
     made = LedgerState(1, None)
-    ledger_state.added(made, 0, 1, 1, -1)
-    ledger_state.added(made, 2, 1, 1, 0)
+    ledger_state.record_added(made, 0, 1, 1, -1)
+    ledger_state.record_added(made, 2, 1, 1, 0)
     assert (made.count, made.last_entry, made.lac, made.in_order) == (2, 2, 0, False)
     # Entry 1 may never have been added; entry 0 was confirmed.
     assert [made.must_exist(entry_id) for entry_id in (0, 1, 2)] == [True, False, False]
-    ledger_state.added(made, 1, 1, 1, 0)
+    ledger_state.record_added(made, 1, 1, 1, 0)
     assert (made.count, made.last_entry, made.unbroken) == (3, 2, 1)
     assert not made.must_exist(2)
     made.explicit_lac = 2
@@ -90,9 +90,9 @@ def test_adding_out_of_order():
 
 def test_adding_what_is_there_teaches_its_lac_only():
     made = LedgerState(1, None)
-    ledger_state.added(made, 0, 1, 1, -1)
+    ledger_state.record_added(made, 0, 1, 1, -1)
     before = fields(made)
-    ledger_state.added(made, 0, 0, 0, 0)
+    ledger_state.record_added(made, 0, 0, 0, 0)
     assert fields(made) == before | {"lac": 0}
 
 
