@@ -109,7 +109,7 @@ class Hooks:
         return False
 
     def on_read(self, ledger_id: int, entry_id: int, stored: bytes | None) -> bytes | None:
-        """Called when an entry is read. Return what the reader gets; None means "no such entry". May raise."""
+        """Called when an entry is read. Return the bytes for the reader; None means "no such entry". May raise."""
         return stored
 
     def on_fence(self, ledger_id: int) -> None:

@@ -236,7 +236,7 @@ class WriteTransaction:
         self._records: dict[tuple[bytes, bytes], tuple[bytes | None, bytes | None]] = {}
         # Records to publish in the change feed, in order of change.
         self._published: dict[tuple[bytes, bytes], None] = {}
-        # Whether entries, or overrides of bookies' replicas, have changed.
+        # Set by changes of entries and of overrides.
         self._entries_changed = False
 
     # -- reads by write sets -----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Futures: a submit returns a :class:`Pending` that completes later.
 
 Several Pendings may share one :class:`Completion` (all appends of one commit do), so completing two thousand appends
-costs as much as completing one. A Completion has no thread of its own: the thread that waits for it drives it.
+costs as much as completing one. A Completion has no thread: the one that waits for it drives it.
 """
 
 from __future__ import annotations

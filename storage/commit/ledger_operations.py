@@ -27,7 +27,7 @@ class ReserveLedger:
 
 
 class RestartLedgerIds:
-    """Restart ledger ids at 0 if the store has no ledgers; the result is whether it has none."""
+    """Restart ledger ids at 0 if the store has no ledgers; the result is True if it has none."""
 
     __slots__ = ()
 

@@ -73,7 +73,7 @@ class RestoreLedger:
         self.digest = digest
         self.fenced = fenced
         self.explicit_lac = explicit_lac
-        # Whether cumulative lengths rise with the ids.
+        # True if cumulative lengths rise with the ids.
         self.in_order = in_order
 
     def apply(self, staging: WriteSet) -> None:

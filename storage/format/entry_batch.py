@@ -75,7 +75,7 @@ class PayloadSizes:
         self.total = first * count if self.uniform else sum(each)
 
     def pack(self, digest: Digest, payloads: Sequence[bytes]) -> bool:
-        """Pack the payloads before their ids are known, if possible; return whether it was. All payloads must then be
+        """Pack the payloads before their ids are known; return False if that is not possible. All payloads must then be
         bytes: other types raise TypeError or struct.error."""
         if len(payloads) < SMALLEST_BATCH or not self.uniform or self.largest > LARGEST_COMMON_SIZE:
             return False
@@ -114,7 +114,7 @@ def encode_entries(
     payloads: Sequence[bytes],
     sizes: PayloadSizes | None = None,
 ) -> EncodedEntries:
-    """Encode consecutive entries with the same last-add-confirmed. ``sizes`` are those of the payloads, if known."""
+    """Encode consecutive entries with the same last-add-confirmed. ``sizes`` are the payload sizes, if known."""
     count = len(payloads)
     if sizes is None:
         sizes = PayloadSizes(list(map(len, payloads)))

@@ -48,7 +48,7 @@ class LedgerMetadata:
 
     ``last_entry_id`` and ``length`` are required for a ``CLOSED`` ledger, and are -1 and 0 in any other state. Password
     and digest must be given both or neither (``has_password``). ``ensembles`` lists the first entry and the bookies of
-    each ensemble. ``stores_ctime`` tells whether the bytes include ``ctime`` (ms); otherwise only the metadata service
+    each ensemble. ``stores_ctime`` is True if the bytes include ``ctime`` (ms); otherwise only the metadata service
     has it. ``custom_metadata`` is in the order in which BookKeeper would write it.
 
     ``version`` is the number of changes since creation, for compare-and-set. It is not part of the bytes, and

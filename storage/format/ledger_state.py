@@ -173,7 +173,7 @@ def record_scattered(state: LedgerState, entry_ids: Sequence[int], largest: int)
     """Record new entries in ascending order of id, possibly with gaps; the ledger's entries arrive in any order."""
     first, last, count = entry_ids[0], entry_ids[-1], len(entry_ids)
     if first == state.unbroken + 1:
-        # Consecutive ids are as many as they span.
+        # Consecutive ids need no comparison one by one.
         without_gap = count if last - first + 1 == count else sum(map(eq, entry_ids, range(first, first + count)))
         state.unbroken += without_gap
     state.count += count

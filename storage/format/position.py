@@ -27,7 +27,7 @@ class Position(_Fields):
 
     @property
     def next(self) -> Position:
-        """Position after this one, whether or not it has an entry."""
+        """Position after this one, which need not have an entry."""
         return Position(self.ledger_id, self.entry_id + 1)
 
     @property

@@ -42,7 +42,7 @@ META_NEXT_INCARNATION = b"next-incarnation"
 META_SUMS = {LEDGERS: b"sum-of-ledgers", NODES: b"sum-of-nodes"}
 META_RECORDS = (META_FORMAT, META_STORE_ID, META_NEXT_LEDGER, META_NEXT_INCARNATION, *META_SUMS.values())
 # State of the ZooKeeper server beside nodes and ledgers (bookstand.server.zookeeper.persistent_records): one record of
-# its own, one per session, and one per znode for everything but its value, under the znode's path. The path's first
+# the server, one per session, and one per znode for everything but its value, under the znode's path. The path's first
 # slash is replaced by a byte with which no path begins, so the keys of an unreachable page show whether it belongs to
 # these or to nodes.
 META_SERVER = b"zookeeper"

@@ -361,7 +361,7 @@ class LmdbEnvironment(ProcessBound):
             raise self._closed_for or ClientClosedError(f"store {self.path} is closed")
 
     def begin_read(self, frame: FrameType | None = None) -> MapUser:
-        """Begin a read transaction, ended by :meth:`end_read`; :meth:`read` does both. If a frame is given, the
+        """Begin a read transaction, ended by :meth:`end_read`; :meth:`read` does both. With ``frame``, the
         transaction also ends after that frame has left the stack."""
         call = MapUser(frame)
         while True:

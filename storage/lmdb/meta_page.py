@@ -76,7 +76,7 @@ class MetaPages:
     commit reuses the same data pages: until that meta page is replaced on the disk, a power failure would make it refer
     to pages of another commit. Conversely, a meta page written by a process that has died may exist only in the page
     cache, where the kernel considers it clean if the device failed. Neither case is visible in the number of the newest
-    commit, which is all that LMDB checks.
+    commit, and LMDB checks nothing else.
     """
 
     # From the map size on, as LMDB writes it: within one sector.

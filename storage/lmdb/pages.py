@@ -1,4 +1,4 @@
-"""Decoder of LMDB pages that does not use LMDB: LMDB trusts what it reads, and a damaged page may crash the process.
+"""Decoder of LMDB pages that does not use LMDB: LMDB trusts every page, and a damaged one may crash the process.
 
 The layout is that of LMDB 0.9 on 64 bits, little-endian. Every page begins with a header whose flags determine the kind
 of page. Branches and leaves have the offsets of their nodes, two bytes each, up to ``lower``. On an overflow page the

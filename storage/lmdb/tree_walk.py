@@ -38,10 +38,10 @@ class TreeGap(NamedTuple):
 class KeyRanges:
     """Union of the key ranges of some gaps."""
 
-    def __init__(self, breaks: list[TreeGap]) -> None:
+    def __init__(self, gaps: list[TreeGap]) -> None:
         self._lows: list[bytes] = []
         self._highs: list[bytes | None] = []
-        for low, high, *_ in sorted(breaks, key=itemgetter(0)):
+        for low, high, *_ in sorted(gaps, key=itemgetter(0)):
             last = self._highs[-1] if self._highs else b""
             if self._highs and (last is None or low <= last):
                 self._highs[-1] = None if last is None or high is None else max(last, high)
@@ -50,10 +50,10 @@ class KeyRanges:
                 self._highs.append(high)
 
     def __contains__(self, key: bytes) -> bool:
-        place = bisect_right(self._lows, key) - 1
-        if place < 0:
+        index = bisect_right(self._lows, key) - 1
+        if index < 0:
             return False
-        high = self._highs[place]
+        high = self._highs[index]
         return high is None or key < high
 
 
@@ -106,15 +106,15 @@ def _below(
 
 def trees_at(file: PageReader, root: int, report: Callable[[TreeGap], None] = lambda _: None) -> dict[bytes, Tree]:
     """Readable trees below a root page, by name. A tree that begins beyond the end of the file is ignored."""
-    breaks: list[TreeGap] = []
+    gaps: list[TreeGap] = []
     found = {}
-    for node in walk(file, root, breaks.append):
+    for node in walk(file, root, gaps.append):
         tree = parse_tree(node.value) if node.is_tree and node.key in schema.DATABASES else None
         if tree is not None and (tree.root == NO_PAGE or META_PAGES <= tree.root < file.pages):
             found[node.key] = tree
-    for one in breaks:
+    for one in gaps:
         report(one)
-    if not breaks and set(schema.DATABASES) - found.keys() == {schema.COPIES}:
+    if not gaps and set(schema.DATABASES) - found.keys() == {schema.COPIES}:
         # Stores made by versions without a server do not have this tree.
         found[schema.COPIES] = Tree(0, NO_PAGE)
     return found

@@ -1,6 +1,6 @@
 """The files of a store: created so that a crash at any moment leaves a complete store or none, and checked before use.
 
-LMDB trusts what it reads. A truncated file raises SIGBUS, and a file whose creation crashed before the first commit
+LMDB trusts every file. A truncated file raises SIGBUS, and a file whose creation crashed before the first commit
 never opens again. Therefore files are created under a temporary name, and checked before LMDB opens them.
 """
 

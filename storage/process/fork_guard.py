@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Attributes that identify an object. They remain readable, so that a child can open the same object for itself.
 _IDENTITY = frozenset({"path", "name", "id", "_id"})
-# Methods that only release what the object holds. The child holds nothing.
+# Methods that only release resources. The child holds none.
 _RELEASES = frozenset({"close", "stop"})
 
 files_lock = RLock()

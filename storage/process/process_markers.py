@@ -1,4 +1,4 @@
-"""Process markers: the processes that have a store open, and whether earlier ones closed it.
+"""Process markers: files that identify the processes that have a store open, or died with it open.
 
 Every process that opens a store for writing creates a file ``open-…`` in its folder. The file is locked while the
 process lives, and removed when it closes the store. An unlocked marker belongs to a process that died with the store
@@ -250,7 +250,7 @@ def make_folders(path: str) -> None:
 
 
 def sync_parents(path: str) -> None:
-    """Make the name of a folder durable, and those of its parents up to the root of the file system.
+    """Make the names of a folder and its parents durable, up to the root of the file system.
 
     This includes existing folders: a process that created them may have been killed before it synced their names.
     """

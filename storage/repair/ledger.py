@@ -1,14 +1,14 @@
-"""What becomes of one ledger of a damaged store: which of its entries are right, what is missing, and which state and
-metadata it has in the new one. Plain values, no I/O.
+"""Repair of one ledger: valid entries, losses, and the state and metadata in the new store. Plain values, no I/O.
 
-The rules, where something is lost:
+Rules:
 
-- An entry is right if its digest is, and if it says that it is the one that it is stored as. Others are not copied.
-- Without its state a ledger is known by its entries: how many there are, and the highest last-add-confirmed.
-- Without its metadata it is made anew: closed at the last entry that was stored, on one bookie, with the digest that
-  its entries have. Its password is kept if it is empty or was given; else anybody who knows it gets in.
+- An entry is valid if its digest is, and if its header has the ids of its key. Others are not copied.
+- A lost state is reconstructed from the entries: their number, and the highest last-add-confirmed.
+- Lost metadata is reconstructed: closed at the last stored entry, on one bookie, with the digest of the entries. The
+  password is preserved if it is empty or was given. Otherwise the metadata has none, so that clients that know it can
+  open the ledger.
 - A ledger that was open and has lost its last entries is closed where it ended.
-- What was confirmed and is not there reads as lost in the new store, and not as never written.
+- Confirmed entries that are missing read as lost in the new store, not as never written.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from bookstand.storage.format.ledger_state import LedgerState
 from bookstand.storage.format.schema import ENTRY_KEY
 from bookstand.storage.repair.report import Loss
 
-_MADE_UP_HOLDER = "bookie-0"
-_NOWHERE = "nowhere in the file"
-_UNKNOWN = ("crc32c", "crc32", "hmac")
+_PLACEHOLDER_BOOKIE = "bookie-0"
+_NOT_FOUND = "not found in the file"
+_CANDIDATE_DIGESTS = ("crc32c", "crc32", "hmac")
 
 
 class LedgerRepair:
-    """Take the entries in their order, then ask."""
+    """Repair of one ledger: :meth:`take` the entries in order, then read the results."""
 
     def __init__(
         self,
@@ -44,95 +44,95 @@ class LedgerRepair:
         self._known = known
         self._metadata = metadata
         self._lost_metadata = lost_metadata
-        self._words = [b"", *passwords]
+        self._passwords = [b"", *passwords]
         self._digests = self._possible_digests()
         self.unchecked = self._is_unchecked()
         self._found = LedgerState(0, None)
         self._length = 0
         self._rising = True
-        self._wrong: dict[int, str] = {}
+        self._invalid: dict[int, str] = {}
         self._gaps: list[tuple[int, int]] = []
-        self.behind = -1
-        # The last one of those that are wrong, and of which both key and content say which they are.
-        self._surely = -1
+        self.last_taken = -1
+        # The last invalid entry whose key and content agree on its id.
+        self._last_certain = -1
 
     # -- entries -----------------------------------------------------------------------------------------------------
 
     def take(
-        self, entry_id: int, is_there: bool, in_place: bytes | None, elsewhere: Sequence[bytes]
+        self, entry_id: int, in_tree: bool, in_place: bytes | None, elsewhere: Sequence[bytes]
     ) -> tuple[bytes, int] | None:
-        """The right one among what was found under its key, with the last-add-confirmed that it carries; None, and why
-        is remembered, if there is none. Ids ascend. ``is_there``: its tree has it, though its value may be lost."""
-        why = "its page is not to be had"
+        """Return the valid one of the values found under a key, with its last-add-confirmed. None if there is none; the
+        reason is recorded. Call in order of id. ``in_tree``: the tree has the key, though its value may be lost."""
+        why = "its page cannot be read"
         copies = [] if in_place is None else [in_place]
-        # Behind the last entry that is known of there is nothing but what never was committed.
+        # Values after the last known entry were never committed.
         if self._known is None or entry_id <= self._known.last_entry:
             copies += dict.fromkeys(elsewhere)
-        right: dict[bytes, tuple[int, int, int]] = {}
+        valid: dict[bytes, tuple[int, int, int]] = {}
         for stored in copies:
             try:
-                right[stored] = self._decoded(entry_id, stored)
+                valid[stored] = self._decoded(entry_id, stored)
             except DigestMismatchError as damage:
-                # Which entry it is of, stands before it.
+                # The reason follows the name of the entry.
                 why = str(damage).partition(": ")[2] or str(damage)
                 continue
             if stored is in_place:
                 break
-        if len(right) == 1:
-            ((stored, told),) = right.items()
-            self._count(entry_id, stored, *told)
-            return stored, told[0]
-        if copies or is_there:
-            says = ENTRY_KEY.pack(self.ledger_id, entry_id)
-            if any(stored.startswith(says) for stored in copies):
-                self._surely = entry_id
-            self._wrong[entry_id] = "several are found, and which is the last is not known" if right else why
+        if len(valid) == 1:
+            ((stored, decoded),) = valid.items()
+            self._count(entry_id, stored, *decoded)
+            return stored, decoded[0]
+        if copies or in_tree:
+            ids = ENTRY_KEY.pack(self.ledger_id, entry_id)
+            if any(stored.startswith(ids) for stored in copies):
+                self._last_certain = entry_id
+            self._invalid[entry_id] = "several versions were found, and the newest is unknown" if valid else why
         return None
 
     def _decoded(self, entry_id: int, stored: bytes) -> tuple[int, int, int]:
-        """(last add confirmed, cumulative length, bytes of payload)."""
+        """Return (last add confirmed, cumulative length, payload size); raise if the entry is invalid."""
         if self.unchecked:
             ledger, entry, _, length = layout.decode_header(stored)
             if (ledger, entry) != (self.ledger_id, entry_id):
                 raise DigestMismatchError(f"entry: the stored bytes are those of entry {ledger}:{entry}")
-            # None of this is checked, and no end may come of it.
+            # The LAC is not verified either, so it must not determine the end of the ledger.
             return -1, length, len(stored) - layout.HEADER_BYTES
-        failure = DigestMismatchError(f"entry {self.ledger_id}:{entry_id}: which digest it has is not known")
-        for digest, word in self._digests:
+        failure = DigestMismatchError(f"entry {self.ledger_id}:{entry_id}: its digest type is unknown")
+        for digest, password in self._digests:
             try:
                 lac, length, payload = layout.decode(digest, self.ledger_id, entry_id, stored)
             except DigestMismatchError as damage:
                 failure = damage if len(self._digests) == 1 else failure
                 continue
-            # That of one is that of all.
-            self._digests = [(digest, word)]
-            # What an entry confirms came before it; without a digest that may be damaged.
+            # All entries of a ledger have the same digest.
+            self._digests = [(digest, password)]
+            # A LAC is lower than the entry's id; without a digest it may be damaged.
             return min(lac, entry_id - 1), length, len(payload)
         raise failure
 
     def _count(self, entry_id: int, stored: bytes, lac: int, length: int, payload_bytes: int) -> None:
-        if entry_id > self.behind + 1:
-            self._gaps.append((self.behind + 1, entry_id - 1))
-        self.behind = entry_id
+        if entry_id > self.last_taken + 1:
+            self._gaps.append((self.last_taken + 1, entry_id - 1))
+        self.last_taken = entry_id
         state.record_added(self._found, entry_id, 1, len(stored), lac)
         self._rising &= self.unchecked or length >= self._length + payload_bytes
         self._length = max(self._length, length)
 
-    # -- what is to be written ---------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------------------------
 
     @property
     def end(self) -> int:
-        """All entries up to there were stored, as far as anything that is left tells."""
+        """Last entry that was stored, as far as the remaining data shows."""
         known, metadata = self._known, self._metadata
-        told = [] if known is None else [known.unbroken, known.known_lac]
+        candidates = [] if known is None else [known.unbroken, known.known_lac]
         if metadata is not None and metadata.state == CLOSED:
-            told.append(metadata.last_entry_id)
-        end = max([self._found.lac, *told])
-        # What is wrong was stored all the same. Behind a gap, its id may be what is wrong, or the gap was always there.
+            candidates.append(metadata.last_entry_id)
+        end = max([self._found.lac, *candidates])
+        # An invalid entry was stored. After a gap, however, its id may be damaged, or the gap may always have existed.
         if known is None:
-            end = max(end, self._surely)
-        while max(end, self.behind) + 1 in self._wrong:
-            end = max(end, self.behind) + 1
+            end = max(end, self._last_certain)
+        while max(end, self.last_taken) + 1 in self._invalid:
+            end = max(end, self.last_taken) + 1
         return end
 
     def losses(self) -> list[Loss]:
@@ -141,47 +141,47 @@ class LedgerRepair:
         if self._known is not None:
             more = self._known.count - self._found.count - sum(last - first + 1 for first, last, _ in spans)
             if more > 0:
-                losses.append(Loss("entries", f"{more} more were stored; which is not known", self.ledger_id))
+                losses.append(Loss("entries", f"{more} more were stored; their ids are unknown", self.ledger_id))
         return losses
 
     @property
     def absent(self) -> int:
-        """How many of those that are lost are nowhere in the file."""
-        return sum(last - first + 1 for first, last, why in self._lost() if why == _NOWHERE)
+        """Number of lost entries that were not found in the file."""
+        return sum(last - first + 1 for first, last, why in self._lost() if why == _NOT_FOUND)
 
     def _lost(self) -> list[tuple[int, int, str]]:
-        """First, last, and why, by their ids."""
-        wrong = sorted(self._wrong.items())
+        """Lost entries as (first, last, reason), in order of id."""
+        invalid = sorted(self._invalid.items())
         spans: list[tuple[int, int, str]] = []
-        place = 0
+        index = 0
         for first, last in self._missing():
-            while place < len(wrong) and wrong[place][0] <= last:
-                entry_id, why = wrong[place]
-                place += 1
-                spans += [(first, entry_id - 1, _NOWHERE)] if first < entry_id else []
+            while index < len(invalid) and invalid[index][0] <= last:
+                entry_id, why = invalid[index]
+                index += 1
+                spans += [(first, entry_id - 1, _NOT_FOUND)] if first < entry_id else []
                 spans.append((entry_id, entry_id, why))
                 first = entry_id + 1
-            spans += [(first, last, _NOWHERE)] if first <= last else []
-        # What is wrong behind the end.
-        return [*spans, *((entry_id, entry_id, why) for entry_id, why in wrong[place:])]
+            spans += [(first, last, _NOT_FOUND)] if first <= last else []
+        # Invalid entries after the end.
+        return [*spans, *((entry_id, entry_id, why) for entry_id, why in invalid[index:])]
 
     def _missing(self) -> list[tuple[int, int]]:
         end = self.end
         gaps = [(first, min(last, end)) for first, last in self._gaps if first <= end]
-        return [*gaps, (self.behind + 1, end)] if end > self.behind else gaps
+        return [*gaps, (self.last_taken + 1, end)] if end > self.last_taken else gaps
 
     @property
-    def is_nothing_but_damage(self) -> bool:
-        """Then its id may be what is damaged."""
-        return self._known is None and self._metadata is None and self.behind < 0
+    def has_only_damage(self) -> bool:
+        """True if nothing valid is known of the ledger, so that its id may be the damaged part."""
+        return self._known is None and self._metadata is None and self.last_taken < 0
 
     @property
-    def is_known(self) -> bool:
-        """Whether there was such a ledger, and it was more than a fence or an import that has not come to its end."""
+    def existed(self) -> bool:
+        """True if the ledger existed, as opposed to a fence of an unknown ledger or an unfinished import."""
         return self._metadata is not None or self._known is None or self._known.digest != "" or self._lost_metadata
 
     def state(self, incarnation: int) -> LedgerState:
-        """``incarnation`` is for a ledger that has lost its own."""
+        """State in the new store. ``incarnation`` is used if the ledger has lost its own."""
         known, found, missing = self._known, self._found, self._missing()
         if known is None:
             new = LedgerState(incarnation, self._master_key, self._digest_name)
@@ -190,35 +190,35 @@ class LedgerRepair:
         else:
             new = known.copy()
             new.deleted_at = 0
-            new.digest = known.digest or (self._digest_name if self.is_known else "")
+            new.digest = known.digest or (self._digest_name if self.existed else "")
         new.count, new.unbroken, new.largest = found.count, found.unbroken, found.largest
         new.last_entry = max(found.last_entry, new.last_entry, missing[-1][1] if missing else -1)
         new.lac = max(found.lac, new.lac, missing[-1][1] if missing else -1)
         return new
 
     def closed(self) -> LedgerMetadata | None:
-        """The metadata of a ledger that was open and has lost its last entries: nobody could find its end any more, and
-        so nobody could open it. None if there is nothing to change."""
-        if self._metadata is None or self._metadata.state == CLOSED or self.end <= self.behind:
+        """Metadata of an open ledger that has lost its last entries, closed: recovery could not find its end, so it
+        could not be opened. None if the metadata need not change."""
+        if self._metadata is None or self._metadata.state == CLOSED or self.end <= self.last_taken:
             return None
         return self._metadata.replace(state=CLOSED, last_entry_id=self.end, length=self._length)
 
     def metadata(self) -> LedgerMetadata:
-        """Made up."""
+        """Reconstruct lost metadata."""
         password = self._password
         name = self._digest_name
         with_password = password is not None and name != ""
-        last = max(self.behind, -1 if self._known is None else self._known.last_entry, self.end)
+        last = max(self.last_taken, -1 if self._known is None else self._known.last_entry, self.end)
         return LedgerMetadata(
             self.ledger_id,
             ensemble_size=1,
             write_quorum_size=1,
             ack_quorum_size=1,
-            ensembles=[(0, [_MADE_UP_HOLDER])],
+            ensembles=[(0, [_PLACEHOLDER_BOOKIE])],
             state=CLOSED,
             last_entry_id=last,
             length=self._length,
-            # The oldest format has neither password nor digest: it lets everyone who knows the password in.
+            # The oldest format has neither password nor digest: clients that know the password can open it.
             format_version=3 if with_password else 1,
             digest_type=name if with_password else None,
             password=password if with_password else None,
@@ -228,36 +228,36 @@ class LedgerRepair:
     # -- digests and passwords ---------------------------------------------------------------------------------------
 
     def _possible_digests(self) -> list[tuple[Digest, bytes]]:
-        """Each with the password that goes with it."""
-        told = self._told_digest
+        """Candidates for the digest, each with its password."""
+        recorded = self._recorded_digest
         key = None if self._known is None else self._known.master_key
         if self._metadata is not None and self._metadata.has_password:
-            words = [self._metadata.password]
+            passwords = [self._metadata.password]
         elif key is not None:
-            words = [word for word in self._words if master_key(word) == key]
+            passwords = [password for password in self._passwords if master_key(password) == key]
         else:
-            words = self._words
+            passwords = self._passwords
         return [
-            (digest_for(name, word), word)
-            for name in ([told] if told else _UNKNOWN)
-            for word in (words if name == "hmac" else words[:1] or [b""])
+            (digest_for(name, password), password)
+            for name in ([recorded] if recorded else _CANDIDATE_DIGESTS)
+            for password in (passwords if name == "hmac" else passwords[:1] or [b""])
         ]
 
     @property
-    def _told_digest(self) -> str:
+    def _recorded_digest(self) -> str:
         if self._metadata is not None and self._metadata.digest_type is not None:
             return self._metadata.digest_type
         return "" if self._known is None else self._known.digest
 
     def _is_unchecked(self) -> bool:
-        """Where the store itself could not check them, either."""
-        told = self._told_digest
-        return (told == "hmac" and not self._digests) or (told == "" and self._known is not None)
+        """Return True if the digests cannot be verified, as in the damaged store itself."""
+        recorded = self._recorded_digest
+        return (recorded == "hmac" and not self._digests) or (recorded == "" and self._known is not None)
 
     @property
     def _digest_name(self) -> str:
         found = self._digests[0][0].name if len(self._digests) == 1 and not self.unchecked else ""
-        return self._told_digest or found
+        return self._recorded_digest or found
 
     @property
     def _password(self) -> bytes | None:
@@ -265,7 +265,7 @@ class LedgerRepair:
             return self._metadata.password
         key = None if self._known is None else self._known.master_key
         if key is not None:
-            return next((word for word in self._words if master_key(word) == key), None)
+            return next((password for password in self._passwords if master_key(password) == key), None)
         return self._digests[0][1] if len(self._digests) == 1 else None
 
     @property
@@ -274,7 +274,7 @@ class LedgerRepair:
 
 
 def _joined(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Those that follow each other for the same reason become one."""
+    """Merge adjacent spans with the same reason."""
     joined: list[tuple[int, int, str]] = []
     for first, last, why in spans:
         if joined and joined[-1][1] + 1 == first and joined[-1][2] == why:

@@ -1,8 +1,8 @@
-"""What a damaged store still has, into a new one: ledgers, then nodes, then what servers keep beside them
-(:mod:`bookstand.storage.repair.served`), and what is lost into the report.
+"""Rebuild of a damaged store: copy the remaining data into a new one, and report the losses.
 
-Entries, metadata and nodes are byte for byte as they were, versions included; what becomes of each ledger is decided in
-:mod:`bookstand.storage.repair.ledger`. Ledgers that were deleted are not copied.
+Ledgers are copied first, then nodes, then the data of servers (:mod:`bookstand.storage.repair.served`). Entries,
+metadata and nodes are copied byte for byte, with their versions. :mod:`bookstand.storage.repair.ledger` decides what
+becomes of each ledger. Deleted ledgers are not copied.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from bookstand.storage.storage import Storage
 
 _COMMIT_BYTES = 4 << 20
-_COMMIT_STEPS = 2_000
+_COMMIT_RECORDS = 2_000
 
 
 class NothingToSaveError(StoreError):
-    """There is no record in the file that is a store's."""
+    """The file contains no record of a store."""
 
 
 class StoreRebuilder:
-    """``storage`` is the new store, None for a dry run."""
+    """Copies a salvaged file into ``storage``, the new store; None for a dry run."""
 
     def __init__(
         self,
@@ -69,26 +69,26 @@ class StoreRebuilder:
         self._progress = progress
         self._operations: list[Operation] = []
         self._bytes = 0
-        # Keys that were met, of each sub-database: as many as it says it has, or some are lost.
+        # Number of keys found in each sub-database, to compare with the number that its tree records.
         self._met = dict.fromkeys(schema.DATABASES, 0)
         self._sums = dict.fromkeys(schema.META_SUMS, 0)
-        # Entries that are lost, and were not met.
+        # Lost entries that were not found in the file.
         self._absent = 0
-        self._may_have_lost_ledgers = bool(found.breaks[schema.STATE] or found.breaks[schema.LEDGERS])
+        self._may_have_lost_ledgers = bool(found.gaps[schema.STATE] or found.gaps[schema.LEDGERS])
         self._meta = self._store_records()
         self._states = self._read_states()
         self._deleted = self._deleted_ids()
-        taken = max((state.incarnation for state in self._states.values() if state is not None), default=-1)
-        self._next_incarnation = max(self._counter(schema.META_NEXT_INCARNATION), taken + 1)
+        highest = max((state.incarnation for state in self._states.values() if state is not None), default=-1)
+        self._next_incarnation = max(self._counter(schema.META_NEXT_INCARNATION), highest + 1)
         self._next_ledger = self._counter(schema.META_NEXT_LEDGER)
         self._saved: set[int] = set()
         self._left_out: set[int] = set()
 
     def run(self) -> None:
         if all(next(self._found.records(database), None) is None for database in schema.DATABASES):
-            if self._found.is_of_others:
+            if self._found.is_foreign:
                 raise NotAStoreError(f"{self._found.path} is an LMDB file of another program")
-            raise NothingToSaveError(f"nothing of {self._found.path} can be saved: no record of a store is in it")
+            raise NothingToSaveError(f"nothing of {self._found.path} can be saved: it has no record of a store")
         self._add_ledgers()
         self._add_nodes()
         self._raise(schema.META_NEXT_LEDGER, self._next_ledger)
@@ -100,16 +100,16 @@ class StoreRebuilder:
             self._add(operation, size)
         self._commit()
         self._report.losses += self._losses_of_the_store(Witness.read(self._report.source))
-        self._doubt()
+        self._report_unexplained_damage()
 
-    # -- records of the store about itself, and states ---------------------------------------------------------------
+    # -- ledger states and the store's own records -------------------------------------------------------------------
 
     def _store_records(self) -> dict[bytes, bytes]:
         records = {}
         for key, bodies in self._found.sealed(schema.META):
             self._met[schema.META] += 1
             if bodies and not key.startswith(schema.META_OF_SERVERS):
-                # Of several, that of a counter is the highest.
+                # The highest of several values of a counter.
                 records[key] = max(bodies)
             elif not bodies and key not in (schema.META_FORMAT, schema.META_WRITERS):
                 self._lose("store", f"{sealed_record.describe(schema.META, key)} is damaged")
@@ -132,7 +132,7 @@ class StoreRebuilder:
         return found
 
     def _read_states(self) -> dict[int, LedgerState | None]:
-        """None for those that are damaged."""
+        """Read the ledger states; None for damaged ones."""
         states: dict[int, LedgerState | None] = {}
         for ledger_id, bodies in self._of_ledgers(schema.STATE):
             good: list[LedgerState] = []
@@ -141,7 +141,7 @@ class StoreRebuilder:
                     good.append(unpack(ledger_id, body))
                 except StoreDamagedError:
                     continue
-            # What is in its place comes first, and of others the latest.
+            # The one in the tree comes first; of others the latest counts.
             states[ledger_id] = max(good, key=_age_of_state) if good else None
         return states
 
@@ -190,7 +190,7 @@ class StoreRebuilder:
             return
         parsed = self._parsed(ledger_id, stored)
         if known is None and bodies is None and ledger_id not in self._states and not self._may_have_lost_ledgers:
-            # Nothing but pages that were given up has ever heard of it.
+            # Only unreachable pages have entries of this ledger.
             entries = (pair for pair in entries if pair[1].in_place is not None)
             first = next(entries, None)
             if first is None:
@@ -200,12 +200,12 @@ class StoreRebuilder:
         self._copy_entries(one, entries)
         if known is None:
             how = "damaged" if ledger_id in self._states else "missing"
-            self._lose_of(ledger_id, "state", f"it is {how}: what its entries tell counts")
+            self._lose_of(ledger_id, "state", f"it is {how}; it is reconstructed from the entries")
         self._report.losses += one.losses()
-        if one.is_nothing_but_damage:
+        if one.has_only_damage:
             return
         self._absent += one.absent
-        if one.unchecked and one.behind >= 0:
+        if one.unchecked and one.last_taken >= 0:
             self._report.unchecked.append(ledger_id)
         self._add(RestoreState(ledger_id, one.state(self._next_incarnation)), sealed_record.VERSION.size)
         self._saved.add(ledger_id)
@@ -213,8 +213,8 @@ class StoreRebuilder:
         self._next_ledger = max(self._next_ledger, ledger_id + 1)
         if stored is not None and parsed is not None:
             self._add_metadata(one, parsed, *stored)
-        elif one.is_known:
-            self._make_up_metadata(one, "it is missing" if bodies is None else "it is damaged")
+        elif one.existed:
+            self._reconstruct_metadata(one, "it is missing" if bodies is None else "it is damaged")
 
     def _add_metadata(self, one: LedgerRepair, parsed: LedgerMetadata, value: bytes, version: int) -> None:
         key = schema.LEDGER_KEY.pack(one.ledger_id)
@@ -227,10 +227,10 @@ class StoreRebuilder:
         self._restore(schema.LEDGERS, key, value, version)
         self._report.ledgers += 1
 
-    def _make_up_metadata(self, one: LedgerRepair, why: str) -> None:
-        self._lose_of(one.ledger_id, "metadata", f"{why}; it is made up of what its entries tell")
-        made_up = metadata_format.serialize(one.metadata())
-        self._restore(schema.LEDGERS, schema.LEDGER_KEY.pack(one.ledger_id), made_up, 0)
+    def _reconstruct_metadata(self, one: LedgerRepair, why: str) -> None:
+        self._lose_of(one.ledger_id, "metadata", f"{why}; it is reconstructed from the entries")
+        metadata = metadata_format.serialize(one.metadata())
+        self._restore(schema.LEDGERS, schema.LEDGER_KEY.pack(one.ledger_id), metadata, 0)
         self._report.made_up.append(one.ledger_id)
         self._report.ledgers += 1
 
@@ -242,23 +242,23 @@ class StoreRebuilder:
 
     def _copy_entries(self, one: LedgerRepair, entries: Iterator[tuple[int, SalvagedRecord]]) -> None:
         ids: list[int] = []
-        bunch: list[bytes] = []
-        lac, size, behind = -1, 0, -1
+        batch: list[bytes] = []
+        lac, size, after = -1, 0, -1
         for entry_id, found in entries:
             taken = self._take(one, entry_id, found)
             if taken is None:
                 continue
             ids.append(entry_id)
-            bunch.append(taken[0])
+            batch.append(taken[0])
             lac = max(lac, taken[1])
             size += len(taken[0])
             self._report.entries += 1
             self._report.bytes += len(taken[0])
-            if size >= _COMMIT_BYTES or len(bunch) >= _COMMIT_STEPS:
-                self._add(RestoreEntries(one.ledger_id, behind, ids, bunch, lac), size)
-                ids, bunch, size, behind = [], [], 0, entry_id
-        if bunch:
-            self._add(RestoreEntries(one.ledger_id, behind, ids, bunch, lac), size)
+            if size >= _COMMIT_BYTES or len(batch) >= _COMMIT_RECORDS:
+                self._add(RestoreEntries(one.ledger_id, after, ids, batch, lac), size)
+                ids, batch, size, after = [], [], 0, entry_id
+        if batch:
+            self._add(RestoreEntries(one.ledger_id, after, ids, batch, lac), size)
 
     def _take(self, one: LedgerRepair, entry_id: int, found: SalvagedRecord) -> tuple[bytes, int] | None:
         in_place = None if found.in_place is None else self._found.value(found.in_place)
@@ -279,7 +279,7 @@ class StoreRebuilder:
                 continue
             stored = self._newest(bodies)
             if stored is None:
-                why = "it is damaged, or it is another one and its path is damaged"
+                why = "it is damaged, or it is another node whose path is damaged"
                 self._report.losses.append(Loss("node", why, node=path))
                 continue
             self._sums[schema.NODES] ^= _seal(key, *stored)
@@ -288,7 +288,7 @@ class StoreRebuilder:
 
     @staticmethod
     def _newest(bodies: list[bytes]) -> tuple[bytes, int] | None:
-        """(value, version)."""
+        """Return the (value, version) with the highest version."""
         good = [
             (body[sealed_record.VERSION.size :], sealed_record.VERSION.unpack_from(body)[0])
             for body in bodies
@@ -307,7 +307,7 @@ class StoreRebuilder:
     def _add(self, operation: Operation, size: int) -> None:
         self._operations.append(operation)
         self._bytes += size
-        if self._bytes >= _COMMIT_BYTES or len(self._operations) >= _COMMIT_STEPS:
+        if self._bytes >= _COMMIT_BYTES or len(self._operations) >= _COMMIT_RECORDS:
             self._commit()
 
     def _commit(self) -> None:
@@ -327,48 +327,49 @@ class StoreRebuilder:
         self._report.losses.append(Loss(what, why, ledger_id))
 
     def _losses_of_the_store(self, witnessed: int | None) -> Iterator[Loss]:
-        """What cannot be said to be of one ledger, entry or node."""
+        """Losses that cannot be attributed to a single ledger, entry or node."""
         commit = self._found.commit
         if commit is not None and witnessed is not None and witnessed > commit:
-            yield Loss("store", f"commits up to {witnessed} were witnessed, and all after {commit} are lost")
+            yield Loss("store", f"commits up to {witnessed} were witnessed; all after {commit} are lost")
         elif commit is None or witnessed != commit:
             for doubt in self._found.doubts:
-                yield Loss("store", f"{doubt}: what was committed last may be lost")
+                yield Loss("store", f"{doubt}: the last commits may be lost")
         for database in schema.DATABASES:
             yield from self._losses_of(database)
 
-    def _doubt(self) -> None:
-        """A file of which every part is right may still be one whose parts are of different times."""
-        if self._found.doubts or any(self._found.breaks.values()):
-            # What is wrong with it is known: it has been told, or sums, counts or a witness have settled it.
+    def _report_unexplained_damage(self) -> None:
+        """Report damage of the file's structure although every part of it is valid: the parts may be of different
+        commits."""
+        if self._found.doubts or any(self._found.gaps.values()):
+            # The cause is known, and is reported or refuted by checksums, counts or the witness.
             return
         problem = data_files.structure_problem(self._report.source)
         if problem is not None and self._report.whole:
-            self._lose("store", f"whether all is as it was committed last cannot be told: {problem}")
+            self._lose("store", f"the newest commit may not be complete: {problem}")
 
     def _losses_of(self, database: bytes) -> Iterator[Loss]:
         name = database.decode()
         tree = self._found.trees.get(database)
-        breaks = self._found.breaks[database]
+        gaps = self._found.gaps[database]
         if database in schema.META_SUMS:
-            told = self._told_sum(database)
-            if told == self._sums[database] and told is not None:
-                # All of it is there, and as it was last written, wherever it was found.
+            recorded = self._recorded_sum(database)
+            if recorded == self._sums[database] and recorded is not None:
+                # All records were found in their newest version, wherever they were.
                 return
             named = sum(map(_is_of(database), self._report.losses))
             lacking = 0 if tree is None else tree.records - self._met[database]
-            if not breaks and told is not None and (lacking > 0 or not named):
+            if not gaps and recorded is not None and (lacking > 0 or not named):
                 yield Loss("store", f"{name} holds outdated pages: the XOR of its checksums is not the recorded one")
-        elif tree is not None and not breaks:
+        elif tree is not None and not gaps:
             lacking = tree.records - self._met[database] - (self._absent if database == schema.ENTRIES else 0)
             if lacking > 0:
-                yield Loss("store", f"{name} is said to have {tree.records} records: {lacking} are not in the file")
+                yield Loss("store", f"{name} should have {tree.records} records: {lacking} are not in the file")
         if database == schema.ENTRIES and tree is not None and self._met[database] >= tree.records:
             return
-        for one in breaks:
+        for one in gaps:
             yield Loss("store", _describe(name, one))
 
-    def _told_sum(self, database: bytes) -> int | None:
+    def _recorded_sum(self, database: bytes) -> int | None:
         body = self._meta.get(schema.META_SUMS[database])
         return None if body is None else int.from_bytes(body, "big")
 
@@ -387,10 +388,10 @@ def _is_of(database: bytes) -> Callable[[Loss], bool]:
 
 
 def _describe(name: str, one: TreeGap) -> str:
-    where = f"from {_key(one.low)} on" if one.high is None else f"from {_key(one.low)} to {_key(one.high)}"
-    where = "all of them" if one.high is None and not one.low else f"those {where}"
+    where = f"records from {_key(one.low)} on" if one.high is None else f"records {_key(one.low)} to {_key(one.high)}"
+    where = "any of its records" if one.high is None and not one.low else where
     why = one.why if one.page is None else f"page {one.page} {one.why}"
-    return f"{name}: {why}; of {where} some may be lost, or be as they were earlier"
+    return f"{name}: {why}; {where} may be lost or outdated"
 
 
 def _key(key: bytes) -> str:

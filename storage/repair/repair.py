@@ -1,10 +1,10 @@
-"""Saves what can be saved of a damaged store: into a new one, with a list of what could not.
+"""Repair: save what can be saved of a damaged store into a new one, and list the losses.
 
-The damaged store is only read, and not by LMDB, which believes what it reads
-(:mod:`bookstand.storage.repair.salvage`). What is copied is decided in :mod:`bookstand.storage.repair.rebuild`. The
-new store is made in the folder :data:`UNFINISHED` of the place that it is meant for, and its data file moves out of it
-once it is whole, verified and synced. So the place may be an empty disk, nothing is left to do in the end that a disk
-could refuse, and what a repair that was killed leaves is neither a store nor taken for an empty folder.
+The damaged store is only read, and not through LMDB, which trusts every page
+(:mod:`bookstand.storage.repair.salvage`). :mod:`bookstand.storage.repair.rebuild` selects the records to copy. The new
+store is built in the folder :data:`UNFINISHED` inside the destination. When it is complete, verified and synced, its
+data file moves to the destination. The destination may therefore be an empty disk, the last step needs no disk space,
+and the remains of a killed repair are neither a store nor an empty folder.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def repair(
     saving: Progress | None = None,
     verifying: Progress | None = None,
 ) -> RepairReport:
-    """Copy what can be saved into a new store. ``passwords`` are tried on ledgers that have lost theirs. ``dry_run``:
-    write nothing, and say what would be saved.
+    """Copy what can be saved into a new store. ``passwords`` are tried on ledgers that have lost theirs. With
+    ``dry_run`` nothing is written, and the report says what would be saved.
 
-    :class:`NothingToSaveError` if there is nothing that could be saved; nothing is written then.
+    :class:`NothingToSaveError` if nothing can be saved; nothing is written then.
     """
     folder, new = data_files.folder_name(source), data_files.folder_name(destination)
     _check_places(folder, new)
@@ -63,17 +63,17 @@ def repair(
     return report
 
 
-# -- places ------------------------------------------------------------------------------------------------------------
+# -- checks and the unfinished store -----------------------------------------------------------------------------------
 
 
 def _check_places(folder: str, new: str) -> None:
     if not os.path.isdir(folder) or not data_files.has_data_file(folder):
         raise StoreNotFoundError(f"there is no store at {folder}")
     if os.path.lexists(new) and not (os.path.isdir(new) and set(os.listdir(new)) <= {UNFINISHED}):
-        raise IncorrectParameterError(f"{new} for what is saved is there already, and no empty folder")
+        raise IncorrectParameterError(f"the destination {new} exists already and is not an empty folder")
     within = os.path.realpath(folder)
     if os.path.commonpath([within, os.path.realpath(new)]) == within:
-        raise IncorrectParameterError(f"{new} for what is saved lies in the store {folder}, which is not changed")
+        raise IncorrectParameterError(f"the destination {new} is inside the store {folder}, which must not change")
     _check_unused(folder)
 
 
@@ -95,8 +95,7 @@ def _check_unchanged(found: Salvage, folder: str) -> None:
 
 @contextmanager
 def _made_in(new: str) -> Iterator[Storage]:
-    """The storage that becomes the one in ``new``. It is closed and looked at in the end; if anything fails, nothing is
-    left of it."""
+    """Create the store that will become ``new``. On exit it is closed and verified; after a failure it is removed."""
     was_there, made = os.path.isdir(new), False
     unfinished = os.path.join(new, UNFINISHED)
     try:
@@ -107,7 +106,7 @@ def _made_in(new: str) -> Iterator[Storage]:
                 _clear(unfinished)
                 os.mkdir(unfinished)
                 made = True
-                # Nothing is promised before the end: it is synced then, as a whole.
+                # Nothing needs to be durable before the end, when the whole file is synced.
                 storage = open_storage(unfinished, durability="none")
                 lock.release()
         try:
@@ -119,18 +118,18 @@ def _made_in(new: str) -> Iterator[Storage]:
         if made:
             shutil.rmtree(unfinished, ignore_errors=True)
         if not was_there:
-            # Only if it is empty.
+            # Only if the folder is empty.
             with suppress(OSError):
                 os.rmdir(new)
         raise
 
 
 def _clear(unfinished: str) -> None:
-    """Away with what an earlier repair left."""
+    """Remove the remains of an earlier repair."""
     if not os.path.lexists(unfinished):
         return
     if not os.path.isdir(unfinished) or not all(map(data_files.is_store_file, os.listdir(unfinished))):
-        raise NotAStoreError(f"{unfinished} is there already, and nothing that a repair left")
+        raise NotAStoreError(f"{unfinished} exists already and was not left by a repair")
     if process_markers.OpenProcesses(unfinished).writers:
         raise StoreInUseError(f"another repair is writing to {unfinished}")
     shutil.rmtree(unfinished)
@@ -138,7 +137,7 @@ def _clear(unfinished: str) -> None:
 
 def _finish(new: str) -> None:
     unfinished = os.path.join(new, UNFINISHED)
-    with data_files.os_errors(f"what is saved is whole in {unfinished}, but cannot become the store {new}"):
+    with data_files.os_errors(f"the repaired store is complete in {unfinished}, but cannot be moved to {new}"):
         data_files.sync_file(data_file(unfinished))
         os.rename(data_file(unfinished), data_file(new))
         process_markers.sync_folder(new)
@@ -146,10 +145,10 @@ def _finish(new: str) -> None:
 
 
 def _add_what_verify_finds(storage: Storage, report: RepairReport, file_bytes: int, progress: Progress | None) -> None:
-    """What is told to be lost reads as lost; anything else would be new."""
+    """Add problems of the new store to the report, except entries that it lists as lost."""
     storage.flush()
-    is_told = report.entry_is_lost()
-    told = None if progress is None else lambda done: progress(min(done, file_bytes), file_bytes)
-    for problem in verify(storage, structure=False, progress=told).problems:
-        if not is_told(problem.ledger_id, problem.entry_id):
+    is_lost = report.entry_is_lost()
+    on_bytes = None if progress is None else lambda done: progress(min(done, file_bytes), file_bytes)
+    for problem in verify(storage, structure=False, progress=on_bytes).problems:
+        if not is_lost(problem.ledger_id, problem.entry_id):
             report.losses.append(Loss("store", f"verifying the new store: {problem.message}", problem.ledger_id))

@@ -1,4 +1,4 @@
-"""What a repair saved, and what it could not."""
+"""Report of a repair: saved data and losses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 
 class Loss(NamedTuple):
-    """Something that is not in the new store as it was. ``what`` is ``"entries"``, ``"state"`` or ``"metadata"`` of a
-    ledger, ``"copy"`` for what a bookie of a server has of it, ``"node"``, or ``"store"`` where it cannot be said whose
-    it is."""
+    """Something that is missing from the new store or has changed. ``what`` is ``"entries"``, ``"state"`` or
+    ``"metadata"`` of a ledger, ``"copy"`` for a bookie's replica, ``"node"``, or ``"store"`` if the loss cannot be
+    attributed."""
 
     what: str
     why: str
@@ -37,7 +37,7 @@ class Loss(NamedTuple):
 
 @dataclass
 class RepairReport:
-    """Of a dry run the numbers say what would be saved."""
+    """Result of a repair. The numbers of a dry run are those that would be saved."""
 
     source: str
     destination: str
@@ -45,21 +45,21 @@ class RepairReport:
     ledgers: int = 0
     entries: int = 0
     bytes: int = 0
-    """Of entries as they are stored, headers and digests with them."""
+    """Size of the stored entries, with headers and digests."""
     nodes: int = 0
     found_elsewhere: int = 0
-    """Entries that no tree of the file leads to any more, and that were found on its pages."""
+    """Entries found on pages that no tree refers to."""
     deleted_ledgers: int = 0
-    """That were deleted and not collected yet, and are not in the new store."""
+    """Deleted ledgers whose entries were not collected yet. They are not in the new store."""
     made_up: list[int] = field(default_factory=list)
-    """Ledgers whose metadata was lost, and is made up of what their entries tell."""
+    """Ledgers whose metadata was lost and has been reconstructed from their entries."""
     unchecked: list[int] = field(default_factory=list)
-    """Ledgers whose entries are as they were, but could not be checked: their password is not known."""
+    """Ledgers whose entries were copied without verification, because the password is unknown."""
     losses: list[Loss] = field(default_factory=list)
 
     @property
     def lost_entries(self) -> int:
-        """As far as they have names."""
+        """Number of lost entries with known ids."""
         return sum(
             loss.last_entry - loss.first_entry + 1
             for loss in self.losses
@@ -68,11 +68,11 @@ class RepairReport:
 
     @property
     def whole(self) -> bool:
-        """Whether all is saved as it was."""
+        """True if everything was saved unchanged."""
         return not self.losses
 
     def entry_is_lost(self) -> Callable[[int | None, int | None], bool]:
-        """Whether the entry of a ledger is one of those that are lost, for many questions."""
+        """Return a function that checks efficiently whether an entry of a ledger is lost."""
         runs: dict[int, list[tuple[int, int]]] = {}
         for loss in self.losses:
             if loss.ledger_id is not None and loss.first_entry is not None and loss.last_entry is not None:
@@ -83,13 +83,13 @@ class RepairReport:
         def is_lost(ledger_id: int | None, entry_id: int | None) -> bool:
             if ledger_id is None or entry_id is None or ledger_id not in runs:
                 return False
-            place = bisect_right(runs[ledger_id], entry_id, key=itemgetter(0)) - 1
-            return place >= 0 and entry_id <= runs[ledger_id][place][1]
+            index = bisect_right(runs[ledger_id], entry_id, key=itemgetter(0)) - 1
+            return index >= 0 and entry_id <= runs[ledger_id][index][1]
 
         return is_lost
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs; all of it can be written as JSON."""
+        """Convert the report to a dictionary that can be encoded as JSON."""
         names = (
             "dry_run",
             "ledgers",

@@ -1,7 +1,7 @@
-"""Which state of a damaged file is the last one, where its header does not say so.
+"""Search for the newest state of a damaged file whose meta pages do not identify it.
 
-Every commit leaves a page that all its trees hang on, until that page is used anew: a file may have as many of them as
-it has pages. They have most of their trees in common.
+Every commit leaves a root page, to which all trees are attached, until that page is reused. A file may have as many
+roots as pages. They share most of their trees.
 """
 
 from __future__ import annotations
@@ -15,41 +15,40 @@ from bookstand.storage.lmdb.meta_page import META_PAGES
 from bookstand.storage.lmdb.pages import NO_PAGE, Leaf, Node, PageReader, Tree, parse_page
 from bookstand.storage.lmdb.tree_walk import MAX_DEPTH, TreeGap, trees_at, unsealed, walk
 
-# So many states, the newest by their age, are looked at as a whole.
-_MOST_ROOTS = 16
+# Number of newest states that are verified completely.
+_MAX_ROOTS = 16
 
 
-def newest_intact_root(file: PageReader, roots: Iterable[int], told: int) -> tuple[int, dict[bytes, Tree]]:
-    """The newest that is whole; the one that the header leads to, ``told``, if it is newer; where there is neither, the
-    newest."""
-    ages = _Ages(file)
+def newest_intact_root(file: PageReader, roots: Iterable[int], meta_root: int) -> tuple[int, dict[bytes, Tree]]:
+    """Return the newest intact root, or ``meta_root``, that of the newest meta page, if it is newer. If neither exists,
+    return the newest root."""
+    ages = _RootAges(file)
     aged = ((ages.of(trees), root) for root in roots if (trees := trees_at(file, root)))
-    newest = [root for _, root in nlargest(_MOST_ROOTS, aged, key=itemgetter(0))]
+    newest = [root for _, root in nlargest(_MAX_ROOTS, aged, key=itemgetter(0))]
     for root in newest:
-        if root == told or _is_whole(file, root):
+        if root == meta_root or _is_intact(file, root):
             return root, trees_at(file, root)
-    best = told if trees_at(file, told) else next(iter(newest), NO_PAGE)
+    best = meta_root if trees_at(file, meta_root) else next(iter(newest), NO_PAGE)
     return best, trees_at(file, best)
 
 
-def _is_whole(file: PageReader, root: int) -> bool:
-    breaks: list[TreeGap] = []
-    trees = trees_at(file, root, breaks.append)
-    if breaks or len(trees) < len(schema.DATABASES):
+def _is_intact(file: PageReader, root: int) -> bool:
+    gaps: list[TreeGap] = []
+    trees = trees_at(file, root, gaps.append)
+    if gaps or len(trees) < len(schema.DATABASES):
         return False
-    return not any(breaks for tree in trees.values() for _ in walk(file, tree.root, breaks.append)) and not breaks
+    return not any(gaps for tree in trees.values() for _ in walk(file, tree.root, gaps.append)) and not gaps
 
 
-class _Ages:
-    """How old states are. What was found below a page is kept, so that all states together cost one look at each page
-    of the file, and not one at each page of each of them."""
+class _RootAges:
+    """Relative ages of roots. Results are cached per page, so that all roots together read each page only once."""
 
     def __init__(self, file: PageReader) -> None:
         self._file = file
         self._below: dict[bytes, dict[int, int]] = {name: {} for name in (schema.META, schema.LEDGERS, schema.NODES)}
 
     def of(self, trees: dict[bytes, Tree]) -> tuple[int, int, int]:
-        """Later commits have higher ids, versions and numbers of entries, by and large."""
+        """Age as a sort key: later commits usually have higher ids, versions and numbers of entries."""
         roots = {name: tree.root for name, tree in trees.items()}
         ids, *versions = (self._sum(name, roots.get(name, NO_PAGE), 0) for name in self._below)
         entries = trees.get(schema.ENTRIES)
@@ -63,7 +62,7 @@ class _Ages:
         found = None if page is None else parse_page(page)
         if found is None:
             return 0
-        # What leads back to a page above it ends there.
+        # Break cycles of damaged pages.
         known[number] = 0
         if isinstance(found, Leaf):
             known[number] = sum(self._worth(database, node) for node in found.nodes)

@@ -1,8 +1,8 @@
-"""Every record that a damaged data file still has, past LMDB.
+"""Salvage of every record in a damaged data file, without LMDB.
 
-The trees are followed from the header down, and every page that cannot be followed becomes a :class:`TreeGap`: keys
-that may be missing. What belongs there is then looked for on every page of the file, used or given up long ago; a
-record that was found so may be an older one than the last, or one that was deleted since. Nothing is changed.
+The trees are followed from the meta pages. Every page that cannot be followed becomes a :class:`TreeGap`, a range of
+keys that may be missing. Records in that range are then searched on all pages of the file, including free ones. A
+record found this way may be outdated, or may have been deleted since. The file is not changed.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from bookstand.storage.repair.record_index import RecordIndex
 from bookstand.storage.repair.root_search import newest_intact_root
 from bookstand.storage.served import bookie_replica
 
-_LEAVES_KEPT = 64
-_TOLD_EVERY = 4_096
-# No release will ever have a format of such a number: it is damage.
-_NO_FORMAT = 1 << 8
+_CACHED_LEAVES = 64
+_RECORDS_PER_REPORT = 4_096
+# No release will have such a format number: it is damage.
+_INVALID_FORMAT = 1 << 8
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes of the file of how many have been looked at."""
+"""Receives the number of bytes processed so far, and the size of the file."""
 
 
 class SalvagedRecord(NamedTuple):
     key: bytes
     in_place: Node | None
     elsewhere: list[Node]
-    """What was found under the key on pages that do not belong to the tree, or not there."""
+    """Records with that key on pages outside the tree, or misplaced on its pages."""
 
 
 class Salvage:
-    """A data file of which nothing is believed. Close it in the end; a context manager."""
+    """An untrusted data file. A context manager; close it afterwards."""
 
     def __init__(self, path: str, progress: Progress | None = None) -> None:
         self.path = path
@@ -50,21 +50,21 @@ class Salvage:
         try:
             self._progress = progress
             self.commit: int | None = None
-            """The number of the commit that the trees are of, if the header tells."""
+            """Number of the commit that the trees belong to, if known."""
             self.doubts: list[str] = []
-            """What is wrong with the file as a whole."""
-            self.is_of_others = False
-            """Whether its header leads to what is not bookstand's."""
-            self.breaks: dict[bytes, list[TreeGap]] = {}
-            # Where records were found that are not in their place: which node of which page.
+            """Defects of the file as a whole."""
+            self.is_foreign = False
+            """True if the meta pages lead to data of another program."""
+            self.gaps: dict[bytes, list[TreeGap]] = {}
+            # Misplaced records, as node index and page number.
             self._elsewhere = {name: RecordIndex() for name in schema.DATABASES}
-            self._leaf = lru_cache(_LEAVES_KEPT)(self._leaf_at)
+            self._leaf = lru_cache(_CACHED_LEAVES)(self._leaf_at)
             self.trees = self._newest_trees()
             self._check_format()
             for name in schema.DATABASES:
-                self._look_for_breaks(name)
-            if any(self.breaks.values()):
-                self._look_everywhere()
+                self._find_gaps(name)
+            if any(self.gaps.values()):
+                self._scan_all_pages()
         except BaseException:
             self.file.close()
             raise
@@ -75,14 +75,14 @@ class Salvage:
     def __exit__(self, *_: object) -> None:
         self.file.close()
 
-    # -- what there is -----------------------------------------------------------------------------------------------
+    # -- records -----------------------------------------------------------------------------------------------------
 
     def records(self, database: bytes) -> Iterator[SalvagedRecord]:
-        """By ascending keys."""
+        """Records in key order."""
         tree = self.trees.get(database)
         root = NO_PAGE if tree is None else tree.root
         in_place = ((node.key, 0, node) for node in walk(self.file, root, lambda _: None))
-        others = ((key, 1, self._leaf(page)[place]) for key, page, place in self._elsewhere[database])
+        others = ((key, 1, self._leaf(page)[index]) for key, page, index in self._elsewhere[database])
         for key, some in groupby(merge(in_place, others, key=itemgetter(0, 1)), key=itemgetter(0)):
             nodes = [(rank, node) for _, rank, node in some]
             first = nodes[0][1] if nodes[0][0] == 0 else None
@@ -92,12 +92,12 @@ class Salvage:
         return self.file.value(node)
 
     def sealed(self, database: bytes) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Of each key the :meth:`bodies`."""
+        """Each key with its :meth:`bodies`."""
         for found in self.records(database):
             yield found.key, self.bodies(database, found)
 
     def bodies(self, database: bytes, found: SalvagedRecord) -> list[bytes]:
-        """Of the records under a key that are as they were sealed: that in its place, or else all others."""
+        """Bodies of the valid sealed records under a key: the one in the tree, or else all others."""
         for nodes in ([] if found.in_place is None else [found.in_place], found.elsewhere):
             bodies = [body for node in nodes if (body := unsealed(self.file, database, found.key, node)) is not None]
             if bodies:
@@ -113,19 +113,19 @@ class Salvage:
         newest = max(metas, default=None)
         if in_turn and newest is not None:
             self.commit = newest.transaction
-            breaks: list[TreeGap] = []
-            trees = trees_at(self.file, newest.root, breaks.append)
-            if trees and not breaks:
-                # Those that it does not name are looked for page by page.
+            gaps: list[TreeGap] = []
+            trees = trees_at(self.file, newest.root, gaps.append)
+            if trees and not gaps:
+                # Trees that it does not name are searched page by page.
                 return trees
-            self.is_of_others = not breaks and not trees
+            self.is_foreign = not gaps and not trees
         if in_turn:
-            self.doubts.append("the page that all others hang on cannot be read as it is")
+            self.doubts.append("the root page of the main tree is damaged")
         elif metas:
-            told = ", ".join(str(number) for number in numbers)
-            self.doubts.append(f"of its two header pages {len(metas)} can be read, and told of is commit {told}")
+            commits = ", ".join(str(number) for number in numbers)
+            self.doubts.append(f"{len(metas)} of its {META_PAGES} meta pages can be read, with commit {commits}")
         else:
-            self.doubts.append("none of its two header pages can be read")
+            self.doubts.append("neither of its meta pages can be read")
         of_metas = {meta.root: meta.transaction for meta in metas}
         roots = sorted({*of_metas, *self._possible_roots()})
         root, trees = newest_intact_root(self.file, roots, newest.root if newest else NO_PAGE)
@@ -133,7 +133,7 @@ class Salvage:
         return trees
 
     def _possible_roots(self) -> Iterator[int]:
-        """Pages that look as if all others hung on them: of the last commit, and of earlier ones."""
+        """Pages that look like root pages, of the newest commit or of earlier ones."""
         for number, leaf in self._leaves():
             names = {node.key for node in leaf.nodes if node.is_tree}
             if names and names <= set(schema.DATABASES):
@@ -142,34 +142,34 @@ class Salvage:
     def _check_format(self) -> None:
         for key, in_place, _ in self.records(schema.META):
             value = b"" if in_place is None else in_place.value
-            if key == schema.META_FORMAT and 0 < int.from_bytes(value, "big") < _NO_FORMAT:
+            if key == schema.META_FORMAT and 0 < int.from_bytes(value, "big") < _INVALID_FORMAT:
                 check_format(self.path, value)
 
-    # -- what is not in its place ------------------------------------------------------------------------------------
+    # -- misplaced records -------------------------------------------------------------------------------------------
 
-    def _look_for_breaks(self, name: bytes) -> None:
-        found = self.breaks[name] = []
+    def _find_gaps(self, name: bytes) -> None:
+        gaps = self.gaps[name] = []
         tree = self.trees.get(name)
         if tree is None:
-            found.append(TreeGap(b"", None, None, "the page that tells where it begins is not to be had"))
+            gaps.append(TreeGap(b"", None, None, "the page with the record of its tree cannot be read"))
             return
-        for count, _ in enumerate(walk(self.file, tree.root, found.append)):
-            if not count % _TOLD_EVERY:
-                self._tell(self.file.bytes_read)
+        for count, _ in enumerate(walk(self.file, tree.root, gaps.append)):
+            if not count % _RECORDS_PER_REPORT:
+                self._report_progress(self.file.bytes_read)
 
-    def _tell(self, done: int) -> None:
+    def _report_progress(self, done: int) -> None:
         if self._progress is not None:
             self._progress(min(done, self.file.bytes), self.file.bytes)
 
-    def _look_everywhere(self) -> None:
-        spans = {name: KeyRanges(breaks) for name, breaks in self.breaks.items()}
+    def _scan_all_pages(self) -> None:
+        ranges = {name: KeyRanges(gaps) for name, gaps in self.gaps.items()}
         for number, leaf in self._leaves():
-            for place, node in enumerate(leaf.nodes):
+            for index, node in enumerate(leaf.nodes):
                 name = self._database_of(node)
-                if name is not None and node.key in spans[name]:
-                    self._elsewhere[name].add(node.key, number, place)
-        for places in self._elsewhere.values():
-            places.sort()
+                if name is not None and node.key in ranges[name]:
+                    self._elsewhere[name].add(node.key, number, index)
+        for record_index in self._elsewhere.values():
+            record_index.sort()
 
     def _leaf_at(self, number: int) -> list[Node]:
         page = self.file.page(number)
@@ -183,13 +183,13 @@ class Salvage:
             found = None if page is None else parse_page(page)
             if isinstance(found, Leaf):
                 yield number, found
-            # What a value holds is not taken for pages.
+            # The content of a large value is not decoded as pages.
             number += 1 if page is None else self.file.overflow_page_count(page, number)
-            self._tell(number * self.file.page_size)
+            self._report_progress(number * self.file.page_size)
 
     def _database_of(self, node: Node) -> bytes | None:
-        """Whose record it is, by what is in it. Entries say which they are, and the others are sealed with their key;
-        whether the rest of an entry is right is seen when it is taken."""
+        """Sub-database of a record, recognized by its content: entries begin with their ids, other records are sealed
+        with their key. An entry is verified when it is copied."""
         key = node.key
         if node.is_tree:
             return None

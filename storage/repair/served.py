@@ -1,7 +1,7 @@
-"""What a damaged store still has of what servers keep in it: their sessions and znodes, and what each bookie was sent.
+"""Repair of the data of servers: sessions, znodes, and the replicas of each bookie.
 
-Where the mark of a bookie's entry is damaged, the store's own entry takes its place. What a client sent is in both
-places the same; and if the store has no such entry, the bookie's reads as lost.
+A damaged override is replaced by the store's own entry, since a client sends the same entry to each bookie. If the
+store has no such entry, the bookie's replica reads as lost.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 def served_operations(
     found: Salvage, report: RepairReport, saved: set[int], deleted: set[int], met: dict[bytes, int]
 ) -> Iterator[tuple[Operation, int]]:
-    """Operations, and about how many bytes each writes. ``saved`` and ``deleted`` are ledgers; of the latter nothing is
-    copied. Keys of ``copies`` are counted in ``met``."""
+    """Yield operations and the approximate number of bytes each writes. ``saved`` and ``deleted`` are ledger ids;
+    nothing is copied of deleted ledgers. Keys of ``copies`` are counted in ``met``."""
     for key, bodies in found.sealed(schema.META):
         if bodies and key.startswith(schema.META_OF_SERVERS):
-            # Of several the newest: they begin with numbers that only ever rise.
+            # The newest of several: the bodies begin with numbers that only increase.
             yield RestoreSealed(schema.META, key, max(bodies)), len(key) + len(bodies[0])
     for one in found.records(schema.COPIES):
         met[schema.COPIES] += 1
@@ -50,23 +50,23 @@ def served_operations(
             else:
                 report.losses.append(Loss("copy", f"{name} is damaged", ledger_id))
         else:
-            mark = _mark(found, one)
-            if mark is None:
-                why = f"{name} is damaged: the store's own takes its place"
+            override = _override(found, one)
+            if override is None:
+                why = f"{name} is damaged: replaced by the store's entry"
                 report.losses.append(Loss("copy", why, ledger_id, entry_id, entry_id))
-                mark = bookie_replica.SAME
-            yield RestoreOverride(one.key, mark), len(one.key) + len(mark)
+                override = bookie_replica.SAME
+            yield RestoreOverride(one.key, override), len(one.key) + len(override)
 
 
-def _age(copy: bookie_replica.ReplicaState) -> tuple[int, int]:
-    return copy.count, copy.lac
+def _age(replica: bookie_replica.ReplicaState) -> tuple[int, int]:
+    return replica.count, replica.lac
 
 
-def _mark(found: Salvage, one: SalvagedRecord) -> bytes | None:
-    """None if there is none that can be, or several are found, and which is the last is not known."""
+def _override(found: Salvage, one: SalvagedRecord) -> bytes | None:
+    """Return the override; None if there is no valid one, or several of which the newest is unknown."""
     nodes = one.elsewhere if one.in_place is None else [one.in_place]
-    overrides = {mark for node in nodes if (mark := found.value(node)) is not None}
+    values = {value for node in nodes if (value := found.value(node)) is not None}
     good = [
-        mark for mark in overrides if bookie_replica.may_be_override(one.key, mark[: bookie_replica.OVERRIDE_BYTES])
+        value for value in values if bookie_replica.may_be_override(one.key, value[: bookie_replica.OVERRIDE_BYTES])
     ]
     return good[0] if len(good) == 1 else None

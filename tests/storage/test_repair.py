@@ -141,7 +141,7 @@ def test_entries_that_are_wrong(store: Store) -> None:
     assert {loss.ledger_id for loss in report.losses} == {0}
     assert [loss.why for loss in report.losses] == [
         "its crc32c digest does not match its bytes",
-        "nowhere in the file",
+        "not found in the file",
         "5 bytes are too few for header and crc32c digest",
         "the stored bytes are those of entry 13",
     ]
@@ -300,14 +300,14 @@ def test_the_older_header_page_is_lost(store: Store) -> None:
     (damaged / "witness").unlink()
     report = repaired(damaged, new)
     assert check(store, report, new) == SHAPE.entries + SHAPE.nodes
-    assert ["what was committed last may be lost" in loss.why for loss in report.losses] == [True]
+    assert ["the last commits may be lost" in loss.why for loss in report.losses] == [True]
 
 
 def test_both_header_pages_are_lost(store: Store) -> None:
     damaged, new = store.damaged([["write", 0, "00" * 2 * PAGE]])
     report = repaired(damaged, new)
     assert check(store, report, new) == SHAPE.entries + SHAPE.nodes
-    assert "none of its two header pages can be read" in report.losses[0].why
+    assert "neither of its meta pages can be read" in report.losses[0].why
 
 
 def test_the_page_that_all_others_hang_on(store: Store) -> None:
@@ -343,7 +343,7 @@ def test_a_file_that_was_rolled_back(store: Store) -> None:
     damaged, new = store.damaged([["cut", 0], ["write", 0, store.target.earlier[-3].hex()]])
     report = repaired(damaged, new)
     (loss,) = report.losses
-    assert "were witnessed, and all after" in loss.why
+    assert "were witnessed; all after" in loss.why
 
 
 @pytest.mark.parametrize("content", [b"", b"no store at all\n", bytes(10 * PAGE), os.urandom(5 * PAGE)])
@@ -512,13 +512,13 @@ def test_places(store: Store) -> None:
         repair(damaged, damaged / "new")
     new.mkdir()
     (new / "mine").touch()
-    with pytest.raises(IncorrectParameterError, match="is there already, and no empty folder"):
+    with pytest.raises(IncorrectParameterError, match="exists already and is not an empty folder"):
         repair(damaged, new)
     (new / "mine").unlink()
     unfinished = new / UNFINISHED
     unfinished.mkdir()
     (unfinished / "mine").touch()
-    with pytest.raises(NotAStoreError, match="nothing that a repair left"):
+    with pytest.raises(NotAStoreError, match="was not left by a repair"):
         repair(damaged, new)
     (unfinished / "mine").unlink()
     assert repair(damaged, new).whole

@@ -97,8 +97,8 @@ def test_marks_that_are_damaged(served: Path, tmp_path: Path, wrong: bytes) -> N
         change(served, schema.COPIES, key, lambda mark: wrong)
     report = repaired(served, new)
     assert [str(loss) for loss in report.losses] == [
-        "copy of ledger 6: entry 6:1 of bookie 2 is damaged: the store's own takes its place",
-        "copy of ledger -1: entry -1:3 of bookie 2 is damaged: the store's own takes its place",
+        "copy of ledger 6: entry 6:1 of bookie 2 is damaged: replaced by the store's entry",
+        "copy of ledger -1: entry -1:3 of bookie 2 is damaged: replaced by the store's entry",
     ]
     assert report.lost_entries == 0
     with bookstand.open(new) as store, store.storage.copies(2) as view:
@@ -110,7 +110,7 @@ def test_marks_that_are_damaged(served: Path, tmp_path: Path, wrong: bytes) -> N
 def test_what_a_bookie_knows_is_damaged(served: Path, tmp_path: Path) -> None:
     change(served, schema.COPIES, schema.COPY_LEDGER.pack(STRIPED, 2), flipped)
     report = repaired(served, tmp_path / "new")
-    assert [str(loss) for loss in report.losses] == ["copy of ledger 5: what bookie 2 knows of ledger 5 is damaged"]
+    assert [str(loss) for loss in report.losses] == ["copy of ledger 5: state of ledger 5 at bookie 2 is damaged"]
 
 
 def test_an_entry_that_is_lost_is_told_once(served: Path, tmp_path: Path) -> None:
