@@ -16,7 +16,5 @@ if TYPE_CHECKING:
 
 
 class SystemClock:
-    """The system clock."""
-
     def now(self) -> int:
         return time.time_ns() // 1_000_000

@@ -63,7 +63,6 @@ class StorageReader:
         return self._versioned(schema.LEDGERS, schema.LEDGER_KEY.pack(ledger_id))
 
     def has_ledger(self, ledger_id: int) -> bool:
-        """Return True if a ledger has metadata, even if it is damaged."""
         if not 0 <= ledger_id <= schema.MAX_LEDGER_ID:
             return False
         return self._get(schema.LEDGERS, schema.LEDGER_KEY.pack(ledger_id)) is not None
@@ -86,7 +85,6 @@ class StorageReader:
         return self._versioned(schema.NODES, path.encode())
 
     def ledger_ids(self) -> Iterator[int]:
-        """Ids of all ledgers that have metadata, ascending."""
         return (schema.ledger_of(schema.LEDGERS, key) for key in self.keys_of(schema.LEDGERS))
 
     def keys_of(self, database: bytes, start: bytes = b"") -> Iterator[bytes]:
@@ -99,7 +97,6 @@ class StorageReader:
             start = page[-1] + b"\0"
 
     def meta(self, key: bytes) -> bytes | None:
-        """Body of a record in ``meta``."""
         sealed = self._get(schema.META, key)
         # The format record is not sealed.
         return sealed if sealed is None or key == schema.META_FORMAT else sealed_record.unseal(schema.META, key, sealed)
@@ -185,7 +182,6 @@ class StorageReader:
         return found
 
     def node_paths(self, prefix: str) -> Iterator[str]:
-        """Paths that begin with ``prefix``, in byte order."""
         wanted = prefix.encode()
         return map(schema.path_of, takewhile(lambda key: key.startswith(wanted), self.keys_of(schema.NODES, wanted)))
 

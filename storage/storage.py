@@ -440,7 +440,6 @@ class Storage(ProcessBound, StorageReader):
             raise
 
     def copies(self, bookie: int) -> ReplicaReader:
-        """Open a snapshot of one bookie's replica."""
         self.check_usable()
         return ReplicaReader(self._environment, bookie)
 
@@ -453,7 +452,6 @@ class Storage(ProcessBound, StorageReader):
         return pending_for(request)
 
     def apply(self, batch: WriteBatch) -> list[Any]:
-        """Submit a write batch and wait for its commit."""
         request = CommitRequest(self.committer, batch.operations)
         self.enqueue(request)
         result: list[Any] = pending_for(request).result()
@@ -469,7 +467,6 @@ class Storage(ProcessBound, StorageReader):
         self.committer.enqueue(request)
 
     def flush(self) -> None:
-        """Commit everything queued."""
         self.committer.flush()
 
     def flush_if_queued(self) -> None:
@@ -545,7 +542,6 @@ class Storage(ProcessBound, StorageReader):
 
     @property
     def last_commit(self) -> int:
-        """Number of the newest commit, by any process."""
         self.check_usable()
         return self._environment.last_commit
 
@@ -568,7 +564,6 @@ class Storage(ProcessBound, StorageReader):
         return count
 
     def other_processes(self) -> process_markers.OpenProcesses:
-        """Other processes that have the store open."""
         return process_markers.OpenProcesses(self.path, besides=self._marker)
 
     def check_structure(self) -> None:

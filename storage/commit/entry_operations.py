@@ -83,7 +83,6 @@ class AddEntries(ConsumesSpace):
         return encoded
 
     def encode_one(self) -> tuple[bytes, bytes]:
-        """Key and stored bytes of a single entry."""
         payload = self.payloads[0]
         length = self.length_before + len(payload)
         first = self.first_entry

@@ -408,7 +408,6 @@ def _put_entries(transaction: lmdb.Transaction, database: lmdb._Database, encode
 
 
 def _size_of(requests: Sequence[Request]) -> int:
-    """Estimate of the map space that the requests need, in bytes."""
     total = 0
     for request in requests:
         for operation in request.operations:

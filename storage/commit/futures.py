@@ -94,7 +94,6 @@ class Waiters:
             self._gates.remove(gate)
 
     def notify(self) -> None:
-        """Wake all waiting threads."""
         for gate in list(self._gates):
             open_gate(gate)
 
@@ -266,7 +265,6 @@ def pending_for(completion: Completion, value: Any = None) -> Pending:
 
 
 def completed(value: Any = None, error: BaseException | None = None) -> Pending:
-    """Create a completed Pending."""
     completion = Completion()
     completion.complete(value, error)
     return pending_for(completion)

@@ -363,7 +363,6 @@ class GroupCommitter(ProcessBound):
 
 
 def _outcome_after(interruption: BaseException) -> BookstandError:
-    """Error for requests whose commit was interrupted."""
     if isinstance(interruption, SimulatedCrash):
         return interruption.reason
     return OutcomeUnknownError(f"the commit was interrupted by {interruption!r}")

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
             """Check and stage the operation, and return its result; raise to refuse the whole batch."""
 
     class TransactionView(Protocol):
-        """The write transaction as write sets see it."""
-
         def get(self, database: bytes, key: bytes) -> bytes | None: ...
         def get_many(self, database: bytes, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]: ...
         def state(self, ledger_id: int) -> LedgerState | None: ...
@@ -112,7 +110,6 @@ class WriteSet:
         return found
 
     def existing_overrides(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Existing overrides of a bookie's replica, by key."""
         found: dict[bytes, bytes | None] = dict(self._view.get_many(schema.COPIES, keys))
         if self.overrides:
             found.update({key: self.overrides[key] for key in keys if key in self.overrides})

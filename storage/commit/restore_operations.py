@@ -105,8 +105,6 @@ class RestoreState:
 
 
 class RestoreVersioned:
-    """Restore a ledger's metadata or a node with its version."""
-
     __slots__ = ("database", "key", "value", "version")
 
     def __init__(self, database: bytes, key: bytes, value: bytes, version: int) -> None:
@@ -134,8 +132,6 @@ class RestoreSealed:
 
 
 class RestoreOverride:
-    """Restore a bookie's override of an entry."""
-
     __slots__ = ("key", "override")
 
     def __init__(self, key: bytes, override: bytes) -> None:
@@ -147,8 +143,6 @@ class RestoreOverride:
 
 
 class RaiseCounter:
-    """Raise a counter in ``meta`` to at least ``number``."""
-
     __slots__ = ("name", "number")
 
     def __init__(self, name: bytes, number: int) -> None:
@@ -163,8 +157,6 @@ class RaiseCounter:
 
 
 class RaiseNextLedger(RaiseCounter):
-    """Raise the next ledger id to at least ``ledger_id``."""
-
     __slots__ = ()
 
     def __init__(self, ledger_id: int) -> None:

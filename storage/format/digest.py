@@ -37,7 +37,6 @@ class Digest:
         raise TypeError("use one of the digests of this module")
 
     def of_all(self, headers: Iterable[bytes], payloads: Iterable[bytes]) -> Iterator[bytes]:
-        """Digest slots of many entries."""
         return map(self.of, headers, payloads)
 
 

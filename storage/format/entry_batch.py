@@ -301,7 +301,6 @@ def _digests(
 
 
 def _checksums(digest: CrcDigest, payloads: Sequence[bytes]) -> Any:
-    """Checksum of each payload."""
     import numpy as np
 
     # A fifth faster than `map`, which creates a tuple for each call: `zip` reuses its own.

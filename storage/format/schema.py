@@ -77,7 +77,6 @@ FORMAT = VERSION.struct
 
 
 def ledger_of(database: bytes, key: bytes) -> int:
-    """Ledger id of a key of ``ledgers`` or ``state``."""
     if len(key) == LEDGER_KEY.size and (ledger_id := int.from_bytes(key, "big")) <= MAX_LEDGER_ID:
         return ledger_id
     raise _impossible(database, key)
@@ -93,7 +92,6 @@ def entry_of(key: bytes) -> tuple[int, int]:
 
 
 def path_of(key: bytes) -> str:
-    """Path of a key of ``nodes``."""
     try:
         return key.decode()
     except UnicodeDecodeError:

@@ -46,7 +46,6 @@ def checksum_of(sealed: bytes | None) -> int:
 
 
 def encode_checksum_xor(key: bytes, total: int) -> bytes:
-    """Record for an XOR of checksums."""
     return seal(key, _CRC.pack(total))
 
 

@@ -122,7 +122,6 @@ class MapLock(ProcessBound):
                     self._changed.notify()
 
     def leave_all(self) -> None:
-        """Release all shared holds of this thread."""
         with self.lock:
             self._inside.pop(get_ident(), None)
             if self._shut is not None:
@@ -267,7 +266,6 @@ class LmdbEnvironment(ProcessBound):
         return Preallocator(name, self.page_size)
 
     def close(self, reason: BookstandError | None = None) -> None:
-        """Close the environment; later use raises ``reason``."""
         with self._map_lock:
             self._closed = True
             self._closed_for = reason
@@ -501,7 +499,6 @@ class LmdbEnvironment(ProcessBound):
 
     @property
     def last_commit(self) -> int:
-        """Number of the newest commit by any process."""
         call = MapUser(sys._getframe())
         env = self._enter(call)
         try:

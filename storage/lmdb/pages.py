@@ -164,7 +164,6 @@ def estimate_pages(sizes: Iterable[int], key_size: int, page_size: int) -> int:
 
 
 def page_number(page: bytes) -> int:
-    """Number in the header of a page."""
     number: int = _PAGE.unpack_from(page)[0]
     return number
 
@@ -238,13 +237,11 @@ class PageReader:
         return max(1, count) if is_first else 1
 
     def value_prefix(self, node: Node, size: int) -> bytes:
-        """First bytes of a value, as far as they can be read."""
         if node.overflow is None:
             return node.value[:size]
         return self.read(node.overflow * self.page_size + _HEADER.size, size) or b""
 
     def value(self, node: Node) -> bytes | None:
-        """Read a value; None if it cannot be read."""
         if node.overflow is None:
             return node.value if len(node.value) == node.size else None
         if node.overflow < META_PAGES or node.overflow >= self.pages:

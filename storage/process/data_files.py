@@ -243,7 +243,6 @@ def structure_problem(path: str) -> str | None:
 
 
 def verify_structure(path: str) -> None:
-    """Raise :class:`StoreDamagedError` with the result of :func:`structure_problem`."""
     problem = structure_problem(path)
     if problem is not None:
         raise StoreDamagedError(f"{problem}: bookstand repair saves what can be saved")
@@ -277,7 +276,6 @@ def probe_in_subprocess(path: str) -> None:
 
 @contextmanager
 def os_errors(doing: str) -> Iterator[None]:
-    """Translate errors of the operating system inside the block."""
     try:
         yield
     except OSError as error:

@@ -108,8 +108,6 @@ class _LockedFile:
 
 
 class ProcessMarker(_LockedFile):
-    """Marker of this process."""
-
     def __init__(self, folder: str, read_only: bool = False, locked: bool = True) -> None:
         """``locked=False`` marks a reader without LMDB's lock file, which keeps writers out."""
         prefix = (READER if locked else UNLOCKED) if read_only else WRITER
@@ -244,7 +242,6 @@ class OpenProcesses:
 
 
 def make_folders(path: str) -> None:
-    """Create a folder and its missing parents durably."""
     os.makedirs(path, exist_ok=True)
     sync_parents(path)
 

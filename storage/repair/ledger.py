@@ -146,7 +146,6 @@ class LedgerRepair:
 
     @property
     def absent(self) -> int:
-        """Number of lost entries that were not found in the file."""
         return sum(last - first + 1 for first, last, why in self._lost() if why == _NOT_FOUND)
 
     def _lost(self) -> list[tuple[int, int, str]]:
@@ -204,7 +203,6 @@ class LedgerRepair:
         return self._metadata.replace(state=CLOSED, last_entry_id=self.end, length=self._length)
 
     def metadata(self) -> LedgerMetadata:
-        """Reconstruct lost metadata."""
         password = self._password
         name = self._digest_name
         with_password = password is not None and name != ""
@@ -228,7 +226,6 @@ class LedgerRepair:
     # -- digests and passwords ---------------------------------------------------------------------------------------
 
     def _possible_digests(self) -> list[tuple[Digest, bytes]]:
-        """Candidates for the digest, each with its password."""
         recorded = self._recorded_digest
         key = None if self._known is None else self._known.master_key
         if self._metadata is not None and self._metadata.has_password:
@@ -274,7 +271,6 @@ class LedgerRepair:
 
 
 def _joined(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Merge adjacent spans with the same reason."""
     joined: list[tuple[int, int, str]] = []
     for first, last, why in spans:
         if joined and joined[-1][1] + 1 == first and joined[-1][2] == why:

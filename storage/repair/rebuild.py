@@ -132,7 +132,6 @@ class StoreRebuilder:
         return found
 
     def _read_states(self) -> dict[int, LedgerState | None]:
-        """Read the ledger states; None for damaged ones."""
         states: dict[int, LedgerState | None] = {}
         for ledger_id, bodies in self._of_ledgers(schema.STATE):
             good: list[LedgerState] = []
@@ -288,7 +287,6 @@ class StoreRebuilder:
 
     @staticmethod
     def _newest(bodies: list[bytes]) -> tuple[bytes, int] | None:
-        """Return the (value, version) with the highest version."""
         good = [
             (body[sealed_record.VERSION.size :], sealed_record.VERSION.unpack_from(body)[0])
             for body in bodies

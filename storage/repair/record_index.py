@@ -19,7 +19,6 @@ class RecordIndex:
         self._rows.setdefault(len(key), bytearray()).extend(key + _POSITION.pack(page, node))
 
     def sort(self) -> None:
-        """Sort the index after all records have been added."""
         import numpy as np
 
         for size, rows in self._rows.items():

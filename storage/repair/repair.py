@@ -125,7 +125,6 @@ def _made_in(new: str) -> Iterator[Storage]:
 
 
 def _clear(unfinished: str) -> None:
-    """Remove the remains of an earlier repair."""
     if not os.path.lexists(unfinished):
         return
     if not os.path.isdir(unfinished) or not all(map(data_files.is_store_file, os.listdir(unfinished))):

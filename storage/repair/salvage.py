@@ -78,7 +78,6 @@ class Salvage:
     # -- records -----------------------------------------------------------------------------------------------------
 
     def records(self, database: bytes) -> Iterator[SalvagedRecord]:
-        """Records in key order."""
         tree = self.trees.get(database)
         root = NO_PAGE if tree is None else tree.root
         in_place = ((node.key, 0, node) for node in walk(self.file, root, lambda _: None))

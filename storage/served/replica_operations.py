@@ -59,7 +59,6 @@ class AddToReplica(ConsumesSpace):
 
     @property
     def estimated_bytes(self) -> int:
-        """Estimate of the map space needed, in bytes."""
         return sum(map(len, self.stored)) + 200 * len(self.stored)
 
     def apply(self, staging: WriteSet) -> None:
@@ -154,8 +153,6 @@ class AddToReplica(ConsumesSpace):
 
 
 class _SentEntries:
-    """Entries in ascending order of id, with their keys."""
-
     __slots__ = ("ids", "keys", "stored")
 
     def __init__(self, ids: Sequence[int], keys: Sequence[bytes], stored: Sequence[bytes]) -> None:
@@ -224,7 +221,6 @@ class SetReplicaLac:
 
 
 def highest_lac(stored: Iterable[bytes]) -> int:
-    """Highest LAC that any of the entries carries, at least -1."""
     lac = -1
     for entry in stored:
         (carried,) = _LAC.unpack_from(entry, _LAC_AT)

@@ -45,7 +45,6 @@ class ReplicaReader:
         return bookie_replica.effective_state(found, replica)
 
     def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """The bookie's replica of an entry, or None if it has none."""
         found, replica = self._known(ledger_id)
         home = bookie_replica.mirrors_store(found, self._bookie)
         storable = found is not None and entry_id >= 0
@@ -57,7 +56,6 @@ class ReplicaReader:
         return bookie_replica.resolve_entry(override, stored, home, schema.copy_name(key))
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
-        """Ids of the entries that the bookie has, ascending."""
         found, replica = self._known(ledger_id)
         overrides = self._overrides(ledger_id) if replica is not None else {}
         if found is not None and bookie_replica.mirrors_store(found, self._bookie):
