@@ -32,7 +32,7 @@ class Nodes:
         self._storage.flush_if_queued()
         found = self._storage.node(path)
         if found is None:
-            raise NoSuchNodeError(f"there is no node {path!r}")
+            raise NoSuchNodeError(f"node {path!r} does not exist")
         return found
 
     def put(self, path: str, value: bytes, expected_version: int | None = ANY_VERSION) -> int:
@@ -74,7 +74,7 @@ def check_path(path: object) -> str:
     except UnicodeEncodeError as error:
         raise IncorrectParameterError(f"the path {path!r} cannot be stored: {error}") from None
     if size > LONGEST_PATH:
-        raise IncorrectParameterError(f"a node's path has at most {LONGEST_PATH} bytes, not {size}: {path[:60]!r}…")
+        raise IncorrectParameterError(f"a node's path must not exceed {LONGEST_PATH} bytes, not {size}: {path[:60]!r}…")
     return path
 
 

@@ -59,7 +59,7 @@ class StorageReader:
         return self._get(schema.ENTRIES, schema.ENTRY_KEY.pack(ledger_id, entry_id))
 
     def metadata(self, ledger_id: int) -> tuple[bytes, int] | None:
-        """(metadata bytes, version), or None."""
+        """Return (metadata bytes, version), or None."""
         return self._versioned(schema.LEDGERS, schema.LEDGER_KEY.pack(ledger_id))
 
     def has_ledger(self, ledger_id: int) -> bool:
@@ -81,7 +81,7 @@ class StorageReader:
         return *sealed_record.unseal_versioned(schema.LEDGERS, key, metadata), known
 
     def node(self, path: str) -> tuple[bytes, int] | None:
-        """(value, version), or None."""
+        """Return (value, version), or None."""
         return self._versioned(schema.NODES, path.encode())
 
     def ledger_ids(self) -> Iterator[int]:
@@ -158,7 +158,7 @@ class StorageReader:
         return page
 
     def change_count(self) -> int:
-        """Number of changes made by other writers than a server, since the store was first served."""
+        """Number of changes by writers other than a server, since the store was first served."""
         sealed = self._get(schema.META, schema.META_CHANGE_FEED)
         return 0 if sealed is None else change_feed.decode_count(sealed)
 

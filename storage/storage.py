@@ -1,7 +1,7 @@
 """Storage engine of the bookie: one store on one machine, shared by all clients of this process.
 
 Every change goes through ``submit``. With ``durability="commit"`` a change survives kill -9 and power loss once its
-Pending has completed. Unconfirmed changes may survive, but only as a prefix.
+Pending has completed. Of unconfirmed changes a prefix, in order of submission, may survive.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def open_storage(
     if check not in CHECKS:
         raise IncorrectParameterError(f"check must be one of {CHECKS}, not {check!r}")
     if hooks is not None and not isinstance(hooks, Hooks):
-        raise IncorrectParameterError(f"hooks are a bookstand.storage.hooks.Hooks, not {type(hooks).__name__}")
+        raise IncorrectParameterError(f"hooks must be a bookstand.storage.hooks.Hooks, not {type(hooks).__name__}")
     folder = data_files.folder_name(path)
     opened: Storage | None = None
     try:
@@ -326,7 +326,7 @@ class Storage(ProcessBound, StorageReader):
         self._watchers.notify()
 
     def _release_resources(self) -> None:
-        """Close the environment and remove the marker. Each step can be repeated; the last one sets the flag."""
+        """Close the environment and remove the marker. Can be repeated after an interruption."""
         if self._released:
             return
         clean = self._closed_reason is None or self._is_clean
@@ -425,8 +425,8 @@ class Storage(ProcessBound, StorageReader):
         self.entry_hooks = hooks if hooks is not None and hooks.sees_entries else None
 
     def point(self, name: str, subject: Subject = None, bookie: int | None = None) -> None:
-        """Reach a failpoint of ``hooks.POINTS``, optionally at one bookie of a server. Callers check ``hooks`` first to
-        save the call; another thread may have removed them since."""
+        """Run the hooks of a failpoint, or those for one bookie of a server. Callers check ``hooks`` first to save the
+        call; another thread may have removed them since."""
         hooks = self.hooks
         if hooks is None:
             return

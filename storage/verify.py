@@ -130,7 +130,7 @@ def _verify_nodes(storage: Storage, report: Report) -> None:
 
 
 def _verify_copies(storage: Storage, report: Report) -> None:
-    """Check the records of all bookies, and that each overriding copy of an entry exists and has the right ids."""
+    """Check the replica states of all bookies, and the ids of each entry that overrides the store's."""
     for key in storage.keys_of(schema.COPIES):
         name = _reported(report, schema.copy_name, key)
         if name is None:
@@ -280,6 +280,6 @@ def _verify_count(ledger_id: int, state: LedgerState, count: int, report: Report
         report.add(f"ledger {ledger_id} has {count} entries, but {state.count} were stored", ledger_id)
     if not state.deleted_at and not state.unbroken + 1 <= state.count <= state.last_entry + 1:
         report.add(
-            f"ledger {ledger_id}: {state.count} entries cannot end at {state.last_entry}, unbroken to {state.unbroken}",
+            f"ledger {ledger_id}: {state.count} entries without a gap up to {state.unbroken} cannot end at {state.last_entry}",
             ledger_id,
         )

@@ -59,7 +59,6 @@ class AddEntries(ConsumesSpace):
         self.length_before = length_before
         self.payloads = payloads
         self.in_order = in_order
-        # Sizes of the payloads, if known.
         self.sizes: PayloadSizes | None = None
         self.encoded: EncodedEntries | None = None
 

@@ -278,7 +278,7 @@ class WriteTransaction:
     # -- changes -----------------------------------------------------------------------------------------------------
 
     def apply(self, operations: Sequence[Operation], full: BookstandError | None) -> Outcome:
-        """Apply one write batch, or refuse it without a trace. ``full``: error for operations that consume space."""
+        """Apply one write batch, or refuse it and change nothing. ``full``: error for operations that consume space."""
         try:
             if full is not None and any(isinstance(operation, ConsumesSpace) for operation in operations):
                 raise full
@@ -323,7 +323,7 @@ class WriteTransaction:
         written = self._records.get((database, key))
         self._records[database, key] = there if written is None else written[0], value
         if value is None or (written is not None and there is not None):
-            # LMDB overwrites a larger value of the same transaction in place, and keeps more pages than needed.
+            # Without the deletion LMDB would overwrite a larger value of this transaction in place, and keep its pages.
             self._transaction.delete(key, b"", self._databases[database])
         if value is not None:
             self._transaction.put(key, value, True, True, False, self._databases[database])

@@ -73,7 +73,7 @@ class Batch:
     """Requests that one commit will cover. Its gates are open while there is something for a waiting thread to do.
 
     Many threads wait at two gates, so that the next one wakes up while one runs. For few threads one gate is faster,
-    and a third gate does not pay even for many.
+    and a third gate does not help even for many.
     """
 
     __slots__ = ("committed", "gates", "outcomes", "requests", "waiting")
@@ -84,7 +84,6 @@ class Batch:
         self.outcomes: list[Outcome] | None = None
         self.committed = False
         self.gates = shut_gate(), shut_gate()
-        # Threads waiting for this batch.
         self.waiting: set[int] = set()
 
     def next_gate(self) -> Lock:
@@ -231,8 +230,7 @@ class GroupCommitter(ProcessBound):
 
     @contextmanager
     def shut_down(self) -> Iterator[None]:
-        """Stop for good. No commit runs in another thread inside the block, and all waiting threads are completed after
-        it.
+        """Stop for good. No commit runs in another thread inside the block, and all requests are completed after it.
 
         Unlike :meth:`paused`, it may be called inside a commit. The store must already refuse every request.
         """
@@ -331,7 +329,7 @@ class GroupCommitter(ProcessBound):
         call_all(later)
 
     def _lead_suppressing(self) -> None:
-        """Lead in the background thread. Submitters have their errors already, so the thread must survive any error."""
+        """Lead, and suppress errors: the submitters have them already, and the background thread must continue."""
         try:
             self._lead()
         except SimulatedCrash:

@@ -47,7 +47,7 @@ class NodeVersionError(MetadataVersionError):
 
 
 class AssertNodeVersion:
-    """Refuse the batch unless a node has a version: a writer that changed the node has taken over."""
+    """Refuse the batch unless a node has this version: another writer that changed it has taken over."""
 
     __slots__ = ("path", "version")
 

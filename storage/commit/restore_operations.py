@@ -34,7 +34,6 @@ class RestoreEntries:
         self.after = after
         self.entry_ids = entry_ids
         self.stored = stored
-        # The highest last-add-confirmed that any of them carries.
         self.lac = lac
 
     def apply(self, staging: WriteSet) -> None:

@@ -46,7 +46,7 @@ _K, _H = ENTRY_KEY.size, layout.HEADER_BYTES
 
 
 class PackedPayloads:
-    """Payloads of one size, each after space for its key, header and digest, and their checksums."""
+    """Payloads of one size, each preceded by space for its key, header and digest, with their checksums."""
 
     __slots__ = ("rows", "sums")
 

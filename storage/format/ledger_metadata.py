@@ -261,7 +261,7 @@ def _checked_custom_metadata(given: Mapping[str, bytes]) -> Mapping[str, bytes]:
     for key in given if len(given) < 2 else _hash_map_order(given):
         value = given[key]
         if not isinstance(key, str) or isinstance(value, str):
-            _refuse(f"custom metadata maps str to bytes, not {type(key).__name__} to {type(value).__name__}")
+            _refuse(f"custom metadata must map str to bytes, not {type(key).__name__} to {type(value).__name__}")
         try:
             key.encode()
             checked[key] = bytes(memoryview(value))

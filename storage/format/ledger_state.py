@@ -47,7 +47,7 @@ _DIGESTS = ("", *DIGEST_NAMES)
 
 
 class LedgerState:
-    """``count`` entries are stored, the highest id is ``last_entry``, and ``lac`` is the highest LAC that any carries.
+    """State of a ledger: ``count`` entries up to ``last_entry``; ``lac`` is the highest LAC that any of them carries.
 
     All entries up to ``unbroken`` were stored, so a missing one is damage; the first gap begins after it.
     ``incarnation`` distinguishes ledgers that have had the same id. ``largest`` is the size of the largest stored

@@ -21,7 +21,7 @@ else:
 
 
 class Position(_Fields):
-    """Positions are ordered like their entries. Entry −1 is the position before a ledger's first entry."""
+    """A position in a topic, ordered like the entries. Entry −1 is the position before a ledger's first entry."""
 
     __slots__ = ()
 

@@ -51,7 +51,6 @@ META_ZNODE = b":"
 # Change feed for the server (bookstand.storage.commit.change_feed): the number of changes, and the last of them.
 META_CHANGE_FEED = b"news"
 CHANGE_FEED_LENGTH = 1_000
-# Size of the counters of ids and incarnations.
 COUNTER_BYTES = 8
 # One for each deleted ledger whose entries are not collected yet, ordered by time of deletion.
 META_DELETED = b"deleted-"

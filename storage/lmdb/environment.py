@@ -166,7 +166,7 @@ class MapLock(ProcessBound):
 
 
 class LmdbEnvironment(ProcessBound):
-    """Open LMDB environment with its sub-databases. ``lib_version=0`` pins the file format of LMDB 0.9."""
+    """An open LMDB environment with its sub-databases. ``lib_version=0`` pins the file format of LMDB 0.9."""
 
     _env: lmdb.Environment | None = None
 
@@ -480,7 +480,7 @@ class LmdbEnvironment(ProcessBound):
             lock.release()
 
     def _grow(self, env: lmdb.Environment, needed: int) -> None:
-        # Reused pages may be blocked by dead readers only.
+        # Freed pages may be retained only for dead readers.
         env.reader_check()
         self._adopt_map_size_of(env)
         size = env.info()["map_size"]
@@ -558,7 +558,7 @@ class ReadTransaction:
 
 
 def values(found: Iterator[bytes | memoryview]) -> Iterator[bytes]:
-    """Type LMDB's results as bytes: it returns memoryviews only on request, which this package never makes."""
+    """Type LMDB's results as bytes: LMDB returns memoryviews only on request, and this package requests none."""
     return found  # type: ignore[return-value]
 
 

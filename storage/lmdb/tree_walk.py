@@ -66,7 +66,7 @@ def walk(file: PageReader, root: int, report: Callable[[TreeGap], None]) -> Iter
         page = None if number < META_PAGES or depth == MAX_DEPTH else file.page(number)
         found = None if page is None else parse_page(page)
         if page is not None and found is not None and page_number(page) != number:
-            report(TreeGap(low, high, number, f"says that it is page {page_number(page)}"))
+            report(TreeGap(low, high, number, f"has the number of page {page_number(page)}"))
         if isinstance(found, Leaf):
             yield from _in_order(found, low, high, number, report)
         elif isinstance(found, Branch) and found.children:

@@ -11,11 +11,10 @@ if TYPE_CHECKING:
 
 
 class DiskSpace:
-    """Memory of a write that found the disk full."""
+    """Remembers that a write found the disk full, until there is space again."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        # Error of the write that found the disk full.
         self.full: BookstandError | None = None
         # A hook simulates a full disk, whatever space the real one has.
         self.simulates_full = False
@@ -26,7 +25,7 @@ class DiskSpace:
             self.full = error
 
     def record_freed(self) -> None:
-        """Accept writes again: pages inside the file became free, whatever the free space of the disk."""
+        """Accept writes again: pages inside the file became free, regardless of the free space of the disk."""
         self.full = None
 
     def full_error(self) -> BookstandError | None:

@@ -34,7 +34,7 @@ _SLOT = SLOT.struct
 
 
 class Witness:
-    """Open while the store is. ``record_commit`` returns when the commit's number is durable."""
+    """Witness of an open store. ``record_commit`` returns when the commit's number is durable."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, FILE)

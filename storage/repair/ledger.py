@@ -161,7 +161,6 @@ class LedgerRepair:
                 spans.append((entry_id, entry_id, why))
                 first = entry_id + 1
             spans += [(first, last, _NOT_FOUND)] if first <= last else []
-        # Invalid entries after the end.
         return [*spans, *((entry_id, entry_id, why) for entry_id, why in invalid[index:])]
 
     def _missing(self) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Compact index of the positions at which records were found: their number is that of the store's entries."""
+"""Compact index of record positions, of which there may be one per entry of the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RecordIndex:
         import numpy as np
 
         for size, rows in self._rows.items():
-            # In node, comparing all bytes, including zeros.
+            # In place, comparing all bytes, including zeros.
             np.frombuffer(rows, f"S{size + _POSITION.size}").sort()
 
     def __iter__(self) -> Iterator[tuple[bytes, int, int]]:

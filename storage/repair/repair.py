@@ -99,7 +99,7 @@ def _made_in(new: str) -> Iterator[Storage]:
     was_there, made = os.path.isdir(new), False
     unfinished = os.path.join(new, UNFINISHED)
     try:
-        with data_files.os_errors(f"cannot make the folder {unfinished}"):
+        with data_files.os_errors(f"cannot create the folder {unfinished}"):
             if not was_there:
                 process_markers.make_folders(os.path.abspath(new))
             with process_markers.FolderLock(new) as lock:
@@ -118,7 +118,6 @@ def _made_in(new: str) -> Iterator[Storage]:
         if made:
             shutil.rmtree(unfinished, ignore_errors=True)
         if not was_there:
-            # Only if the folder is empty.
             with suppress(OSError):
                 os.rmdir(new)
         raise
