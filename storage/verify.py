@@ -280,6 +280,6 @@ def _verify_count(ledger_id: int, state: LedgerState, count: int, report: Report
         report.add(f"ledger {ledger_id} has {count} entries, but {state.count} were stored", ledger_id)
     if not state.deleted_at and not state.unbroken + 1 <= state.count <= state.last_entry + 1:
         report.add(
-            f"ledger {ledger_id}: {state.count} entries without a gap up to {state.unbroken} cannot end at {state.last_entry}",
+            f"ledger {ledger_id}: {state.count} entries contradict last entry {state.last_entry} and first gap {state.unbroken + 1}",
             ledger_id,
         )
