@@ -59,7 +59,7 @@ def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:
         process_markers.sync_parents(folder)
         # Concurrent backups into one folder run one after the other, and the second is refused.
         with process_markers.FolderLock(folder) as lock:
-            if not all(_is_left_over(folder, name) for name in os.listdir(folder)):
+            if not all(_is_partial_copy(folder, name) for name in os.listdir(folder)):
                 raise IncorrectParameterError(f"the folder {folder} for the backup is not empty")
             if storage.hooks is not None:
                 storage.point("backup.before")
@@ -70,7 +70,7 @@ def backup(storage: Storage, destination: str | os.PathLike[str]) -> None:
         data_files.raise_os_error(error, f"cannot back up store {storage.path} to {folder}")
 
 
-def _is_left_over(folder: str, name: str) -> bool:
+def _is_partial_copy(folder: str, name: str) -> bool:
     """True for the remains of a killed backup, which the next one removes."""
     path = os.path.join(folder, name)
     return name == _COPYING and os.path.isdir(path) and set(os.listdir(path)) <= {DATA_FILE}

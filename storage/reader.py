@@ -121,10 +121,10 @@ class StorageReader:
         self.check_usable()
         with self._environment.read() as transaction:
             cursor = transaction.cursor(self._environment.databases[database])
-            there = cursor.set_range(start)
+            has_record = cursor.set_range(start)
             for _ in range(SLICE_ENTRIES):
                 key: bytes = cursor.key()  # type: ignore[assignment]
-                if not there or not key.startswith(prefix):
+                if not has_record or not key.startswith(prefix):
                     return None
                 if key < start:
                     raise _out_of_order(database, key)
@@ -132,7 +132,7 @@ class StorageReader:
                 found[name] = None
                 # The slash's successor: the first key that is not below the name.
                 start = prefix + name + b"0" if deeper else key + b"\0"
-                there = cursor.set_range(start) if deeper else cursor.next()
+                has_record = cursor.set_range(start) if deeper else cursor.next()
         return start
 
     def records(self, database: bytes, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -182,8 +182,8 @@ class StorageReader:
         return found
 
     def node_paths(self, prefix: str) -> Iterator[str]:
-        wanted = prefix.encode()
-        return map(schema.path_of, takewhile(lambda key: key.startswith(wanted), self.keys_of(schema.NODES, wanted)))
+        start = prefix.encode()
+        return map(schema.path_of, takewhile(lambda key: key.startswith(start), self.keys_of(schema.NODES, start)))
 
     def slices(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[int, list[bytes]]]:
         """Yield stored entries ``first`` to ``last`` in slices: (id of the slice's first entry, consecutive entries).
@@ -199,14 +199,14 @@ class StorageReader:
             first += len(part)
 
     def _slice(self, ledger_id: int, first: int, last: int) -> list[bytes]:
-        wanted = 1 if self.entry_hooks is not None else min(last - first + 1, SLICE_ENTRIES)
-        if wanted == 1:
+        limit = 1 if self.entry_hooks is not None else min(last - first + 1, SLICE_ENTRIES)
+        if limit == 1:
             stored = self.entry(ledger_id, first)
             return [] if stored is None else [stored]
         self.check_usable()
         environment = self._environment
         ledger_key = schema.LEDGER_KEY.pack(ledger_id)
-        last_key = schema.ENTRY_KEY.pack(ledger_id, first + wanted - 1)
+        last_key = schema.ENTRY_KEY.pack(ledger_id, first + limit - 1)
         with environment.read() as transaction:
             sealed: bytes | None = transaction.get(ledger_key, None, environment.databases[schema.STATE])  # type: ignore[assignment]
             if sealed is None:
@@ -215,10 +215,10 @@ class StorageReader:
             cursor = transaction.cursor(environment.databases[schema.ENTRIES])
             if not cursor.set_key(schema.ENTRY_KEY.pack(ledger_id, first)):
                 return []
-            if first <= state.unbroken and state.largest * wanted <= SLICE_BYTES * 2:
+            if first <= state.unbroken and state.largest * limit <= SLICE_BYTES * 2:
                 # No entry is missing before `unbroken`, so the keys need not be read.
-                wanted = min(wanted, state.unbroken - first + 1)
-                return list(islice(values(cursor.iternext(False, True)), wanted))
+                limit = min(limit, state.unbroken - first + 1)
+                return list(islice(values(cursor.iternext(False, True)), limit))
             return _consecutive(cursor, first, last_key)
 
     def runs(self, ledger_id: int, last: int, first: int = 0) -> Iterator[tuple[int, list[bytes]]]:
@@ -345,16 +345,16 @@ class StorageReader:
 
 def _entry_from(cursor: lmdb.Cursor, ledger_id: int, entry_id: int) -> tuple[int, int] | None:
     """Move to the first entry at or after a position, past malformed keys, which ``verify`` reports."""
-    wanted = schema.ENTRY_KEY.pack(ledger_id, entry_id)
-    there = cursor.set_range(wanted)
-    while there:
+    start = schema.ENTRY_KEY.pack(ledger_id, entry_id)
+    has_record = cursor.set_range(start)
+    while has_record:
         key: bytes = cursor.key()  # type: ignore[assignment]
-        if key < wanted:
+        if key < start:
             raise _out_of_order(schema.ENTRIES, key)
         try:
             return schema.entry_of(key)
         except StoreDamagedError:
-            there = cursor.next()
+            has_record = cursor.next()
     return None
 
 

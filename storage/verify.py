@@ -229,14 +229,14 @@ def _verify_entries(
     expected = 0
     missing: list[int] = []
     for first, stored in storage.runs(ledger_id, state.last_entry):
-        missing += [gone for gone in range(expected, min(first, expected + 100)) if state.must_exist(gone)]
+        missing += [lost for lost in range(expected, min(first, expected + 100)) if state.must_exist(lost)]
         expected = first + len(stored)
         count += len(stored)
         report.count(stored)
         good = _verify_digests(ledger_id, first, stored, digest, report)
         if state.in_order:
             length = _verify_lengths(ledger_id, good, length, report)
-    missing += [gone for gone in range(expected, min(state.last_entry + 1, expected + 100)) if state.must_exist(gone)]
+    missing += [lost for lost in range(expected, min(state.last_entry + 1, expected + 100)) if state.must_exist(lost)]
     return count, missing
 
 
@@ -280,6 +280,7 @@ def _verify_count(ledger_id: int, state: LedgerState, count: int, report: Report
         report.add(f"ledger {ledger_id} has {count} entries, but {state.count} were stored", ledger_id)
     if not state.deleted_at and not state.unbroken + 1 <= state.count <= state.last_entry + 1:
         report.add(
-            f"ledger {ledger_id}: {state.count} entries contradict last entry {state.last_entry} and first gap {state.unbroken + 1}",
+            f"ledger {ledger_id}: {state.count} entries contradict last entry {state.last_entry} and first gap "
+            f"{state.unbroken + 1}",
             ledger_id,
         )

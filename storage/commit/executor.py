@@ -317,12 +317,12 @@ class WriteTransaction:
 
     def _put(self, database: bytes, key: bytes, value: bytes | None) -> bool:
         """Write or delete a record; return True if that changes anything."""
-        there = self.get(database, key)
-        if there == value:
+        current = self.get(database, key)
+        if current == value:
             return False
         written = self._records.get((database, key))
-        self._records[database, key] = there if written is None else written[0], value
-        if value is None or (written is not None and there is not None):
+        self._records[database, key] = current if written is None else written[0], value
+        if value is None or (written is not None and current is not None):
             # Without the deletion LMDB would overwrite a larger value of this transaction in place, and keep its pages.
             self._transaction.delete(key, b"", self._databases[database])
         if value is not None:

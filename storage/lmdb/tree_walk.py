@@ -79,8 +79,8 @@ def _in_order(leaf: Leaf, low: bytes, high: bytes | None, number: int, report: C
     good: list[Node] = []
     stray: list[bytes] = []
     for node in leaf.nodes:
-        behind = good[-1].key if good else None
-        fits = low <= node.key and (high is None or node.key < high) and (behind is None or behind < node.key)
+        previous = good[-1].key if good else None
+        fits = low <= node.key and (high is None or node.key < high) and (previous is None or previous < node.key)
         if fits:
             good.append(node)
         else:

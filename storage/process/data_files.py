@@ -296,8 +296,8 @@ def raise_os_error(error: OSError, doing: str) -> NoReturn:
 
 
 def is_store_file(name: str) -> bool:
-    begins = (_CREATING, process_markers.WRITER, process_markers.READER, process_markers.SERVER)
-    return name in (DATA_FILE, LOCK_FILE, witness.FILE) or name.startswith(begins)
+    prefixes = (_CREATING, process_markers.WRITER, process_markers.READER, process_markers.SERVER)
+    return name in (DATA_FILE, LOCK_FILE, witness.FILE) or name.startswith(prefixes)
 
 
 def sync_file(path: str) -> None:

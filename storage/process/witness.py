@@ -39,10 +39,10 @@ class Witness:
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, FILE)
         try:
-            there = os.stat(self._path).st_size > 0
+            exists_already = os.stat(self._path).st_size > 0
         except FileNotFoundError:
-            there = False
-        if there:
+            exists_already = False
+        if exists_already:
             self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         else:
             self._create(folder)

@@ -82,7 +82,7 @@ class StoreRebuilder:
         self._next_incarnation = max(self._counter(schema.META_NEXT_INCARNATION), highest + 1)
         self._next_ledger = self._counter(schema.META_NEXT_LEDGER)
         self._saved: set[int] = set()
-        self._left_out: set[int] = set()
+        self._skipped: set[int] = set()
 
     def run(self) -> None:
         if all(next(self._found.records(database), None) is None for database in schema.DATABASES):
@@ -96,7 +96,7 @@ class StoreRebuilder:
         store_id = self._meta.get(schema.META_STORE_ID)
         if store_id is not None:
             self._add(RestoreSealed(schema.META, schema.META_STORE_ID, store_id), len(store_id))
-        for operation, size in served_operations(self._found, self._report, self._saved, self._left_out, self._met):
+        for operation, size in served_operations(self._found, self._report, self._saved, self._skipped, self._met):
             self._add(operation, size)
         self._commit()
         self._report.losses += self._losses_of_the_store(Witness.read(self._report.source))
@@ -183,7 +183,7 @@ class StoreRebuilder:
         stored = self._newest(bodies or [])
         if stored is None and (known.deleted_at if known is not None else ledger_id in self._deleted):
             self._report.deleted_ledgers += 1
-            self._left_out.add(ledger_id)
+            self._skipped.add(ledger_id)
             for _ in entries:
                 pass
             return

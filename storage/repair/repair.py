@@ -48,17 +48,17 @@ def repair(
     :class:`NothingToSaveError` if nothing can be saved; nothing is written then.
     """
     folder, new = data_files.folder_name(source), data_files.folder_name(destination)
-    _check_places(folder, new)
+    _check_paths(folder, new)
     with _salvage(folder, looking) as found:
         report = RepairReport(folder, new, dry_run)
         if dry_run:
             StoreRebuilder(found, report, passwords, None, saving).run()
             _check_unchanged(found, folder)
             return report
-        with _made_in(new) as storage:
+        with _unfinished_store(new) as storage:
             StoreRebuilder(found, report, passwords, storage, saving).run()
             _check_unchanged(found, folder)
-            _add_what_verify_finds(storage, report, found.file.bytes, verifying)
+            _verify_new_store(storage, report, found.file.bytes, verifying)
         _finish(new)
     return report
 
@@ -66,7 +66,7 @@ def repair(
 # -- checks and the unfinished store -----------------------------------------------------------------------------------
 
 
-def _check_places(folder: str, new: str) -> None:
+def _check_paths(folder: str, new: str) -> None:
     if not os.path.isdir(folder) or not data_files.has_data_file(folder):
         raise StoreNotFoundError(f"there is no store at {folder}")
     if os.path.lexists(new) and not (os.path.isdir(new) and set(os.listdir(new)) <= {UNFINISHED}):
@@ -94,13 +94,13 @@ def _check_unchanged(found: Salvage, folder: str) -> None:
 
 
 @contextmanager
-def _made_in(new: str) -> Iterator[Storage]:
+def _unfinished_store(new: str) -> Iterator[Storage]:
     """Create the store that will become ``new``. On exit it is closed and verified; after a failure it is removed."""
-    was_there, made = os.path.isdir(new), False
+    existed, made = os.path.isdir(new), False
     unfinished = os.path.join(new, UNFINISHED)
     try:
         with data_files.os_errors(f"cannot create the folder {unfinished}"):
-            if not was_there:
+            if not existed:
                 process_markers.make_folders(os.path.abspath(new))
             with process_markers.FolderLock(new) as lock:
                 _clear(unfinished)
@@ -117,7 +117,7 @@ def _made_in(new: str) -> Iterator[Storage]:
     except BaseException:
         if made:
             shutil.rmtree(unfinished, ignore_errors=True)
-        if not was_there:
+        if not existed:
             with suppress(OSError):
                 os.rmdir(new)
         raise
@@ -142,7 +142,7 @@ def _finish(new: str) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _add_what_verify_finds(storage: Storage, report: RepairReport, file_bytes: int, progress: Progress | None) -> None:
+def _verify_new_store(storage: Storage, report: RepairReport, file_bytes: int, progress: Progress | None) -> None:
     """Add problems of the new store to the report, except entries that it lists as lost."""
     storage.flush()
     is_lost = report.entry_is_lost()

@@ -37,8 +37,8 @@ def served_operations(
             report.losses.append(Loss("store", str(damage)))
             continue
         ledger_id, entry_id = bookie_replica.position_of(one.key)
-        given_up = one.in_place is None and ledger_id >= 0 and ledger_id not in saved
-        if ledger_id in deleted or given_up:
+        is_orphan = one.in_place is None and ledger_id >= 0 and ledger_id not in saved
+        if ledger_id in deleted or is_orphan:
             continue
         if entry_id is None:
             bodies = [

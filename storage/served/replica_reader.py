@@ -108,9 +108,9 @@ class ReplicaReader:
             return
         try:
             cursor = self._transaction.cursor(handle)
-            there = cursor.set_range(prefix)
-            while there and bytes(cursor.key()).startswith(prefix):
+            has_record = cursor.set_range(prefix)
+            while has_record and bytes(cursor.key()).startswith(prefix):
                 yield bytes(cursor.key()), bytes(cursor.value())
-                there = cursor.next()
+                has_record = cursor.next()
         except lmdb.Error as error:
             reraise(error, self._environment.path, "reading")
