@@ -118,7 +118,7 @@ class Hooks:
     def on_read_lac(self, ledger_id: int) -> None:
         """Called before a ledger's last-add-confirmed is read. May raise."""
 
-    def of_bookie(self, number: int) -> Hooks:
+    def for_bookie(self, number: int) -> Hooks:
         """Hooks for operations at one bookie of a server. The default makes no distinction between bookies."""
         return self
 
@@ -145,7 +145,7 @@ class Hooks:
         :class:`SimulatedCrash` closes the store as the death of the process would.
         """
 
-    def at(self, name: str, subject: Subject, storage: Storage) -> None:
+    def on_failpoint(self, name: str, subject: Subject, storage: Storage) -> None:
         """Like :meth:`point`, with the subject and the store. Not called for the failpoints of a commit.
 
         No lock is held and no transaction is open, so the store may be used, except at the failpoints of ``open``.

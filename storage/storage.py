@@ -431,10 +431,10 @@ class Storage(ProcessBound, StorageReader):
         if hooks is None:
             return
         if bookie is not None:
-            hooks = hooks.of_bookie(bookie)
+            hooks = hooks.for_bookie(bookie)
         self.check_usable()
         try:
-            hooks.at(name, subject, self)
+            hooks.on_failpoint(name, subject, self)
         except SimulatedCrash as crash:
             self.crash(crash.reason)
             raise

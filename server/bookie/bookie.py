@@ -51,7 +51,7 @@ class Bookie:
     def hooks(self) -> Hooks | None:
         """What a test has to say to what happens here."""
         hooks = self.storage.hooks
-        return None if hooks is None else hooks.of_bookie(self.number)
+        return None if hooks is None else hooks.for_bookie(self.number)
 
     @property
     def entry_hooks(self) -> Hooks | None:

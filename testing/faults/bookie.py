@@ -34,5 +34,5 @@ class BookieFaults(Hooks):
     def on_read_lac(self, ledger_id: int) -> None:
         self._faults.on_read_lac(ledger_id, self._bookie)
 
-    def at(self, name: str, subject: Any, storage: Storage | None) -> None:
-        self._faults.at(name, subject, storage, self._bookie)
+    def on_failpoint(self, name: str, subject: Any, storage: Storage | None) -> None:
+        self._faults.on_failpoint(name, subject, storage, self._bookie)

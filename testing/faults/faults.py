@@ -441,9 +441,9 @@ class Faults(MockBookKeeperFaults, Hooks):
     # -- what the store calls ------------------------------------------------------------------------------------------
 
     def point(self, name: str) -> None:
-        self.at(name, None, None)
+        self.on_failpoint(name, None, None)
 
-    def at(self, name: str, subject: Any, storage: Storage | None, bookie: int | None = None) -> None:
+    def on_failpoint(self, name: str, subject: Any, storage: Storage | None, bookie: int | None = None) -> None:
         about = _subject_of(subject)._replace(bookie=bookie)
         with self._lock:
             self.passed[name] += 1
@@ -497,7 +497,7 @@ class Faults(MockBookKeeperFaults, Hooks):
     def on_read_lac(self, ledger_id: int, bookie: int | None = None) -> None:
         self._happen("read_lac", False, Subject(ledger_id, bookie=bookie), None)
 
-    def of_bookie(self, number: int) -> Hooks:
+    def for_bookie(self, number: int) -> Hooks:
         return BookieFaults(self, number)
 
     def appears_empty(self, ledger_id: int) -> bool:

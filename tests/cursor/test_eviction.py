@@ -89,8 +89,8 @@ class Halting(Faults):
         self.release = threading.Event()
         self.armed = False
 
-    def at(self, name: str, subject: Any, storage: Any) -> None:
-        super().at(name, subject, storage)
+    def on_failpoint(self, name: str, subject: Any, storage: Any) -> None:
+        super().on_failpoint(name, subject, storage)
         if name == self._point and self.armed:
             self.reached.set()
             assert self.release.wait(PATIENCE)

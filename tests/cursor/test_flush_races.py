@@ -31,8 +31,8 @@ class AtPoint(Faults):
         self._skipped = skipped
         self.work: Callable[[], None] | None = None
 
-    def at(self, name: str, subject: Any, storage: Any) -> None:
-        super().at(name, subject, storage)
+    def on_failpoint(self, name: str, subject: Any, storage: Any) -> None:
+        super().on_failpoint(name, subject, storage)
         if name != self._point or self.work is None:
             return
         if self._skipped:
