@@ -32,8 +32,7 @@ def copy_progress(folder: str) -> int:
 
 
 def reclaimable_bytes(storage: Storage) -> tuple[int, int, int]:
-    """Estimate what compaction would reclaim: (file size, bytes of free pages, bytes of pages with entries of deleted
-    ledgers)."""
+    """Estimate for a compaction: (file size, bytes of free pages, bytes of pages of deleted ledgers)."""
     size = os.path.getsize(data_file(storage.path))
     sizes = list(storage.sizes())
     page_size = next(size // pages for _, _, pages, size, _ in sizes if pages)

@@ -105,8 +105,7 @@ class StorageReader:
         return takewhile(lambda key: key.startswith(prefix), self.keys_of(schema.META, prefix))
 
     def child_names(self, database: bytes, path: str) -> list[str]:
-        """Child names of a path, of nodes or of znodes in ``meta``, in byte order. Deeper levels are skipped, not
-        read."""
+        """Child names of a path, of nodes or of znodes in ``meta``, in byte order. Deeper levels are skipped."""
         prefix = schema.child_prefix(database, path)
         found: dict[bytes, None] = {}
         start: bytes | None = prefix
@@ -163,8 +162,7 @@ class StorageReader:
         return 0 if sealed is None else change_feed.decode_count(sealed)
 
     def changes_since(self, seen: int, total: int) -> list[tuple[bytes, bytes]] | None:
-        """Return (sub-database, key) of the changes ``seen + 1`` to ``total``; None if some are no longer retained or
-        one of them is damaged."""
+        """Return (sub-database, key) of changes ``seen + 1`` to ``total``; None if any is damaged or not retained."""
         found = []
         for number in range(seen + 1, total + 1):
             sealed = (
@@ -222,8 +220,7 @@ class StorageReader:
             return _consecutive(cursor, first, last_key)
 
     def runs(self, ledger_id: int, last: int, first: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield all existing entries from ``first`` to ``last``, across gaps and without hooks, as (first id,
-        consecutive entries)."""
+        """Yield all existing entries in a range, across gaps and without hooks, as (first id, consecutive entries)."""
         while first <= last:
             run = self._run(ledger_id, first, last)
             if run is None:

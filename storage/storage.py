@@ -311,8 +311,7 @@ class Storage(ProcessBound, StorageReader):
         self.finish_closing()
 
     def finish_closing(self) -> None:
-        """Commit queued changes and close the files, unless another thread has done so. After an interruption, call it
-        again."""
+        """Commit queued changes and close the files. After an interruption, call it again."""
         with self._closing_lock:
             if self._released:
                 return

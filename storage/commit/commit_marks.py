@@ -66,8 +66,7 @@ class CommitMarks:
     def write(
         self, transaction: lmdb.Transaction, meta: lmdb._Database, number: int, meta_pages: MetaPages | None
     ) -> None:
-        """Write the mark of this writer's next commit, LMDB's commit ``number``, and prepare the meta pages (None if
-        the environment is not durable)."""
+        """Write the mark of LMDB's commit ``number``. ``meta_pages`` is None if the environment is not durable."""
         is_own = self._last == number - 1
         if not is_own:
             self._before, marks = _read(transaction, meta)

@@ -197,8 +197,7 @@ class CommitExecutor:
         return None
 
     def _resolve_outcome(self, error: BookstandError) -> None:
-        """Reopen the store after a failed commit, and raise unless the commit took effect. LMDB may have marked the
-        environment as broken, whatever the error was."""
+        """Reopen the store after a failed commit, which LMDB may regard as broken. Raise if it had no effect."""
         environment = self._environment
         try:
             environment.reopen()
@@ -366,8 +365,7 @@ class WriteTransaction:
                 self._put(schema.META, key, value)
 
     def _counted_seal(self, database: bytes, key: bytes, before: bytes | None) -> int:
-        """Checksum with which the sum includes a record that is replaced. For a damaged record it is the stored one or
-        the one of its body, whichever makes the sum correct."""
+        """Return the checksum by which the sum counts a replaced record; a damaged record may count by its body's."""
         stored = sealed_record.checksum_of(before)
         if before is None or sealed_record.is_sealed(key, before):
             return stored

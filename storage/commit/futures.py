@@ -53,8 +53,7 @@ def _renew() -> None:
 
 call_in_child(_renew)
 
-# Seconds after which a waiting thread checks for a lost wake-up: the thread that should wake it may have been
-# interrupted.
+# Seconds between two checks of a waiting thread for a wake-up that an interruption has lost.
 LOST_WAKEUP_POLL = 0.05
 
 
@@ -112,8 +111,7 @@ class Completion:
         self._gate: Lock | None = None
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> Sequence[Callable[[], None]]:
-        """Set the outcome and return the callbacks to run. The first outcome counts; an interrupted call can be
-        repeated."""
+        """Set the outcome once; return the callbacks to run. Can be repeated after an interruption."""
         with _lock:
             if not self.done:
                 self.value = value
@@ -130,8 +128,7 @@ class Completion:
             callback = _nothing
             try:
                 with _lock:
-                    # Another thread may do the same. No call occurs between the two statements, so an interruption
-                    # loses no callback.
+                    # Another thread may do the same. An interruption loses no callback: neither statement is a call.
                     if callbacks:
                         callback = callbacks[0]
                         del callbacks[0]

@@ -109,8 +109,7 @@ class GroupCommitter(ProcessBound):
         self._last_batch = Batch()
         self._grace_ends = 0.0
         self._background: Thread | None = None
-        # Gates of the background thread, which shuts them as it passes. Unlike an Event, a gate leaves no lock held
-        # when a thread is interrupted.
+        # Gates of the background thread. Unlike an Event, an interrupted thread leaves no lock held.
         self._work_queued = shut_gate()
         self._expedited = shut_gate()
         self._stopped = False
@@ -137,8 +136,7 @@ class GroupCommitter(ProcessBound):
         batch.requests.append(request)
 
     def run_exclusive(self, action: Callable[..., T], *arguments: Any) -> T | None:
-        """Call the action while this thread leads without a batch, and return its result. Return None without calling
-        it if anything is queued or another thread leads."""
+        """Call the action while leading without a batch; return None if a thread leads or a request is queued."""
         if self._open is not None or not self._may_lead():
             return None
         leading = self._leading

@@ -52,8 +52,7 @@ class WriteBatch:
 
 
 class ConsumesSpace:
-    """Operations that a full store refuses. Deleting, collecting, fencing and closing remain possible: they are needed
-    to free space."""
+    """Operations that a full store refuses. Others remain possible, because they are needed to free space."""
 
     __slots__ = ()
 

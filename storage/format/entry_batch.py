@@ -37,8 +37,7 @@ SMALLEST_BATCH = 128
 LARGEST_SLICE = 2_000
 # The tables for one payload size cost as much as several checksums of that size.
 LARGEST_COMMON_SIZE = 4_096
-# Bits of a header field per look-up. The ids of a slice mostly share all higher bits, and a table of this size stays in
-# the processor's cache.
+# Bits per look-up: the ids of a slice mostly share all higher bits, and the table fits into the processor's cache.
 _PIECE = 12
 _MASK = (1 << _PIECE) - 1
 

@@ -32,8 +32,7 @@ def visible(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Escape text for a table cell that may be copied into a spreadsheet: formulas get an apostrophe as prefix. Numbers
-    and positions are not formulas."""
+    """Escape text for a table cell; formulas, but not numbers and positions, get an apostrophe as prefix."""
     shown = visible(text)
     return f"'{shown}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else shown
 

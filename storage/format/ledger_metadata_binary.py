@@ -1,5 +1,4 @@
-"""Message of metadata formats 2 and 3, and its binary encoding. ``proto/ledger_metadata.proto`` is its protobuf
-definition."""
+"""Message of metadata formats 2 and 3 (``proto/ledger_metadata.proto``), and its binary encoding."""
 
 from __future__ import annotations
 

@@ -104,8 +104,7 @@ class LedgerState:
         return max(self.lac, self.explicit_lac)
 
     def must_exist(self, entry_id: int) -> bool:
-        """Return True if the entry must have been stored, because no earlier entry was missing or because it was
-        confirmed. Its absence is then damage."""
+        """Return True if the entry is confirmed or no earlier entry was missing: its absence is then damage."""
         return 0 <= entry_id <= max(self.unbroken, self.known_lac)
 
     def pack(self) -> bytes:

@@ -143,8 +143,7 @@ def _node(page: bytes, offset: int, upper: int) -> Node | None:
 
 
 def estimate_pages(sizes: Iterable[int], key_size: int, page_size: int) -> int:
-    """Estimate the number of pages of consecutive values of these sizes: leaves and overflow pages, but not branches,
-    which are few."""
+    """Estimate the number of leaves and overflow pages of consecutive values. Branches are few."""
     room = page_size - _HEADER.size
     # LMDB requires room for at least two nodes in a leaf.
     largest = (room // 2 & -2) - _OFFSET.size

@@ -21,8 +21,7 @@ from bookstand.storage.process.interrupt_guard import is_interruption
 # The reserve is at most half of the used size. Stores whose reserve would be below SMALLEST have none.
 _SHARE_OF_USED = 2
 SMALLEST = 256 << 10
-# A larger reserve gains little and delays the commit that waits for it. A commit larger than the reserve writes all its
-# pages twice.
+# A larger reserve gains little and delays one commit; a commit larger than the reserve writes its pages twice.
 LARGEST = 1 << 20
 # On a nearly full disk other files need the space more.
 _SHARE_OF_FREE = 64

@@ -44,8 +44,7 @@ class Call:
         if frame is None or frame.f_code.co_flags & _SUSPENDABLE:
             return False
         try:
-            # Only a frame that has left its stack can be cleared. Walking the stack of a running thread would not be
-            # atomic.
+            # Only a frame that has left its stack can be cleared. Walking another thread's stack would not be atomic.
             frame.clear()
         except RuntimeError:
             return False

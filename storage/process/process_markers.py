@@ -83,8 +83,7 @@ class FolderLock:
                 raise interruption
 
     def _forked(self) -> None:
-        """In a forked child: close the file without releasing the lock, which the parent holds. If the child kept it
-        open, the lock would outlive the parent."""
+        """In a forked child: close the file without releasing the parent's lock, which must not outlive the parent."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)

@@ -336,8 +336,7 @@ class StoreRebuilder:
             yield from self._losses_of(database)
 
     def _report_unexplained_damage(self) -> None:
-        """Report damage of the file's structure although every part of it is valid: the parts may be of different
-        commits."""
+        """Report structural damage that affects no record: valid parts may still be of different commits."""
         if self._found.doubts or any(self._found.gaps.values()):
             # The cause is known, and is reported or refuted by checksums, counts or the witness.
             return

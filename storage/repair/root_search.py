@@ -20,8 +20,7 @@ _MAX_ROOTS = 16
 
 
 def newest_intact_root(file: PageReader, roots: Iterable[int], meta_root: int) -> tuple[int, dict[bytes, Tree]]:
-    """Return the newest intact root, or ``meta_root``, that of the newest meta page, if it is newer. If neither exists,
-    return the newest root."""
+    """Return the newest intact root, or ``meta_root`` of the newest meta page if that is newer, or any newest root."""
     ages = _RootAges(file)
     aged = ((ages.of(trees), root) for root in roots if (trees := trees_at(file, root)))
     newest = [root for _, root in nlargest(_MAX_ROOTS, aged, key=itemgetter(0))]

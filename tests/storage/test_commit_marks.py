@@ -65,13 +65,13 @@ def failing(store, store_path, monkeypatch):
             Failing(transaction).commit()
 
         def settle_late():
-            environment.settle = settle
+            environment.resolve_outcome = settle
             created.extend(others_commit(store_path, processes) if processes else [])
             return settle()
 
-        settle = environment.settle
+        settle = environment.resolve_outcome
         monkeypatch.setattr(environment, "commit", commit_failing)
-        monkeypatch.setattr(environment, "settle", settle_late)
+        monkeypatch.setattr(environment, "resolve_outcome", settle_late)
         return created
 
     return arm
