@@ -310,7 +310,7 @@ def test_a_reader_without_a_lock_file_keeps_writers_out(small_disk):
     with Child(path) as process:
         process.run("store = bookstand.open(path, read_only=True)")
         drop_ballast(small_disk)
-        with pytest.raises(errors.StoreInUseError, match="close it there first"):
+        with pytest.raises(errors.StoreInUseError, match="close the store in that process first"):
             bookstand.open(path)
         # Others may read, with a lock file or without.
         with bookstand.open(path, read_only=True) as store:

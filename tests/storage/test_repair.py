@@ -508,7 +508,7 @@ def test_places(store: Store) -> None:
     damaged, new = store.copy()
     with pytest.raises(StoreNotFoundError, match="there is no store at"):
         repair(damaged / "nowhere", new)
-    with pytest.raises(IncorrectParameterError, match="lies in the store"):
+    with pytest.raises(IncorrectParameterError, match="is inside the store"):
         repair(damaged, damaged / "new")
     new.mkdir()
     (new / "mine").touch()
@@ -553,7 +553,7 @@ def test_a_new_store_that_cannot_get_its_name_stays(store: Store) -> None:
     def get_in_the_way(done: int, total: int) -> None:
         (new / "data.mdb").mkdir(exist_ok=True)
 
-    with pytest.raises(StoreError, match=f"is whole in {new}/{UNFINISHED}, but cannot become the store {new}: "):
+    with pytest.raises(StoreError, match=f"is complete in {new}/{UNFINISHED}, but cannot be moved to {new}: "):
         repair(damaged, new, saving=get_in_the_way)
     assert contents(new / UNFINISHED) == contents(store.path)
 
