@@ -1,1 +1,1 @@
-"""The client: append-only ledgers, digests, last-add-confirmed, fencing and recovery, as BookKeeper's client."""
+"""BookKeeper's client: append-only ledgers with digests, last-add-confirmed, fencing and recovery."""

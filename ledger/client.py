@@ -1,6 +1,6 @@
-"""One client of a storage: what a BookKeeper client object is in the original. Settings, and the ledgers' metadata.
+"""Counterpart of BookKeeper's client object: creates, opens and deletes ledgers and writes their metadata.
 
-Several clients may share a storage, in this process and in others. All they know of each other goes through it.
+Several clients may share a storage, in one process or in several. They communicate only through the storage.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ if TYPE_CHECKING:
 
 WIRES = ("v3", "v2")
 
-# How long the entries of a deleted ledger stay, for those who still read it.
+# Entries of a deleted ledger are retained this long for readers that still have it open.
 COLLECTION_GRACE_MILLIS = 600_000
-COLLECTED_AT_ONCE = 8
-"""Of so many ledgers a transaction that deletes some collects what is left: more than it deletes, and not for long."""
+MAX_COLLECTED_LEDGERS = 8
+"""Maximum number of deleted ledgers whose entries are collected after a transaction that deletes ledgers."""
 
-# Ids of the machines that a ledger's metadata names; there is one machine, and it answers for all of them.
+# Bookie ids in a ledger's metadata. A single machine serves all of them.
 _BOOKIE_ID = "bookstand-{}:3181"
 
 
 class NewLedger:
-    """What a ledger is about to be created with."""
+    """Validated parameters of a ledger to create."""
 
     __slots__ = ("digest", "master_key", "metadata")
 
@@ -77,7 +77,7 @@ class NewLedger:
 
 
 class Settings:
-    """How a client behaves; checked before anything is opened."""
+    """Validated settings of a client."""
 
     __slots__ = (
         "add_quorum_timeout",
@@ -119,7 +119,7 @@ class Settings:
         if metadata_format not in FORMATS:
             raise IncorrectParameterError(f"metadata_format must be one of {FORMATS}, not {metadata_format!r}")
         if not callable(getattr(clock, "now", None)):
-            raise IncorrectParameterError(f"a clock has a method now(), {clock!r} has none")
+            raise IncorrectParameterError(f"clock must have a method now(), {clock!r} does not")
         self.defaults = defaults
         self.clock = clock
         self.max_entry_bytes = validation.as_positive("max_entry_bytes", max_entry_bytes)
@@ -134,7 +134,7 @@ class Settings:
 
 
 class Client(ProcessBound):
-    """Open ledgers keep a reference to their client, and go with it when it is closed."""
+    """A client of a storage. Closing it fails the pending adds of its writers; ledgers remain open in the store."""
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
         self.storage = storage
@@ -149,16 +149,16 @@ class Client(ProcessBound):
         self.add_quorum_timeout = settings.add_quorum_timeout
         self.read_only = settings.read_only
         self.closed = False
-        # Closing is over; one that was interrupted before is repeated.
-        self._ended = False
+        # False after an interrupted close(), so that the next call repeats it.
+        self._close_done = False
         self._metadata_version = settings.metadata_format
         self._writers: WeakSet[BaseWriter] = WeakSet()
         self._writers_lock = Lock()
         self._metric_sources: WeakSet[MetricSource] = WeakSet()
         storage.clients.add(self)
-        self._background: Any = None
+        self._maintenance: Any = None
 
-    # -- life ------------------------------------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------------------------------
 
     def check_usable(self) -> None:
         if self.closed:
@@ -171,27 +171,27 @@ class Client(ProcessBound):
             raise WriteOnReadOnlyError(f"store {self.storage.path} was opened read-only")
 
     def close(self) -> None:
-        """Commit what is queued, then fail what is still under way. Open ledgers stay open in the store."""
-        if self._ended:
+        """Commit queued adds, then fail those still pending. Open ledgers stay open in the store."""
+        if self._close_done:
             return
         try:
             if not self.closed:
                 self.storage.flush()
         finally:
             self.closed = True
-            if self._background is not None:
-                self._background.stop()
+            if self._maintenance is not None:
+                self._maintenance.stop()
             for writer in self.writers():
-                writer.give_up(ClientClosedError(f"store {self.storage.path} was closed"))
-            self._ended = True
+                writer.fail_all(ClientClosedError(f"store {self.storage.path} was closed"))
+            self._close_done = True
 
     def storage_crashed(self, reason: BookstandError) -> None:
-        """The store is gone: whatever waits for an answer gets this one."""
+        """Fail all pending adds after the storage has crashed."""
         for writer in self.writers():
-            writer.give_up(reason)
+            writer.fail_all(reason)
 
     def add_metrics(self, source: MetricSource) -> None:
-        """It has figures for metrics, as long as somebody else holds it."""
+        """Register a source of metrics, which is referenced weakly."""
         with self._writers_lock:
             self._metric_sources.add(source)
 
@@ -203,11 +203,11 @@ class Client(ProcessBound):
         with self._writers_lock:
             self._writers.add(writer)
         if self.explicit_lac_interval is not None or self.add_quorum_timeout is not None:
-            if self._background is None:
+            if self._maintenance is None:
                 from bookstand.ledger.maintenance_thread import MaintenanceThread
 
-                self._background = MaintenanceThread(self)
-            self._background.start()
+                self._maintenance = MaintenanceThread(self)
+            self._maintenance.start()
 
     def writers(self) -> list[BaseWriter]:
         with self._writers_lock:
@@ -228,9 +228,9 @@ class Client(ProcessBound):
         deferred_sync: bool = False,
     ) -> LedgerWriter | LedgerWriterAdv:
         self.check_writable()
-        new = self.prepare(ledger_id, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata)
+        new = self.plan_ledger(ledger_id, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata)
         if deferred_sync is None:
-            raise IncorrectParameterError("deferred_sync is True or False, not None")
+            raise IncorrectParameterError("deferred_sync must be True or False, not None")
         operation = CreateLedger(ledger_id, new.master_key, new.digest.name, metadata_format.serialize(new.metadata))
         if self.storage.hooks is not None:
             self.storage.point("create.before", ledger_id)
@@ -242,12 +242,12 @@ class Client(ProcessBound):
                 self.storage.collect(ledger_id)
         if self.storage.hooks is not None:
             self.storage.point("create.after", new_id)
-        return self.writer_for(new, new_id, incarnation, adv, deferred_sync)
+        return self.open_writer(new, new_id, incarnation, adv, deferred_sync)
 
-    def writer_for(
+    def open_writer(
         self, new: NewLedger, ledger_id: int, incarnation: int, adv: bool, deferred_sync: bool
     ) -> LedgerWriter | LedgerWriterAdv:
-        """The handle of a ledger that has just been created, or is about to be."""
+        """Return the writer of a ledger that has been created, or that the current transaction creates."""
         kind: type[LedgerWriter | LedgerWriterAdv]
         if adv:
             from bookstand.ledger.handles.advanced_writer import LedgerWriterAdv
@@ -266,7 +266,7 @@ class Client(ProcessBound):
         self.register(writer)
         return writer
 
-    def prepare(
+    def plan_ledger(
         self,
         ledger_id: int | None,
         ensemble: Any,
@@ -276,7 +276,7 @@ class Client(ProcessBound):
         password: Any,
         custom_metadata: Any,
     ) -> NewLedger:
-        """Check what a ledger is to be created with, and fill in the defaults."""
+        """Validate the parameters of a ledger to create, and fill in the defaults."""
         defaults = self.defaults
         ensemble = validation.as_count("ensemble", defaults.ensemble if ensemble is MISSING else ensemble)
         write_quorum = validation.as_count(
@@ -291,10 +291,10 @@ class Client(ProcessBound):
         name = digest_name(defaults.digest if digest is MISSING else digest)
         secret = validation.as_password(defaults.password if password is MISSING else password)
         if custom_metadata is not MISSING and not hasattr(custom_metadata, "items"):
-            raise IncorrectParameterError(f"custom_metadata is a mapping, {{}} for none, not {custom_metadata!r}")
+            raise IncorrectParameterError(f"custom_metadata must be a mapping ({{}} for none), not {custom_metadata!r}")
         if ensemble > self.bookies:
-            raise NotEnoughBookiesError(f"an ensemble of {ensemble} is more than the store's {self.bookies} bookies")
-        # Format 1 has no place for password, digest and custom metadata.
+            raise NotEnoughBookiesError(f"an ensemble of {ensemble} exceeds the store's {self.bookies} bookies")
+        # Format 1 has no fields for password, digest and custom metadata.
         oldest = self._metadata_version < 2
         metadata = LedgerMetadata(
             0 if ledger_id is None else ledger_id,
@@ -317,18 +317,20 @@ class Client(ProcessBound):
         digest = None if digest is None else digest_name(digest)
         hooks = self.storage.hooks
         if hooks is not None:
-            # What can be no ledger's id is no ledger that a hook could know.
+            # Hooks take integers only; an invalid id is rejected below.
             self.storage.point("open_ledger.before", ledger_id if type(ledger_id) is int else None)
         reader = self._open(ledger_id, recovery, password, digest)
         if hooks is not None:
             if hooks.appears_empty(reader.id):
-                reader.appear_empty()
+                reader.simulate_empty()
             self.storage.point("open_ledger.after", reader.id)
         return reader
 
     def open_damaged(self, ledger_id: int) -> DamagedLedgerReader:
-        """A reader of the entries of a ledger that cannot be opened because its metadata, its state or its last entry
-        is damaged; :class:`NoSuchLedgerError` if there is none."""
+        """Return a reader for a ledger that cannot be opened because its metadata, state or last entry is damaged.
+
+        Raises :class:`NoSuchLedgerError` if the ledger does not exist.
+        """
         from bookstand.ledger.handles.reader import DamagedLedgerReader
 
         self.check_usable()
@@ -341,7 +343,7 @@ class Client(ProcessBound):
         with suppress(StoreDamagedError):
             state = self.storage.state(ledger_id)
         if metadata is None:
-            metadata = self.prepare(ledger_id, MISSING, MISSING, MISSING, MISSING, b"", {}).metadata
+            metadata = self.plan_ledger(ledger_id, MISSING, MISSING, MISSING, MISSING, b"", {}).metadata
             name = state.digest if state is not None and state.digest else self.defaults.digest
         else:
             name = metadata.digest_type or self.defaults.digest
@@ -353,9 +355,9 @@ class Client(ProcessBound):
         metadata = self.read_metadata(ledger_id)
         incarnation = None
         if recovery and metadata.state != CLOSED:
-            # What is recovered has to stay the same ledger.
+            # Another client may delete the ledger and create a new one with its id; recovery must not touch that one.
             metadata, incarnation = self.read_with_incarnation(ledger_id)
-        reader = self._reader_of(metadata, password, digest, watching=not recovery)
+        reader = self._make_reader(metadata, password, digest, watching=not recovery)
         if metadata.state == CLOSED:
             return reader
         if recovery:
@@ -363,10 +365,12 @@ class Client(ProcessBound):
 
             recover(reader, incarnation)
         else:
-            reader.learn_at_open()
+            reader.read_lac_at_open()
         return reader
 
-    def _reader_of(self, metadata: LedgerMetadata, password: bytes, digest: str | None, watching: bool) -> LedgerReader:
+    def _make_reader(
+        self, metadata: LedgerMetadata, password: bytes, digest: str | None, watching: bool
+    ) -> LedgerReader:
         ledger_id = metadata.ledger_id
         if metadata.has_password and metadata.password != password:
             raise UnauthorizedAccessError(f"ledger {ledger_id} has another password")
@@ -379,7 +383,7 @@ class Client(ProcessBound):
         return LedgerReader(self, metadata, digest_for(name, password), master_key(password), watching)
 
     def _digest_of_state(self, ledger_id: int) -> str:
-        """The oldest metadata format has no digest type; the bookie knows it."""
+        """Return the digest type from the bookie's state; format 1 of the metadata does not have it."""
         state = self.storage.state(ledger_id)
         return state.digest if state is not None and state.digest else self.defaults.digest
 
@@ -396,11 +400,13 @@ class Client(ProcessBound):
         if self.storage.hooks is not None:
             self.storage.point("delete.after", ledger_id)
 
-    def collect_deleted(self, most: int | None = None) -> None:
-        """Remove what is left of ledgers that were deleted a while ago, of ``most`` at the most. What fails here is no
-        business of the deletion that it comes after, which is done; the next one tries again."""
+    def collect_deleted(self, limit: int | None = None) -> None:
+        """Remove the entries of up to ``limit`` deleted ledgers whose grace period has ended.
+
+        Errors are logged only: the deletion that precedes this call has succeeded, and the next one retries.
+        """
         try:
-            self.storage.collect_deleted(self.clock.now() - COLLECTION_GRACE_MILLIS, most)
+            self.storage.collect_deleted(self.clock.now() - COLLECTION_GRACE_MILLIS, limit)
         except BookstandError as error:
             logger().warning("store %s: deleted ledgers could not be collected: %s", self.storage.path, error)
 
@@ -418,7 +424,7 @@ class Client(ProcessBound):
     # -- metadata --------------------------------------------------------------------------------------------------
 
     def read_metadata(self, ledger_id: Any) -> LedgerMetadata:
-        """The newest; :class:`NoSuchLedgerError` also for what can be no ledger's id."""
+        """Return the current metadata. Raises :class:`NoSuchLedgerError` also for invalid ids."""
         self.check_usable()
         try:
             ledger_id = validation.as_ledger_id(ledger_id)
@@ -432,8 +438,11 @@ class Client(ProcessBound):
         return metadata_format.parse(data, ledger_id, version=version)
 
     def read_with_incarnation(self, ledger_id: int, expected: int | None = None) -> tuple[LedgerMetadata, int | None]:
-        """The newest metadata, and which of the ledgers that had this id it is of, None if the bookie has not heard of
-        it. Where one is expected, another one's is refused."""
+        """Return the current metadata and the incarnation of the ledger, None if the bookie has no state for it.
+
+        An incarnation tells apart ledgers that had the same id one after another. If ``expected`` is given, any other
+        incarnation is rejected.
+        """
         self.storage.flush_if_queued()
         found = self.storage.ledger(ledger_id)
         if found is None:
@@ -444,7 +453,7 @@ class Client(ProcessBound):
         return metadata, None if state is None else state.incarnation
 
     def newer_metadata(self, known: LedgerMetadata) -> LedgerMetadata | None:
-        """The ledger's metadata if it is not the version that is known already; None also if it was deleted."""
+        """Return the metadata if its version differs from ``known``. None also if the ledger was deleted."""
         found = self.storage.metadata(known.ledger_id)
         if found is None or found[1] == known.version:
             return None
@@ -453,7 +462,7 @@ class Client(ProcessBound):
     def write_metadata(
         self, metadata: LedgerMetadata, expected_version: int | None, incarnation: int | None = None
     ) -> LedgerMetadata:
-        """Compare and set; returns it with its new version."""
+        """Compare and set the metadata, and return it with its new version."""
         self.check_writable()
         serialized = metadata_format.serialize(metadata)
         operation = UpdateLedger(metadata.ledger_id, serialized, expected_version, incarnation)

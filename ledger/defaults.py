@@ -1,18 +1,18 @@
-"""What ledgers are created and opened with where the caller does not say."""
+"""Defaults for creating and opening ledgers."""
 
 from __future__ import annotations
 
 
 class LedgerDefaults:
-    """Pass one as ``bookstand.open(path, defaults=…)``.
+    """Defaults of a store's ledgers, passed as ``bookstand.open(path, defaults=…)``.
 
     Args:
-        ensemble: Over how many bookies entries are spread. It is recorded; one machine answers.
-        write_quorum: How many copies of an entry are written; recorded likewise.
-        ack_quorum: How many copies an acknowledgment takes; recorded likewise.
+        ensemble: Number of bookies that a ledger's entries are striped over. It is recorded in the metadata only.
+        write_quorum: Number of copies of each entry. It is recorded in the metadata only.
+        ack_quorum: Number of copies required for an acknowledgment. It is recorded in the metadata only.
         digest: ``"crc32c"``, ``"crc32"``, ``"hmac"`` or ``"dummy"``, which protects nothing.
-        password: Who has it may write to a ledger, read and recover it. None: it must be given at every creation.
-        recovery: Whether ledgers are opened with recovery, which fences their writers.
+        password: Required to write to, read or recover a ledger. With None, each creation must pass a password.
+        recovery: Open ledgers with recovery, which fences their writers.
     """
 
     __slots__ = ("ack_quorum", "digest", "ensemble", "password", "recovery", "write_quorum")
@@ -35,10 +35,9 @@ class LedgerDefaults:
         self.recovery = recovery
 
 
-# Chosen for one machine.
 defaults = LedgerDefaults()
 
-# BookKeeper's own, for those who rely on them.
+# The defaults of BookKeeper's client.
 bookkeeper_defaults = LedgerDefaults(
     ensemble=3, write_quorum=2, ack_quorum=2, digest="crc32", password=None, recovery=False
 )

@@ -1,4 +1,4 @@
-"""What happens without being asked for: telling explicit LACs, and giving up on adds that wait for too long."""
+"""Background thread of a client: sends explicit LACs, and fails adds that exceed the add quorum timeout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class MaintenanceThread(ProcessBound):
-    """One thread for all writers of a client, and only where a setting asks for it."""
+    """One thread for all writers of a client, started only if ``explicit_lac_interval`` or ``add_quorum_timeout`` is
+    set."""
 
     def __init__(self, client: Client) -> None:
         self._client = ref(client)
@@ -35,21 +36,22 @@ class MaintenanceThread(ProcessBound):
             self._thread.join()
 
     def _run(self) -> None:
-        next_telling = monotonic()
+        next_lac = monotonic()
         while True:
             client = self._client()
             if client is None:
                 return
             interval, timeout = client.explicit_lac_interval, client.add_quorum_timeout
             now = monotonic()
+            is_lac_due = interval is not None and now >= next_lac
             try:
-                _look_after(client, now, interval is not None and now >= next_telling)
+                _run_maintenance(client, now, is_lac_due)
             except Exception:
-                # This thread is the only one; the next look follows.
-                logger().exception("what was due for a store's writers failed")
-            if interval is not None and now >= next_telling:
-                next_telling = now + interval
-            # Nothing here is to keep a client alive that everybody else has dropped.
+                # No other thread maintains the writers, so this one goes on.
+                logger().exception("the maintenance of a store's writers failed")
+            if interval is not None and is_lac_due:
+                next_lac = now + interval
+            # The thread must not keep an otherwise unreferenced client alive while it sleeps.
             del client
             pauses = [interval] if interval is not None else []
             if timeout is not None:
@@ -59,13 +61,13 @@ class MaintenanceThread(ProcessBound):
                 return
 
 
-def _look_after(client: Client, now: float, telling: bool) -> None:
+def _run_maintenance(client: Client, now: float, is_lac_due: bool) -> None:
     for writer in client.writers():
         if client.add_quorum_timeout is not None:
             writer.expire(now)
-        if telling:
+        if is_lac_due:
             try:
-                writer.tell_lac()
+                writer.send_explicit_lac()
             except BookstandError:
-                # Fenced, deleted, full: the writer itself hears of it with its next add.
+                # Fenced, deleted or out of space: the writer's next add reports it.
                 continue

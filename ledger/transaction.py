@@ -1,7 +1,7 @@
-"""Several changes in one commit: appends to several ledgers, ledgers created and deleted, nodes written.
+"""Transactions: appends to several ledgers, creation and deletion of ledgers, and node writes in one commit.
 
-Everything is gathered first and happens when the ``with`` block ends, together or not at all. An exception inside the
-block drops it all.
+Changes are collected first and committed atomically when the ``with`` block ends. An exception inside the block
+discards them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bookstand.errors import (
     OutcomeUnknownError,
 )
 from bookstand.ledger import validation
-from bookstand.ledger.client import COLLECTED_AT_ONCE
+from bookstand.ledger.client import MAX_COLLECTED_LEDGERS
 from bookstand.ledger.handles.writer import LedgerWriter
 from bookstand.ledger.validation import MISSING
 from bookstand.storage.commit.futures import Completion, Pending, pending_for
@@ -41,60 +41,63 @@ if TYPE_CHECKING:
     from bookstand.storage.process.interrupt_guard import Call
 
 
-class _Together(CommitRequest):
-    """The whole transaction on its way; afterwards it tells everybody who takes part."""
+class _TransactionSubmission(CommitRequest):
+    """Commit request of a whole transaction, which completes its adds and operations."""
 
-    __slots__ = ("adds", "answers")
+    __slots__ = ("adds", "completions")
 
     def __init__(
-        self, client: Client, operations: list[Operation], adds: list[PendingAdd], answers: list[Completion]
+        self, client: Client, operations: list[Operation], adds: list[PendingAdd], completions: list[Completion]
     ) -> None:
         super().__init__(client.storage.committer, operations)
         self.adds = adds
-        self.answers = answers
+        self.completions = completions
 
     def on_committed(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
         if error is None:
             for add in self.adds:
-                add.writer.add_finished(add, None, later)
-        for number, answer in enumerate(self.answers):
-            later += answer.settle(None if value is None else value[number], error)
+                add.writer.on_add_committed(add, None, later)
+        for number, completion in enumerate(self.completions):
+            later += completion.settle(None if value is None else value[number], error)
         later += self.settle(value, error)
 
 
 class Transaction(ProcessBound):
-    """``with store.transaction() as t``. While a writer takes part, it takes no other appends."""
+    """Changes of one commit; use ``with store.transaction() as t``.
+
+    A writer rejects other appends while it takes part in a transaction.
+    """
 
     def __init__(self, client: Client) -> None:
         client.check_writable()
         self._client = client
         self._operations: list[Operation] = []
-        self._answers: list[Completion] = []
+        self._completions: list[Completion] = []
         self._appends: dict[LedgerWriter, list[bytes]] = {}
         self._next_entry: dict[LedgerWriter, int] = {}
         self._created: list[LedgerWriter] = []
-        self._gathering = True
+        self._is_open = True
         self._committed = False
-        # The caller of the block: if it is over, the transaction is as well.
+        # Call that runs the block. If it returns without __exit__, the transaction has ended too.
         self._call: Call | None = None
 
-    # -- what can be part of it ------------------------------------------------------------------------------------
+    # -- operations ------------------------------------------------------------------------------------------------
 
     def append(self, writer: LedgerWriter, data: bytes) -> int:
-        """Add an entry to a ledger of this store; returns the id it will have."""
-        self._check_gathering()
+        """Add an entry to a ledger of this store, and return the entry id that it will have."""
+        self._check_open()
         if not isinstance(writer, LedgerWriter) or writer.client is not self._client:
-            raise IncorrectParameterError(f"{writer!r} is no writer of this store that hands out its entry ids itself")
+            raise IncorrectParameterError(f"{writer!r} must be a LedgerWriter of this store")
         payload = validation.as_payload(data)
-        # Before the writer takes part, so that it does not do so with nothing.
+        # Checked before the reservation, so that a rejected payload does not reserve the writer.
         writer.check_size(writer.last_add_pushed + 1, payload)
         if writer not in self._next_entry:
-            # Before the reservation, so that it ends with the transaction whatever happens here.
+            # Recorded before the reservation, so that _end() releases the writer even after an interruption here.
             self._appends[writer] = []
             try:
                 self._next_entry[writer] = writer.reserve(self._call)
             except BookstandError:
-                # It is part of another transaction, which this one must not release it from.
+                # Another transaction has reserved it; this one must not release it.
                 del self._appends[writer]
                 raise
         entry_id = self._next_entry[writer] + len(self._appends[writer])
@@ -110,15 +113,17 @@ class Transaction(ProcessBound):
         password: bytes = MISSING,
         custom_metadata: dict[str, bytes] = MISSING,
     ) -> LedgerWriter:
-        """Create a ledger. Its id is known at once, its writer can be appended to in this transaction; should the
-        transaction be dropped, the id is not used again."""
-        self._check_gathering()
+        """Create a ledger, and return its writer, which can be appended to in this transaction.
+
+        The ledger id is assigned immediately. It is not reused if the transaction is discarded.
+        """
+        self._check_open()
         client = self._client
-        new = client.prepare(None, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata)
+        new = client.plan_ledger(None, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata)
         ((ledger_id, incarnation),) = client.storage.apply(WriteBatch(ReserveLedger()))
         metadata = metadata_format.serialize(new.metadata)
         self._add(CreateLedger(ledger_id, new.master_key, new.digest.name, metadata, incarnation))
-        writer = client.writer_for(new, ledger_id, incarnation, adv=False, deferred_sync=False)
+        writer = client.open_writer(new, ledger_id, incarnation, adv=False, deferred_sync=False)
         assert isinstance(writer, LedgerWriter)
         self._created.append(writer)
         self._appends[writer] = []
@@ -126,35 +131,35 @@ class Transaction(ProcessBound):
         return writer
 
     def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger; the transaction is refused if it does not exist."""
-        self._check_gathering()
+        """Delete a ledger; the transaction fails if it does not exist."""
+        self._check_open()
         self._add(DeleteLedger(validation.as_ledger_id(ledger_id), self._client.clock.now()))
 
     def put_node(self, path: str, value: bytes, expected_version: int | None = None) -> Pending:
-        """Write a node; the Pending's result is its new version, once the transaction has ended."""
-        self._check_gathering()
+        """Write a node. The result of the returned Pending is its new version, available after the commit."""
+        self._check_open()
         return self._add(PutNode(check_path(path), check_value(value), check_version(expected_version)))
 
     def delete_node(self, path: str, expected_version: int | None = None) -> None:
-        """Delete a node, if it has the expected version (None: any)."""
-        self._check_gathering()
+        """Delete a node if it has the expected version (None: any)."""
+        self._check_open()
         self._add(DeleteNode(check_path(path), check_version(expected_version)))
 
     def require_node(self, path: str, version: int) -> None:
-        """The transaction is refused, with :class:`NodeMovedError`, unless the node has this version then."""
-        self._check_gathering()
+        """Fail the commit with :class:`NodeMovedError` unless the node has this version."""
+        self._check_open()
         self._add(AssertNodeVersion(check_path(path), version))
 
     def _add(self, operation: Operation) -> Pending:
         self._operations.append(operation)
-        self._answers.append(Completion())
-        return pending_for(self._answers[-1])
+        self._completions.append(Completion())
+        return pending_for(self._completions[-1])
 
-    def _check_gathering(self) -> None:
-        if not self._gathering:
+    def _check_open(self) -> None:
+        if not self._is_open:
             raise IllegalOperationError("the transaction has ended")
 
-    # -- its end ---------------------------------------------------------------------------------------------------
+    # -- commit and rollback ---------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         self._call = call_of_block(sys._getframe(1))
@@ -166,14 +171,14 @@ class Transaction(ProcessBound):
         try:
             self._finish(commit=error is None)
         except ForkedStoreError:
-            # In a forked child, nothing of the transaction is left to drop.
+            # A forked child has nothing to roll back, so the exception that ends the block propagates.
             if error is None:
                 raise
 
     def _finish(self, commit: bool) -> None:
-        self._check_gathering()
-        self._gathering = False
-        # The caller may live on.
+        self._check_open()
+        self._is_open = False
+        # Break the reference cycle: the caller's frame refers to this transaction.
         self._call = None
         try:
             if commit:
@@ -185,15 +190,15 @@ class Transaction(ProcessBound):
             raise
 
     def _end(self) -> None:
-        """Let the writers go. An interrupted call is repeated."""
+        """Release the writers. Idempotent: an interrupted call is repeated."""
         for writer in self._appends:
             writer.release()
         if not self._committed:
             for writer in self._created:
-                writer.never_created()
-            dropped = IllegalOperationError("the transaction was dropped")
-            for answer in self._answers:
-                answer.complete(error=dropped)
+                writer.mark_never_created()
+            discarded = IllegalOperationError("the transaction was discarded")
+            for completion in self._completions:
+                completion.complete(error=discarded)
 
     def _commit(self) -> None:
         try:
@@ -207,7 +212,7 @@ class Transaction(ProcessBound):
             raise
 
     def _fail(self, error: BookstandError) -> None:
-        """Entries may have been added: their writers end."""
+        """Fail the writers with appends, because their entries may have been added."""
         for writer, payloads in self._appends.items():
             if payloads:
                 writer.fail(error)
@@ -220,26 +225,26 @@ class Transaction(ProcessBound):
             try:
                 for writer, payloads in self._appends.items():
                     if payloads:
-                        adds.append(writer.stage(payloads))
+                        adds.append(writer.reserve_entries(payloads))
                 operations = [*self._operations, *(add.entries for add in adds)]
-                together = _Together(self._client, operations, adds, self._answers)
+                submission = _TransactionSubmission(self._client, operations, adds, self._completions)
                 if operations:
-                    storage.enqueue_locked(together)
+                    storage.enqueue_locked(submission)
             except BookstandError:
-                self._unstage(adds)
+                self._rollback_entries(adds)
                 raise
         if not operations:
             return
-        together.wait()
-        error = together.error
+        submission.wait()
+        error = submission.error
         if error is not None:
             if not isinstance(error, OutcomeUnknownError):
                 with storage.committer_lock:
-                    self._unstage(adds)
+                    self._rollback_entries(adds)
             raise error.with_traceback(None)
         if any(isinstance(operation, DeleteLedger) for operation in operations):
-            self._client.collect_deleted(COLLECTED_AT_ONCE)
+            self._client.collect_deleted(MAX_COLLECTED_LEDGERS)
 
-    def _unstage(self, adds: list[PendingAdd]) -> None:
+    def _rollback_entries(self, adds: list[PendingAdd]) -> None:
         for add in adds:
-            add.writer.unstage(add)
+            add.writer.rollback_entries(add)

@@ -418,11 +418,11 @@ class ManagedLedger(ProcessBound):
             with self._lock, self._guard:
                 writer = self._current()
             # Who comes while it is committed finds the lock free, and gathers with others.
-            entry_id = writer.append_now(data, self.max_entries_per_ledger)
+            entry_id = writer.try_append_solo(data, self.max_entries_per_ledger)
             if entry_id < 0:
                 with self._lock, self._guard:
                     writer = self._current()
-                    pending = writer.append_awaited(data)
+                    pending = writer.enqueue_append(data)
                     position = Position(writer.id, writer.last_add_pushed)
                     self._roll_if_full()
                 pending.result()
@@ -451,7 +451,7 @@ class ManagedLedger(ProcessBound):
         while True:
             with self._lock, self._guard:
                 writer = self._current()
-                count, size = writer.pushed()
+                count, size = writer.submitted_totals()
                 part = _up_to(islice(source, self.max_entries_per_ledger - count), self.max_bytes_per_ledger - size)
                 if not part:
                     return positions
@@ -473,13 +473,13 @@ class ManagedLedger(ProcessBound):
             raise self._fenced
         if self._info.terminated is not None:
             raise ManagedLedgerTerminatedError(f"topic {self.name} was terminated at {self._info.terminated}")
-        if self._writer is None or self._writer.is_ending or self._is_full(self._writer):
+        if self._writer is None or self._writer.is_closing or self._is_full(self._writer):
             self._roll()
         assert self._writer is not None
         return self._writer
 
     def _is_full(self, writer: LedgerWriter) -> bool:
-        entries, size = writer.pushed()
+        entries, size = writer.submitted_totals()
         if entries >= self.max_entries_per_ledger:
             return True
         age = self.client.clock.now() - self._began

@@ -1,13 +1,14 @@
-"""A bookie's cookie, which says whose its folders are and which bookie a name belongs to.
+"""Bookie cookies, which bind a bookie id to its directories.
 
-Its first line is the version of its layout, 5; what follows is a message in protobuf's text format:
+The first line is the layout version, 5. The rest is a message in protobuf's text format:
 
-    bookieHost      the name by which ensembles know the bookie
-    journalDir      its journal folders, joined by commas
-    ledgerDirs      the number of its ledger folders and they themselves, each preceded by a tab
+    bookieHost      the bookie id that ensembles use
+    journalDir      the journal directories, separated by commas
+    ledgerDirs      the number of ledger directories, then each directory preceded by a tab
     instanceId      the cluster
 
-The metadata store has it as ``/ledgers/cookies/<bookie>``, and each of a bookie's folders as the file ``VERSION``.
+A cookie is stored in the metadata store at ``/ledgers/cookies/<bookie>``, and in each directory of the bookie as the
+file ``VERSION``.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from bookstand.errors import MalformedError
 from bookstand.proto.text_format import TextReader, quoted
 from bookstand.proto.wire_format import WireError
 
-# Those that hold the message; older ones are of bookies before 4.0.
+# Layouts that contain the message. Older ones were written by bookies before 4.0.
 _LAYOUTS = (b"4", b"5")
 _STRINGS = ("bookieHost", "journalDir", "ledgerDirs", "instanceId")
 
 
 class Cookie(NamedTuple):
-    """Whose folder it is. The folders are named as the bookie was configured, on its own machine."""
+    """Owner of a directory. Paths are from the bookie's configuration, on its own machine."""
 
     bookie: str
     journal_folders: tuple[str, ...]
@@ -33,10 +34,10 @@ class Cookie(NamedTuple):
 
 
 def parse(data: bytes) -> Cookie:
-    """The cookie that ``data`` holds, or :class:`MalformedError`."""
+    """Parse a cookie, or raise :class:`MalformedError`."""
     layout, _, text = data.partition(b"\n")
     if layout.strip() not in _LAYOUTS:
-        raise MalformedError(f"its layout is {layout[:20]!r}, which is not known")
+        raise MalformedError(f"its layout version {layout[:20]!r} is unknown")
     try:
         found = _read_strings(text)
     except (WireError, UnicodeDecodeError) as error:
@@ -46,13 +47,12 @@ def parse(data: bytes) -> Cookie:
             raise MalformedError(f"it has no {name}")
     count, *ledger_folders = found["ledgerDirs"].split("\t")
     if count != str(len(ledger_folders)):
-        raise MalformedError(f"it should name {count} ledger folders, and names {len(ledger_folders)}")
+        raise MalformedError(f"it should list {count} ledger directories, but lists {len(ledger_folders)}")
     journal_folders = tuple(found["journalDir"].split(","))
     return Cookie(found["bookieHost"], journal_folders, tuple(ledger_folders), found.get("instanceId", ""))
 
 
 def serialize(cookie: Cookie) -> bytes:
-    """The bytes that :func:`parse` reads."""
     ledger_folders = "\t".join((str(len(cookie.ledger_folders)), *cookie.ledger_folders))
     values = cookie.bookie, ",".join(cookie.journal_folders), ledger_folders, cookie.instance_id
     lines = [f"{name}: {quoted(value.encode())}\n" for name, value in zip(_STRINGS, values, strict=True)]

@@ -1,5 +1,5 @@
-"""The nodes of ledgers in BookKeeper's hierarchical layouts: ``/ledgers/00/0000/L0012`` with the 10 digits of the id,
-or ``/ledgers/000/0000/0000/0000/L0012`` with 19 for ids from 2^31 - 1 on."""
+"""Paths of ledgers in BookKeeper's hierarchical layouts: ``/ledgers/00/0000/L0012`` with 10 digits of the ledger id,
+or ``/ledgers/000/0000/0000/0000/L0012`` with 19 digits for ids from 2^31 - 1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIRST_LONG_ID = (1 << 31) - 1
 
 
 def ledger_path(ledger_id: int) -> str:
-    """The node of a ledger."""
+    """Return the path of a ledger's node."""
     if not 0 <= ledger_id < _INT64:
         raise IncorrectParameterError(f"the ledger id must be from 0 to 2^63-1, not {ledger_id}")
     if ledger_id < _FIRST_LONG_ID:
@@ -26,7 +26,7 @@ def ledger_path(ledger_id: int) -> str:
 
 
 def ledger_id_of(path: str) -> int | None:
-    """The ledger whose node is at ``path``, in either form; None: it is no ledger's."""
+    """Return the id of the ledger whose node is at ``path``, in either layout, or None."""
     match = _SHORT_ID.fullmatch(path) or _LONG_ID.fullmatch(path)
     if match is None:
         return None

@@ -1,8 +1,7 @@
-"""What a cluster's clients find below ``/ledgers`` beside ledgers: its layout, its name, and which bookies there are.
+"""Nodes below ``/ledgers`` other than ledgers: the layout, the instance id, cookies and available bookies.
 
-A bookie that runs is a node below ``available``, one that takes no adds below ``available/readonly``. Its value says
-where the bookie listens, as a BookieServiceInfoFormat: field 6 is an endpoint, whose fields 1 to 4 are its id, its
-port, its host and its protocol.
+A running bookie has a node below ``available``, a read-only one below ``available/readonly``. The value is a
+BookieServiceInfoFormat: field 6 is an endpoint, whose fields 1 to 4 are id, port, host and protocol.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ AVAILABLE = f"{ROOT}/available"
 READ_ONLY = f"{AVAILABLE}/readonly"
 
 HIERARCHICAL = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
-"""The value of the layout's node where ledgers lie as in :mod:`bookstand.ledger.cluster.ledger_path`."""
+"""Value of the layout node for the layout of :mod:`bookstand.ledger.cluster.ledger_path`."""
 
 _NAME, _PROTOCOL = b"bookie", b"bookie-rpc"
 
@@ -26,7 +25,7 @@ _ID, _PORT, _HOST, _PROTOCOL_FIELD = 1, 2, 3, 4
 
 
 def service_info(host: str, port: int) -> bytes:
-    """What clients are told of a bookie that listens there."""
+    """Encode the BookieServiceInfoFormat of a bookie that listens at this address."""
     endpoint = bytearray()
     write_bytes_field(endpoint, _ID, _NAME)
     write_varint_field(endpoint, _PORT, port)

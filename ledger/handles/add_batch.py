@@ -1,4 +1,4 @@
-"""What travels together: consecutive entries of one ledger, from their submission until they are answered."""
+"""Pending adds: consecutive entries of one ledger that are committed together."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from bookstand.storage.commit.entry_operations import AddEntries
     from bookstand.storage.commit.futures import Pending
 
-# Bytes that one Add may gather. Who submits more commits it, so that a caller who never waits is held back.
-_ROOM = 4 << 20
-# What an entry takes of it besides its payload.
-ENTRY_ROOM = 256
+# The append that exceeds this size commits the batch itself: backpressure for callers that never wait.
+_MAX_BATCH_BYTES = 4 << 20
+# Bytes charged for an entry in addition to its payload.
+ENTRY_OVERHEAD = 256
 
 
 class PendingAdd(CommitRequest):
-    """Consecutive entries on their way."""
+    """Consecutive entries that have been submitted and not yet acknowledged."""
 
     __slots__ = ("entries", "payloads", "started", "stored", "writer")
 
@@ -33,73 +33,77 @@ class PendingAdd(CommitRequest):
         self.entries = entries
         self.payloads = entries.payloads
         self.stored = False
-        self.started = monotonic() if writer.timed else 0.0
+        self.started = monotonic() if writer.has_timeout else 0.0
 
     @property
     def payload_bytes(self) -> int:
         return sum(map(len, self.payloads))
 
     def on_committed(self, value: Any, error: BaseException | None, later: list[Callable[[], None]]) -> None:
-        # The stored bytes have done their work; the Add itself may live as long as the caller keeps its answer.
+        # Free the encoded entries: the caller's Pending keeps this object alive.
         self.entries.encoded = None
-        self.writer.add_finished(self, error, later)
+        self.writer.on_add_committed(self, error, later)
 
 
 class OpenAddBatch(PendingAdd):
-    """An Add that the appends of all threads may join until it is sealed.
+    """A pending add that appends of all threads may join until it is sealed.
 
-    Joining takes no lock. An append puts its Pending, which holds the payload meanwhile, behind those that have
-    ``arrived``, and only then looks whether the Add is ``sealed``. Who seals it holds the writer's lock, and says so
-    before counting who has arrived. So whoever found it open is in, and whoever did not asks :meth:`took`.
+    Joining takes no lock. An append puts its Pending, which carries the payload, at the end of ``joined`` and then
+    reads ``sealed``. The sealing thread holds the writer's lock, and sets ``sealed`` before it reads the length of
+    ``joined``. An append that finds the batch unsealed is therefore part of it; one that finds it sealed calls
+    :meth:`accepted`.
 
-    The place in ``arrived`` gives the entry its id. Sealing may be interrupted anywhere: who comes next starts it anew,
-    and comes to the same end.
+    The index in ``joined`` determines the entry id. Sealing may be interrupted at any step; the next call repeats it
+    with the same result.
     """
 
-    __slots__ = ("_count", "_measured", "_numbered", "arrived", "room", "sealed")
+    __slots__ = ("_count", "_counted", "_has_ids", "joined", "sealed", "space_left")
 
     def __init__(self, writer: BaseWriter, entries: AddEntries, sealed: bool) -> None:
         super().__init__(writer, entries)
-        self.arrived: list[Pending] = []
+        self.joined: list[Pending] = []
         self.sealed = sealed
-        # Those who join take from it without a lock: it is no exact limit.
-        self.room = _ROOM
-        # Of ``arrived``: how many are in, once that is certain, and how many were measured, and their bytes.
+        # Appends subtract from it without a lock, so the limit is approximate.
+        self.space_left = _MAX_BATCH_BYTES
+        # Number of entries in a sealed batch; -1 until it is sealed.
         self._count = 0 if sealed else -1
-        self._measured = 0, 0
-        self._numbered = False
+        # Running totals for counts(): entries of ``joined`` counted so far, and their bytes.
+        self._counted = 0, 0
+        self._has_ids = False
 
     def on_sealed(self) -> None:
-        if self.writer.gathering is self:
-            self.writer.end_gathering()
+        if self.writer.open_batch is self:
+            self.writer.seal_batch()
 
     def seal(self) -> None:
-        """Nobody joins any more: who is in gets an id. The writer's lock is held, here and in what follows."""
-        if self._numbered:
+        """Close the batch, and assign entry ids. The caller holds the writer's lock, as for the following methods."""
+        if self._has_ids:
             return
         self.sealed = True
         if self._count < 0:
-            self._count = len(self.arrived)
-        arrived = self.arrived[: self._count]
-        if arrived and not self.payloads:
-            self.payloads += [pending._value for pending in arrived]
-        for entry_id, pending in enumerate(arrived, self.entries.first_entry):
+            self._count = len(self.joined)
+        joined = self.joined[: self._count]
+        if joined and not self.payloads:
+            self.payloads += [pending._value for pending in joined]
+        for entry_id, pending in enumerate(joined, self.entries.first_entry):
             pending._value = entry_id
         if self.entries.sizes is None:
             self.entries.sizes = PayloadSizes(list(map(len, self.payloads)))
-        self._numbered = True
-        # A Pending knows its Add: both would live on until the next garbage collection.
-        self.arrived.clear()
+        self._has_ids = True
+        # Break the reference cycle: each Pending refers to this object.
+        self.joined.clear()
 
-    def took(self, pending: Pending) -> bool:
-        """Whether an append that found the Add sealed after it had joined came in time."""
+    def accepted(self, pending: Pending) -> bool:
+        """Return True if an append that found the batch sealed after joining is part of it."""
         self.seal()
         return type(pending._value) is int
 
-    def measure(self) -> tuple[int, int]:
-        """How many have arrived in an Add that is not sealed, and the bytes of their payloads."""
-        count, size = self._measured
-        fresh = self.arrived[count:]
-        if fresh:
-            count, size = self._measured = count + len(fresh), size + sum(len(pending._value) for pending in fresh)
+    def counts(self) -> tuple[int, int]:
+        """Return the number of entries that have joined an unsealed batch, and their payload bytes."""
+        count, size = self._counted
+        uncounted = self.joined[count:]
+        if uncounted:
+            count += len(uncounted)
+            size += sum(len(pending._value) for pending in uncounted)
+            self._counted = count, size
         return count, size

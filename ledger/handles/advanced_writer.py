@@ -1,4 +1,4 @@
-"""The handle for ledgers whose entry ids the caller chooses."""
+"""Writer of ledgers whose entry ids the caller chooses."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from bookstand.storage.commit.futures import Pending, pending_for
 
 
 class LedgerWriterAdv(BaseWriter):
-    """The caller chooses the entry ids, and may write them in any order; answers come in their order all the same."""
+    """Writer to which the caller passes entry ids, in any order. Adds are acknowledged in the order of their ids."""
 
     def write(self, entry_id: int, data: bytes) -> int:
-        """Add an entry; returns its id once it and all before it are durable."""
+        """Add an entry, and return its id after it and all entries before it are durable."""
         return self.write_async(entry_id, data).result()  # type: ignore[no-any-return]
 
     def write_async(self, entry_id: int, data: bytes) -> Pending:
-        """The same; the Pending's result is the id."""
+        """Add an entry; the result of the returned Pending is its id."""
         entry_id = as_entry_id(entry_id)
         if type(data) is not bytes:
             data = as_payload(data)
         self.check_size(entry_id, data)
-        return pending_for(*self._submit_alone(data, entry_id))
+        return pending_for(*self._submit_single(data, entry_id))

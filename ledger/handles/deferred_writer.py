@@ -1,7 +1,7 @@
-"""The handle for ledgers with deferred sync: entries are answered when they are accepted, and promised by ``force``.
+"""Writer of ledgers with deferred sync: adds are acknowledged when accepted; ``force`` makes them durable.
 
-What was accepted waits in memory until somebody commits: the next force, a read in this process, the background. That
-a ledger was fenced is noticed before an entry is accepted, or, where the fence comes between, by the next force.
+Accepted entries remain in memory until the next commit: by ``force``, by a read in this process or by the background
+thread. A fenced ledger is detected before an entry is accepted, or by the next force if it is fenced after that.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Accepted bytes after which the submitter commits, so that a caller who never forces is held back.
+# Accepted bytes after which append() commits itself: backpressure for callers that never call force().
 _ACCEPTED_BYTES = 4 << 20
 
 
 class DeferredLedgerWriter(LedgerWriter):
-    """Appends that wait for nothing; ``last_add_confirmed`` moves with :meth:`force` only."""
+    """Writer whose appends do not wait for a commit. Only :meth:`force` advances ``last_add_confirmed``."""
 
     _committed_length = 0
 
     def append(self, data: bytes) -> int:
-        """Add an entry, and return its id once it is accepted; :meth:`force` makes it durable."""
+        """Accept an entry, and return its id. :meth:`force` makes it durable."""
         data = self._checked(data)
         return self._accept([data], len(data))
 
     def append_async(self, data: bytes) -> Pending:
-        """The same; done when it returns."""
+        """Accept an entry. The returned Pending is already done; its result is the entry id."""
         data = self._checked(data)
         try:
             return completed(self._accept([data], len(data)))
@@ -37,9 +37,9 @@ class DeferredLedgerWriter(LedgerWriter):
             return completed(error=error)
 
     def append_many(self, payloads: Iterable[bytes]) -> range:
-        """The same for many entries."""
-        with self._turn:
-            return self._to_itself(self._accept_many, payloads)
+        """Accept many entries, and return their ids."""
+        with self._append_lock:
+            return self._exclusive(self._accept_many, payloads)
 
     def _accept_many(self, payloads: Iterable[bytes]) -> range:
         first = self._lap + 1
@@ -51,27 +51,27 @@ class DeferredLedgerWriter(LedgerWriter):
         return range(first, first + count)
 
     def _accept(self, payloads: list[bytes], size: int) -> int:
-        foreseen = self._foreseen_refusal()
-        refusal = foreseen
-        with self._turn, self._lock:
-            refusal = self._refusal() or foreseen
+        fenced = self._fenced_error()
+        refusal = fenced
+        with self._append_lock, self._lock:
+            refusal = self._refusal() or fenced
             if refusal is None:
-                add = self._open_gathering()
+                add = self._joinable_batch()
                 if add is None:
-                    add = self._begin_gathering()
-                    # Answered already: nobody waits for it, and what becomes of it shows with the next force.
+                    add = self._start_batch()
+                    # Already acknowledged. The next force reports the outcome of the commit.
                     del self._adds[add.entries.first_entry]
                 add.payloads += payloads
                 self._lap += len(payloads)
-                self._head = last = self._lap
+                self._last_acknowledged = last = self._lap
                 self._length += size
                 waiting = self._length - self._committed_length
         if refusal is not None:
-            if refusal is foreseen:
+            if refusal is fenced:
                 self._fail(refusal)
-            answer, _ = self._refused(refusal)
-            assert answer.error is not None
-            raise answer.error.with_traceback(None)
+            rejected, _ = self._reject(refusal)
+            assert rejected.error is not None
+            raise rejected.error.with_traceback(None)
         if waiting >= _ACCEPTED_BYTES:
             self._committed_length = self._length
             self._storage.flush()

@@ -1,4 +1,4 @@
-"""What a read gives."""
+"""Entries as returned by reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from typing import NamedTuple
 
     class Entry(NamedTuple):
-        """One entry. ``length`` is its own payload's; ``cumulative_length`` the ledger's up to and including it."""
+        """An entry of a ledger.
+
+        ``length`` is the payload's size, ``cumulative_length`` the total of payload sizes up to this entry.
+        """
 
         ledger_id: int
         entry_id: int
@@ -18,8 +21,9 @@ if TYPE_CHECKING:
         cumulative_length: int
 
 else:
-    # collections.namedtuple makes the same class without importing typing, which would show in the start-up time.
+    # Importing typing would slow down startup.
     Entry = namedtuple("Entry", ["ledger_id", "entry_id", "data", "length", "cumulative_length"])
-    Entry.__doc__ = (
-        "One entry. ``length`` is its own payload's; ``cumulative_length`` the ledger's up to and including it."
-    )
+    Entry.__doc__ = """An entry of a ledger.
+
+``length`` is the payload's size, ``cumulative_length`` the total of payload sizes up to this entry.
+"""

@@ -1,16 +1,17 @@
-"""An open ledger: what writers and readers have in common.
+"""Base class of ledger handles: reads, and the last-add-confirmed.
 
-A handle has three numbers of its own, which it learns from what it does and is told:
+Each handle has its own view of the ledger:
 
 ``last_add_confirmed`` (LAC)
-    the highest entry known to be acknowledged together with all before it;
+    highest entry id that the handle knows to be acknowledged together with all entries before it;
 ``last_add_pushed`` (LAP)
-    for a plain writer the last id handed out, for other handles what they have learnt;
+    last entry id assigned by a plain writer; other handles advance it together with the LAC;
 ``length``
-    the payload bytes of the ledger, as far as the handle knows.
+    total payload bytes of the entries that the handle knows of.
 
-Over the v3 wire every answer to a read brings the bookie's highest LAC along; over v2 it does not. That is visible in
-what a reader opened without recovery may read next, so handles of a store opened with ``wire="v2"`` do as Pulsar's do.
+In the v3 protocol each read response carries the bookie's highest LAC; in v2 it does not. The difference determines
+which entries a reader opened without recovery may read next. A store opened with ``wire="v2"`` behaves like Pulsar's
+v2 client.
 """
 
 from __future__ import annotations
@@ -51,22 +52,22 @@ if TYPE_CHECKING:
     from bookstand.storage.format.digest import Digest
     from bookstand.storage.format.ledger_metadata import LedgerMetadata
 
-# A batch answer's own bytes on the wire, and those each entry costs besides itself.
+# Size of a batch read response on the wire: fixed part, and overhead per entry.
 _BATCH_BYTES = 36
 _BATCH_ENTRY_BYTES = 4
 
 
 class EntryLostError(ReadError, StoreDamagedError):
-    """An entry that was stored for certain is not there."""
+    """An entry that is known to have been stored is missing."""
 
 
 class LedgerHandle(ProcessBound):
-    """What writers and readers have in common. Read methods may be called from any thread."""
+    """Base class of writers and readers. Read methods may be called from any thread."""
 
     def __init__(self, client: Client, metadata: LedgerMetadata, digest: Digest, master_key: bytes) -> None:
         self._client = client
         self._storage = client.storage
-        # The store's own lock: what handles promise must change together with what they have queued.
+        # Shared by all handles of the store: a writer's entry ids, LAC and queued adds must change together.
         self._lock = client.storage.committer_lock
         self._id = metadata.ledger_id
         self._digest = digest
@@ -78,63 +79,66 @@ class LedgerHandle(ProcessBound):
         if metadata.state == CLOSED:
             self._adopt(metadata)
 
-    # -- what the handle knows -------------------------------------------------------------------------------------
+    # -- properties ------------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> int:
-        """The ledger's id."""
+        """Ledger id."""
         return self._id
 
     @property
     def client(self) -> Client:
-        """The client of the store that the handle belongs to."""
+        """Client that opened the handle."""
         return self._client
 
     def check_size(self, entry_id: int, payload: bytes) -> None:
-        """:class:`EntryTooLargeError` if the payload would make too large an entry."""
+        """Raise :class:`EntryTooLargeError` if the entry would exceed ``max_entry_bytes``."""
         check_size(self._id, entry_id, payload, self._digest.size, self._client.max_entry_bytes)
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry that is known to be confirmed; -1: none."""
+        """Last entry id known to be confirmed; -1: none."""
         self._refresh()
         return self._lac
 
     @property
     def last_add_pushed(self) -> int:
-        """The last entry id that was handed out; a reader's is its last-add-confirmed."""
+        """Last entry id assigned by this writer; for a reader, its last-add-confirmed."""
         self._refresh()
         return self._lap
 
     @property
     def length(self) -> int:
-        """Bytes of payloads, as far as the handle knows."""
+        """Total payload bytes of the entries that the handle knows of."""
         self._refresh()
         return self._length
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The handle's copy of the ledger's metadata."""
+        """This handle's copy of the ledger's metadata."""
         self._refresh()
         return self._metadata
 
     def is_closed(self) -> bool:
-        """Whether the handle's copy of the metadata says so. Nobody tells a writer that its ledger was recovered."""
+        """Return True if this handle's copy of the metadata is closed.
+
+        A writer is not notified when another client recovers and closes its ledger.
+        """
         self._refresh()
         return self._metadata.state == CLOSED
 
     def _refresh(self) -> None:
-        """Look for newer metadata, where the handle watches it."""
+        """Load newer metadata, if the handle watches it."""
 
     def _adopt(self, metadata: LedgerMetadata) -> None:
-        """Take over newer metadata. A close says where the ledger ends, even if that is lower than what was known."""
+        """Replace the metadata. The last entry of a closed ledger is authoritative, even if the LAC was higher."""
         self._metadata = metadata
         if metadata.state == CLOSED:
             self._lac = self._lap = metadata.last_entry_id
             self._length = metadata.length
 
-    def _learn(self, lac: int, length: int) -> None:
-        """Something told of a LAC: the numbers only rise."""
+    def _advance_lac(self, lac: int, length: int) -> None:
+        """Raise LAC, LAP and length to the given values; they never decrease."""
         with self._lock:
             self._lac = max(self._lac, lac)
             self._lap = max(self._lap, lac)
@@ -143,38 +147,34 @@ class LedgerHandle(ProcessBound):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def read(self, first: int, last: int) -> list[Entry]:
-        """Entries ``first`` to ``last``, both included, which must be confirmed as far as this handle knows."""
+        """Read the entries ``first`` to ``last``, both inclusive. ``last`` must not exceed this handle's LAC."""
         first, last = _range(first, last)
-        self._refresh()
-        if last > self._lac:
-            self._client.check_usable()
-            raise ReadError(f"entry {self._id}:{last} is not confirmed; the last one known to be is {self._lac}")
+        self._check_confirmed(last)
         return self._read_range(first, last)
 
     def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
-        """The same without a look at what is confirmed: entries may be among them that a recovery drops later."""
+        """Read entries without checking the LAC. The result may include entries that a later recovery discards."""
         first, last = _range(first, last)
         return self._read_range(first, last)
 
     def batch_read(self, start: int, max_count: int, max_size: int) -> list[Entry]:
-        """Confirmed entries from ``start`` on: as many as there are, up to ``max_count`` (0 or less: any number) and
-        to ``max_size`` bytes on the wire (0 or less: the store's ``max_entry_bytes``), but one at least."""
+        """Read one or more confirmed entries from ``start``.
+
+        At most ``max_count`` entries (0 or less: unlimited) and ``max_size`` bytes on the wire (0 or less: the store's
+        ``max_entry_bytes``) are read. The first entry is returned even if it exceeds ``max_size``.
+        """
         start, max_count, max_size = _batch_arguments(start, max_count, max_size)
         max_count, max_size = max(0, max_count), max(0, max_size)
-        self._refresh()
-        if start > self._lac:
-            self._client.check_usable()
-            raise ReadError(f"entry {self._id}:{start} is not confirmed; the last one known to be is {self._lac}")
-        room = self._lac - start + 1
-        return self._batch(start, min(max_count or room, room), max_size)
+        self._check_confirmed(start)
+        available = self._lac - start + 1
+        return self._batch(start, min(max_count or available, available), max_size)
 
     def batch_payloads(self, start: int, max_count: int) -> Sequence[bytes]:
-        """Payloads of confirmed entries from ``start`` on, their digests checked: up to ``max_count``, and one at
-        least. For those who want nothing else of the entries, and so need no object for each."""
-        self._refresh()
-        if start > self._lac:
-            self._client.check_usable()
-            raise ReadError(f"entry {self._id}:{start} is not confirmed; the last one known to be is {self._lac}")
+        """Read the payloads of 1 to ``max_count`` confirmed entries from ``start``, and check their digests.
+
+        Faster than :meth:`batch_read`, because it creates no :class:`Entry` objects.
+        """
+        self._check_confirmed(start)
         self._client.check_usable()
         self._storage.flush_if_queued()
         count = min(max_count, self._lac - start + 1)
@@ -185,19 +185,27 @@ class LedgerHandle(ProcessBound):
                     self._learn_from_read()
                     return payloads
             except LedgerError:
-                # Of what precedes the one that is damaged nothing is lost by it.
+                # _batch() returns the intact entries before the damaged one.
                 pass
         return [entry.data for entry in self._batch(start, count, 0)]
 
+    def _check_confirmed(self, entry_id: int) -> None:
+        self._refresh()
+        if entry_id > self._lac:
+            self._client.check_usable()
+            raise ReadError(f"entry {self._id}:{entry_id} is not confirmed; last-add-confirmed is {self._lac}")
+
     def batch_read_unconfirmed(self, start: int, max_count: int, max_size: int) -> list[Entry]:
-        """The same up to the last entry that is stored, or the first gap."""
+        """Read entries as :meth:`batch_read` does, but up to the last stored entry or the first gap."""
         start, max_count, max_size = _batch_arguments(start, max_count, max_size)
         if max_count < 0 or max_size < 0:
-            raise IncorrectParameterError(f"a batch has no negative count or size: {max_count}, {max_size}")
+            raise IncorrectParameterError(
+                f"max_count and max_size must not be negative, they are {max_count} and {max_size}"
+            )
         return self._batch(start, max_count, max_size)
 
     def read_last_entry(self) -> Entry:
-        """The last entry that this handle knows to be confirmed; :class:`NoSuchEntryError` if there is none."""
+        """Read the entry at this handle's LAC. Raises :class:`NoSuchEntryError` if no entry is confirmed."""
         self._refresh()
         if self._lac < 0:
             self._client.check_usable()
@@ -205,12 +213,15 @@ class LedgerHandle(ProcessBound):
         return self._read_range(self._lac, self._lac)[0]
 
     def __iter__(self) -> Iterator[Entry]:
-        """All entries confirmed when the iteration begins, in slices that hold no transaction between them."""
+        """Iterate over the entries that are confirmed when the iteration begins.
+
+        Entries are read in slices. No read transaction is open between slices.
+        """
         for first, lengths, payloads in self._confirmed_slices():
             yield from entries_of(self._id, first, lengths, payloads)
 
     def payloads(self) -> Iterator[bytes]:
-        """The payloads of all confirmed entries, their digests checked, without an object for each."""
+        """Iterate over the payloads of all confirmed entries, after checking their digests."""
         for _, _, payloads in self._confirmed_slices():
             yield from payloads
 
@@ -225,7 +236,7 @@ class LedgerHandle(ProcessBound):
             expected = first + len(stored)
             self._client.check_usable()
         if expected <= last:
-            raise self.absent(expected)
+            raise self.absence_error(expected)
 
     def _read_range(self, first: int, last: int) -> list[Entry]:
         self._client.check_usable()
@@ -236,38 +247,38 @@ class LedgerHandle(ProcessBound):
                 lengths, payloads = self.decode(start, stored)
                 entries += entries_of(self._id, start, lengths, payloads)
             if len(entries) <= last - first:
-                raise self.absent(first + len(entries))
+                raise self.absence_error(first + len(entries))
             return entries
         finally:
-            # All of them are asked for at once, so that one that is there answers even if one before it is not.
+            # BookKeeper's client requests all entries in parallel, so any existing entry of the range carries a LAC.
             if entries or self._storage.first_entry_from(self._id, first, last) is not None:
                 self._learn_from_read()
 
     def decode(self, first: int, stored: Sequence[bytes]) -> tuple[Sequence[int], Sequence[bytes]]:
-        """Cumulative lengths and payloads of consecutive entries, or what is wrong with one of them."""
+        """Decode consecutive entries to their cumulative lengths and payloads, and check their digests."""
         try:
             return decode_entries(self._digest, self._id, first, stored)
         except DigestMismatchError:
             for entry_id in range(first, first + len(stored)):
                 if self._storage.entry_as_stored(self._id, entry_id) is None:
-                    # It is not there, and the next one came in its place.
-                    raise self.absent(entry_id) from None
+                    # The entry is missing, so the slice contains the next one in its place.
+                    raise self.absence_error(entry_id) from None
             raise
 
     def _learn_from_read(self) -> None:
-        """Over v3 every entry that is read brings the highest LAC that the bookie knows."""
+        """Advance the LAC after a read: v3 responses carry the highest LAC that the bookie knows."""
         if self._client.v3:
             state = self._storage.state(self._id)
             if state is not None and state.known_lac > self._lap:
-                self._learn(state.known_lac, 0)
+                self._advance_lac(state.known_lac, 0)
 
-    def absent(self, entry_id: int) -> LedgerError:
-        """What to say of an entry that is not there: damage is never reported as absence."""
+    def absence_error(self, entry_id: int) -> LedgerError:
+        """Return the error for a missing entry. Damage is never reported as absence."""
         state = self._storage.state(self._id)
         if state is None and self._storage.metadata(self._id) is not None:
-            return EntryLostError(f"entry {self._id}:{entry_id} cannot be told: the ledger's state is missing")
+            return EntryLostError(f"entry {self._id}:{entry_id} cannot be located: the ledger's state is missing")
         if state is None or not state.heard_of:
-            return NoSuchLedgerOnBookieError(f"ledger {self._id} has no entry {entry_id}: nothing was ever added to it")
+            return NoSuchLedgerOnBookieError(f"ledger {self._id} has no entry {entry_id}: no entry was ever added")
         if state.must_exist(entry_id) and self._storage.entry(self._id, entry_id) is None:
             return EntryLostError(f"entry {self._id}:{entry_id} was stored, but is missing: the store is damaged")
         return NoSuchEntryError(f"ledger {self._id} has no entry {entry_id}")
@@ -283,45 +294,45 @@ class LedgerHandle(ProcessBound):
         try:
             last = start + max_count - 1 if max_count else MAX_ENTRY_ID
             for first, stored in self._storage.slices(self._id, start, last):
-                for entry_id, bytes_stored in enumerate(stored, first):
-                    size += _BATCH_ENTRY_BYTES + len(bytes_stored)
+                for entry_id, encoded in enumerate(stored, first):
+                    size += _BATCH_ENTRY_BYTES + len(encoded)
                     if entries and size > limit:
                         return entries
-                    _, length, payload = layout.decode(self._digest, self._id, entry_id, bytes_stored)
+                    _, length, payload = layout.decode(self._digest, self._id, entry_id, encoded)
                     entries.append(Entry(self._id, entry_id, payload, len(payload), length))
         except LedgerError:
-            # What could be read is given; whoever reads on from there meets the error first.
+            # Return the entries before the error; the next read starts at the damaged one and raises.
             if not entries:
                 raise
         finally:
             if entries:
                 self._learn_from_read()
         if not entries:
-            raise self.absent(start)
+            raise self.absence_error(start)
         return entries
 
     # -- the last-add-confirmed ------------------------------------------------------------------------------------
 
     def read_last_confirmed(self) -> int:
-        """Ask the store for the LAC; what it says may be behind what a writer knows."""
+        """Read the LAC from the store. It may be lower than the LAC of the ledger's writer."""
         self._refresh()
         if self._metadata.state == CLOSED:
             if self._client.v3:
-                self._return_to_end()
+                self._reset_to_end()
             return self._metadata.last_entry_id
         self._client.check_usable()
         self._storage.flush_if_queued()
-        lac, length = self._ask_for_lac()
-        self._learn(lac, length)
+        lac, length = self._query_lac()
+        self._advance_lac(lac, length)
         return lac
 
-    def _return_to_end(self) -> None:
-        """Reading may have taught a closed handle of a LAC beyond its ledger's end; asking puts that right."""
+    def _reset_to_end(self) -> None:
+        """Reset the LAC of a closed ledger to its last entry: a read may have advanced it beyond that."""
         with self._lock:
             self._lac, self._length = self._metadata.last_entry_id, self._metadata.length
 
-    def _ask_for_lac(self) -> tuple[int, int]:
-        """v3 has a request for it, which knows explicit LACs and no length; v2 reads the newest entry."""
+    def _query_lac(self) -> tuple[int, int]:
+        """Query LAC and length. v3 has a request that returns the LAC without a length; v2 reads the newest entry."""
         hooks = self._storage.hooks
         if hooks is not None:
             hooks.on_read_lac(self._id)
@@ -341,28 +352,28 @@ class LedgerHandle(ProcessBound):
             except LedgerError:
                 stored = None
             if stored is None:
-                # The bookie answers this from what it remembers: a read that fails does not matter, wrong bytes do.
+                # A bookie answers this request from memory, so failed reads are ignored and only wrong bytes matter.
                 stored = self._storage.entry_as_stored(self._id, state.last_entry)
             if stored is None:
-                raise self.absent(state.last_entry)
+                raise self.absence_error(state.last_entry)
             carried, _ = layout.decode_last_confirmed(self._digest, self._id, stored)
         return max(carried, state.explicit_lac)
 
     def _newest(self) -> tuple[int, int] | None:
-        """(LAC, cumulative length) carried by the entry with the highest id; None if there is none."""
+        """Return LAC and cumulative length from the entry with the highest id, or None if no entry exists."""
         state = self._storage.state(self._id)
         if state is None or state.last_entry < 0:
             return None
         try:
             stored = self._storage.entry(self._id, state.last_entry)
             if stored is None:
-                raise self.absent(state.last_entry)
+                raise self.absence_error(state.last_entry)
             return layout.decode_last_confirmed(self._digest, self._id, stored)
         except (NoSuchEntryError, NoSuchLedgerOnBookieError):
             return None
 
     def try_read_last_confirmed(self) -> int:
-        """Look at the newest entry only, and learn from it if it knows more."""
+        """Read only the newest entry, and advance the LAC to the one that it carries."""
         self._refresh()
         if self._metadata.state == CLOSED:
             return self._metadata.last_entry_id
@@ -370,45 +381,50 @@ class LedgerHandle(ProcessBound):
         self._storage.flush_if_queued()
         newest = self._newest()
         if newest is not None and newest[0] > self._lac:
-            self._learn(*newest)
+            self._advance_lac(*newest)
         else:
-            self._learn(self._lac, 0)
+            self._advance_lac(self._lac, 0)
         return self._lac
 
     def read_explicit_last_confirmed(self) -> int:
-        """Ask for the LAC that a writer told without adding an entry, or the newest entry's if that is higher."""
+        """Read the explicit LAC, which a writer sends without adding an entry, or the newest entry's if higher."""
         self._refresh()
         if self._metadata.state == CLOSED:
-            self._return_to_end()
+            self._reset_to_end()
             return self._metadata.last_entry_id
         self._client.check_usable()
         self._storage.flush_if_queued()
         lac = self._lac_of_newest_or_explicit()
-        self._learn(lac, 0)
+        self._advance_lac(lac, 0)
         return lac
 
     def wait_entry(self, entry_id: int, timeout: float | None = None) -> tuple[int, Entry | None]:
-        """Wait until the entry is confirmed: (LAC, the entry), or (LAC, None) when the time is over or the ledger is
-        closed before it. Over v3 it sees what other handles and other processes write; over v2 nobody tells it."""
+        """Wait until an entry is confirmed, and return the LAC and the entry.
+
+        The entry is None if the timeout expires, or if the ledger is closed before that entry. In v3 this notices
+        entries of other handles and processes; in v2 only this handle's own operations advance its LAC.
+        """
         entry_id, timeout = as_entry_id(entry_id), as_timeout(timeout)
         if entry_id < 0:
-            raise IncorrectParameterError(f"an entry id is from 0 up, not {entry_id}")
+            raise IncorrectParameterError(f"an entry id must not be negative, it is {entry_id}")
         self._refresh()
         if entry_id > self._lac and self._metadata.state != CLOSED:
             self._client.check_usable()
             self._storage.flush_if_queued()
             state = self._storage.state(self._id)
             if state is None or state.last_entry < 0:
-                raise self.absent(entry_id)
+                raise self.absence_error(entry_id)
         if self._confirmed_in_time(entry_id, timeout, listen=self._client.v3):
             entry = self._read_range(entry_id, entry_id)[0]
             return self._lac, entry
         return self._lac, None
 
     def follow(self, timeout: float | None = None) -> Iterator[Entry]:
-        """All confirmed entries, then those to come as they are confirmed; the last one of an open ledger shows when
-        the next entry, an explicit LAC or the close confirms it. Ends when a closed ledger has been read to its end,
-        or when nothing has come for ``timeout`` seconds."""
+        """Iterate over all confirmed entries, then over new ones as they are confirmed.
+
+        The last entry of an open ledger is returned after the next entry, an explicit LAC or the close has confirmed
+        it. The iteration ends at the end of a closed ledger, or after ``timeout`` seconds without a new entry.
+        """
         timeout = as_timeout(timeout)
         next_entry = 0
         while self._confirmed_in_time(next_entry, timeout, listen=True):
@@ -417,7 +433,7 @@ class LedgerHandle(ProcessBound):
                 next_entry += 1
 
     def _confirmed_in_time(self, entry_id: int, timeout: float | None, listen: bool) -> bool:
-        """Wait for the LAC to reach the entry. ``listen``: learn it from what others have stored."""
+        """Wait until the LAC reaches the entry. With ``listen``, also read the LAC that other handles stored."""
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             self._refresh()
@@ -430,12 +446,12 @@ class LedgerHandle(ProcessBound):
                 self._storage.flush_if_queued()
                 state = self._storage.state(self._id)
                 if state is not None and state.known_lac > self._lac:
-                    self._learn(state.known_lac, 0)
+                    self._advance_lac(state.known_lac, 0)
                     continue
             if not self._storage.wait_for_commit(deadline):
                 return False
 
-    # -- what only some handles do ---------------------------------------------------------------------------------
+    # -- operations that some handles reject -----------------------------------------------------------------------
 
     def append(self, data: bytes) -> int:
         return self._refuse("append")
@@ -453,10 +469,10 @@ class LedgerHandle(ProcessBound):
         return self._refuse("write_async")
 
     def _refuse(self, operation: str) -> NoReturn:
-        raise IllegalOperationError(f"{operation} is not for a {type(self).__name__} (ledger {self._id})")
+        raise IllegalOperationError(f"a {type(self).__name__} does not support {operation} (ledger {self._id})")
 
     def force(self) -> None:
-        """Make what is acknowledged durable. A handle that does not write has nothing to force."""
+        """Make acknowledged entries durable. A reader has none, so this only checks that the ledger is open."""
         self._refresh()
         if self._metadata.state == CLOSED:
             raise LedgerClosedError(f"ledger {self._id} is closed")
@@ -469,7 +485,7 @@ class LedgerHandle(ProcessBound):
         return completed()
 
     def close(self) -> None:
-        raise TypeError("use one of the handles that a store gives")
+        raise TypeError("LedgerHandle is a base class; use the handles that a Store returns")
 
     def __enter__(self) -> Self:
         return self
@@ -478,11 +494,11 @@ class LedgerHandle(ProcessBound):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            # After a crash, closing could only hide the crash that ends the block.
+            # After a simulated crash, an error from close() would replace the one that ended the block.
             if error is None or not self._storage.crashed:
                 self.close()
         except ForkedStoreError:
-            # Likewise in a forked child: an exception that ends the block, SystemExit say, is the one to propagate.
+            # In a forked child, an exception that ended the block (for example SystemExit) propagates instead.
             if error is None:
                 raise
 
@@ -491,7 +507,7 @@ class LedgerHandle(ProcessBound):
 
 
 def entries_of(ledger_id: int, first: int, lengths: Sequence[int], payloads: Sequence[bytes]) -> Iterable[Entry]:
-    """Entry objects for consecutive entries; made without a Python call for each."""
+    """Create Entry objects for consecutive entries, without a Python-level call per entry."""
     rows = zip(
         repeat(ledger_id), range(first, first + len(payloads)), payloads, map(len, payloads), lengths, strict=False
     )
@@ -501,12 +517,12 @@ def entries_of(ledger_id: int, first: int, lengths: Sequence[int], payloads: Seq
 def _range(first: Any, last: Any) -> tuple[int, int]:
     first, last = as_entry_id(first), as_entry_id(last)
     if first < 0 or first > last:
-        raise IncorrectParameterError(f"entries are read from 0 or later up to there or later, not {first} to {last}")
+        raise IncorrectParameterError(f"a range of entries must satisfy 0 <= first <= last, not {first} to {last}")
     return first, last
 
 
 def _batch_arguments(start: Any, max_count: Any, max_size: Any) -> tuple[int, int, int]:
     start, max_count, max_size = as_entry_id(start), as_count("max_count", max_count), as_count("max_size", max_size)
     if start < 0:
-        raise IncorrectParameterError(f"a batch begins at 0 or later, not {start}")
+        raise IncorrectParameterError(f"the start of a batch must not be negative, it is {start}")
     return start, max_count, max_size

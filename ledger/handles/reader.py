@@ -1,4 +1,4 @@
-"""The handle that opening a ledger gives."""
+"""Readers of ledgers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class LedgerReader(LedgerHandle):
-    """Reads a ledger. Opened without recovery it watches the ledger's metadata, and so learns of its close."""
+    """Reader of a ledger.
+
+    Opened without recovery, it watches the ledger's metadata and so notices when the ledger is closed.
+    """
 
     def __init__(
         self, client: Client, metadata: LedgerMetadata, digest: Digest, master_key: bytes, watching: bool
@@ -31,8 +34,8 @@ class LedgerReader(LedgerHandle):
                 with self._lock:
                     self._adopt(newest)
 
-    def learn_at_open(self) -> None:
-        """Ask for the LAC once, as opening without recovery does."""
+    def read_lac_at_open(self) -> None:
+        """Read the LAC once, as BookKeeper does when it opens a ledger without recovery."""
         try:
             self.read_last_confirmed()
         except (ClientClosedError, StoreDamagedError):
@@ -40,29 +43,29 @@ class LedgerReader(LedgerHandle):
         except LedgerError as error:
             raise ReadError(f"ledger {self._id}: the last confirmed entry cannot be read: {error}") from error
 
-    def appear_empty(self) -> None:
-        """For tests: believe that the ledger was closed without an entry, and do not look again."""
+    def simulate_empty(self) -> None:
+        """Treat the ledger as closed without entries, and stop watching its metadata. For tests."""
         self._watching = False
         self._adopt(self._metadata.replace(state=CLOSED, last_entry_id=-1, length=0))
 
     def recovery_read(self, first: int) -> list[Entry]:
-        """Entries from ``first`` on, as many as one slice holds; at least one, or the reason why there is none."""
+        """Return the entries of one slice from ``first``, at least one. Raises if entry ``first`` does not exist."""
         for start, stored in self._storage.slices(self._id, first, MAX_ENTRY_ID):
             lengths, payloads = self.decode(start, stored)
             return list(entries_of(self._id, start, lengths, payloads))
-        raise self.absent(first)
+        raise self.absence_error(first)
 
     def close(self) -> None:
-        """Stop watching. Reading goes on; the ledger is not affected."""
+        """Stop watching the metadata. The handle remains readable, and the ledger is not affected."""
         self._watching = False
 
 
 class DamagedLedgerReader(LedgerReader):
-    """Reads the entries that are stored of a ledger whose metadata, state or last entry is damaged."""
+    """Reader of the stored entries of a ledger whose metadata, state or last entry is damaged."""
 
     @property
     def last_stored(self) -> int:
-        """The last entry: as the metadata says, or the highest one that is stored."""
+        """Id of the last entry: from the metadata of a closed ledger, otherwise the highest stored one; -1: none."""
         if self._metadata.state == CLOSED:
             return self._metadata.last_entry_id
         last = -1

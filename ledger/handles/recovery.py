@@ -1,7 +1,7 @@
-"""Recovery: fence a ledger, find its last entry, close it there.
+"""Recovery: fence a ledger, find its last entry, and close the ledger there.
 
-After it no entry can be added any more, every entry that was acknowledged is kept, and all who open the ledger agree
-on its end. It may be run by several at once, and again after a crash at any of its steps.
+After recovery no entry can be added, every acknowledged entry is retained, and all readers agree on the last entry.
+Several clients may recover a ledger concurrently, and recovery may be repeated after a crash at any step.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 def recover(reader: LedgerReader, incarnation: int | None) -> None:
-    """Bring a reader of a ledger that is not closed to its closed state.
+    """Recover and close the ledger of a reader.
 
-    Who deletes it meanwhile may create another one with its id, which has to be left alone: it is recognised by the
-    incarnation, unless the ledger has none.
+    If the ledger is deleted meanwhile and its id reused, the new ledger must not be touched. ``incarnation`` tells the
+    two apart; it is None if the bookie has no state for the ledger.
     """
     _Recovery(reader, incarnation).run()
 
 
 class _Recovery:
-    """Works on a reader's numbers, which are nobody else's yet."""
+    """State of one recovery. It updates the reader without locking, because no other thread has the reader yet."""
 
     def __init__(self, reader: LedgerReader, incarnation: int | None) -> None:
         self._reader = reader
@@ -53,7 +53,7 @@ class _Recovery:
             self._storage.point("recovery.marked", ledger_id)
         try:
             self._fence()
-            self._read_to_the_end()
+            self._read_to_end()
         except (NoSuchLedgerError, UnauthorizedAccessError):
             raise
         except LedgerError as error:
@@ -65,13 +65,13 @@ class _Recovery:
             self._storage.point("recovery.after_close", ledger_id)
 
     def _mark_in_recovery(self) -> bool:
-        """OPEN to IN_RECOVERY; False if it turns out to be closed by now."""
+        """Change the state from OPEN to IN_RECOVERY. Return False if the ledger has been closed meanwhile."""
         reader = self._reader
         while reader._metadata.state == OPEN:
             try:
                 self._write(reader._metadata.replace(state=IN_RECOVERY))
             except MetadataVersionError:
-                self._read_again()
+                self._reload_metadata()
         return reader._metadata.state != CLOSED
 
     def _fence(self) -> None:
@@ -83,12 +83,12 @@ class _Recovery:
         if self._storage.hooks is not None:
             self._storage.point("recovery.fenced", reader._id)
 
-    def _read_to_the_end(self) -> None:
-        """From the last LAC that an entry carries forward to the first entry that is not there."""
+    def _read_to_end(self) -> None:
+        """Read forward from the highest LAC that an entry carries to the first missing entry."""
         reader = self._reader
         newest = reader._newest()
         if newest is not None and newest[0] >= 0:
-            reader._learn(*newest)
+            reader._advance_lac(*newest)
         while True:
             try:
                 entries = reader.recovery_read(reader._lac + 1)
@@ -101,19 +101,19 @@ class _Recovery:
             reader._length = last.cumulative_length
 
     def _close(self) -> None:
-        """IN_RECOVERY to CLOSED; a close by somebody else wins."""
+        """Change the state from IN_RECOVERY to CLOSED. A concurrent close takes precedence."""
         reader = self._reader
         lac, length = reader._lac, reader._length
         while reader._metadata.state != CLOSED:
             try:
                 self._write(reader._metadata.replace(state=CLOSED, last_entry_id=lac, length=length))
             except MetadataVersionError:
-                self._read_again()
+                self._reload_metadata()
 
     def _write(self, metadata: LedgerMetadata) -> None:
         reader = self._reader
         reader._adopt(self._client.write_metadata(metadata, reader._metadata.version, self._incarnation))
 
-    def _read_again(self) -> None:
+    def _reload_metadata(self) -> None:
         metadata, _ = self._client.read_with_incarnation(self._reader._id, self._incarnation)
         self._reader._adopt(metadata)

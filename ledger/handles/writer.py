@@ -1,4 +1,4 @@
-"""The handle that creating a ledger gives: it hands out the entry ids."""
+"""Writer that assigns entry ids itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bookstand.errors import (
     LedgerClosedError,
     OutcomeUnknownError,
 )
-from bookstand.ledger.handles.add_batch import ENTRY_ROOM
+from bookstand.ledger.handles.add_batch import ENTRY_OVERHEAD
 from bookstand.ledger.handles.base_writer import BaseWriter
 from bookstand.ledger.validation import all_bytes, as_payload
 from bookstand.storage.commit.futures import Completion, Pending, pending_for
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bookstand.ledger.handles.add_batch import OpenAddBatch
     from bookstand.storage.format.digest import Digest
 
-# What append_many hands over at a time: large enough for a commit to be cheap, small enough to stay in the cache.
+# Limits of one commit of append_many: large enough to amortize the commit, small enough to fit the CPU cache.
 _MANY_ENTRIES = 10_000
 _MANY_BYTES = 8 << 20
 
@@ -36,37 +36,41 @@ class LedgerWriter(BaseWriter):
     """Appends entries with ids 0, 1, 2, …"""
 
     def append(self, data: bytes) -> int:
-        """Add an entry, and return its id once it is durable (with deferred sync: accepted)."""
-        if self.gathering is not None:
-            # Where others gather, nobody adds alone.
+        """Add an entry, and return its id after it is durable (with deferred sync: accepted)."""
+        if self.open_batch is not None:
+            # Entries of the open batch precede this one.
             return self.append_async(data).result()  # type: ignore[no-any-return]
-        entry_id = self.append_now(data)
-        return entry_id if entry_id >= 0 else self.append_awaited(data).result()
+        entry_id = self.try_append_solo(data)
+        return entry_id if entry_id >= 0 else self.enqueue_append(data).result()
 
-    def append_now(self, data: bytes, most_entries: int | None = None) -> int:
-        """The same, where nobody else is adding or committing; -1: it has to travel with others, or the ledger has
-        ``most_entries`` already."""
-        if type(data) is bytes and len(data) <= self._largest_payload and not self._alone and self._may_lead_alone():
-            return self._append_now([data], len(data), most_entries=most_entries)
-        return -1
+    def try_append_solo(self, data: bytes, max_entries: int | None = None) -> int:
+        """Commit an entry in this thread and return its id, or -1 if that is not possible now.
 
-    def append_awaited(self, data: bytes) -> Pending:
-        """As :meth:`append_async`, for who is about to wait for the result in this thread."""
-        if self.gathering is not None:
+        It is not possible while another thread adds or commits, or if the ledger has ``max_entries`` entries.
+        """
+        if type(data) is not bytes or len(data) > self._largest_payload or self._unbatched:
+            return -1
+        return self._try_append_solo([data], len(data), max_entries=max_entries) if self._can_commit_solo() else -1
+
+    def enqueue_append(self, data: bytes) -> Pending:
+        """Queue an entry without waking the background committer: the caller waits for the result itself."""
+        if self.open_batch is not None:
             return self.append_async(data)
-        return self._gather(data)
+        return self._join_batch(data)
 
-    def _may_lead_alone(self) -> bool:
-        """Return False with hooks: they may call the store from inside a commit, which only the leader of a batch can
-        refuse."""
+    def _can_commit_solo(self) -> bool:
+        """Return False if hooks are set: only a batch's leader can reject store calls that a hook makes from a
+        commit."""
         return self._storage.hooks is None
 
-    def _append_now(
-        self, payloads: list[bytes], total: int, sizes: PayloadSizes | None = None, most_entries: int | None = None
+    def _try_append_solo(
+        self, payloads: list[bytes], total: int, sizes: PayloadSizes | None = None, max_entries: int | None = None
     ) -> int:
-        """Commit entries in this thread if no other commits, and return the id of the first one; -1: they take the way
-        that all others take. ``total``: the payloads' bytes."""
-        added = self.committer.run_exclusive(self._add_alone, payloads, total, sizes, most_entries)
+        """Commit entries in this thread unless another one commits, and return the first id, or -1.
+
+        ``total`` is the number of payload bytes.
+        """
+        added = self.committer.run_exclusive(self._commit_solo, payloads, total, sizes, max_entries)
         if added is None:
             return -1
         first, error, interruption = added
@@ -77,11 +81,13 @@ class LedgerWriter(BaseWriter):
             raise interruption
         return first
 
-    def _add_alone(
-        self, payloads: list[bytes], total: int, sizes: PayloadSizes | None, most_entries: int | None
+    def _commit_solo(
+        self, payloads: list[bytes], total: int, sizes: PayloadSizes | None, max_entries: int | None
     ) -> tuple[int, BookstandError | None, BaseException | None] | None:
-        """Commit entries in this thread, which leads. Returns the id of the first one, the error that ends the handle,
-        and what is to be raised instead."""
+        """Commit entries in this thread, which leads the commit.
+
+        Returns the first id, the error that fails the handle, and the interruption to raise in its place.
+        """
         first = -1
         try:
             with self._lock:
@@ -89,74 +95,77 @@ class LedgerWriter(BaseWriter):
                     return None
                 following = self._lap + 1
                 last = self._lap + len(payloads)
-                if most_entries is not None and last >= most_entries:
+                if max_entries is not None and last >= max_entries:
                     return None
                 entries = self._entries(following, payloads, self._lac, True)
                 entries.sizes = sizes
-                # No call is between these, so that no interruption is, either.
-                first, self._lap, self._lone = following, last, total
+                # The assignments contain no call, so an interruption cannot separate them.
+                first, self._lap, self._solo_bytes = following, last, total
                 self._length += total
             error = self._storage.commit_entries(entries)
             with self._lock:
-                if self.gathering is not None:
+                if self.open_batch is not None:
                     # Entries submitted from now on carry the new LAC.
-                    self.end_gathering()
-                dropped, self._lone = self._lone is None, None
+                    self.seal_batch()
+                dropped, self._solo_bytes = self._solo_bytes is None, None
                 if error is not None:
                     self._length -= 0 if dropped else total
                 elif not dropped:
-                    self._head = self._lac = last
+                    self._last_acknowledged = self._lac = last
         except BaseException as interruption:
             if first < 0:
                 raise
-            unknown = OutcomeUnknownError(f"adding {self._named(first, last)} was interrupted by {interruption!r}")
+            unknown = OutcomeUnknownError(f"adding {self._name(first, last)} was interrupted by {interruption!r}")
             return first, unknown, interruption
         if dropped and error is None:
-            name = self._named(first, last)
-            return first, None, LedgerClosedError(f"ledger {self._id} was closed before {name} was answered")
+            name = self._name(first, last)
+            return first, None, LedgerClosedError(f"ledger {self._id} was closed before {name} was acknowledged")
         return first, error, None
 
-    def _named(self, first: int, last: int) -> str:
+    def _name(self, first: int, last: int) -> str:
         return f"entry {self._id}:{first}" + (f" to {self._id}:{last}" if last > first else "")
 
     def append_async(self, data: bytes) -> Pending:
-        """Add an entry; the Pending's result is its id. Never blocks for long, and raises only for bad arguments."""
+        """Add an entry; the result of the returned Pending is its id.
+
+        It blocks only to commit a full batch, and raises only for invalid arguments.
+        """
         if type(data) is bytes and (size := len(data)) <= self._largest_payload:
-            # By far the most frequent way: to travel with what others have begun to gather.
-            add = self.gathering
+            # Fast path: join the open batch without a lock.
+            add = self.open_batch
             if add is not None:
                 pending = Pending()
                 pending._completion = add
                 pending._value = data
-                add.arrived.append(pending)
-                if not add.sealed or self._came_in_time(add, pending):
-                    room = add.room = add.room - size - ENTRY_ROOM
-                    if room < 0:
+                add.joined.append(pending)
+                if not add.sealed or self._joined_in_time(add, pending):
+                    space_left = add.space_left = add.space_left - size - ENTRY_OVERHEAD
+                    if space_left < 0:
                         self.committer.drive(add)
                     return pending
-        pending = self._gather(data)
+        pending = self._join_batch(data)
         if not pending.done():
             self.committer.schedule_background()
         return pending
 
-    def _came_in_time(self, add: OpenAddBatch, pending: Pending) -> bool:
+    def _joined_in_time(self, add: OpenAddBatch, pending: Pending) -> bool:
         with self._lock:
-            return add.took(pending)
+            return add.accepted(pending)
 
-    def _gather(self, data: bytes) -> Pending:
-        """Queue an entry for which there may be nothing yet that it could join."""
+    def _join_batch(self, data: bytes) -> Pending:
+        """Queue an entry, starting a batch if none is open."""
         data = self._checked(data)
-        if self._alone:
-            return pending_for(*self._submit_alone(data, None))
-        with self._turn, self._lock:
+        if self._unbatched:
+            return pending_for(*self._submit_single(data, None))
+        with self._append_lock, self._lock:
             refusal = self._refusal()
             if refusal is None:
-                # Nobody seals it as long as the lock is held.
-                add = self._open_gathering() or self._begin_gathering()
+                # The batch cannot be sealed while this thread holds the lock.
+                add = self._joinable_batch() or self._start_batch()
                 pending = pending_for(add, data)
-                add.arrived.append(pending)
+                add.joined.append(pending)
                 return pending
-        return pending_for(*self._refused(refusal))
+        return pending_for(*self._reject(refusal))
 
     def _checked(self, data: bytes) -> bytes:
         if type(data) is not bytes:
@@ -166,8 +175,7 @@ class LedgerWriter(BaseWriter):
         return data
 
     def _learn_from_read(self) -> None:
-        """No entry carries a LAC behind the last one that was added, by whomever: as long as the handle is open, it
-        knows of no lower one."""
+        """Skip this while the ledger is open: until then no stored entry carries a higher LAC than this writer's."""
         if self._metadata.state == CLOSED:
             super()._learn_from_read()
 
@@ -177,20 +185,20 @@ class LedgerWriter(BaseWriter):
                 self.check_size(number, data)
 
     def append_many(self, payloads: Iterable[bytes]) -> range:
-        """Add many entries, the fast way; returns their ids once all are durable.
+        """Add many entries, and return their ids after all are durable. Much faster than repeated :meth:`append`.
 
-        They are committed some thousand at a time, each commit whole or not at all: after an error the first of them
-        may have been added. Entries of one commit all carry the last-add-confirmed from before it.
+        Up to 10,000 entries are committed at a time. Each commit is atomic, so after an error the entries of earlier
+        commits have been added. All entries of a commit carry the last-add-confirmed from before the commit.
         """
-        parts = parts_of(payloads, None if self._alone else self._digest)
+        parts = parts_of(payloads, None if self._unbatched else self._digest)
         leading = list(islice(parts, 2))
-        if len(leading) > 1 or self._alone:
-            with self._turn:
-                return self._to_itself(self._append_parts, chain(leading, parts))
+        if len(leading) > 1 or self._unbatched:
+            with self._append_lock:
+                return self._exclusive(self._append_parts, chain(leading, parts))
         for part, sizes in leading:
             self._check_sizes(part, sizes)
-            if self._may_lead_alone():
-                first = self._append_now(part, sizes.total, sizes)
+            if self._can_commit_solo():
+                first = self._try_append_solo(part, sizes.total, sizes)
                 if first >= 0:
                     return range(first, first + len(part))
         return self._append_parts(leading)
@@ -200,7 +208,7 @@ class LedgerWriter(BaseWriter):
         count = 0
         for part, sizes in parts:
             self._check_sizes(part, sizes)
-            submitted = self._submit_each(part) if self._alone else [self._submit_part(part, sizes)]
+            submitted = self._submit_each(part) if self._unbatched else [self._submit_part(part, sizes)]
             if not count:
                 first = submitted[0][1]
             for add, _ in submitted:
@@ -211,32 +219,34 @@ class LedgerWriter(BaseWriter):
         return range(first, first + count)
 
     def _submit_part(self, part: list[bytes], sizes: PayloadSizes) -> tuple[Completion, int]:
-        with self._turn, self._lock:
+        with self._append_lock, self._lock:
             refusal = self._refusal()
             if refusal is None:
-                # Nothing may be put in front of these entries any more, and nothing goes with them.
-                self.end_gathering()
-                add = self._begin_gathering(sealed=True)
+                # The entries of a part form a batch of their own, after those already queued.
+                self.seal_batch()
+                add = self._start_batch(sealed=True)
                 add.payloads += part
                 add.entries.sizes = sizes
-                self.end_gathering()
+                self.seal_batch()
                 return add, add.entries.first_entry
-        return self._refused(refusal)
+        return self._reject(refusal)
 
     def _submit_each(self, part: list[bytes]) -> list[tuple[Completion, int]]:
         lac = self._lac
-        return [self._submit_alone(data, None, lac) for data in part]
+        return [self._submit_single(data, None, lac) for data in part]
 
-    def _refused(self, refusal: BookstandError) -> tuple[Completion, int]:
+    def _reject(self, refusal: BookstandError) -> tuple[Completion, int]:
         if isinstance(refusal, ClientClosedError):
-            # As the original does: the id is spent, though no entry will have it.
+            # BookKeeper's client also consumes the entry id in this case.
             self._lap += 1
-        return super()._refused(refusal)
+        return super()._reject(refusal)
 
 
 def parts_of(payloads: Iterable[bytes], digest: Digest | None = None) -> Iterator[tuple[list[bytes], PayloadSizes]]:
-    """The payloads as bytes, in lists that are worth a commit each, with their sizes. ``digest``: that of the ledger to
-    which they will be added as they are here."""
+    """Convert payloads to bytes, and split them into parts of one commit each, with their sizes.
+
+    With the ledger's ``digest``, a single part is also encoded as far as possible without entry ids.
+    """
     if isinstance(payloads, list | tuple) and 0 < len(payloads) <= _MANY_ENTRIES:
         part, sizes = _measured(list(payloads), digest)
         if sizes.total <= _MANY_BYTES:
@@ -245,20 +255,20 @@ def parts_of(payloads: Iterable[bytes], digest: Digest | None = None) -> Iterato
     try:
         source = iter(payloads)
     except TypeError:
-        raise IncorrectParameterError(f"payloads come in an iterable, not in {payloads!r}") from None
-    part, each, size = [], [], 0
+        raise IncorrectParameterError(f"payloads must be an iterable, not {payloads!r}") from None
+    part, lengths, size = [], [], 0
     for data in source:
         if type(data) is not bytes:
-            # Copied as it comes: the source may use one buffer for all.
+            # Copied before the next one is read: the source may reuse one buffer.
             data = as_payload(data)
         part.append(data)
-        each.append(len(data))
+        lengths.append(len(data))
         size += len(data)
         if size >= _MANY_BYTES or len(part) >= _MANY_ENTRIES:
-            yield part, PayloadSizes(each)
-            part, each, size = [], [], 0
+            yield part, PayloadSizes(lengths)
+            part, lengths, size = [], [], 0
     if part:
-        yield part, PayloadSizes(each)
+        yield part, PayloadSizes(lengths)
 
 
 def _measured(part: list[Any], digest: Digest | None) -> tuple[list[bytes], PayloadSizes]:
@@ -269,7 +279,7 @@ def _measured(part: list[Any], digest: Digest | None) -> tuple[list[bytes], Payl
         if all_bytes(part):
             return part, sizes
     except (TypeError, ValueError, struct.error):
-        # Not all are bytes; one by one it shows which cannot be made bytes.
+        # Some payloads are not bytes; as_payload() converts them or raises.
         pass
     part = list(map(as_payload, part))
     return part, PayloadSizes(list(map(len, part)))

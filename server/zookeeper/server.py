@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from bookstand.errors import BookstandError
-from bookstand.ledger.client import COLLECTED_AT_ONCE, COLLECTION_GRACE_MILLIS
+from bookstand.ledger.client import MAX_COLLECTED_LEDGERS, COLLECTION_GRACE_MILLIS
 from bookstand.server.framing import SCRATCH_BYTES
 from bookstand.server.zookeeper.batch import CloseSession, InitializeTree, RemoveExpired
 from bookstand.server.zookeeper.connection import ZooKeeperConnection
@@ -211,7 +211,7 @@ class ZooKeeperServer:
         try:
             while not self._stopping:
                 before = self._clock.now() - COLLECTION_GRACE_MILLIS
-                if self._storage.collect_deleted(before, COLLECTED_AT_ONCE) < COLLECTED_AT_ONCE:
+                if self._storage.collect_deleted(before, MAX_COLLECTED_LEDGERS) < MAX_COLLECTED_LEDGERS:
                     break
         except BookstandError as error:
             logger().warning("store %s: deleted ledgers could not be collected: %s", self._storage.path, error)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import bookstand
-from bookstand.ledger.client import COLLECTED_AT_ONCE, COLLECTION_GRACE_MILLIS
+from bookstand.ledger.client import COLLECTION_GRACE_MILLIS, MAX_COLLECTED_LEDGERS
 from bookstand.storage.format import schema
 from bookstand.testing import Faults, VirtualClock
 
@@ -66,7 +66,7 @@ def test_transactions_collect_more_than_they_delete_and_not_all_at_once(
     open_store: Callable[..., Any], clock: VirtualClock
 ) -> None:
     store = open_store(clock=clock)
-    many = COLLECTED_AT_ONCE * 2 + 1
+    many = MAX_COLLECTED_LEDGERS * 2 + 1
     *ids, one, other, last = some_ledgers(store, many + 3)
     for ledger_id in ids:
         delete_together(store, ledger_id)
@@ -74,7 +74,7 @@ def test_transactions_collect_more_than_they_delete_and_not_all_at_once(
     clock.advance(2 * GRACE)
     for number, ledger_id in enumerate((one, other, last), 1):
         delete_together(store, ledger_id)
-        assert left(store) == max(many - number * COLLECTED_AT_ONCE, 0) + number
+        assert left(store) == max(many - number * MAX_COLLECTED_LEDGERS, 0) + number
 
 
 def test_a_topic_that_is_consumed_takes_no_more_and_more_space(

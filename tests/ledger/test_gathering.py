@@ -42,10 +42,8 @@ class Meeting(list):
 def test_who_finds_the_door_shut_behind_him_is_in_once(store, when, call):
     writer = store.create_ledger()
     pending = [writer.append_async(b"0"), writer.append_async(b"1")]
-    gathering = writer.gathering
-    gathering.arrived = Meeting(
-        gathering.arrived, **{when: lambda: in_threads(1, lambda _: writer.append_many([b"x"]))}
-    )
+    gathering = writer.open_batch
+    gathering.joined = Meeting(gathering.joined, **{when: lambda: in_threads(1, lambda _: writer.append_many([b"x"]))})
     answer = getattr(writer, call)(b"late")
     last = answer if call == "append" else answer.result(PATIENCE)
     assert [one.result(PATIENCE) for one in pending] == [0, 1]
@@ -101,7 +99,7 @@ def interrupt_at(step, call, writer):
 
     def trace(frame, event, _argument):
         nonlocal seen
-        if frame.f_code.co_name in ("_complete_all", "_append_now"):
+        if frame.f_code.co_name in ("_complete_all", "_try_append_solo"):
             sys.settrace(None)
         if not frame.f_code.co_filename.endswith(GATHERS):
             return None

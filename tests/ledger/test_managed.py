@@ -191,7 +191,7 @@ def test_another_process_takes_it_over(
     other.run(f"topic = store.managed_ledger('t', max_entries_per_ledger={most})")
     other.run("topic.append_entries([b'b'] * 6)")
     if how == "with others":
-        monkeypatch.setattr(LedgerWriter, "_may_lead_alone", lambda _: False)
+        monkeypatch.setattr(LedgerWriter, "_can_commit_solo", lambda _: False)
     append = partial(topic.append_entries, [b"too", b"late"]) if how == "many" else partial(topic.append_entry, b"too")
     with pytest.raises(errors.LedgerFencedError):
         append()

@@ -154,8 +154,8 @@ class _Working:
         lac = writer.append(payload(writer.id, entry_id))
         self.tell("added", writer.id, entry_id, entry_id)
         # It is told once it has stood still from one call to the next.
-        writer.tell_lac()
-        writer.tell_lac()
+        writer.send_explicit_lac()
+        writer.send_explicit_lac()
         self.tell("explicit", writer.id, lac)
 
     def close_ledger(self) -> None:
@@ -196,7 +196,7 @@ class _Working:
         if self.adv is None or self.adv.last_add_confirmed < 0:
             self.out_of_order()
         earlier = self.adv
-        earlier.tell_lac()
+        earlier.send_explicit_lac()
         self.tell("deleting", earlier.id)
         self.store.delete_ledger(earlier.id)
         self.tell("deleted", earlier.id)
@@ -205,7 +205,11 @@ class _Working:
         self.tell("created again", earlier.id)
         entry_id = earlier.last_add_confirmed + 1
         # Nothing of it may come to the ledger that is there now, whatever it is answered.
-        for late in (earlier.tell_lac, lambda: earlier.write(entry_id, payload(earlier.id, entry_id)), earlier.close):
+        for late in (
+            earlier.send_explicit_lac,
+            lambda: earlier.write(entry_id, payload(earlier.id, entry_id)),
+            earlier.close,
+        ):
             with suppress(errors.LedgerError):
                 late()
 

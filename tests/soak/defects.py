@@ -197,7 +197,7 @@ def _acknowledged_early(patches: Patches) -> None:
             patches.hit()
             with self._lock:
                 # Now it has its id.
-                self.end_gathering()
+                self.seal_batch()
             return int(pending._value)
 
         return append

@@ -346,7 +346,7 @@ class Session:
             raise BrokenPromiseError(f"node {path} is {value!r}, not one of {self.nodes.get(path)}")
 
     def usable_writer(self) -> Any:
-        if self.writer is None or self.writer.is_ending or self.writer.client.closed:
+        if self.writer is None or self.writer.is_closing or self.writer.client.closed:
             self.writer = self.store.create_ledger()
         # An interruption may have come between the two.
         self.entries.setdefault(self.writer.id, {})

@@ -404,7 +404,7 @@ def test_the_explicit_lac_of_an_old_writer_is_not_the_new_ledgers(
     # What the background does, twice because the LAC must have stood still in between.
     for _ in range(2):
         with contextlib.suppress(bookstand.BookstandError):
-            old.tell_lac()
+            old.send_explicit_lac()
     state = store.storage.state(7)
     if not created_again:
         assert state is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bookstand import errors
-from bookstand.ledger.client import COLLECTED_AT_ONCE
+from bookstand.ledger.client import MAX_COLLECTED_LEDGERS
 from bookstand.ledger.cluster.ledger_path import ledger_path
 from bookstand.managed_ledger.records import decode_ledger_info
 from bookstand.managed_ledger.topic_name import cursor_node_of, node_of
@@ -184,7 +184,7 @@ def test_more_ledgers_than_one_step_collects_are_collected_while_the_store_is_se
     store: Any, client: Client, clock: VirtualClock
 ) -> None:
     """Each sweep leaves none whose grace period is over."""
-    writers = [store.create_ledger() for _ in range(3 * COLLECTED_AT_ONCE + 1)]
+    writers = [store.create_ledger() for _ in range(3 * MAX_COLLECTED_LEDGERS + 1)]
     for writer in writers:
         writer.append(b"x")
         writer.close()
