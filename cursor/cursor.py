@@ -116,7 +116,7 @@ class Cursor(ProcessBound):
         :class:`NoSuchNodeError` if there is none."""
         log = CursorLedger(topic, name, None, 0)
         log.discard()
-        topic.release(log.hold_name)
+        topic.unregister_cursor(log.hold_name)
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Cursor(ProcessBound):
         self._pausing = DispatchPause(self._state, self._flushing, config)
         self._flushing.after_drive = self._pausing.tell
         if not self.read_only:
-            topic.hold(self._log.hold_name, lambda: self.durable_mark_delete_position)
+            topic.register_cursor(self._log.hold_name, lambda: self.durable_mark_delete_position)
         topic.client.add_metrics(self)
 
     def _load_for_old_form(self, switching: bool) -> None:
@@ -757,7 +757,7 @@ class Cursor(ProcessBound):
         with self._flushing.alone, self._flushing.guard:
             self._usability.check_writable()
             self._log.delete()
-            self.topic.release(self._log.hold_name)
+            self.topic.unregister_cursor(self._log.hold_name)
             self._usability.closed = CursorFencedError(f"cursor {self.name!r} of topic {self.topic.name} was deleted")
 
     @property

@@ -1,1 +1,1 @@
-"""Pulsar's managed ledger: the ledgers of a topic, and the format of its messages."""
+"""Pulsar's managed ledger: a topic as a sequence of ledgers, and the message format."""

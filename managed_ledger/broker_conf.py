@@ -1,7 +1,7 @@
 """Settings in Pulsar's ``broker.conf``, and their counterparts in the configs of topics and cursors.
 
-The file is read as Pulsar's broker reads it. An empty value counts as a missing line, of several lines with one key the
-last one counts, and numbers below 1 mean what they mean to Pulsar: no limit, off, or full with the first entry.
+The file is interpreted as by Pulsar's broker. A key with an empty value is ignored, the last of several lines with the
+same key applies, and numbers below 1 have Pulsar's meaning: unlimited, disabled, or full after the first entry.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The counterpart of a key: a field of a topic's or a cursor's config."""
+    """Counterpart of a key: a field of a topic's or a cursor's config."""
 
     config: str
     field: str
@@ -40,14 +40,14 @@ class Setting(NamedTuple):
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
-def _integer(bits: int, least: int | None = None, floor: int | None = None, factor: int = 1) -> Callable[[str], int]:
-    """Converter of Java's int and long. Numbers below ``least`` are rejected; those below ``floor`` count as it."""
+def _integer(bits: int, minimum: int | None = None, floor: int | None = None, factor: int = 1) -> Callable[[str], int]:
+    """Return a converter for Java's int or long that rejects numbers below ``minimum`` and clamps to ``floor``."""
     end = 1 << (bits - 1)
-    rule = f"a {bits}-bit integer" + ("" if least is None else f" of {least} or more")
+    rule = f"a {bits}-bit integer" + ("" if minimum is None else f" of {minimum} or more")
 
     def convert(text: str) -> int:
         number = int(text) if re.fullmatch("[+-]?[0-9]{1,20}", text) else end
-        if not -end <= number < end or (least is not None and number < least):
+        if not -end <= number < end or (minimum is not None and number < minimum):
             raise ValueError(rule)
         number *= factor
         return number if floor is None else max(floor, number)
@@ -87,7 +87,7 @@ def _codec(text: str) -> str | None:
 
 
 def _switch(text: str) -> int | None:
-    """Limit for a switch: 0, which is none, if it is off; None, for the default, if it is on."""
+    """Convert a switch to a limit: 0 (unlimited) if it is off, None (the default) if it is on."""
     return None if _flag(text) else 0
 
 
@@ -126,7 +126,7 @@ SETTINGS = {
     "enableLruCacheMaxUnackedRanges": Setting(CURSOR, "enable_lru_cache_max_unacked_ranges", _flag),
     _PAUSE: Setting(CURSOR, _LIMIT, _switch),
     **{name: Setting(CURSOR, _LIMIT, _LONG) for name in _LIMIT_NAMES},
-    "managedLedgerCursorPositionFlushSeconds": Setting(CURSOR, "flush_interval", _integer(32, least=1)),
+    "managedLedgerCursorPositionFlushSeconds": Setting(CURSOR, "flush_interval", _integer(32, minimum=1)),
     "managedLedgerDefaultMarkDeleteRateLimit": Setting(CURSOR, "throttle_mark_delete", _decimal),
     "managedLedgerCursorMaxEntriesPerLedger": Setting(CURSOR, "max_entries_per_cursor_ledger", _integer(32, floor=1)),
     "managedLedgerCursorRolloverTimeInSeconds": Setting(CURSOR, "max_cursor_ledger_age", _integer(32, floor=0)),
@@ -143,7 +143,7 @@ SETTINGS = {
     "managedCursorInfoCompressionType": Setting(CURSOR, "compression", _codec),
     "managedCursorInfoCompressionThresholdInBytes": Setting(CURSOR, "compression_threshold", _integer(64, floor=0)),
 }
-"""Keys in the order in which they are applied: of two that are the same field the later one counts."""
+"""Keys in the order in which they are applied. If two keys set the same field, the later one applies."""
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -153,10 +153,10 @@ class BrokerConf:
     """Settings of a ``broker.conf``. Use :meth:`read`."""
 
     path: str
-    """Path of the file, as given."""
+    """Path of the file."""
 
     lines: dict[str, Line]
-    """Settings by their key, those with an empty value included."""
+    """Settings by key, including empty ones."""
 
     def __init__(self, path: str, lines: dict[str, Line]) -> None:
         self.path = path
@@ -208,14 +208,14 @@ class BrokerConf:
         return line if line is not None and line.value else None
 
     def _apply(self, values: dict[str, Any], line: Line, field: str, value: Any) -> None:
-        """Set a field, by the rules that Pulsar has for more than one key."""
+        """Set a field. Some rules of Pulsar's depend on other keys."""
         if line.key == _OLDEST:
             youngest = self._line(_YOUNGEST)
-            least = _YOUNGEST_DEFAULT if youngest is None else self._converted(youngest, _INT)
-            if value < least * 60:
-                raise self._rejected(line, f"must be at least {_YOUNGEST}, {least}, not {line.value!r}")
+            minimum = _YOUNGEST_DEFAULT if youngest is None else self._converted(youngest, _INT)
+            if value < minimum * 60:
+                raise self._rejected(line, f"must be at least {_YOUNGEST}, {minimum}, not {line.value!r}")
             if value <= 0:
-                # Pulsar closes such a ledger with the first entry.
+                # Pulsar then closes each ledger after its first entry.
                 values["max_entries_per_ledger"] = 1
                 return
         if line.key == _PAUSE and value is None:
@@ -253,7 +253,7 @@ def parse_properties(text: str) -> Iterator[Line]:
         while (len(line) - len(line.rstrip("\\"))) % 2:
             line = line[:-1]
             if not line:
-                # Java then reads the next line as a line of its own, which may be a comment.
+                # Java parses the next line separately; it may be a comment.
                 break
             line += next(natural, (0, ""))[1].lstrip(_BLANKS)
         if not line:
@@ -267,11 +267,11 @@ def _unescaped(text: str, number: int) -> str:
     if "\\" not in text:
         return text
 
-    def meant(match: re.Match[str]) -> str:
+    def unescape(match: re.Match[str]) -> str:
         code = match[1]
         if code == "u":
             raise IncorrectParameterError(f"line {number}: \\u must be followed by four hexadecimal digits: {text!r}")
         return chr(int(code[1:], 16)) if len(code) > 1 else _NAMED.get(code, code)
 
-    # Two escapes may be the halves of one character.
-    return _ESCAPE.sub(meant, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    # Two \u escapes may form a surrogate pair.
+    return _ESCAPE.sub(unescape, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,4 +1,4 @@
-"""Read handles of a topic's ledgers: those that were used last stay open."""
+"""LRU cache of readers of a topic's ledgers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from bookstand.ledger.client import Client
     from bookstand.ledger.handles.handle import LedgerHandle
 
-_KEPT = 64
+_MAX_OPEN = 64
 
 
 class TopicReaders:
-    """Not safe between threads: the topic has a lock."""
+    """Readers by ledger id. Not thread-safe; callers hold the topic's lock."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -25,12 +25,12 @@ class TopicReaders:
         reader = self._open.get(ledger_id)
         if reader is None:
             reader = self._open[ledger_id] = self._client.open(ledger_id, False, b"", None)
-            if len(self._open) > _KEPT:
+            if len(self._open) > _MAX_OPEN:
                 self._open.popitem(last=False)
         else:
             self._open.move_to_end(ledger_id)
         return reader
 
-    def forget(self, ledger_ids: Iterable[int]) -> None:
+    def discard(self, ledger_ids: Iterable[int]) -> None:
         for ledger_id in ledger_ids:
             self._open.pop(ledger_id, None)

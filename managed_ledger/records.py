@@ -1,12 +1,11 @@
-"""The records that a topic has in the metadata store: its ledgers, and where each of its cursors stands.
+"""A topic's records in the metadata store: ManagedLedgerInfo and ManagedCursorInfo.
 
-They are Pulsar's, which ``proto/ml_data_formats.proto`` says in protobuf's words. A record is stored plain, or
-compressed:
+``proto/ml_data_formats.proto`` is their schema. A record is stored uncompressed, or compressed as:
 
     4778, size of the header (4, big-endian), header, packed record
 
-Field 8 of a plain record cannot begin with 47, so that the two are told apart by their first bytes. What is not known
-here is kept and written back: unknown fields, and all of what offloading notes.
+An uncompressed record never starts with these magic bytes. Unknown fields and the offload context are preserved when a
+record is written back.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ Batch = tuple[int, int, int]
 _HEADER_MAGIC = b"\x47\x78"
 _U32 = struct.Struct(">I")
 COMPRESSED = Layout(
-    "a record that is compressed",
+    "a compressed record",
     ("magic", "2s", f"`{_HEADER_MAGIC.hex()}`"),
     ("size", "I", "of the header"),
-    ("header", "size bytes", "protobuf: 1, the codec; 2, the size when it is unpacked"),
-    ("record", "the rest", "packed by that codec"),
+    ("header", "size bytes", "protobuf: 1, the codec; 2, the uncompressed size"),
+    ("record", "the rest", "compressed with that codec"),
 )
 
 THRESHOLD = 16 << 10
-"""Smaller records than Pulsar's default for this are not worth compressing."""
+"""Pulsar's default for the minimum size of records to compress."""
 
 
-# -- what the records say --------------------------------------------------------------------------------------------
+# -- records ---------------------------------------------------------------------------------------------------------
 
 
 class LedgerInfo(NamedTuple):
@@ -59,8 +58,8 @@ class LedgerInfo(NamedTuple):
     ledger_id: int
     entries: int = 0
     size: int = 0
-    timestamp: int = 0  # ms; when it was closed
-    offload: bytes | None = None  # OffloadContext, as it came
+    timestamp: int = 0  # time of the close in ms
+    offload: bytes | None = None  # OffloadContext, not decoded
     properties: Pairs = ()
     unknown: bytes = b""
 
@@ -73,7 +72,7 @@ class _ManagedLedgerInfo(NamedTuple):
 
 
 class ManagedLedgerInfo(_ManagedLedgerInfo):
-    """A topic: its ledgers in their order, and the last position if it takes no more entries."""
+    """A topic: its ledgers in order, and the last position if the topic is terminated."""
 
     __slots__ = ()
 
@@ -88,11 +87,11 @@ class ManagedLedgerInfo(_ManagedLedgerInfo):
 
 
 class CursorInfo(NamedTuple):
-    """A cursor. With a cursor ledger (not −1) the state is there, and this is an older one, without what follows the
-    mark-delete position; else this is the state.
+    """A cursor. Unless ``cursor_ledger_id`` is -1, the current state is in the cursor ledger, and this record has only
+    an older mark-delete position.
 
-    Ranges are (ledger, entry, ledger, entry), the lower end exclusive; batches (ledger, entry, bits of the messages
-    that are NOT acknowledged).
+    Ranges are (ledger, entry, ledger, entry) with an exclusive lower end. Batches are (ledger, entry, bitmap of
+    unacknowledged messages).
     """
 
     cursor_ledger_id: int
@@ -105,7 +104,7 @@ class CursorInfo(NamedTuple):
     unknown: bytes = b""
 
 
-# -- how they say it -------------------------------------------------------------------------------------------------
+# -- schemas ---------------------------------------------------------------------------------------------------------
 
 
 def _position(chunk: bytes) -> Position:
@@ -128,9 +127,9 @@ _LEDGER_INFO = MessageSchema(
 
 
 def _write_ledger_info(info: LedgerInfo) -> bytes:
-    # As Pulsar: a ledger that is being written has a time and no counts.
-    given = info if info.entries or info.size else info._replace(entries=None, size=None)  # type: ignore[arg-type]
-    return _LEDGER_INFO.write(given)
+    # Like Pulsar, write a time but no counts for the ledger that is being written.
+    stored = info if info.entries or info.size else info._replace(entries=None, size=None)  # type: ignore[arg-type]
+    return _LEDGER_INFO.write(stored)
 
 
 _MANAGED_LEDGER_INFO = MessageSchema(
@@ -184,14 +183,14 @@ class _Header(NamedTuple):
 def decode_ledger_info(
     data: bytes, what: str = "the topic's record", limits: ExpansionLimits = DEFAULT
 ) -> ManagedLedgerInfo:
-    """``what`` names the record in an error."""
+    """Decode a ManagedLedgerInfo. ``what`` names the record in error messages."""
     values = _read(_MANAGED_LEDGER_INFO, data, what, limits)
     return ManagedLedgerInfo(**{**values, "ledgers": list(values["ledgers"])})
 
 
 def encode_ledger_info(info: ManagedLedgerInfo, codec: str | None = None, threshold: int = THRESHOLD) -> bytes:
-    """The record, compressed if there is a codec and it is larger than ``threshold``."""
-    return _compressed(_MANAGED_LEDGER_INFO.write(info), codec, threshold)
+    """Encode a ManagedLedgerInfo, compressed if ``codec`` is set and the record exceeds ``threshold`` bytes."""
+    return _compress(_MANAGED_LEDGER_INFO.write(info), codec, threshold)
 
 
 def decode_cursor_info(data: bytes, what: str = "the cursor's record", limits: ExpansionLimits = DEFAULT) -> CursorInfo:
@@ -200,26 +199,26 @@ def decode_cursor_info(data: bytes, what: str = "the cursor's record", limits: E
     entry = values.pop("mark_delete_entry", None)
     if ledger is None and entry is None:
         return CursorInfo(**values)
-    # A field that is absent reads as 0 where the other one is there, as it does for Pulsar.
+    # If only one of the two fields is present, the other reads as 0, as in Pulsar.
     return CursorInfo(mark_delete=Position(ledger or 0, entry or 0), **values)
 
 
 def encode_cursor_info(info: CursorInfo, codec: str | None = None, threshold: int = THRESHOLD) -> bytes:
     ledger, entry = (None, None) if info.mark_delete is None else info.mark_delete
     rest = {name: getattr(info, name) for name in CursorInfo._fields if name != "mark_delete"}
-    given = _CursorFields(mark_delete_ledger=ledger, mark_delete_entry=entry, **rest)
-    return _compressed(_CURSOR_INFO.write(given), codec, threshold)
+    fields = _CursorFields(mark_delete_ledger=ledger, mark_delete_entry=entry, **rest)
+    return _compress(_CURSOR_INFO.write(fields), codec, threshold)
 
 
 def _read(table: MessageSchema, data: bytes, what: str, limits: ExpansionLimits) -> dict[str, Any]:
     expansion = limits.of(len(data))
     try:
-        return table.read(_plain(data, expansion), expansion=expansion)
+        return table.read(_decompress(data, expansion), expansion=expansion)
     except (WireError, MalformedError) as error:
         raise MalformedRecordError(f"{what} cannot be read: {error}") from None
 
 
-def _plain(data: bytes, expansion: Expansion) -> bytes:
+def _decompress(data: bytes, expansion: Expansion) -> bytes:
     if not data.startswith(_HEADER_MAGIC):
         return data
     start = len(_HEADER_MAGIC) + _U32.size
@@ -231,13 +230,13 @@ def _plain(data: bytes, expansion: Expansion) -> bytes:
     header = _HEADER.read(data, start, start + size)
     codec = NAMES.get(header["codec"])
     if codec is None:
-        raise MalformedError(f"it is compressed with codec {header['codec']}, which nobody knows")
+        raise MalformedError(f"it is compressed with the unknown codec {header['codec']}")
     return unpack(codec, data[start + size :], header["size"], expansion)
 
 
-def _compressed(data: bytes, codec: str | None, threshold: int) -> bytes:
+def _compress(data: bytes, codec: str | None, threshold: int) -> bytes:
     if codec is not None and codec not in NUMBERS:
-        raise IncorrectParameterError(f"there is no codec {codec!r}, but {', '.join(NUMBERS)}")
+        raise IncorrectParameterError(f"codec must be one of {', '.join(NUMBERS)}, not {codec!r}")
     if codec is None or codec == "NONE" or len(data) <= threshold:
         return data
     header = _HEADER.write(_Header(NUMBERS[codec], len(data)))

@@ -1,4 +1,4 @@
-"""Entries of a topic, with where they are."""
+"""Entries of a topic with their positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class TopicEntry:
-    """One entry of a topic: where it is, and its bytes as they were stored."""
+    """An entry of a topic: its position, and its stored bytes."""
 
     __slots__ = ("data", "position")
 
@@ -23,7 +23,7 @@ class TopicEntry:
 
 
 class EntryRun:
-    """Entries of one ledger, from ``first`` on."""
+    """Consecutive entries of one ledger, starting at entry ``first``."""
 
     __slots__ = ("data", "first", "ledger_id")
 
@@ -40,7 +40,7 @@ class EntryRun:
 
 
 def runs_of(positions: Iterable[Position]) -> Iterator[tuple[int, int, int]]:
-    """Ledger, first and last entry of each unbroken run of ascending positions."""
+    """Split ascending positions into runs of consecutive entries: (ledger, first entry, last entry)."""
     run: tuple[int, int, int] | None = None
     for ledger_id, entry_id in positions:
         if run is not None and run[0] == ledger_id and run[2] + 1 == entry_id:

@@ -1,8 +1,8 @@
-"""Which entries a topic has: a series of ledgers, each with so many of them. Plain values, no I/O.
+"""Extent of a topic: its ledgers and the number of entries in each. No I/O.
 
-Ledger ids rise along the series, with gaps, and a ledger may be empty. An entry's *rank* is how many entries there are
-up to it and with it, so that the entries between two positions are counted by a subtraction, and everything here costs
-the logarithm of the number of ledgers.
+Ledger ids ascend, with gaps, and a ledger may be empty. The *rank* of an entry is the number of entries up to and
+including it. The number of entries between two positions is the difference of their ranks. Each operation takes time
+logarithmic in the number of ledgers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TopicExtent:
-    """``ledgers`` are (ledger id, number of entries), ids rising. Only the last ledger grows."""
+    """Extent of a topic. ``ledgers`` are pairs (ledger id, number of entries) with ascending ids."""
 
     __slots__ = ("_before", "_counts", "_ids")
 
@@ -26,10 +26,10 @@ class TopicExtent:
         series = list(ledgers)
         self._ids = [ledger_id for ledger_id, _ in series]
         self._counts = [entries for _, entries in series]
-        # Entries in all ledgers before this one.
+        # For each ledger, the number of entries in the ledgers before it.
         self._before = list(accumulate(self._counts, initial=0))[:-1]
 
-    # -- the series ------------------------------------------------------------------------------------------------
+    # -- ledgers ---------------------------------------------------------------------------------------------------
 
     @property
     def ledger_ids(self) -> list[int]:
@@ -37,33 +37,33 @@ class TopicExtent:
 
     @property
     def total(self) -> int:
-        """The number of entries."""
+        """Number of entries."""
         return self._before[-1] + self._counts[-1] if self._ids else 0
 
     def entries(self, ledger_id: int) -> int | None:
-        """How many entries the ledger has; None if it is none of the series."""
+        """Return the number of entries in the ledger, or None if the topic does not have it."""
         place = bisect_left(self._ids, ledger_id)
         found = place < len(self._ids) and self._ids[place] == ledger_id
         return self._counts[place] if found else None
 
     def append(self, ledger_id: int) -> None:
-        """A new, empty ledger at the end."""
+        """Add an empty ledger at the end."""
         self._before.append(self.total)
         self._ids.append(ledger_id)
         self._counts.append(0)
 
     def resize_last(self, entries: int) -> None:
-        """The last ledger has so many entries by now."""
+        """Set the number of entries in the last ledger."""
         self._counts[-1] = entries
 
     # -- positions -------------------------------------------------------------------------------------------------
 
     def has(self, position: Position) -> bool:
-        """Whether there is an entry at the position."""
+        """Return True if an entry exists at the position."""
         return 0 <= position.entry_id < (self.entries(position.ledger_id) or 0)
 
     def rank(self, position: Position) -> int:
-        """How many entries there are up to the position, and with it."""
+        """Return the number of entries up to and including the position."""
         place = bisect_right(self._ids, position.ledger_id) - 1
         if place < 0:
             return 0
@@ -73,14 +73,14 @@ class TopicExtent:
         return self._before[place] + entries
 
     def at(self, rank: int) -> Position | None:
-        """The entry of that rank, from 1 on; None if there are fewer."""
+        """Return the position of the entry with the rank, which starts at 1; None if no entry has it."""
         if not 0 < rank <= self.total:
             return None
         place = bisect_left(self._before, rank) - 1
         return Position(self._ids[place], rank - self._before[place] - 1)
 
     def between(self, after: Position, upto: Position) -> int:
-        """How many entries there are behind ``after``, up to ``upto`` and with it; 0 if that is before."""
+        """Return the number of entries after ``after``, up to and including ``upto``."""
         return max(0, self.rank(upto) - self.rank(after))
 
     @property
@@ -92,9 +92,9 @@ class TopicExtent:
         return self.at(self.total)
 
     def following(self, position: Position) -> Position | None:
-        """The first entry behind the position, past empty and missing ledgers; None at the end."""
+        """Return the position of the first entry after ``position``, or None."""
         return self.at(self.rank(position) + 1)
 
     def preceding(self, position: Position) -> Position | None:
-        """The last entry before the position; None at the beginning."""
+        """Return the position of the last entry before ``position``, or None."""
         return self.at(self.rank(position.previous))

@@ -1,8 +1,8 @@
-"""Names of topics, and the nodes that stand for them, as Pulsar lays them out.
+"""Names of topics, and the paths of their nodes in Pulsar's layout.
 
-``persistent://tenant/namespace/topic`` is ``/managed-ledgers/tenant/namespace/persistent/topic``, the topic's own name
-URL-encoded; a cursor's node is one level below. Names of any other form are one level, URL-encoded as a whole, so that
-no topic is ever taken for the cursor of another.
+``persistent://tenant/namespace/topic`` has the node ``/managed-ledgers/tenant/namespace/persistent/topic``, with the
+last component URL-encoded. A cursor's node is a child of it. Any other name is URL-encoded as a single component, so
+that its node cannot be mistaken for the cursor of another topic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import NamedTuple
 
     class TopicName(NamedTuple):
-        """The parts of a topic's name; empty where it has none."""
+        """Components of a topic's name; tenant and namespace may be empty."""
 
         tenant: str
         namespace: str
@@ -47,16 +47,16 @@ _DOMAIN = "persistent"
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Whether a topic is meant: by its full name, the end of it, or a pattern."""
+    """Return True if ``pattern`` is the topic's name, a suffix of it after a slash, or a glob that matches it."""
     return name == pattern or name.endswith(f"/{pattern}") or fnmatchcase(name, pattern)
 
 
 def parts_of(name: str) -> TopicName:
-    """What a topic's name says of where it belongs."""
+    """Split a topic's name into its components."""
     if name.startswith(_SCHEME):
         parts = name.removeprefix(_SCHEME).split("/", 2)
         if len(parts) != 3 or not all(parts):
-            raise IncorrectParameterError(f"a topic's full name is persistent://tenant/namespace/topic, not {name!r}")
+            raise IncorrectParameterError(f"a full topic name is persistent://tenant/namespace/topic, not {name!r}")
         return TopicName(*parts)
     parts = name.split("/")
     if len(parts) == 4 and parts[2] == _DOMAIN and all(parts):
@@ -65,9 +65,9 @@ def parts_of(name: str) -> TopicName:
 
 
 def node_of(name: str) -> str:
-    """The node that holds a topic's record."""
+    """Return the path of the node that stores a topic's record."""
     if not isinstance(name, str) or not name:
-        raise IncorrectParameterError(f"a topic has a name, not {name!r}")
+        raise IncorrectParameterError(f"a topic name must be a non-empty string, not {name!r}")
     tenant, namespace, topic = parts_of(name)
     if tenant:
         return f"{ROOT}/{tenant}/{namespace}/{_DOMAIN}/{quote_plus(topic)}"
@@ -75,26 +75,29 @@ def node_of(name: str) -> str:
 
 
 def cursor_node_of(topic: str, cursor: str) -> str:
-    """The node that holds a cursor's record."""
+    """Return the path of the node that stores a cursor's record."""
     if not isinstance(cursor, str) or not cursor:
-        raise IncorrectParameterError(f"a cursor has a name, not {cursor!r}")
+        raise IncorrectParameterError(f"a cursor name must be a non-empty string, not {cursor!r}")
     return f"{node_of(topic)}/{quote_plus(cursor)}"
 
 
 def ledger_labels(topic: str, cursor: str | None = None) -> dict[str, bytes]:
-    """What Pulsar writes into the metadata of the ledgers of a topic, or of one of its cursors."""
+    """Return the custom metadata that Pulsar gives to the ledgers of a topic or of one of its cursors."""
     labels = {"application": b"pulsar", "component": b"managed-ledger", TOPIC_LABEL: topic.encode()}
     return labels if cursor is None else {**labels, CURSOR_LABEL: cursor.encode()}
 
 
 def is_ledger_of(labels: Mapping[str, bytes], topic: str, cursor: str) -> bool:
-    """Return True if the labels are those of a cursor's ledger, as bookstand or Pulsar writes them."""
+    """Return True if the labels belong to a ledger of the cursor, written by bookstand or Pulsar."""
     return _has_label(labels, TOPIC_LABEL, topic) and _has_label(labels, CURSOR_LABEL, cursor)
 
 
 def property_of(labels: Mapping[str, bytes], topic: str, cursor: str) -> str | None:
-    """Name of the property by which a cursor names a ledger with these labels: a snapshot of delayed messages, or
-    rescheduled ones. None for ledgers that are neither, or another cursor's."""
+    """Return the name of the cursor property that refers to a ledger with these labels.
+
+    The ledger is a delayed-delivery bucket snapshot or a reschedule log. None for any other ledger, and for those of
+    other cursors.
+    """
     for kind, by_property, of_topic, of_cursor in _NAMED_BY_PROPERTY:
         if (
             (labels.get("application"), labels.get("component")) == kind
@@ -107,11 +110,11 @@ def property_of(labels: Mapping[str, bytes], topic: str, cursor: str) -> str | N
 
 
 def _has_label(labels: Mapping[str, bytes], label: str, name: str) -> bool:
-    """Return True if a label has this name, in one of the forms that bookstand and Pulsar write."""
+    """Return True if the label's value is ``name``, in one of the forms that bookstand and Pulsar write."""
     forms = name, quote_plus(name), node_of(name).removeprefix(f"{ROOT}/")
     return labels.get(label) in [form.encode() for form in forms]
 
 
 def cursor_of(node: str) -> str:
-    """The cursor's name from the last level of its node."""
+    """Return a cursor's name from the last component of its path."""
     return unquote_plus(node)

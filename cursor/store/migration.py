@@ -47,7 +47,7 @@ def migrate_cursor(topic: ManagedLedger, name: str, form: str = PAGES, *, dry_ru
     if form not in (PAGES, SNAPSHOT):
         raise IncorrectParameterError(f"cursors have the form {PAGES!r} or {SNAPSHOT!r}, not {form!r}")
     config = CursorConfig() if form == PAGES else _OLD
-    found = _look(topic.as_taken_over() if topic.client.read_only else topic, name, form, config)
+    found = _look(topic.preview_takeover() if topic.client.read_only else topic, name, form, config)
     if not found.changed or dry_run:
         return found
     with Cursor.open(topic, name, config, create=False) as cursor:

@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeGuard
 from bookstand.delivery.message.message_id import BatchMessageId, MessageId
 from bookstand.delivery.tracker.protocol import check_position
 from bookstand.errors import MalformedError, MalformedMessageError
-from bookstand.managed_ledger.message.batch_members import LEAST_MEMBER_BYTES, Bounds, member_offsets, metadata_of
-from bookstand.managed_ledger.message.format import decode_runs, take_batch, unpacked_payload
+from bookstand.managed_ledger.message.batch_members import MIN_MEMBER_BYTES, Offsets, member_offsets, metadata_of
+from bookstand.managed_ledger.message.format import charge_batch, decode_runs, unpacked_payload
 from bookstand.managed_ledger.message.metadata import MessageMetadata, SingleMessageMetadata
 from bookstand.managed_ledger.topic_entries import EntryRun, TopicEntry
 from bookstand.proto.expansion import DEFAULT, FREE_BYTES, MESSAGE_BYTES, UNLIMITED, ExpansionLimits
@@ -132,7 +132,7 @@ class ReceivedMember(ReceivedMessage):
 
     id: BatchMessageId
 
-    def __init__(self, entry: ReceivedMessage, member: BatchMessageId, body: bytes, bounds: Bounds) -> None:
+    def __init__(self, entry: ReceivedMessage, member: BatchMessageId, body: bytes, bounds: Offsets) -> None:
         # Calling the base class would double the cost.
         self.position = entry.position
         self.data = entry.data
@@ -214,13 +214,13 @@ def _within(limits: ExpansionLimits, entry: ReceivedMessage) -> ReceivedMessage:
     size = len(entry.data) - entry._payload_at
     unpacked = (metadata.uncompressed_size or 0) if metadata.compression else size
     count = max(metadata.num_messages_in_batch or 0, 0)
-    if unpacked + min(count, unpacked // LEAST_MEMBER_BYTES) * MESSAGE_BYTES <= FREE_BYTES <= limits.max_expanded_bytes:
+    if unpacked + min(count, unpacked // MIN_MEMBER_BYTES) * MESSAGE_BYTES <= FREE_BYTES <= limits.max_expanded_bytes:
         return entry
     expansion = limits.of(len(entry.data))
     try:
         if metadata.compression:
             expansion.take(unpacked, "the payload")
-        take_batch(count, unpacked, expansion)
+        charge_batch(count, unpacked, expansion)
     except MalformedError as error:
         reason = f"entry {entry.position}: {error}"
         logger().warning("%s; it is delivered as one message", reason)
@@ -235,7 +235,7 @@ def size_of_batch(entry: ReceivedMessage) -> int:
     if metadata is None or not count or isinstance(entry, OversizedEntry):
         return 0
     room = metadata.uncompressed_size or 0 if metadata.compression else len(entry.data) - entry._payload_at
-    return count if 0 < count * LEAST_MEMBER_BYTES <= room else 0
+    return count if 0 < count * MIN_MEMBER_BYTES <= room else 0
 
 
 def expires_at(entry: ReceivedMessage, time_to_live: int, rescheduled_time: int | None) -> int | None:

@@ -1,7 +1,7 @@
-"""The messages of a batch, as its entry's payload has them.
+"""Codec of the messages in a batch.
 
-What they say of themselves costs more to read and to write than all the rest, and those of a batch mostly differ in
-their sequence ids alone: what precedes that is read and written once.
+Most of the time goes into SingleMessageMetadata. In a typical batch it differs only in the sequence id, its last field,
+so the bytes before that field are decoded and encoded once for all messages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from typing import NamedTuple
 
 from bookstand.errors import IncorrectParameterError, MalformedMessageError
-from bookstand.managed_ledger.message.length_prefixed import U32, bounds, written
+from bookstand.managed_ledger.message.length_prefixed import U32, part_bounds, serialize
 from bookstand.managed_ledger.message.metadata import SINGLE_MESSAGE_METADATA, SingleMessageMetadata
 from bookstand.proto.struct_layout import Layout
 from bookstand.proto.wire_format import VARINT, WireError, read_varint, tag_bytes, write_varint_field
@@ -21,26 +21,26 @@ MEMBER = Layout(
     "a message of a batch, within the payload",
     ("size", "I", "of the metadata"),
     ("SingleMessageMetadata", "size bytes", ""),
-    ("payload", "as many as the metadata says", ""),
+    ("payload", "size in the metadata", ""),
 )
-LEAST_MEMBER_BYTES = U32.size + 2
-"""Of one that has no payload: what it says of itself is at least the payload's size."""
+MIN_MEMBER_BYTES = U32.size + 2
+"""Size of a message without a payload: its metadata has at least the field ``payload_size``."""
 _SEQUENCE_ID = 8
-"""The field's number; of those that are mostly there it comes last."""
+"""Field number; of the commonly used fields it is the last."""
 _SEQUENCE_TAG = tag_bytes(_SEQUENCE_ID, VARINT)[0]
-_LONGEST_SEQUENCE = 9
-_MORE = 0x80
+_MAX_SEQUENCE_BYTES = 9
+_CONTINUATION_BIT = 0x80
 _VARINT_BITS = 7
-_FEWEST_ALIKE = 8
-"""Fewer are read as quickly one by one."""
-_WORTH_KEEPING = 1 << 16
-"""What precedes the payloads of a batch is kept for the next one, up to so many bytes of metadata."""
-_WORTH_KNOWING = 256
-"""Metadata up to so many bytes is remembered."""
+_MIN_UNIFORM_RUN = 8
+"""Minimum number of messages for which the search for uniform metadata pays off."""
+_MAX_CACHED_HEADS = 1 << 16
+"""Maximum bytes of encoded metadata of a batch that are cached for the next batch."""
+_MAX_CACHED_METADATA = 256
+"""Maximum size of cached metadata."""
 
 
-Bounds = tuple[int, int, int]
-"""Of a message of a batch: where its metadata begins, where its payload does, and where that ends."""
+Offsets = tuple[int, int, int]
+"""Offsets of a message: start of its metadata, start of its payload, end of its payload."""
 
 
 class BatchMember(NamedTuple):
@@ -54,43 +54,45 @@ class BatchMember(NamedTuple):
 
 
 def decode_members(body: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
-    """Of the first ``count`` messages the metadata, as it is stored but known to be sound, and the payload;
-    :class:`~bookstand.errors.MalformedMessageError` at the first that is broken."""
+    """Return the stored but validated metadata and the payload of the first ``count`` messages.
+
+    The iterator raises :class:`~bookstand.errors.MalformedMessageError` at the first malformed message.
+    """
     for start, stop, end in member_offsets(body, 0, count):
         yield body[start:stop], body[stop:end]
 
 
-def member_offsets(data: bytes, at: int, count: int) -> Iterator[Bounds]:
-    """The same without a copy, of messages that begin at ``at``."""
-    return chain.from_iterable(_runs_of_bounds(data, at, count))
+def member_offsets(data: bytes, at: int, count: int) -> Iterator[Offsets]:
+    """Return the offsets of ``count`` messages, the first of which begins at ``at``."""
+    return chain.from_iterable(_offset_runs(data, at, count))
 
 
-def _runs_of_bounds(data: bytes, at: int, count: int) -> Iterator[Iterable[Bounds]]:
-    """Of some messages at a time, and where one is broken of all that precede it."""
+def _offset_runs(data: bytes, at: int, count: int) -> Iterator[Iterable[Offsets]]:
+    """Return offsets in runs of uniform messages. A malformed message raises after all messages before it."""
     index = 0
-    may_be_alike = True
+    may_be_uniform = True
     while index < count:
-        one = start, stop, end = _bounds(data, at, index)
-        alike = _alike(data, at, start, stop, end, count - index) if may_be_alike else 0
-        # Looking for it costs as much as a few of them.
-        may_be_alike = alike > 0
+        offsets = start, stop, end = _member_offsets(data, at, index)
+        uniform = _uniform_count(data, at, start, stop, end, count - index) if may_be_uniform else 0
+        # Each attempt costs as much as decoding several messages, so one failure ends the attempts.
+        may_be_uniform = uniform > 0
         size = end - at
-        length = size * alike
-        yield zip(*(range(first, first + length, size) for first in one), strict=True) if alike else (one,)
+        length = size * uniform
+        yield zip(*(range(first, first + length, size) for first in offsets), strict=True) if uniform else (offsets,)
         at += length or size
-        index += alike or 1
+        index += uniform or 1
 
 
-def _bounds(data: bytes, at: int, index: int) -> Bounds:
-    """Of one message, read for itself."""
+def _member_offsets(data: bytes, at: int, index: int) -> Offsets:
+    """Decode the offsets of one message."""
     limit = len(data)
     start = at + U32.size
     stop = start + U32.unpack_from(data, at)[0] if start <= limit else limit + 1
     if stop > limit:
-        bounds(data, at, f"the metadata of {_name(index)}")
+        part_bounds(data, at, f"the metadata of {_name(index)}")
     stored = data[start:stop]
     try:
-        size = _known_size(stored) if stop - start <= _WORTH_KNOWING else _payload_size(stored)
+        size = _cached_payload_size(stored) if stop - start <= _MAX_CACHED_METADATA else _payload_size(stored)
     except WireError as error:
         raise MalformedMessageError(f"{_name(index)} cannot be read: {error}") from None
     end = stop + size
@@ -99,36 +101,35 @@ def _bounds(data: bytes, at: int, index: int) -> Bounds:
     return start, stop, end
 
 
-def _alike(data: bytes, at: int, start: int, stop: int, end: int, left: int) -> int:
-    """How many messages, from the one at ``at`` on, have metadata that differs in nothing but the sequence id, and that
-    in nothing but its value: all that are ``left``, or as many as have one of so many bytes. 0 where they are not all
-    alike, or not worth a look.
+def _uniform_count(data: bytes, at: int, start: int, stop: int, end: int, remaining: int) -> int:
+    """Return the number of messages from offset ``at`` whose metadata differs only in the value of the sequence id.
 
-    Octet by octet, each of all messages at once.
+    The count is all ``remaining`` messages, or those whose sequence id has the same number of bytes. It is 0 if not all
+    of these are uniform, or if the check does not pay off. Each byte offset is compared over all messages at once.
     """
-    if left < _FEWEST_ALIKE or stop - at > min(left, _WORTH_KNOWING):
+    if remaining < _MIN_UNIFORM_RUN or stop - at > min(remaining, _MAX_CACHED_METADATA):
         return 0
     size = end - at
     stored = data[start:stop]
     varies = stop
-    if (sequence_at := _sequence_at(stored)) is not None:
+    if (sequence_at := _find_sequence_id(stored)) is not None:
         varies = start + sequence_at
         first, _ = read_varint(stored, sequence_at, len(stored))
-        left = min(left, (1 << _VARINT_BITS * (stop - varies)) - first)
-    beyond = at + size * left
-    if beyond > len(data):
+        remaining = min(remaining, (1 << _VARINT_BITS * (stop - varies)) - first)
+    run_end = at + size * remaining
+    if run_end > len(data):
         return 0
-    for place in range(at, varies):
-        if data[place:beyond:size].count(data[place]) != left:
+    for offset in range(at, varies):
+        if data[offset:run_end:size].count(data[offset]) != remaining:
             return 0
-    for place in range(varies, stop - 1):
-        if min(data[place:beyond:size]) < _MORE:
+    for offset in range(varies, stop - 1):
+        if min(data[offset:run_end:size]) < _CONTINUATION_BIT:
             return 0
-    return 0 if varies < stop and max(data[stop - 1 : beyond : size]) >= _MORE else left
+    return 0 if varies < stop and max(data[stop - 1 : run_end : size]) >= _CONTINUATION_BIT else remaining
 
 
 def metadata_of(stored: bytes) -> SingleMessageMetadata:
-    """What :func:`members` gave, read."""
+    """Decode metadata that :func:`decode_members` returned."""
     return SingleMessageMetadata(**SINGLE_MESSAGE_METADATA.read(stored))
 
 
@@ -137,19 +138,21 @@ def _name(index: int) -> str:
 
 
 @lru_cache(maxsize=1 << 12)
-def _known_size(stored: bytes) -> int:
-    sequence_at = _sequence_at(stored)
+def _cached_payload_size(stored: bytes) -> int:
+    sequence_at = _find_sequence_id(stored)
     return _payload_size(stored) if sequence_at is None else _size_before(stored[: sequence_at - 1])
 
 
-def _sequence_at(stored: bytes) -> int | None:
-    """Where the sequence id begins that the metadata ends with; None if it does not."""
+def _find_sequence_id(stored: bytes) -> int | None:
+    """Return the offset of the sequence id if it is the last field of the metadata, otherwise None."""
     at = len(stored) - 1
-    while at > 0 and stored[at - 1] & _MORE:
+    if stored[-1:] >= b"\x80":
+        return None
+    while at > 0 and stored[at - 1] & _CONTINUATION_BIT:
         at -= 1
-    if at > 0 and stored[at - 1] == _SEQUENCE_TAG and len(stored) - at <= _LONGEST_SEQUENCE and not stored[-1] & _MORE:
+    if at > 0 and stored[at - 1] == _SEQUENCE_TAG and len(stored) - at <= _MAX_SEQUENCE_BYTES:
         try:
-            # Only where this is whole by itself, the rest is a field, and not the end of another one.
+            # If the preceding bytes are valid metadata, the rest is a complete field, not the end of another one.
             _size_before(stored[: at - 1])
         except WireError:
             return None
@@ -171,40 +174,45 @@ def _payload_size(stored: bytes) -> int:
 
 
 def encode_batch(messages: Iterable[BatchMember], first_sequence_id: int) -> tuple[bytes, int]:
-    """A batch's payload, and how many messages it has. Sequence ids count up, where a message does not say its own."""
+    """Encode a batch's payload, and return it with the number of messages.
+
+    Messages without a sequence id are numbered consecutively from ``first_sequence_id``.
+    """
     pieces: list[bytes] = []
     count = 0
     for own, payload in messages:
         if own.payload_size != len(payload):
-            raise IncorrectParameterError(f"message {count} says {own.payload_size} bytes, it has {len(payload)}")
+            raise IncorrectParameterError(f"message {count} must have {own.payload_size} bytes, not {len(payload)}")
         if own.sequence_id is None:
             own = own._replace(sequence_id=first_sequence_id + count)
-        stored = written(SINGLE_MESSAGE_METADATA, own)
+        stored = serialize(SINGLE_MESSAGE_METADATA, own)
         pieces += U32.pack(len(stored)), stored, payload
         count += 1
     return b"".join(pieces), count
 
 
 def encode_uniform_batch(payloads: Sequence[bytes], like: SingleMessageMetadata, first_sequence_id: int) -> bytes:
-    """The same of messages that have nothing of their own but the payload: ``like`` says no sequence id, and nothing of
-    what comes behind it."""
+    """Encode the payload of a batch whose messages differ only in their payloads.
+
+    ``like`` has no sequence id and no field with a higher number.
+    """
     sizes = list(map(len, payloads))
     count = len(sizes)
-    heads = {size: written(SINGLE_MESSAGE_METADATA, like._replace(payload_size=size)) for size in set(sizes)}
+    heads = {size: serialize(SINGLE_MESSAGE_METADATA, like._replace(payload_size=size)) for size in set(sizes)}
     tails = _sequence_fields(first_sequence_id, count)
     pieces: list[bytes] = [b""] * (2 * count)
     pieces[1::2] = payloads
     if len(heads) == 1:
         (head,) = heads.values()
-        known = len(head) * count <= _WORTH_KEEPING
-        pieces[::2] = _heads_alike(head, tails) if known else _heads(repeat(head), tails)
+        is_small = len(head) * count <= _MAX_CACHED_HEADS
+        pieces[::2] = _cached_heads(head, tails) if is_small else _heads(repeat(head), tails)
     else:
         pieces[::2] = _heads(map(heads.__getitem__, sizes), tails)
     return b"".join(pieces)
 
 
 @lru_cache(maxsize=16)
-def _heads_alike(metadata: bytes, sequence_fields: tuple[bytes, ...]) -> list[bytes]:
+def _cached_heads(metadata: bytes, sequence_fields: tuple[bytes, ...]) -> list[bytes]:
     return _heads(repeat(metadata), sequence_fields)
 
 

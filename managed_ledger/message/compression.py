@@ -1,7 +1,7 @@
-"""The codecs under which payloads and records are stored, by Pulsar's names and numbers.
+"""Compression codecs of payloads and records, with Pulsar's names and numbers.
 
-A stored payload says how large it is unpacked. That size is charged to the entry's expansion before anything is
-unpacked, and is the bound of the output.
+The stored metadata has the uncompressed size. It is charged to the entry's expansion limit before decompression, and
+bounds the output.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ NAMES = {number: name for name, number in NUMBERS.items()}
 
 def pack(codec: str, data: bytes) -> bytes:
     if codec not in _PACK:
-        raise IncorrectParameterError(f"there is no codec {codec!r}, but {', '.join(NUMBERS)}")
+        raise IncorrectParameterError(f"codec must be one of {', '.join(NUMBERS)}, not {codec!r}")
     return _PACK[codec](data)
 
 
 def unpack(codec: str, data: bytes, size: int, expansion: Expansion | None = None) -> bytes:
-    """Unpack ``data``, which must give ``size`` bytes. With ``NONE`` the size is ignored.
+    """Decompress ``data`` to exactly ``size`` bytes. With codec ``NONE`` the size is ignored.
 
-    ``expansion`` is that of the entry; None: the default limits apply to ``data`` alone.
+    ``expansion`` is the entry's; if None, the default limits apply to ``data`` alone.
     """
     if codec == "NONE":
         return data
@@ -61,7 +61,7 @@ def _into(codec: str, unpack_into: Callable[[bytes, bytearray], int], data: byte
 
 def _unpack_lz4(data: bytes, size: int) -> bytes:
     unpack_into = _cramjam().lz4.decompress_block_into
-    # Without the size cramjam may take the first bytes for it.
+    # Without output_len, cramjam may interpret the first bytes as the size.
     return _into("LZ4", lambda packed, out: int(unpack_into(packed, out, output_len=size)), data, size)
 
 
@@ -74,8 +74,8 @@ def _unpack_snappy(data: bytes, size: int) -> bytes:
 
 
 def _unpack_zlib(data: bytes, size: int) -> bytes:
-    # Pulsar's streams have neither a last block nor a checksum, which only a streaming decompressor takes. For want
-    # of an end nothing tells what follows from the stream; the size does.
+    # Pulsar's streams end without a final block and a checksum, which only a streaming decompressor accepts. The end
+    # of the data is therefore determined by the size alone.
     if not size:
         return b""
     try:

@@ -1,9 +1,9 @@
-"""An entry of a topic: what the broker noted, a checksum, the message's metadata and its payload.
+"""Codec of a topic's entries: broker entry metadata, checksum, message metadata and payload.
 
-The payload of a batch is, once unpacked, its messages one behind the other.
+The uncompressed payload of a batch is the concatenation of its messages.
 
-:class:`Message` reads one step at a time and only as far as it is asked, so that what stands before a broken part can
-still be had. Each step that fails raises :class:`~bookstand.errors.MalformedMessageError` and says what is broken.
+:class:`Message` decodes lazily, so that the parts before a malformed one remain readable. Reading a malformed part
+raises :class:`~bookstand.errors.MalformedMessageError`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import google_crc32c
 
 from bookstand.errors import IncorrectParameterError, MalformedError, MalformedMessageError, MessageChecksumError
 from bookstand.managed_ledger.message.batch_members import (
-    LEAST_MEMBER_BYTES,
+    MIN_MEMBER_BYTES,
     BatchMember,
     decode_members,
     encode_batch,
@@ -25,7 +25,7 @@ from bookstand.managed_ledger.message.batch_members import (
     metadata_of,
 )
 from bookstand.managed_ledger.message.compression import NAMES, NUMBERS, pack, unpack
-from bookstand.managed_ledger.message.length_prefixed import U32, bounds, parsed, read_u32, written
+from bookstand.managed_ledger.message.length_prefixed import U32, parse, part_bounds, read_u32, serialize
 from bookstand.managed_ledger.message.metadata import (
     BROKER_ENTRY_METADATA,
     MESSAGE_METADATA,
@@ -40,15 +40,15 @@ from bookstand.proto.wire_format import WireError, int64, read_varint, write_var
 _BROKER_MAGIC = b"\x0e\x02"
 _CHECKSUM_MAGIC = b"\x0e\x01"
 BROKER = Layout(
-    "what the broker noted, if it did",
+    "the broker entry metadata, if present",
     ("magic", "2s", f"`{_BROKER_MAGIC.hex()}`"),
     ("size", "I", "of what follows"),
     ("BrokerEntryMetadata", "size bytes", ""),
 )
 CHECKSUM = Layout(
-    "the checksum, if there is one",
+    "the checksum, if present",
     ("magic", "2s", f"`{_CHECKSUM_MAGIC.hex()}`"),
-    ("CRC32C", "I", "of everything behind it"),
+    ("CRC32C", "I", "of everything after it"),
 )
 MESSAGE = Layout(
     "the message",
@@ -58,31 +58,31 @@ MESSAGE = Layout(
 )
 _CHECKSUM = CHECKSUM.struct
 _MAGIC_SIZE = 2
-# Where there is nothing of the broker's, the metadata's size and the metadata begin here.
+# Offsets of the metadata's size and the metadata in an entry without broker entry metadata.
 _HEAD_AT = _MAGIC_SIZE + U32.size
 _PLAIN_HEAD = _HEAD_AT + U32.size
 _METADATA = "the message's metadata"
-_MOST_KNOWN = 1_000
-# The known metadata takes up to some hundred times these bytes in all.
-_WORTH_KNOWING = 4 << 10
+_METADATA_CACHE_SIZE = 1_000
+# Maximum size of metadata to cache.
+_MAX_CACHED_METADATA = 4 << 10
 _TIME_FIELD = 19
 _TIME_TAG = b"\x98\x01"
-# The field with a time from 1971 to 2109.
+# Size of the field deliver_at_time with a time from 1971 to 2109.
 _TIME_BYTES = len(_TIME_TAG) + 6
 
 PRODUCER = "bookstand"
-"""Who a message is from unless it is said."""
+"""Default producer name."""
 
 _T = TypeVar("_T")
-Opened = tuple[MessageMetadata | None, int]
-"""A message's metadata, and where its payload begins."""
+MetadataAndOffset = tuple[MessageMetadata | None, int]
+"""A message's metadata, and the offset of its payload."""
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
 class Message:
-    """An entry, read lazily."""
+    """A lazily decoded entry."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -92,8 +92,8 @@ class Message:
         if self._magic(0, "the entry") != _BROKER_MAGIC:
             return None, 0
         what = "the broker's metadata"
-        start, end = bounds(self.data, _MAGIC_SIZE, what)
-        return parsed(BROKER_ENTRY_METADATA, BrokerEntryMetadata, self.data, start, end, what), end
+        start, end = part_bounds(self.data, _MAGIC_SIZE, what)
+        return parse(BROKER_ENTRY_METADATA, BrokerEntryMetadata, self.data, start, end, what), end
 
     @property
     def broker_metadata(self) -> BrokerEntryMetadata | None:
@@ -101,7 +101,7 @@ class Message:
 
     @property
     def offset(self) -> int:
-        """Where what the producer sent begins."""
+        """Offset of the producer's bytes, after the broker entry metadata."""
         return self._broker[1]
 
     @cached_property
@@ -110,7 +110,6 @@ class Message:
 
     @property
     def stored_checksum(self) -> int:
-        """What the message says its checksum is."""
         return read_u32(self.data, self.offset + _MAGIC_SIZE, "the checksum")
 
     @property
@@ -118,10 +117,10 @@ class Message:
         return int(google_crc32c.value(self.data[self._metadata_at :]))
 
     def check(self) -> None:
-        """Raise unless the checksum is right; a message without one passes."""
+        """Verify the checksum, if the message has one."""
         if self.has_checksum and self.stored_checksum != self.computed_checksum:
             raise MessageChecksumError(
-                f"the message's checksum is {self.computed_checksum:08x}, it says {self.stored_checksum:08x}"
+                f"the message's checksum is {self.computed_checksum:08x}, not {self.stored_checksum:08x} as stored"
             )
 
     @property
@@ -130,8 +129,8 @@ class Message:
 
     @cached_property
     def _metadata(self) -> tuple[MessageMetadata, int]:
-        start, end = bounds(self.data, self._metadata_at, _METADATA)
-        return parsed(MESSAGE_METADATA, MessageMetadata, self.data, start, end, _METADATA), end
+        start, end = part_bounds(self.data, self._metadata_at, _METADATA)
+        return parse(MESSAGE_METADATA, MessageMetadata, self.data, start, end, _METADATA), end
 
     @property
     def metadata(self) -> MessageMetadata:
@@ -143,38 +142,37 @@ class Message:
 
     @property
     def stored_payload(self) -> bytes:
-        """The payload as it lies there, compressed perhaps."""
+        """Payload as stored, possibly compressed."""
         return self.data[self.payload_offset :]
 
     def payload(self, limits: ExpansionLimits = DEFAULT) -> bytes:
-        """The payload unpacked."""
+        """Return the uncompressed payload."""
         return unpacked_payload(self.metadata, self.stored_payload, limits.of(len(self.data)))
 
     @property
     def is_batch(self) -> bool:
-        """A batch of one message is a batch as well."""
+        """True for a batch, including a batch of one message."""
         return self.metadata.num_messages_in_batch is not None
 
     def messages(self, limits: ExpansionLimits = DEFAULT) -> Iterator[BatchMember]:
-        """The messages of a batch, up to the number in its metadata."""
+        """Iterate over the messages of a batch, up to the number in its metadata."""
         expansion = limits.of(len(self.data))
         body = unpacked_payload(self.metadata, self.stored_payload, expansion)
         count = self.metadata.num_messages_in_batch or 0
-        take_batch(count, len(body), expansion)
+        charge_batch(count, len(body), expansion)
         for stored, payload in decode_members(body, count):
             yield BatchMember(metadata_of(stored), payload)
 
     def _magic(self, at: int, what: str) -> bytes:
         magic = self.data[at : at + _MAGIC_SIZE]
         if len(magic) < _MAGIC_SIZE:
-            raise MalformedMessageError(f"{what} ends after {len(magic)} of the {_MAGIC_SIZE} bytes that begin it")
+            raise MalformedMessageError(f"{what} ends after {len(magic)} bytes, within its first {_MAGIC_SIZE}")
         return magic
 
 
-def take_batch(count: int, size: int, expansion: Expansion) -> None:
-    """Charge the messages of a batch of ``size`` bytes; :class:`~bookstand.errors.MalformedMessageError` if there are
-    too many."""
-    count = min(count, size // LEAST_MEMBER_BYTES)
+def charge_batch(count: int, size: int, expansion: Expansion) -> None:
+    """Charge the messages of a batch of ``size`` bytes to the expansion limit."""
+    count = min(count, size // MIN_MEMBER_BYTES)
     if count <= 0:
         return
     try:
@@ -184,7 +182,7 @@ def take_batch(count: int, size: int, expansion: Expansion) -> None:
 
 
 def unpacked_payload(metadata: MessageMetadata, stored: bytes, expansion: Expansion) -> bytes:
-    """Unpack the payload of an entry."""
+    """Decompress the payload of an entry."""
     number = metadata.compression or 0
     codec = NAMES.get(number)
     if codec is None:
@@ -195,28 +193,30 @@ def unpacked_payload(metadata: MessageMetadata, stored: bytes, expansion: Expans
         raise MalformedMessageError(f"the payload is damaged: {error}") from None
 
 
-def decode_message(data: bytes, known: dict[bytes, MessageMetadata]) -> tuple[MessageMetadata, int]:
-    """A message's metadata, and where its payload begins.
+def decode_message(data: bytes, cache: dict[bytes, MessageMetadata]) -> tuple[MessageMetadata, int]:
+    """Decode a message's metadata, and return it with the offset of the payload.
 
-    Reading metadata costs more than all the rest, and messages that were published together have mostly the same:
-    ``known`` is the caller's, and remembers what was read.
+    Decoding metadata dominates the cost, and messages published together mostly have the same metadata. The caller
+    provides the ``cache`` of decoded metadata by stored bytes.
     """
     if data.startswith(_CHECKSUM_MAGIC) and len(data) >= _PLAIN_HEAD:
         end = _PLAIN_HEAD + U32.unpack_from(data, _PLAIN_HEAD - U32.size)[0]
         if end <= len(data):
             stored = data[_PLAIN_HEAD:end]
-            metadata = known.get(stored) or _delayed(stored, known)
+            metadata = cache.get(stored) or _read_delayed(stored, cache)
             if metadata is None:
-                metadata = parsed(MESSAGE_METADATA, MessageMetadata, data, _PLAIN_HEAD, end, _METADATA)
-                _remember(known, stored, metadata)
+                metadata = parse(MESSAGE_METADATA, MessageMetadata, data, _PLAIN_HEAD, end, _METADATA)
+                _cache_metadata(cache, stored, metadata)
             return metadata, end
     message = Message(data)
     return message.metadata, message.payload_offset
 
 
-def _delayed(stored: bytes, known: dict[bytes, MessageMetadata]) -> MessageMetadata | None:
-    """Metadata that ends with the time of delivery, by what precedes that: times differ where all else is the same.
-    None if it does not end so."""
+def _read_delayed(stored: bytes, cache: dict[bytes, MessageMetadata]) -> MessageMetadata | None:
+    """Decode metadata whose last field is deliver_at_time, caching the bytes before it; otherwise return None.
+
+    The delivery time often differs between messages that are otherwise equal.
+    """
     at = len(stored) - _TIME_BYTES
     if at < 0 or not stored.startswith(_TIME_TAG, at):
         return None
@@ -225,28 +225,33 @@ def _delayed(stored: bytes, known: dict[bytes, MessageMetadata]) -> MessageMetad
         if end < len(stored):
             return None
         before = stored[:at]
-        metadata = known.get(before)
+        metadata = cache.get(before)
         if metadata is None:
-            # Only where this is whole by itself, the rest is a field, and not the end of another one.
+            # If the preceding bytes are valid metadata, the rest is a complete field, not the end of another one.
             metadata = MessageMetadata(**MESSAGE_METADATA.read(before))
-            _remember(known, before, metadata)
+            _cache_metadata(cache, before, metadata)
     except WireError:
         return None
     return metadata._replace(deliver_at_time=int64(time))
 
 
-def _remember(known: dict[bytes, MessageMetadata], stored: bytes, metadata: MessageMetadata) -> None:
-    if len(stored) > _WORTH_KNOWING:
+def _cache_metadata(cache: dict[bytes, MessageMetadata], stored: bytes, metadata: MessageMetadata) -> None:
+    if len(stored) > _MAX_CACHED_METADATA:
         return
-    if len(known) >= _MOST_KNOWN:
-        known.clear()
-    known[stored] = metadata
+    if len(cache) >= _METADATA_CACHE_SIZE:
+        cache.clear()
+    cache[stored] = metadata
 
 
-def decode_runs(entries: Iterable[bytes], known: dict[bytes, MessageMetadata]) -> Iterator[tuple[Opened, int]]:
-    """The same of many, without an error: what is no message has no metadata, and is payload from its first byte on.
-    Neighbours mostly begin alike, and then that is all that is looked at: how many they are in a row is told."""
-    opened: Opened = None, 0
+def decode_runs(
+    entries: Iterable[bytes], cache: dict[bytes, MessageMetadata]
+) -> Iterator[tuple[MetadataAndOffset, int]]:
+    """Decode many entries, and return each result with the number of consecutive entries that have it.
+
+    An entry that is not a message has metadata None and payload offset 0. Consecutive entries mostly have the same
+    metadata bytes, which are then compared instead of decoded.
+    """
+    decoded: MetadataAndOffset = None, 0
     head = b""
     count = 0
     for data in entries:
@@ -254,25 +259,19 @@ def decode_runs(entries: Iterable[bytes], known: dict[bytes, MessageMetadata]) -
             count += 1
             continue
         if count:
-            yield opened, count
+            yield decoded, count
         try:
-            opened = decode_message(data, known)
+            decoded = decode_message(data, cache)
         except MalformedMessageError:
-            opened = None, 0
-        head = data[_HEAD_AT : opened[1]] if data.startswith(_CHECKSUM_MAGIC) else b""
+            decoded = None, 0
+        head = data[_HEAD_AT : decoded[1]] if data.startswith(_CHECKSUM_MAGIC) else b""
         count = 1
     if count:
-        yield opened, count
-
-
-def open_messages(entries: Iterable[bytes], known: dict[bytes, MessageMetadata]) -> Iterator[Opened]:
-    """The same, one by one."""
-    for opened, count in decode_runs(entries, known):
-        yield from repeat(opened, count)
+        yield decoded, count
 
 
 def plain_metadata(data: bytes) -> bytes | None:
-    """The bytes of a message's metadata, where nothing of the broker's precedes it and it is there as a whole."""
+    """Return a message's metadata bytes; None if it has broker entry metadata, has no checksum or is truncated."""
     if not data.startswith(_CHECKSUM_MAGIC) or len(data) < _PLAIN_HEAD:
         return None
     end = _PLAIN_HEAD + int(U32.unpack_from(data, _PLAIN_HEAD - U32.size)[0])
@@ -289,15 +288,15 @@ def assemble(
     *,
     checksum: bool = True,
 ) -> bytes:
-    """An entry of parts that are ready; the payload is compressed already if it is to be."""
-    message = written(MESSAGE_METADATA, metadata)
+    """Assemble an entry from its metadata and its payload, which is already compressed if the metadata says so."""
+    message = serialize(MESSAGE_METADATA, metadata)
     head = U32.pack(len(message)) + message
     parts = [head, stored_payload]
     if checksum:
-        sum_of_both = google_crc32c.extend(google_crc32c.value(head), stored_payload)
-        parts.insert(0, _CHECKSUM.pack(_CHECKSUM_MAGIC, sum_of_both))
+        crc = google_crc32c.extend(google_crc32c.value(head), stored_payload)
+        parts.insert(0, _CHECKSUM.pack(_CHECKSUM_MAGIC, crc))
     if broker_metadata is not None:
-        broker = written(BROKER_ENTRY_METADATA, broker_metadata)
+        broker = serialize(BROKER_ENTRY_METADATA, broker_metadata)
         parts.insert(0, _BROKER_MAGIC + U32.pack(len(broker)) + broker)
     return b"".join(parts)
 
@@ -314,7 +313,7 @@ def encode_message(
     broker_metadata: BrokerEntryMetadata | None = None,
     **more: Any,
 ) -> bytes:
-    """An entry of one message. Times are in ms since 1970; ``more`` are fields of the metadata, by their names."""
+    """Encode one message as an entry. Times are in ms since 1970; ``more`` are further fields of the metadata."""
     stored = pack(compression, payload)
     metadata = _metadata(
         producer_name, sequence_id, publish_time, deliver_at, properties, compression, len(payload), more
@@ -330,9 +329,8 @@ def encode_messages(
     properties: Mapping[str, str] | None = None,
     compression: str = "NONE",
 ) -> Iterator[bytes]:
-    """Entries of one message each that differ in nothing but the payload, and perhaps the time of delivery: the same
-    as :func:`frame` makes one by one."""
-    # By the size of the payload, without the time: it comes last of the fields that are written here.
+    """Encode messages that differ only in their payloads and delivery times, as :func:`encode_message` would."""
+    # Encoded metadata without the delivery time, which is the last field, by payload size.
     untimed: dict[int, bytes] = {}
     head, head_crc, head_size, head_time = b"", 0, -1, None
     same = deliver_at is None or isinstance(deliver_at, int)
@@ -346,13 +344,13 @@ def encode_messages(
             message = untimed.get(size)
             if message is None:
                 metadata = _metadata(PRODUCER, 0, publish_time, None, properties, compression, size, {})
-                message = untimed[size] = written(MESSAGE_METADATA, metadata)
+                message = untimed[size] = serialize(MESSAGE_METADATA, metadata)
             if time is not None:
                 message += _time_field(time)
             head = U32.pack(len(message)) + message
             head_crc = google_crc32c.value(head)
         stored = pack(compression, payload) if packs else payload
-        # The short parts first: what is long is copied once.
+        # Concatenate the short parts first, so that the payload is copied only once.
         yield begin(_CHECKSUM_MAGIC, extend(head_crc, stored)) + head + stored
 
 
@@ -361,22 +359,23 @@ def _time_field(time: int) -> bytes:
     try:
         write_varint_field(out, _TIME_FIELD, time)
     except TypeError:
-        raise IncorrectParameterError(f"a time of delivery is in milliseconds since 1970, not {time!r}") from None
+        raise IncorrectParameterError(f"deliver_at must be in milliseconds since 1970, not {time!r}") from None
     return bytes(out)
 
 
 def single(payload: bytes, *, properties: Mapping[str, str] | None = None, **more: Any) -> BatchMember:
-    """One message for :func:`batch`."""
+    """Return a message for :func:`batch`."""
     pairs = tuple((properties or {}).items())
-    return BatchMember(_checked(SingleMessageMetadata, more, payload_size=len(payload), properties=pairs), payload)
+    return BatchMember(_build(SingleMessageMetadata, more, payload_size=len(payload), properties=pairs), payload)
 
 
-def batch(messages: Iterable[BatchMember], *, sequence_id: int = 0, **of_all: Any) -> bytes:
-    """An entry of several messages. ``sequence_id`` is the first one's; they count up from it unless they say else.
+def batch(messages: Iterable[BatchMember], *, sequence_id: int = 0, **shared: Any) -> bytes:
+    """Encode several messages as an entry.
 
-    ``of_all``: what :func:`frame` takes.
+    Messages without a sequence id are numbered from ``sequence_id``. ``shared`` are arguments of
+    :func:`encode_message`.
     """
-    return _batch(*encode_batch(messages, sequence_id), sequence_id=sequence_id, **of_all)
+    return _batch(*encode_batch(messages, sequence_id), sequence_id=sequence_id, **shared)
 
 
 def batch_alike(
@@ -386,11 +385,11 @@ def batch_alike(
     partition_key: str | None = None,
     event_time: int | None = None,
     sequence_id: int = 0,
-    **of_all: Any,
+    **shared: Any,
 ) -> bytes:
-    """The same of messages that differ in nothing but the payload: as :func:`batch` of a :func:`single` for each."""
+    """Encode messages that differ only in their payloads as an entry; faster than :func:`batch`."""
     like = SingleMessageMetadata(0, tuple((member_properties or {}).items()), partition_key, event_time=event_time)
-    return _batch(encode_uniform_batch(payloads, like, sequence_id), len(payloads), sequence_id=sequence_id, **of_all)
+    return _batch(encode_uniform_batch(payloads, like, sequence_id), len(payloads), sequence_id=sequence_id, **shared)
 
 
 def _batch(
@@ -407,7 +406,7 @@ def _batch(
     **more: Any,
 ) -> bytes:
     if not count:
-        raise IncorrectParameterError("a batch has at least one message")
+        raise IncorrectParameterError("a batch must have at least one message")
     more = {"highest_sequence_id": sequence_id + count - 1, **more, "num_messages_in_batch": count}
     stored = pack(compression, body)
     metadata = _metadata(producer_name, sequence_id, publish_time, deliver_at, properties, compression, len(body), more)
@@ -424,7 +423,7 @@ def _metadata(
     size: int,
     more: Mapping[str, Any],
 ) -> MessageMetadata:
-    return _checked(
+    return _build(
         MessageMetadata,
         more,
         producer_name=producer_name,
@@ -432,13 +431,13 @@ def _metadata(
         publish_time=publish_time,
         deliver_at_time=deliver_at,
         properties=tuple(properties.items()) if properties else (),
-        # Pulsar's producers leave the codec out if there is none, and give the size in any case.
+        # Pulsar's producers omit the codec without compression, and always set the size.
         compression=NUMBERS[codec] or None,
         uncompressed_size=size,
     )
 
 
-def _checked(build: Callable[..., _T], more: Mapping[str, Any], **values: Any) -> _T:
+def _build(build: Callable[..., _T], more: Mapping[str, Any], **values: Any) -> _T:
     try:
         return build(**values, **more)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Parts of a message that their size precedes, and what to say of those that are broken."""
+"""Length-prefixed parts of a message, and the errors for malformed ones."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def read_u32(data: bytes, at: int, what: str) -> int:
     return number
 
 
-def bounds(data: bytes, at: int, what: str) -> tuple[int, int]:
-    """Start and end of the part whose size is at ``at``."""
+def part_bounds(data: bytes, at: int, what: str) -> tuple[int, int]:
+    """Return start and end of the part whose size is at offset ``at``."""
     size = read_u32(data, at, f"the size of {what}")
     start = at + U32.size
     if size > len(data) - start:
@@ -31,14 +31,14 @@ def bounds(data: bytes, at: int, what: str) -> tuple[int, int]:
     return start, start + size
 
 
-def parsed(table: MessageSchema, build: Callable[..., _T], data: bytes, start: int, end: int, what: str) -> _T:
+def parse(table: MessageSchema, build: Callable[..., _T], data: bytes, start: int, end: int, what: str) -> _T:
     try:
         return build(**table.read(data, start, end))
     except WireError as error:
         raise MalformedMessageError(f"{what} cannot be read: {error}") from None
 
 
-def written(table: MessageSchema, metadata: object) -> bytes:
+def serialize(table: MessageSchema, metadata: object) -> bytes:
     try:
         return table.write(metadata)
     except (TypeError, AttributeError, ValueError) as error:

@@ -1,7 +1,6 @@
-"""What stands before a message's payload. ``proto/pulsar_message.proto`` says it in protobuf's words.
+"""Metadata of messages, as in ``proto/pulsar_message.proto``.
 
-The names are the schema's. What is absent is None, and the schema's default for it is not put in its place: a message
-is written back as it was read.
+Absent fields are None, not the schema's defaults, so that a message can be written back unchanged.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class MessageMetadata(NamedTuple):
 
 
 class SingleMessageMetadata(NamedTuple):
-    """Of one message in a batch."""
+    """Metadata of one message in a batch."""
 
     payload_size: int
     properties: Pairs = ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from bookstand.errors import BookstandError
-from bookstand.ledger.client import MAX_COLLECTED_LEDGERS, COLLECTION_GRACE_MILLIS
+from bookstand.ledger.client import COLLECTION_GRACE_MILLIS, MAX_COLLECTED_LEDGERS
 from bookstand.server.framing import SCRATCH_BYTES
 from bookstand.server.zookeeper.batch import CloseSession, InitializeTree, RemoveExpired
 from bookstand.server.zookeeper.connection import ZooKeeperConnection

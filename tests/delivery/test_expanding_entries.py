@@ -150,7 +150,7 @@ def test_what_pulsar_sends_is_within_the_limits(codec: str) -> None:
 
 def test_as_many_messages_as_an_entry_has_room_for_are_within_the_limits() -> None:
     least = len(batch_alike([b""] * 1000, publish_time=START)) // 1000
-    format.take_batch((5 << 20) // least, 5 << 20, ExpansionLimits().of(5 << 20))
+    format.charge_batch((5 << 20) // least, 5 << 20, ExpansionLimits().of(5 << 20))
 
 
 @pytest.mark.parametrize("codec", ["NONE", "ZSTD"])

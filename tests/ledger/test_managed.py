@@ -252,13 +252,13 @@ def test_trimming_what_all_have_consumed(store: Any) -> None:
     positions = topic.append_entries([b"."] * 7)
     ids = [ledger.ledger_id for ledger in topic.ledgers]
     assert topic.trim_consumed() == []
-    topic.hold("one", lambda: positions[3])
-    topic.hold("other", lambda: positions[1])
+    topic.register_cursor("one", lambda: positions[3])
+    topic.register_cursor("other", lambda: positions[1])
     store.nodes.put(cursor_node_of("t", "stored"), b"")
     assert topic.trim_consumed() == [], "nobody knows how far the stored one is"
-    topic.hold("stored", lambda: positions[6])
+    topic.register_cursor("stored", lambda: positions[6])
     assert topic.trim_consumed() == ids[:1]
-    topic.release("other")
+    topic.unregister_cursor("other")
     assert topic.trim_consumed() == ids[1:2]
 
 
@@ -450,18 +450,18 @@ def test_the_next_ledger_cannot_be_begun(open_store: Callable[..., Any], caplog:
     """The entry that filled the ledger is none the worse for it, and the next one tries again."""
     store = open_store()
     topic = store.managed_ledger("t", max_entries_per_ledger=2)
-    begin = topic._begin_ledger
+    begin = topic._create_ledger
 
     def refuse() -> None:
         raise errors.DiskFullError("no room")
 
     topic.append_entry(b"a")
-    topic._begin_ledger = refuse
+    topic._create_ledger = refuse
     assert topic.append_entry(b"b").entry_id == 1
     assert "no room" in caplog.text
     with pytest.raises(errors.DiskFullError):
         topic.append_entry(b"refused")
-    topic._begin_ledger = begin
+    topic._create_ledger = begin
     topic.append_entry(b"c")
     assert read_all(topic) == [b"a", b"b", b"c"]
 
