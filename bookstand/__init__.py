@@ -9,11 +9,11 @@ from bookstand.storage.commit.futures import Pending
 from bookstand.store import Store, open, temporary
 
 __all__ = [
-    # a store
+    # store
     "Store",
     "open",
     "temporary",
-    # what it, its topics and their subscriptions are opened with
+    # settings
     "BrokerConf",
     "CursorConfig",
     "ExpansionLimits",
@@ -23,10 +23,10 @@ __all__ = [
     "TopicConfig",
     "bookkeeper_defaults",
     "defaults",
-    # what it gives
+    # results
     "Entry",
     "Pending",
-    # what it raises
+    # errors
     "BookstandError",
     "LedgerError",
     "StoreError",
@@ -35,8 +35,8 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# What topics need takes a tenth of a second to load, and is not needed by those who use ledgers alone.
-_ON_FIRST_USE = {
+# Imported on first use: the modules for topics take a tenth of a second to load, and ledgers do not need them.
+_LAZY_IMPORTS = {
     "BrokerConf": "bookstand.managed_ledger.broker_conf",
     "CursorConfig": "bookstand.cursor.config",
     "MultiplierRedeliveryBackoff": "bookstand.delivery.subscription.backoff",
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        module = _ON_FIRST_USE.get(name)
+        module = _LAZY_IMPORTS.get(name)
         if module is None:
             raise AttributeError(f"module 'bookstand' has no attribute {name!r}")
         from importlib import import_module

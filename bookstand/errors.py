@@ -1,25 +1,21 @@
-"""Every error bookstand raises.
+"""Exceptions that bookstand raises.
 
-One root, :class:`BookstandError`. Below it two families:
+All derive from :class:`BookstandError`. The two main families are:
 
-* :class:`LedgerError`: what BookKeeper would answer, with BookKeeper's ``code``. These are answers, and a program
-  written for BookKeeper handles them as it did there.
-* :class:`StoreError`: what only a store on one machine can say (damaged, full, forked, of a newer format). Where
-  BookKeeper has a code for the situation, the class is in both families.
-
-``by_code`` maps a code to the class that carries it; unknown codes give :class:`UnexpectedConditionError`, as
-BookKeeper's own factory does.
+* :class:`LedgerError`: errors of BookKeeper's client API, with BookKeeper's ``code``.
+* :class:`StoreError`: errors of the local store, such as damage, a full disk, a fork or an unsupported format. Classes
+  for which BookKeeper has a code belong to both families.
 """
 
 from __future__ import annotations
 
 
 class BookstandError(Exception):
-    """Root of everything bookstand raises."""
+    """Base class of all exceptions that bookstand raises."""
 
 
 class LedgerError(BookstandError):
-    """An answer of the ledger service, with BookKeeper's code."""
+    """Error of a ledger operation, with BookKeeper's code."""
 
     code = -999
     default_message = "unexpected condition"
@@ -29,135 +25,134 @@ class LedgerError(BookstandError):
 
 
 class StoreError(BookstandError):
-    """Something about the store itself: its files, its format, its process."""
+    """Error of the store itself: its files, its format or its process."""
 
 
-# -- answers with a code ---------------------------------------------------------------------------------------------
+# -- errors with a BookKeeper code -----------------------------------------------------------------------------------
 
 
 class ReadError(LedgerError):
-    """What is to be read is not known to be confirmed, or the ledger cannot be read."""
+    """The entry is not confirmed, as far as the handle knows, or the ledger cannot be read."""
 
     code = -1
     default_message = "error while reading ledger"
 
 
 class QuorumError(LedgerError):
-    """The quorums do not fit the ensemble. A store never raises it: such arguments are −14. Faults can."""
+    """The quorums do not fit the ensemble. Raised by injected faults only; invalid arguments raise −14."""
 
     code = -2
     default_message = "invalid quorum size on ensemble size"
 
 
 class NoBookieAvailableError(LedgerError):
-    """No bookie can be reached. A store never raises it; faults can."""
+    """No bookie is available. Raised by injected faults only."""
 
     code = -3
     default_message = "no bookie available"
 
 
 class DigestNotInitializedError(LedgerError):
-    """The client has no digest. A store never raises it; faults can."""
+    """The client has no digest. Raised by injected faults only."""
 
     code = -4
     default_message = "digest engine not initialized"
 
 
 class DigestMismatchError(LedgerError):
-    """An entry is damaged: its bytes are not those that its digest was made of, or are another entry's."""
+    """An entry does not match its digest, or is stored under the id of another entry."""
 
     code = -5
     default_message = "entry digest does not match"
 
 
 class NotEnoughBookiesError(LedgerError):
-    """The disk is full (the cause is then a :class:`DiskFullError`), or the ledger asks for more bookies than there
-    are."""
+    """The disk is full (the cause is then a :class:`DiskFullError`), or the ensemble exceeds the number of bookies."""
 
     code = -6
     default_message = "not enough non-faulty bookies available"
 
 
 class NoSuchLedgerOnBookieError(LedgerError):
-    """An entry of a ledger that never got one was asked for."""
+    """The requested entry belongs to a ledger to which no entry was ever added."""
 
     code = -7
     default_message = "no such ledger exists on bookies"
 
 
 class BookieHandleNotAvailableError(LedgerError):
-    """A bookie cannot be reached. A store never raises it; faults can."""
+    """A bookie is not available. Raised by injected faults only."""
 
     code = -8
     default_message = "bookie handle is not available"
 
 
 class MetadataServiceError(LedgerError):
-    """The metadata service failed. A store never raises it; faults can."""
+    """The metadata service failed. Raised by injected faults only."""
 
     code = -9
     default_message = "error while using the metadata service"
 
 
 class LedgerRecoveryError(LedgerError):
-    """A ledger cannot be recovered; the cause says why. A damaged entry is no end of a ledger."""
+    """A ledger cannot be recovered; the cause has the reason. Recovery never closes a ledger before a damaged entry."""
 
     code = -10
     default_message = "error while recovering ledger"
 
 
 class LedgerClosedError(LedgerError):
-    """The ledger, or the writer, is closed."""
+    """The ledger or the writer is closed."""
 
     code = -11
     default_message = "attempt to write to a closed ledger"
 
 
 class WriteError(LedgerError):
-    """Nothing was stored: the entry before it is missing, or the commit failed."""
+    """The entry was not stored, because the entry before it is missing or the commit failed."""
 
     code = -12
     default_message = "write failed on bookie"
 
 
 class NoSuchEntryError(LedgerError):
-    """There is no such entry, and there need not be: it is behind the last one stored, or was never written."""
+    """The entry does not exist, and its absence is not damage: it follows the last entry, or was never written."""
 
     code = -13
     default_message = "no such entry"
 
 
 class IncorrectParameterError(LedgerError, ValueError):
-    """An argument makes no sense; nothing has been changed."""
+    """An argument is invalid. Nothing has been changed."""
 
     code = -14
     default_message = "incorrect parameter"
 
 
 class InterruptedOperationError(LedgerError):
-    """An exception arrived in the middle of an earlier call, which may have made half of a change: open the object
-    again. Faults can raise it, too."""
+    """An exception interrupted an earlier call, which may have left a change incomplete. Reopen the object. Injected
+    faults can also raise it."""
 
     code = -15
     default_message = "interrupted while waiting for permit"
 
 
 class ProtocolVersionError(LedgerError):
-    """Client and bookie speak other versions. A store never raises it; faults can."""
+    """Client and bookie use incompatible protocol versions. Raised by injected faults only."""
 
     code = -16
     default_message = "bookie protocol version is incompatible with client"
 
 
 class MetadataVersionError(LedgerError):
-    """A compare-and-set met another version: somebody else was faster."""
+    """A compare-and-set failed, because the version has changed."""
 
     code = -17
     default_message = "bad metadata version"
 
 
 class MetaStoreError(LedgerError):
-    """The metadata store failed. A store never raises it; faults can."""
+    """The metadata store failed. Raised by injected faults only."""
 
     code = -18
     default_message = "error while using metastore"
@@ -171,70 +166,70 @@ class ClientClosedError(LedgerError):
 
 
 class LedgerExistsError(LedgerError):
-    """A ledger with this id exists."""
+    """A ledger with this id already exists."""
 
     code = -20
     default_message = "ledger exists"
 
 
 class AddEntryQuorumTimeoutError(LedgerError):
-    """An add took longer than ``add_quorum_timeout``. Whether it is stored is not known."""
+    """An add exceeded ``add_quorum_timeout``. It may or may not have been stored."""
 
     code = -21
     default_message = "add entry quorum wait timed out"
 
 
 class DuplicateEntryIdError(LedgerError):
-    """The writer has used this entry id before."""
+    """The entry id has already been used."""
 
     code = -22
     default_message = "attempted to add a duplicate entry id"
 
 
 class OperationTimeoutError(LedgerError, TimeoutError):
-    """What was waited for was not complete in time. It goes on."""
+    """An operation did not complete before the timeout. It continues in the background."""
 
     code = -23
     default_message = "operation timed out"
 
 
 class SecurityError(LedgerError):
-    """No secure connection. A store never raises it; faults can."""
+    """A secure connection cannot be established. Raised by injected faults only."""
 
     code = -24
     default_message = "failed to establish a secure connection"
 
 
 class NoSuchLedgerError(LedgerError):
-    """There is no ledger with this id, or no longer."""
+    """The ledger does not exist, or has been deleted."""
 
     code = -25
     default_message = "no such ledger"
 
 
 class IllegalOperationError(LedgerError):
-    """What was asked for is not possible in this state, or not with these settings."""
+    """The operation is not allowed in the current state or with the current settings."""
 
     code = -100
     default_message = "invalid operation"
 
 
 class LedgerFencedError(LedgerError):
-    """Somebody else has opened the ledger with recovery, or taken the topic over: this writer has to stop."""
+    """Another client has opened the ledger with recovery, or taken over the topic. This writer cannot continue."""
 
     code = -101
     default_message = "ledger has been fenced off; some other client must have opened it for recovery"
 
 
 class UnauthorizedAccessError(LedgerError):
-    """The password is not the ledger's."""
+    """The password does not match the ledger's."""
 
     code = -102
     default_message = "attempted to access ledger using the wrong password"
 
 
 class UnclosedFragmentError(LedgerError):
-    """A fragment of a ledger is not closed. A store never raises it; faults can."""
+    """A fragment of a ledger is not closed. Raised by injected faults only."""
 
     code = -103
     default_message = "attempting to use an unclosed fragment; this is not safe"
@@ -248,42 +243,42 @@ class WriteOnReadOnlyError(LedgerError):
 
 
 class TooManyRequestsError(LedgerError):
-    """A bookie has too much to do. A store never raises it; faults can."""
+    """A bookie is overloaded. Raised by injected faults only."""
 
     code = -105
     default_message = "too many requests"
 
 
 class LedgerIdOverflowError(LedgerError):
-    """There are no ledger ids left."""
+    """All ledger ids have been used."""
 
     code = -106
     default_message = "next ledger id is too large"
 
 
 class MetadataSerializationError(LedgerError):
-    """A ledger's metadata cannot be read, or not be written in the format that is set."""
+    """A ledger's metadata cannot be parsed, or cannot be written in the configured format."""
 
     code = -107
     default_message = "failed to serialize metadata"
 
 
 class DataUnknownError(LedgerError):
-    """Whether an entry was stored is not known. A store never raises it: it knows; faults can."""
+    """It is unknown if the entry was stored. Raised by injected faults only."""
 
     code = -108
     default_message = "ledger in limbo: it is not known whether the entry was stored"
 
 
 class ReplicationError(LedgerError):
-    """Replication failed. A store never raises it; faults can."""
+    """Replication failed. Raised by injected faults only."""
 
     code = -200
     default_message = "errors in replication pipeline"
 
 
 class UnexpectedConditionError(LedgerError):
-    """What has no code of its own."""
+    """An error without a more specific code."""
 
     code = -999
     default_message = "unexpected condition"
@@ -293,27 +288,27 @@ class UnexpectedConditionError(LedgerError):
 
 
 class StoreNotFoundError(StoreError):
-    """There is no store at the path, and ``create`` was False."""
+    """The path has no store, and ``create`` is False."""
 
 
 class NotAStoreError(StoreError):
-    """The path holds something else: a file, another program's data, an LMDB file without our superblock."""
+    """The path is not a store: it is a file, data of another program, or an LMDB file without a superblock."""
 
 
 class StoreFormatError(StoreError):
-    """The store's format version is not this library's; the message names the way out."""
+    """The store's format version is not supported. The message describes how to upgrade."""
 
 
 class StoreDamagedError(StoreError):
-    """Damage in the store's files. Never used for something that is merely absent."""
+    """The store's files are damaged. Never raised for data that is merely absent."""
 
 
 class StoreRolledBackError(StoreDamagedError):
-    """The file is older than the last commit that its witness has seen."""
+    """The data file is older than the last commit that its witness has recorded."""
 
 
 class StoreInUseError(StoreError):
-    """The store is open already in a way that excludes this one."""
+    """The store is already open in a way that excludes the requested one."""
 
 
 class ForkedStoreError(StoreError):
@@ -321,38 +316,38 @@ class ForkedStoreError(StoreError):
 
 
 class StoreCrashedError(StoreError):
-    """A test had the store crash; nothing that was open at that moment works any more."""
+    """A test simulated a crash of the store. Objects opened before the crash can no longer be used."""
 
 
 class StoreAccessError(StoreError):
-    """The operating system refuses access to the store's files."""
+    """The operating system denied access to the store's files."""
 
 
 class ServerAddressError(StoreError):
-    """A server cannot listen where it should: the port is taken, or not allowed, or the host is none."""
+    """A server cannot listen at its address: the port is in use or not permitted, or the host is invalid."""
 
 
 class DiskFullError(StoreError):
-    """No space left; the store answers reads, and takes writes again once there is space."""
+    """The disk is full. The store serves reads, and accepts writes again when space is available."""
 
 
 class OutcomeUnknownError(StoreError):
-    """A commit failed where it cannot be told whether it took effect; re-read before trying again."""
+    """A commit failed, and it is unknown if it took effect. Read the data again before retrying."""
 
 
 class EntryTooLargeError(IncorrectParameterError):
-    """The entry is larger than the store's ``max_entry_bytes``."""
+    """The entry exceeds the store's ``max_entry_bytes``."""
 
 
 class NoSuchNodeError(StoreError, KeyError):
-    """There is no node at the path."""
+    """The node does not exist."""
 
     def __str__(self) -> str:
         return Exception.__str__(self)
 
 
 class MissingExtraError(BookstandError, ImportError):
-    """A part was used whose optional packages are not installed; the message names the extra."""
+    """A feature requires optional packages that are not installed. The message names the extra."""
 
 
 _CODED: dict[int, type[LedgerError]] = {
@@ -361,15 +356,15 @@ _CODED: dict[int, type[LedgerError]] = {
 
 
 def by_code(code: int) -> type[LedgerError]:
-    """The class that carries ``code``; :class:`UnexpectedConditionError` for a code nobody defined."""
+    """Return the class for ``code``, or :class:`UnexpectedConditionError` like BookKeeper's factory."""
     return _CODED.get(code, UnexpectedConditionError)
 
 
-# -- what others wrote, or what an entry holds -----------------------------------------------------------------------
+# -- decoding errors -------------------------------------------------------------------------------------------------
 
 
 class MalformedError(BookstandError, ValueError):
-    """Bytes that are not what they should be; the message says which part of them is broken."""
+    """Bytes cannot be decoded. The message names the malformed part."""
 
 
 class ExpansionError(MalformedError):
@@ -377,16 +372,16 @@ class ExpansionError(MalformedError):
 
 
 class MalformedMessageError(MalformedError):
-    """An entry is no message, or no whole one."""
+    """An entry is not a message, or is truncated."""
 
 
 class MessageChecksumError(MalformedMessageError):
-    """A message's bytes are not those that its checksum was made of."""
+    """A message does not match its checksum."""
 
 
 class MalformedRecordError(MalformedError):
-    """The record of a managed ledger or of a cursor cannot be read."""
+    """The record of a managed ledger or a cursor cannot be decoded."""
 
 
 class MalformedAckStateError(MalformedError):
-    """The acknowledgments of a cursor cannot be read."""
+    """The acknowledgments of a cursor cannot be decoded."""

@@ -1,7 +1,6 @@
-"""Metrics for Prometheus: a collector that gives what a store's open cursors and trackers tell at that moment.
+"""Prometheus collector for the metrics of a store's open cursors, subscriptions and trackers.
 
-Names and labels are Pulsar's where it has the figure; nothing is renamed on the way, so that dashboards made for the
-one work with the other.
+Metrics that Pulsar has too keep Pulsar's names and labels, so that Pulsar's dashboards work unchanged.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ class StoreCollector(Collector):
         self._cluster = cluster
 
     def collect(self) -> Iterator[Metric]:
-        found: dict[Family, Metric] = {}
+        metrics: dict[Family, Metric] = {}
         for source in self._client.metric_sources():
             for family, name, labels, value in source.samples():
-                metric = found.get(family)
+                metric = metrics.get(family)
                 if metric is None:
-                    metric = found[family] = _metric(family)
+                    metric = metrics[family] = _metric(family)
                 metric.add_sample(name, {"cluster": self._cluster, **labels}, value)
-        yield from found.values()
+        yield from metrics.values()
 
 
 def _metric(family: Family) -> Metric:
-    """Metric family for prometheus-client, which takes the name of a counter without the suffix of its samples."""
+    # prometheus-client expects the name of a counter without the suffix "_total".
     name = family.name.removesuffix("_total") if family.kind == COUNTER else family.name
     return Metric(name, family.help, family.kind)

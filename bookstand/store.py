@@ -1,4 +1,4 @@
-"""The front door: a store, which wires the rooms and loads each on first use."""
+"""Public facade: opens stores, and imports the packages for topics on first use."""
 
 from __future__ import annotations
 
@@ -59,34 +59,33 @@ def open(
     defaults: LedgerDefaults = one_machine,
     expansion_limits: ExpansionLimits = DEFAULT,
 ) -> Store:
-    """Open the store at ``path``, a folder.
+    """Open the store in the folder ``path``.
 
-    The same path may be opened several times in a process: each Store is a client of its own over shared files.
+    A process may open the same path several times: each Store is a separate client of shared files.
 
     Args:
         path: The store's folder.
-        create: Make the store if it is not there.
-        read_only: Change nothing; what would is refused with −104.
-        durability: ``"commit"``: what was confirmed survives kill -9 and power loss. ``"none"`` is for throw-away
+        create: Create the store if it does not exist.
+        read_only: Reject all changes with −104.
+        durability: ``"commit"``: acknowledged changes survive kill -9 and power loss. ``"none"`` is for temporary
             stores: a crash may destroy the file.
-        check: How closely the file is looked at before it is believed: ``"fast"``, its structure if the store was not
-            closed in good order; ``"structure"``, that always; ``"full"``, always, and every entry as well;
-            ``"subprocess"``, all of it in another process first, for files that are not trusted.
-        max_entry_bytes: The largest entry, its header and digest included.
-        explicit_lac_interval: Seconds after which the last-add-confirmed of writers that stand still is told. None:
-            never.
-        wire: Which of BookKeeper's protocols handles behave like, ``"v3"`` or ``"v2"``.
-        witness: Notice a rollback of the whole file to an earlier commit, at the price of one more flush a commit.
-        bookies: The largest ensemble that a ledger may ask for.
-        digest_autodetect: Open ledgers by the digest in their metadata, whichever is given.
-        metadata_format: In which of BookKeeper's formats new ledgers' metadata is written: 1, 2 or 3.
-        add_quorum_timeout: Seconds after which an add that is not answered fails. None: it waits.
-        cluster: The label of that name in metrics.
-        clock: Where the time comes from. None: the machine.
-        hooks: What is called at named points; faults come in by it.
-        defaults: What ledgers are created and opened with; ``bookstand.bookkeeper_defaults`` are the original's.
-        expansion_limits: How far an entry or a record may expand when it is decoded: compressed payloads, batches, the
-            states of cursors. An entry beyond them is damaged for readers.
+        check: Check of the data file before use: ``"fast"``, its structure unless the store was closed cleanly;
+            ``"structure"``, always its structure; ``"full"``, its structure and every entry; ``"subprocess"``,
+            everything in another process first, for untrusted files.
+        max_entry_bytes: Maximum size of an entry, including its header and digest.
+        explicit_lac_interval: Seconds after which an idle writer sends an explicit LAC. None: never.
+        wire: BookKeeper protocol whose client behavior handles have, ``"v3"`` or ``"v2"``.
+        witness: Detect a rollback of the whole file to an earlier commit, at the cost of an additional sync per commit.
+        bookies: Number of bookies, which limits the ensemble size.
+        digest_autodetect: Use the digest type in a ledger's metadata, even if another one is passed.
+        metadata_format: Version of BookKeeper's metadata format for new ledgers: 1, 2 or 3.
+        add_quorum_timeout: Seconds after which an unacknowledged add fails. None: never.
+        cluster: Value of the label ``cluster`` in metrics.
+        clock: Source of the time. None: the system clock.
+        hooks: Callbacks at named points, used for fault injection.
+        defaults: Defaults for creating and opening ledgers; ``bookstand.bookkeeper_defaults`` are BookKeeper's.
+        expansion_limits: Limits for decoding entries and records with compressed payloads, batches or cursor states.
+            An entry that exceeds them is treated as damaged.
     """
     settings = Settings(
         defaults=defaults,
@@ -113,13 +112,16 @@ def open(
     try:
         return Store(Client(storage, settings), cluster)
     except BaseException:
-        # Nobody gets the store who could close it.
+        # No caller receives a Store to close.
         storage.close()
         raise
 
 
 class Store(ProcessBound):
-    """An open store. Use :func:`bookstand.open`; a context manager. All methods may be called from any thread."""
+    """An open store, which :func:`bookstand.open` returns; a context manager.
+
+    All methods may be called from any thread.
+    """
 
     path: str
     """The store's folder."""
@@ -136,12 +138,12 @@ class Store(ProcessBound):
 
     @property
     def expansion_limits(self) -> ExpansionLimits:
-        """How far an entry or a record may expand when it is decoded."""
+        """Limits for decoding entries and records."""
         return self._client.expansion_limits
 
     @property
     def storage(self) -> Storage:
-        """The bookie below; shared by all who have the path open in this process."""
+        """Underlying storage, shared by all stores that this process has open at the path."""
         return self._storage
 
     # -- ledgers ---------------------------------------------------------------------------------------------------
@@ -156,9 +158,9 @@ class Store(ProcessBound):
         custom_metadata: Mapping[str, bytes] = MISSING,
         deferred_sync: bool = False,
     ) -> LedgerWriter:
-        """A new ledger with the next free id; what is not given comes from the store's defaults.
+        """Create a ledger with the next id. Omitted arguments have the store's defaults.
 
-        ``deferred_sync``: appends are answered early, and promised only after ``force()``.
+        With ``deferred_sync``, appends are acknowledged before they are durable; ``force()`` makes them durable.
         """
         return self._client.create(  # type: ignore[return-value]
             None, False, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata, deferred_sync
@@ -175,7 +177,7 @@ class Store(ProcessBound):
         custom_metadata: Mapping[str, bytes] = MISSING,
         deferred_sync: bool = False,
     ) -> LedgerWriterAdv:
-        """A new ledger whose writer chooses the entry ids, and with an id of the caller's choice if one is given."""
+        """Create a ledger to whose writer the caller passes entry ids, optionally with a given ledger id."""
         if ledger_id is not None:
             ledger_id = as_ledger_id(ledger_id)
         return self._client.create(  # type: ignore[return-value]
@@ -189,57 +191,61 @@ class Store(ProcessBound):
         password: bytes | str = MISSING,
         digest: str | None = None,
     ) -> LedgerReader:
-        """Read a ledger. With ``recovery`` its writer is fenced, and the ledger closed where it ends; without, the
-        writer goes on, and the reader follows a little behind. The password is checked first."""
+        """Open a ledger for reading.
+
+        With ``recovery``, the writer is fenced, and the ledger is closed at its last entry. Without, the writer can
+        continue, and the reader follows its last-add-confirmed. The password is checked first.
+        """
         return self._client.open(ledger_id, recovery, password, digest)
 
     def delete_ledger(self, ledger_id: int, missing_ok: bool = False) -> None:
-        """Delete a ledger's metadata. Its entries stay readable through open handles, until they are collected: by
-        :meth:`compact`, or some time after."""
+        """Delete a ledger. Open handles can read its entries until they are removed, by :meth:`compact` or later."""
         self._client.delete(ledger_id, missing_ok)
         self._client.collect_deleted()
 
     def list_ledgers(self) -> Iterator[int]:
-        """The ids of all ledgers, ascending."""
+        """Iterate over the ids of all ledgers in ascending order."""
         return self._client.list()
 
     def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """What is stored of a ledger: its state, its quorums, where it ends."""
+        """Return a ledger's metadata: its state, quorums, last entry and others."""
         return self._client.read_metadata(ledger_id)
 
     def write_ledger_metadata(self, metadata: LedgerMetadata, expected_version: int | None = None) -> int:
-        """Replace a ledger's metadata if it has the expected version (None: any), past all handles; returns the new
-        version."""
+        """Replace a ledger's metadata if it has the expected version (None: any), and return the new version.
+
+        Open handles are not notified.
+        """
         if not isinstance(metadata, LedgerMetadata):
-            raise IncorrectParameterError(f"this is no ledger metadata: {metadata!r}")
+            raise IncorrectParameterError(f"metadata must be a LedgerMetadata, not {metadata!r}")
         return self._client.write_metadata(metadata, expected_version).version
 
     def is_closed(self, ledger_id: int) -> bool:
-        """Whether a ledger's metadata says that it is closed."""
+        """Return True if a ledger is closed according to its metadata."""
         return self._client.read_metadata(ledger_id).state == "CLOSED"
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
     def topic(self, name: str, config: TopicConfig | None = None) -> Topic:
-        """A topic with its subscriptions. Opening it takes it over from whoever had it open before.
+        """Open a topic with its subscriptions. This takes over the topic, and fences its previous owner.
 
-        A store opens a topic once. Later calls return the same object; a ``config`` given then replaces that of the
-        open topic, as :meth:`Topic.change_config` does, and None leaves it as it is.
+        A store opens a topic once. Later calls return the same object. They replace its configuration as
+        :meth:`Topic.change_config` does, unless ``config`` is None.
         """
         from bookstand.delivery.topic import Topic
 
         self._client.check_usable()
         with self._topics_lock:
-            found = self._topics.get(name)
-            if found is None or not found.usable:
-                if found is not None:
-                    _close(found)
-                found = self._topics[name] = Topic(self, name, config)
-                return found
-        # Without the lock: a dispatcher that holds a subscription's lock may be opening a dead-letter topic.
+            topic = self._topics.get(name)
+            if topic is None or not topic.usable:
+                if topic is not None:
+                    _close(topic)
+                topic = self._topics[name] = Topic(self, name, config)
+                return topic
+        # Not under the lock: a dispatcher that holds a subscription's lock may be opening a dead-letter topic.
         if config is not None:
-            found.change_config(config)
-        return found
+            topic.change_config(config)
+        return topic
 
     def managed_ledger(
         self,
@@ -251,21 +257,21 @@ class Store(ProcessBound):
         info_compression: str | None = None,
         skip_lost: bool | None = None,
     ) -> ManagedLedger:
-        """The ledgers of a topic, written to as one. Opening it takes it over from whoever wrote to it before.
+        """Open a topic's managed ledger. This takes over the topic, and fences its previous writer.
 
-        A ledger is followed by the next at the first of its limits: ``max_entries_per_ledger`` (50,000 by default),
-        ``max_bytes_per_ledger`` (100 MiB) and ``max_ledger_age`` (four hours, in seconds). ``info_compression`` is the
-        codec of the topic's record; ``skip_lost`` reads past ledgers that are listed but missing, instead of raising.
+        The managed ledger rolls over to a new ledger at the first limit that is reached: ``max_entries_per_ledger``
+        (50,000 by default), ``max_bytes_per_ledger`` (100 MiB) or ``max_ledger_age`` (four hours, in seconds).
+        ``info_compression`` is the codec of the topic's record. With ``skip_lost``, reads skip ledgers that are listed
+        but missing, instead of raising.
 
-        A store opens a topic once. Later calls return the same object and change the options that they name; an option
-        that is None stays as it is.
+        A store opens a topic once. Later calls return the same object, and change the options that are not None.
         """
         from bookstand.managed_ledger.managed_ledger import ManagedLedger
 
         with self._topics_lock:
-            found = self._managed_ledgers.get(name)
-            if found is None or not found.usable:
-                found = self._managed_ledgers[name] = ManagedLedger(
+            opened = self._managed_ledgers.get(name)
+            if opened is None or not opened.usable:
+                opened = self._managed_ledgers[name] = ManagedLedger(
                     self._client,
                     name,
                     create=create,
@@ -275,42 +281,41 @@ class Store(ProcessBound):
                     info_compression=info_compression,
                     skip_lost=bool(skip_lost),
                 )
-                return found
-            found.change_options(
+                return opened
+            opened.change_options(
                 max_entries_per_ledger, max_bytes_per_ledger, max_ledger_age, info_compression, skip_lost
             )
-            return found
+            return opened
 
     def bucket_snapshots(self) -> list[BucketSnapshot]:
-        """The snapshots of delayed messages, by ledger, with those that nobody needs any more. A look: nothing is
-        opened, and no tracker disturbed."""
+        """List the bucket snapshots of delayed messages by ledger, including orphaned ones, without opening topics."""
         self._client.check_usable()
         from bookstand.delivery.tracker.bucket.snapshot.listing import bucket_snapshots
 
         return list(bucket_snapshots(self._client))
 
-    # -- everything else -------------------------------------------------------------------------------------------
+    # -- nodes, transactions and maintenance -----------------------------------------------------------------------
 
     @property
     def nodes(self) -> Nodes:
-        """Values under paths, with versions."""
+        """Metadata store: versioned values by path."""
         self._client.check_usable()
         return Nodes(self._storage, self._client.check_usable, self._client.check_writable)
 
     def transaction(self) -> Transaction:
-        """Appends to several ledgers, ledgers created and deleted, nodes written: in one commit, or none of it."""
+        """Begin a transaction: appends, creation and deletion of ledgers, and node writes in one atomic commit."""
         from bookstand.ledger.transaction import Transaction
 
         return Transaction(self._client)
 
     def metrics(self) -> StoreCollector:
-        """A collector for prometheus-client with the figures of what is open. Needs ``bookstand[metrics]``."""
+        """Return a prometheus-client collector for everything that is open. Requires ``bookstand[metrics]``."""
         from bookstand.metrics import StoreCollector
 
         return StoreCollector(self._client, self.cluster)
 
     def verify(self) -> Report:
-        """Read everything, and say what is wrong."""
+        """Read everything, and report damage."""
         self._client.check_usable()
         from bookstand.storage.verify import verify
 
@@ -318,17 +323,17 @@ class Store(ProcessBound):
         return verify(self._storage)
 
     def backup(self, destination: str | os.PathLike[str]) -> None:
-        """Copy the store, as it is at one moment, into a new folder, while writers go on."""
+        """Copy a consistent snapshot of the store to a new folder, without blocking writers."""
         self._client.check_usable()
         from bookstand.storage.backup import backup
 
         backup(self._storage, destination)
 
     def compact(self) -> int:
-        """Remove what deleted ledgers left, and give the space back to the disk; returns the bytes freed.
+        """Remove the entries of deleted ledgers, rewrite the data file, and return the number of bytes freed.
 
-        The file is written anew, for which no other process may have the store open; where one has, only the entries
-        are removed, and the space is used again by the store itself.
+        If another process has the store open, the file is not rewritten. The freed space is then available to the
+        store, but not to the file system.
         """
         self._client.check_writable()
         from bookstand.storage.backup import compact
@@ -336,10 +341,9 @@ class Store(ProcessBound):
         return compact(self._storage, self._client.clock.now())
 
     def close(self) -> None:
-        """Commit what is queued, topics' acknowledgments with it, and close. Ledgers that are being written stay open
-        in the store."""
+        """Commit queued adds and acknowledgments, and close the store. Ledgers being written stay open in the store."""
         if not self._closed:
-            # An interrupted call is repeated: each step does nothing where it was done.
+            # Each step is idempotent, so that an interrupted call can be repeated.
             for topic in list(self._topics.values()):
                 _close(topic)
             self._client.close()
@@ -360,7 +364,7 @@ class Store(ProcessBound):
 
 
 def _close(topic: Topic) -> None:
-    """What cannot be written any more does not keep a store from being closed."""
+    """Close a topic. Errors are logged only, so that they do not prevent closing the store."""
     try:
         topic.close()
     except BookstandError as error:
@@ -369,10 +373,10 @@ def _close(topic: Topic) -> None:
         logger().warning("topic %s was closed with an error: %s", topic.name, error)
 
 
-class temporary(ProcessBound):  # noqa: N801 - reads as the function it is used as
-    """``with bookstand.temporary() as store``: a throw-away store, without durability, gone when the block ends.
+class temporary(ProcessBound):  # noqa: N801 - used like a function
+    """Context manager for a temporary store: ``with bookstand.temporary() as store``.
 
-    Takes the options of :func:`open`.
+    The store has no durability, and is deleted at the end of the block. It takes the options of :func:`open`.
     """
 
     def __init__(self, **options: object) -> None:
@@ -407,6 +411,6 @@ class temporary(ProcessBound):  # noqa: N801 - reads as the function it is used 
         self.close()
 
     def _forked(self) -> None:
-        """In a forked child: leave the folder to the parent, also when the interpreter exits."""
+        """Keep the folder when a forked child exits: it belongs to the parent process."""
         if self._removal is not None:
             self._removal.detach()
